@@ -1,0 +1,1 @@
+"""Bring back GPU training jobs that died of out-of-memory on Slurm."""

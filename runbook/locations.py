@@ -1,0 +1,13 @@
+"""Where the documents are: beside the package when installed, at the repository's root in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def data_folder(name: str) -> Path:
+    """Folder `playbooks`, `inventories`, `deploy` or `examples`, from wherever the package was installed."""
+    installed = _PACKAGE / "data" / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name

@@ -1,0 +1,1 @@
+"""Vocabulary: the values that flow from box to box. Frozen, without behaviour that touches the world."""

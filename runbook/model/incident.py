@@ -1,0 +1,171 @@
+"""An incident: everything known and done about one failed job. `incident.json` is this, published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runbook.model.checkpoint import Checkpoint
+from runbook.model.diagnosis import Diagnosis
+from runbook.model.job import JobRecord, JobScript, NodeState
+from runbook.model.log import LogStory, Progress
+from runbook.model.node import NodeFacts, NodeJudgement
+from runbook.model.remedy import NoPlan, Plan
+from runbook.model.template import Patch, TemplateFile
+from runbook.model.units import IncidentId, JobId, NodeName
+
+SCHEMA_VERSION = 1
+
+
+class Policy(StrEnum):
+    PLAN = "plan"
+    """Decide and report; touch nothing."""
+    APPROVE = "approve"
+    """A person says yes to each act."""
+    APPLY = "apply"
+
+
+class IncidentState(StrEnum):
+    RUNNING = "running"
+    AWAITING_APPROVAL = "awaiting_approval"
+    INTERRUPTED = "interrupted"
+    """The driver stopped; `runbook resume` goes on."""
+    RECOVERED = "recovered"
+    PLANNED = "planned"
+    ESCALATED = "escalated"
+    CLOSED = "closed"
+    """Nothing to do: the job is healthy, was cancelled by its user, or did not die of memory."""
+
+    @property
+    def ended(self) -> bool:
+        return self in (
+            IncidentState.RECOVERED, IncidentState.PLANNED, IncidentState.ESCALATED, IncidentState.CLOSED
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BoxVisit:
+    """One box of the flow, entered and left. `outcome` is "" while it runs."""
+
+    box: str
+    attempt: int
+    started_s: float
+    ended_s: float | None = None
+    outcome: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something done outside: what, on what, when, with which token, and how it ended."""
+
+    what: str
+    """"cancel", "drain", "submit", "promote", "rollback", "undrain"."""
+    target: str
+    time_s: float
+    token: str = ""
+    result: str = ""
+    planned_only: bool = False
+    approved_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where a lever was seen in the relaunched job."""
+
+    lever: str
+    where: str
+    """"script", "process arguments", "process environment"."""
+    seen: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an attempt ended."""
+
+    passed: bool | None
+    """None: not known yet."""
+    why: str = ""
+    progress: Progress | None = None
+    headroom: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One relaunch: what was changed, what was submitted, how it ended. Number 1 is the first relaunch."""
+
+    number: int
+    plan: Plan | None = None
+    patch: Patch | None = None
+    checkpoint: Checkpoint | None = None
+    excluded_nodes: tuple[NodeName, ...] = ()
+    submit_command: tuple[str, ...] = ()
+    job: JobId | None = None
+    submitted_s: float | None = None
+    receipts: tuple[Receipt, ...] = ()
+    verdict: Verdict | None = None
+    story: LogStory | None = None
+    """The relaunched job's own logs, when it failed again."""
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure that is being worked on: the job that failed last and what was found out about it."""
+
+    job: JobRecord
+    story: LogStory | None = None
+    nodes: tuple[NodeFacts, ...] = ()
+    judgements: tuple[NodeJudgement, ...] = ()
+    node_states: tuple[NodeState, ...] = ()
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The whole story. Immutable: every box returns a new one."""
+
+    id: IncidentId
+    cluster: str
+    root_job: JobId
+    policy: Policy
+    trigger: str
+    """"person", "epilog", "alert", "files"."""
+    opened_s: float
+    version: int = SCHEMA_VERSION
+    tool_version: str = ""
+    state: IncidentState = IncidentState.RUNNING
+    box: str = ""
+    """The box that is running or was left last."""
+    awaiting: str = ""
+    """What a person is asked to approve, in a sentence; "" when nothing is."""
+    updated_s: float = 0.0
+    closed_s: float | None = None
+    failure: Failure | None = None
+    """The failure under work: the original job's, later a relaunched job's."""
+    original: Failure | None = None
+    """The first failure, kept when `failure` moves on."""
+    script: JobScript | None = None
+    templates: tuple[TemplateFile, ...] = ()
+    """The template as it stands for the next attempt; starts as the submitted script."""
+    evidence_files: tuple[str, ...] = ()
+    """Copies in the incident's folder, relative to it."""
+    checkpoint: Checkpoint | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    plan: Plan | None = None
+    no_plan: NoPlan | None = None
+    patch: Patch | None = None
+    excluded_nodes: tuple[NodeName, ...] = ()
+    drained_nodes: tuple[NodeName, ...] = ()
+    num_nodes: int | None = None
+    """Set when the job resumes on another number of nodes than it had."""
+    attempts: tuple[Attempt, ...] = ()
+    visits: tuple[BoxVisit, ...] = ()
+    acts: tuple[Act, ...] = ()
+    conclusion: str = ""
+    """One sentence: how it ended."""
+    to_do: tuple[str, ...] = ()
+    """What a person should do, most urgent first."""
+    promoted: str = ""
+    notes: tuple[str, ...] = field(default_factory=tuple)

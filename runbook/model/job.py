@@ -1,0 +1,154 @@
+"""What the scheduler knows about a job and a node, in words that do not depend on the Slurm version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runbook.model.units import Bytes, JobId, NodeName, UserName
+
+
+class JobClass(StrEnum):
+    """Disjoint classes of job states. An unknown state is a class of its own and decides nothing."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    """Ended by the scheduler for a reason that is not the job's own: TIMEOUT, PREEMPTED, NODE_FAIL, DEADLINE."""
+    UNKNOWN = "unknown"
+
+    @property
+    def ended(self) -> bool:
+        return self in _ENDED
+
+
+_ENDED = frozenset({JobClass.SUCCEEDED, JobClass.FAILED, JobClass.CANCELLED, JobClass.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A base state with its class; flags such as COMPLETING or REQUEUED stand beside it."""
+
+    name: str
+    job_class: JobClass
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of a job from accounting ("123.batch", "123.0")."""
+
+    id: str
+    state: JobState
+    exit_code: int | None = None
+    signal: int | None = None
+    max_rss_bytes: Bytes | None = None
+    nodes: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job, running or ended. None and "" mean that the scheduler did not say. Times are epoch seconds."""
+
+    id: JobId
+    cluster: str
+    name: str
+    owner: UserName
+    state: JobState
+    uid: int | None = None
+    gid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    derived_exit_code: int | None = None
+    reason: str = ""
+    nodes: tuple[NodeName, ...] = ()
+    """Allocated nodes in rank order of a block distribution, expanded from the host list."""
+    num_nodes: int | None = None
+    num_tasks: int | None = None
+    gpus_per_node: int | None = None
+    memory_limit_bytes_per_node: Bytes | None = None
+    submit_time_s: float | None = None
+    start_time_s: float | None = None
+    end_time_s: float | None = None
+    time_limit_s: float | None = None
+    work_dir: str = ""
+    stdout_path: str = ""
+    """Patterns (%x, %j, …) already expanded."""
+    stderr_path: str = ""
+    """Empty when it is the same file as stdout."""
+    command: str = ""
+    """Path of the script as submitted; the file may have changed or gone since."""
+    submit_line: str = ""
+    comment: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    excluded_nodes: tuple[NodeName, ...] = ()
+    restarts: int = 0
+    requeueable: bool | None = None
+    array_job_id: JobId | None = None
+    steps: tuple[StepRecord, ...] = ()
+    source: str = ""
+    """Which question was answered: "scontrol", "sacct", "scontrol+sacct", "pyslurm", "local"."""
+
+    @property
+    def log_paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(path for path in (self.stdout_path, self.stderr_path) if path))
+
+
+@dataclass(frozen=True, slots=True)
+class JobScript:
+    """The batch script as the scheduler kept it at submission."""
+
+    text: str
+    source: str
+    """"sacct -B", "scontrol write batch_script", "local", "file"."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """The submitter's environment, where accounting kept it (`AccountingStoreFlags=job_env`)."""
+
+    variables: dict[str, str] = field(default_factory=dict, repr=False)
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What to submit. The scheduler adapter runs it as `owner` from `work_dir`."""
+
+    owner: UserName
+    work_dir: str
+    script_path: str
+    options: tuple[str, ...] = ()
+    """sbatch options that replace or add to those of the original submit line."""
+    script_arguments: tuple[str, ...] = ()
+    comment: str = ""
+    """Token `runbook:<incident>:<attempt>`: found again with `Scheduler.find_submitted`."""
+    environment: JobEnvironment | None = None
+
+
+class NodeClass(StrEnum):
+    """What a node can be used for, judged from its Slurm state and flags."""
+
+    AVAILABLE = "available"
+    BUSY = "busy"
+    DRAINED = "drained"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as the scheduler sees it. `reason` is whoever's reason for a drain, verbatim."""
+
+    name: NodeName
+    node_class: NodeClass
+    states: tuple[str, ...] = ()
+    reason: str = ""
+    gpus: int | None = None
+    gpus_allocated: int | None = None
+    partitions: tuple[str, ...] = ()

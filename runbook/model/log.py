@@ -1,0 +1,142 @@
+"""What was read from launcher logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runbook.model.units import Bytes, NodeName
+
+
+class Phase(StrEnum):
+    """Where in the training loop a process was. The words of the diagnosis contract."""
+
+    INIT = "init"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER_STEP = "optimizer_step"
+    LOG_PROBS = "log_probs"
+    WEIGHT_SYNC = "weight_sync"
+    ROLLOUT = "rollout"
+    CHECKPOINT = "checkpoint"
+    DATA_LOADING = "data_loading"
+    COLLECTIVE = "collective"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """A process that the message lists on the same GPU."""
+
+    pid: int
+    bytes: Bytes | None
+    """None where NVML gave a sentinel (17179869184.00 GiB) instead of a size."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFields:
+    """The figures of an out-of-memory message in bytes; None is "the message does not say"."""
+
+    tried_bytes: Bytes | None = None
+    capacity_bytes: Bytes | None = None
+    free_bytes: Bytes | None = None
+    allocated_bytes: Bytes | None = None
+    reserved_unallocated_bytes: Bytes | None = None
+    reserved_bytes: Bytes | None = None
+    process_bytes: Bytes | None = None
+    limit_bytes: Bytes | None = None
+    private_pool_bytes: Bytes | None = None
+    other_processes: tuple[ProcessUse, ...] = ()
+    rounding_bytes: Bytes | None = None
+    """Largest error that the message's print format (two decimals of a unit) puts on a sum of its figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One match of a signature in a log, attributed as far as the log allows."""
+
+    signature: str
+    means: str
+    """What the signature says it is: a diagnosis kind, "consequence", "harmless" or "framing"."""
+    file: str
+    offset: int
+    line: int
+    excerpt: str
+    rank: int | None = None
+    local_rank: int | None = None
+    node: NodeName | None = None
+    pid: int | None = None
+    device: int | None = None
+    """GPU index inside the process's CUDA_VISIBLE_DEVICES, not the node's."""
+    time_s: float | None = None
+    step: int | None = None
+    phase: Phase = Phase.UNKNOWN
+    fields: MemoryFields = field(default_factory=MemoryFields)
+    framework_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """A memory figure that the framework printed: bytes at a step of a rank."""
+
+    rank: int | None
+    step: int | None
+    allocated_bytes: Bytes | None
+    reserved_bytes: Bytes | None
+    max_allocated_bytes: Bytes | None = None
+    max_reserved_bytes: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the job came. `last_step` is the last *completed* step over all ranks that print one."""
+
+    last_step: int | None = None
+    total_steps: int | None = None
+    first_step: int | None = None
+    last_step_by_rank: dict[int, int] = field(default_factory=dict)
+    step_duration_s: float | None = None
+    resumed_from_step: int | None = None
+    saved_steps: tuple[int, ...] = ()
+    """Steps at which the log says that a checkpoint was written."""
+    memory: tuple[MemorySample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collateral:
+    """A rank that hung or died because of the root cause."""
+
+    rank: int | None
+    node: NodeName | None
+    why: str
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """One log file that was read."""
+
+    path: str
+    size_bytes: int
+    bytes_read: int
+    note: str = ""
+    """What a reader must know: "binary data skipped", "read the last 64 MiB only"."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogStory:
+    """All that the logs of one job say: the first failure, what followed, and how far it came."""
+
+    root_cause: Finding | None
+    candidates: tuple[Finding, ...] = ()
+    """Other findings that could be first, with the reason in `notes` when there was a tie."""
+    collateral: tuple[Collateral, ...] = ()
+    harmless: tuple[Finding, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+    framework: str | None = None
+    framework_version: str | None = None
+    """PyTorch version where the log or the wording tells it: "2.6.0" or a range "2.4-2.13"."""
+    world_size: int | None = None
+    rank_nodes: dict[int, NodeName] = field(default_factory=dict)
+    sources: tuple[LogSource, ...] = ()
+    notes: tuple[str, ...] = ()

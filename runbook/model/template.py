@@ -1,0 +1,76 @@
+"""Launch templates: what is set where, what to change, and the exact bytes that changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFile:
+    """A template's text. `path` names it in diffs and reports; nothing is read or written through it."""
+
+    path: str
+    text: str
+
+
+class SettingKind(StrEnum):
+    ARGUMENT = "argument"
+    """A command line option of the training program: `--micro-batch-size 8`, `--seq-length=4096`."""
+    ENVIRONMENT = "environment"
+    SBATCH = "sbatch"
+    """A `#SBATCH` directive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A parameter as it stands in a template."""
+
+    parameter: str
+    """Canonical id of the lever document: "micro_batch_size"."""
+    kind: SettingKind
+    spelling: str
+    """As written there: "--micro-batch-size", "PYTORCH_CUDA_ALLOC_CONF"."""
+    value: str | None
+    """The value in force, or None with `unresolved` saying where the trail ended."""
+    file: str = ""
+    line: int | None = None
+    trail: tuple[str, ...] = ()
+    """How the value was found: ("TRAIN_ARGS[3]", "MBS at line 12")."""
+    unresolved: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A wanted change: set `parameter` to `new`. `old` is the value in force that the plan was made on."""
+
+    parameter: str
+    kind: SettingKind
+    spellings: tuple[str, ...]
+    """Accepted spellings, the preferred one first."""
+    new: str | None
+    """None removes the setting."""
+    old: str | None = None
+    flag: bool = False
+    """A bare flag: present means `new == "true"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """`before` at byte `start` of the original file became `after`."""
+
+    file: str
+    start: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """An applied set of edits. Undoing every splice gives the original bytes back."""
+
+    files: tuple[TemplateFile, ...]
+    splices: tuple[Splice, ...]
+    diff: str
+    """Unified diff, empty when nothing changed."""
+    notes: tuple[str, ...] = ()

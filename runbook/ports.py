@@ -1,0 +1,97 @@
+"""What the flow needs from the outside. Adapters implement these; steps see nothing else.
+
+Every method may raise `errors.Unavailable` when the outside does not answer. Times are epoch seconds (UTC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import BinaryIO, Protocol
+
+from runbook.model.checkpoint import DirectoryEntry
+from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.node import NodeFacts, ProcessView
+from runbook.model.units import JobId, NodeName, Unknown, UserName
+
+
+class Scheduler(Protocol):
+    """Slurm, or the local scheduler with the same manners."""
+
+    def describe(self) -> str:
+        """Which adapter answers, its version, and why it was chosen, in a sentence."""
+
+    def job(self, job: JobId) -> JobRecord:
+        """The record of a job, running or ended. Raises `NotFound`."""
+
+    def script(self, job: JobId) -> JobScript | Unknown:
+        """The script as submitted, or why the scheduler no longer has it."""
+
+    def environment(self, job: JobId) -> JobEnvironment | Unknown:
+        """The submitter's environment, or why it was not kept."""
+
+    def submit(self, submission: Submission, original: JobRecord) -> JobId:
+        """Submit as the owner, from `work_dir`, with the options of `original.submit_line` less what changes.
+
+        Raises `NotAllowed` when the scheduler refuses, with its words."""
+
+    def find_submitted(self, token: str) -> tuple[JobId, ...]:
+        """Jobs, live or ended, whose comment is or starts with `token`; oldest first. The memory of `submit`."""
+
+    def cancel(self, job: JobId) -> None:
+        """End a job. A job already gone is fine."""
+
+    def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
+        """State of the named nodes, or of all."""
+
+    def drain(self, node: NodeName, reason: str) -> None:
+        """Take a node out with this reason. Raises `NotAllowed` when it is already drained by somebody else."""
+
+    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+        """Give a node back, only if its reason starts with `reason_prefix`; `NotAllowed` otherwise."""
+
+
+class Nodes(Protocol):
+    """The nodes of the cluster, over SSH or here."""
+
+    def check(self, node: NodeName, *, since_s: float | None, until_s: float | None) -> NodeFacts:
+        """GPU facts and the kernel log's XIDs of a time window. Never raises: `reach` says how it went."""
+
+    def processes(
+        self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
+    ) -> tuple[ProcessView, ...] | Unknown:
+        """Processes of a running job on a node with argv and the named environment variables."""
+
+
+class Files(Protocol):
+    """Files that a job names, always touched with its owner's rights."""
+
+    def open(self, path: str, owner: UserName) -> BinaryIO:
+        """Open for reading as `owner`. Raises `NotFound`, `NotAllowed` (owner may not read; not a regular file)."""
+
+    def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
+        """What lies under a folder, at most `depth` levels down, at most 100,000 entries. Raises `NotFound`."""
+
+    def read_small(self, path: str, owner: UserName, limit: int = 1 << 20) -> bytes:
+        """A small file's first `limit` bytes, as `open`."""
+
+    def replace(self, path: str, owner: UserName, content: bytes, expected_sha256: str) -> str:
+        """Write a file as its owner, atomically, mode kept, with a backup beside it; returns the backup's path.
+
+        Raises `NotAllowed` when the file's present SHA-256 is not `expected_sha256`."""
+
+
+class Notify(Protocol):
+    """Somebody's attention."""
+
+    def send(self, title: str, body: str, link: str) -> None:
+        """Tell a person. Never raises."""
+
+
+class Clock(Protocol):
+    """Time, so that no test waits for it."""
+
+    def now(self) -> float:
+        """Epoch seconds."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
