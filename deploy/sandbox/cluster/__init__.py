@@ -1,0 +1,1 @@
+"""The sandbox: a real Slurm cluster on one Debian machine, with simulated GPUs."""

@@ -1,0 +1,1 @@
+"""Answers of nvidia-smi and dmesg for simulated GPUs, from a state file. There is no GPU behind them."""
