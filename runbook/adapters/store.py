@@ -1,0 +1,373 @@
+"""Incident folders on disk: the incident itself, kept evidence, patched templates.
+
+    <root>/                        0711  passable: a job's owner reaches the patched copy that is submitted for him
+      incidents.index              0600  rows for lists; only a cache, made again when it is missing or damaged
+      incidents/<id>/              0711
+        incident.json              0600
+        report.html                0600
+        evidence/                  0700  users' logs
+        attempts/<n>/…             0711  patched copies, mode as the writer says
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO
+
+from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.model.incident import Incident
+from runbook.model.units import IncidentId
+from runbook.report.codec import dump, load, load_contract
+from runbook.report.summary import IncidentSummary, summaries_adapter, summarize
+
+_ID = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
+_PRIVATE_FOLDERS = frozenset({"evidence"})
+_CHUNK_BYTES = 1 << 20
+_LINE_SEARCH_BYTES = 1 << 16
+_INDEX_REWRITE_CHANGES = 32
+_INDEX_VERSION = b"runbook-index 1\n"
+
+Contract = Callable[[Incident], Mapping[str, Any] | None]
+
+
+def check_incident_id(text: str) -> IncidentId:
+    """The id, if it is one: `oom-<cluster>-<job>`, letters, digits and `_.+-`. Raises `BadInput` otherwise."""
+    if not _ID.fullmatch(text) or ".." in text:
+        raise BadInput(
+            f"{text[:80]!r} is no incident id",
+            next_step="name one as `runbook list` prints it: oom-CLUSTER-JOB",
+        )
+    return IncidentId(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """Identity of one written version of a file: each save is a new inode with its own time."""
+
+    modified_ns: int
+    size_bytes: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    stamp: _Stamp
+    summary: IncidentSummary
+
+
+class IncidentStore:
+    """All incidents under one root. Any number of processes may read; one driver writes an incident."""
+
+    def __init__(self, root: Path, contract_of: Contract | None = None) -> None:
+        """`contract_of` gives the diagnosis contract of an incident when `save` is not handed one."""
+        self._root = root
+        self._incidents = root / "incidents"
+        self._index = root / "incidents.index"
+        self._contract_of = contract_of
+        self._rows: dict[str, _Row] | None = None
+        self._unwritten = 0
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    def folder(self, incident: IncidentId) -> Path:
+        """The incident's folder, which need not exist yet. Raises `BadInput` for what is no incident id."""
+        return self._incidents / check_incident_id(incident)
+
+    def exists(self, incident: IncidentId) -> bool:
+        """Whether the incident has been saved."""
+        return (self.folder(incident) / "incident.json").is_file()
+
+    def save(self, incident: Incident, contract: Mapping[str, Any] | None = None) -> Path:
+        """Write `incident.json`, durably and whole or not at all; the previous version stays on any failure."""
+        if contract is None and self._contract_of is not None:
+            contract = self._contract_of(incident)
+        return self.write_file(incident.id, "incident.json", dump(incident, contract))
+
+    def load(self, incident: IncidentId) -> Incident:
+        """Raises `NotFound`; `BadInput` when the document is damaged or of a newer version."""
+        path = self.folder(incident) / "incident.json"
+        return load(self.read_file(incident, "incident.json"), str(path))
+
+    def load_contract(self, incident: IncidentId) -> dict[str, Any] | None:
+        """The diagnosis contract that was saved with the incident."""
+        return load_contract(self.read_file(incident, "incident.json"))
+
+    def list(self) -> tuple[IncidentSummary, ...]:
+        """Every incident, newest first. One that cannot be read is left out; `unreadable` names it."""
+        rows = self._refresh()
+        return tuple(
+            sorted((row.summary for row in rows.values()), key=lambda row: (row.opened_s, row.id), reverse=True)
+        )
+
+    def unreadable(self) -> tuple[str, ...]:
+        """Folders that hold no readable incident, by name."""
+        rows = self._refresh()
+        return tuple(name for name, _ in self._stamps() if name not in rows)
+
+    def rebuild_index(self) -> int:
+        """Forget the index and make it again from the incidents; returns how many there are."""
+        self._rows = {}
+        self._unwritten = _INDEX_REWRITE_CHANGES
+        return len(self._refresh())
+
+    def write_file(
+        self,
+        incident: IncidentId,
+        relative: str,
+        content: bytes,
+        mode: int = 0o600,
+        owner: tuple[int, int] | None = None,
+    ) -> Path:
+        """Write a file of the incident atomically and durably. `owner` (uid, gid) is given the file where this
+        process may do that; else `mode` alone decides who reads it. Raises `Unavailable` on a full disk."""
+        path = self._place(incident, relative)
+        with _replacing(path, mode, owner) as stream:
+            stream.write(content)
+        return path
+
+    def copy_stream(
+        self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int
+    ) -> tuple[Path, bool]:
+        """Keep a log: whole when it is within `limit_bytes`, else its head and its tail (one part to three: a job
+        says at its end why it died) with a line between that tells what was left out. Returns (path, shortened)."""
+        path = self._place(incident, relative)
+        with _replacing(path, 0o600, None) as target:
+            shortened = _copy_windows(stream, target, max(limit_bytes, 1))
+        return path, shortened
+
+    def read_file(self, incident: IncidentId, relative: str) -> bytes:
+        """A kept file. Raises `NotFound`."""
+        path = self.folder(incident) / _relative(relative)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as stream:
+                return stream.read()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            known = self.folder(incident).is_dir()
+            raise NotFound(
+                f"{relative} is not kept for {incident}" if known else f"no incident {incident}",
+                where=str(path),
+                next_step="`runbook list` shows the incidents that there are",
+            ) from error
+        except OSError as error:
+            raise _problem(error, "reading", path) from error
+
+    # -- rows ----------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> dict[str, _Row]:
+        """Rows for what is on disk now: unchanged ones from the cache, the others read from the incident."""
+        known = self._read_index() if self._rows is None else self._rows
+        rows: dict[str, _Row] = {}
+        changed = 0
+        for name, stamp in self._stamps():
+            row = known.get(name)
+            if row is None or row.stamp != stamp:
+                changed += 1
+                try:
+                    row = _Row(stamp, summarize(self.load(IncidentId(name))))
+                except RunbookError:
+                    continue
+            rows[name] = row
+        self._unwritten += changed + len(known.keys() - rows.keys())
+        self._rows = rows
+        if self._unwritten >= _INDEX_REWRITE_CHANGES:
+            self._write_index(rows)
+        return rows
+
+    def _stamps(self) -> Iterator[tuple[str, _Stamp]]:
+        try:
+            with os.scandir(self._incidents) as entries:
+                names = [entry.name for entry in entries]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _problem(error, "listing", self._incidents) from error
+        base = str(self._incidents)
+        for name in names:
+            if not _ID.fullmatch(name):
+                continue
+            try:
+                # Plain os.stat: ten thousand Path objects would take longer than the questions themselves.
+                status = os.stat(f"{base}/{name}/incident.json", follow_symlinks=False)  # noqa: PTH116
+            except OSError:
+                continue
+            yield name, _Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+
+    def _read_index(self) -> dict[str, _Row]:
+        """Damage of any kind is an empty index: it is made again."""
+        try:
+            data = self._index.read_bytes()
+        except OSError:
+            return {}
+        head, _, rest = data.partition(b"\n")
+        if head + b"\n" != _INDEX_VERSION:
+            return {}
+        stamps, _, summaries = rest.partition(b"\n\n")
+        try:
+            rows = summaries_adapter().validate_json(summaries)
+            figures = [[int(figure) for figure in line.split()] for line in stamps.splitlines()]
+            return {row.id: _Row(_Stamp(*stamp), row) for row, stamp in zip(rows, figures, strict=True)}
+        except (ValueError, TypeError):
+            return {}
+
+    def _write_index(self, rows: Mapping[str, _Row]) -> None:
+        stamps = "\n".join(
+            f"{row.stamp.modified_ns} {row.stamp.size_bytes} {row.stamp.inode}" for row in rows.values()
+        )
+        summaries = summaries_adapter().dump_json([row.summary for row in rows.values()])
+        # A reader who may not write, or a full disk, only means that the next list is made from the incidents.
+        with contextlib.suppress(RunbookError), _replacing(self._index, 0o600, None) as stream:
+            stream.write(_INDEX_VERSION + stamps.encode() + b"\n\n" + summaries)
+            self._unwritten = 0
+
+    # -- places --------------------------------------------------------------------------------------------
+
+    def _place(self, incident: IncidentId, relative: str) -> Path:
+        """Where to write, with the folders made."""
+        path = self.folder(incident) / _relative(relative)
+        missing = []
+        folder = path.parent
+        while folder != self._root.parent and not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for folder in reversed(missing):
+            mode = 0o700 if folder.name in _PRIVATE_FOLDERS else 0o711
+            try:
+                folder.mkdir(mode=mode, exist_ok=True, parents=folder == self._root)
+                folder.chmod(mode)
+                _sync_folder(folder.parent)
+            except OSError as error:
+                raise _problem(error, "making", folder) from error
+        return path
+
+
+def _relative(relative: str) -> PurePosixPath:
+    path = PurePosixPath(relative)
+    if (
+        not relative
+        or path.is_absolute()
+        or "\0" in relative
+        or any(part in ("..", ".") or part.startswith(".") or len(part) > 200 for part in path.parts)
+        or not path.parts
+    ):
+        raise BadInput(f"{relative[:80]!r} is no place inside an incident's folder")
+    return path
+
+
+@contextlib.contextmanager
+def _replacing(path: Path, mode: int, owner: tuple[int, int] | None) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path` when the block ends well, on disk before it does."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                yield stream
+                stream.flush()
+                if owner is not None and os.geteuid() == 0:
+                    os.fchown(stream.fileno(), *owner)
+                os.fchmod(stream.fileno(), mode)
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _problem(error, "writing", path) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is only durable once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _problem(error: OSError, doing: str, path: Path) -> RunbookError:
+    reason = error.strerror or str(error)
+    if isinstance(error, PermissionError):
+        return NotAllowed(
+            f"{doing} failed: {reason}",
+            where=str(path),
+            next_step="run as the user that the store belongs to, or name another with --state",
+        )
+    return Unavailable(
+        f"{doing} failed: {reason}; the version that was there before is untouched",
+        where=str(path),
+        next_step="make room or mend the file system, then go on with `runbook resume`",
+    )
+
+
+def _copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
+    head_bytes = max(limit // 4, 1)
+    tail_bytes = max(limit - head_bytes, 1)
+    head = _read_up_to(source, head_bytes)
+    target.write(head)
+    if len(head) < head_bytes:
+        return False
+    skipped, tail = _skip_to_tail(source, tail_bytes)
+    if skipped == 0:
+        for chunk in tail:
+            target.write(chunk)
+        return False
+    first = next(tail, b"")
+    cut = first.find(b"\n", 0, _LINE_SEARCH_BYTES) + 1
+    note = (
+        f"[runbook: {skipped + cut} bytes are left out here; "
+        f"what follows begins at byte {head_bytes + skipped + cut} of the log]\n"
+    )
+    target.write((b"" if head.endswith(b"\n") else b"\n") + note.encode())
+    target.write(first[cut:])
+    for chunk in tail:
+        target.write(chunk)
+    return True
+
+
+def _read_up_to(source: BinaryIO, limit: int) -> bytes:
+    parts = []
+    while limit > 0 and (chunk := source.read(min(limit, _CHUNK_BYTES))):
+        parts.append(chunk)
+        limit -= len(chunk)
+    return b"".join(parts)
+
+
+def _skip_to_tail(source: BinaryIO, tail_bytes: int) -> tuple[int, Iterator[bytes]]:
+    """How much lies between here and the last `tail_bytes`, and those. A log may still grow: its end is where
+    it was when this looked."""
+    if source.seekable():
+        here = source.tell()
+        end = source.seek(0, os.SEEK_END)
+        start = max(here, end - tail_bytes)
+        source.seek(start)
+        return start - here, _chunks(source, end - start)
+    kept: deque[bytes] = deque()
+    size = skipped = 0
+    while chunk := source.read(_CHUNK_BYTES):
+        kept.append(chunk)
+        size += len(chunk)
+        while size - len(kept[0]) >= tail_bytes:
+            size -= len(kept[0])
+            skipped += len(kept.popleft())
+    if kept and size > tail_bytes:
+        skipped += size - tail_bytes
+        kept[0] = kept[0][size - tail_bytes :]
+    return skipped, iter(kept)
+
+
+def _chunks(source: BinaryIO, length: int) -> Iterator[bytes]:
+    while length > 0 and (chunk := source.read(min(length, _CHUNK_BYTES))):
+        length -= len(chunk)
+        yield chunk

@@ -1,0 +1,70 @@
+"""Hostile text made harmless to look at: no terminal commands, no invisible characters, no reordering."""
+
+from __future__ import annotations
+
+import re
+
+_ANSI = re.compile(
+    r"""\x1b(?:
+        \[[0-?]*[ -/]*[@-~]              # CSI: colours, cursor
+      | [\]PX^_].*?(?:\x07|\x1b\\|$)     # OSC, DCS, SOS, PM, APC up to their terminator: titles, hyperlinks
+      | [ -/]*[0-~]                      # two-character sequences
+    )|\x9b[0-?]*[ -/]*[@-~]""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_INVISIBLE = re.compile(
+    "["
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # C0 (tab, newline and carriage return are handled apart), DEL, C1
+    "\u00ad\u061c\u180e"  # soft hyphen, Arabic letter mark, Mongolian vowel separator
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"  # zero width, bidirectional controls, line separators
+    "\ufff9-\ufffb"  # interlinear annotation
+    "\U000e0000-\U000e007f"  # tag characters
+    "]"
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LONG_ESCAPE = 4096
+
+
+def clean(text: str) -> str:
+    """Text of several lines: newlines and tabs stay, everything else that is not seen goes.
+
+    Lone surrogates (bytes that were not UTF-8) become U+FFFD. Unicode TR 36 section 2.10 names the
+    bidirectional and invisible characters that are misused to show one text and mean another.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\x1b" in text or "\x9b" in text:
+        text = _without_escapes(text)
+    text = _INVISIBLE.sub("", text)
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def _without_escapes(text: str) -> str:
+    """An unterminated operating-system command must not swallow a whole log: it ends with its line."""
+    return "\n".join(_ANSI.sub("", line[:_LONG_ESCAPE]) + line[_LONG_ESCAPE:] for line in text.split("\n"))
+
+
+def clean_line(text: str) -> str:
+    """As `clean`, on one line: line breaks and tabs become blanks."""
+    return " ".join(clean(text).split())
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters, the cut said in words."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit].rstrip()} … ({len(text) - limit:,} more characters)"
+
+
+def shorten_lines(text: str, lines: int, width: int) -> str:
+    """At most `lines` lines of at most `width` characters each, the cut said in words."""
+    # Only the part that can be shown is split: an excerpt may be a 10 MB line.
+    window = text[: (lines + 1) * (width + 1)]
+    rows = window.split("\n")
+    shown = [row if len(row) <= width else row[:width] + " …" for row in rows[:lines]]
+    left_out = len(text) - sum(len(row) + 1 for row in rows[:lines])
+    if left_out > 0:
+        shown.append(f"… ({left_out:,} more characters)")
+    return "\n".join(shown)
