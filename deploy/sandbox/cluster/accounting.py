@@ -170,8 +170,8 @@ def register() -> None:
     if not users:
         return
     sacctmgr("add", "cluster", CLUSTER)
+    sacctmgr("add", "account", ",".join(str(user.account) for user in users), f"cluster={CLUSTER}")
     for user in users:
-        sacctmgr("add", "account", str(user.account), f"cluster={CLUSTER}", f"description={user.account}")
         sacctmgr("add", "user", user.name, f"account={user.account}", f"adminlevel={user.admin_level}")
 
 

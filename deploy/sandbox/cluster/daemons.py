@@ -94,10 +94,11 @@ def wait_for(name: str, ready: Callable[[], bool], *, timeout_s: float = 30, log
 
 
 def stop(name: str, *, grace_s: float = 10) -> bool:
-    """End one daemon and its session; True when it was running."""
+    """End one daemon, then what it left in its session; True when it was running."""
     pid = pid_of(name)
     if pid is not None:
-        terminate(session_members(pid) | {pid}, grace_s=grace_s)
+        terminate({pid}, grace_s=grace_s)
+        terminate(session_members(pid), grace_s=min(2, grace_s))
     (PIDS / name).unlink(missing_ok=True)
     return pid is not None
 

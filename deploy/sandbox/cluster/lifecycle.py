@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from cluster import accounting, daemons, gpus, identity, nodes, packages, slurm, ssh
-from cluster.settings import ETC, GPUS, LOGS, MARKER, NODES, ROOT, RUN, SLURM_CONF, SPOOL, SSH
+from cluster.settings import ETC, GPUS, LOCK, LOGS, MARKER, NODES, ROOT, RUN, SLURM_CONF, SPOOL, SSH
 from cluster.system import SandboxError, attempt, make_directory, phase
 
 
@@ -86,9 +86,11 @@ def down() -> None:
         identity.forbid_sudo()
         identity.remove_users()
         identity.remove_host_names()
+        ssh.remove_run_folder()
         if ROOT.exists() and MARKER.exists():
             shutil.rmtree(ROOT)
         shutil.rmtree(RUN, ignore_errors=True)
+        LOCK.unlink(missing_ok=True)
 
 
 def status() -> bool:

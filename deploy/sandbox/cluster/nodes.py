@@ -70,6 +70,9 @@ def boot(node: Node) -> None:
     holder = daemons.node_holder(node.name)
     if daemons.pid_of(holder) is not None:
         return
+    # What is left of a node whose namespaces are lost can be reached by nobody.
+    for kind in ("slurmd", "sshd", "ssh-hang"):
+        daemons.stop(f"{kind}-{node.name}", grace_s=1)
     if link_exists(node.link):
         run(("ip", "link", "delete", node.link))
     daemons.start(holder, ("unshare", "--net", "--uts", "--mount", "--", "sleep", "infinity"))

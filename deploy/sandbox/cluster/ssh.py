@@ -14,14 +14,19 @@ LOGIN_USERS = ("root", PROBE.name)
 #: Who holds a client key, and in which folder it lies.
 CLIENTS = {"root": SSH, SERVICE.name: SSH / SERVICE.name}
 
+#: sshd insists on this folder of the system; when we had to make it, `down` removes it.
+SSHD_RUN = RUN.parent / "sshd"
+MADE_SSHD_RUN = SSH / "made-run-sshd"
+
 
 def prepare() -> None:
     """Make host keys, client keys, known_hosts and the configuration files of servers and clients."""
     make_directory(SSH)
     make_directory(SSH / "nodes", mode=0o700)
     make_directory(SSH / "authorized_keys")
-    if not (RUN.parent / "sshd").exists():
-        make_directory(RUN.parent / "sshd")
+    if not SSHD_RUN.exists():
+        make_directory(SSHD_RUN)
+        MADE_SSHD_RUN.touch()
     for owner, folder in CLIENTS.items():
         make_directory(folder, mode=0o755)
         make_key(folder / "id_ed25519", f"{owner}@sandbox", owner)
@@ -35,6 +40,12 @@ def prepare() -> None:
     keys = [public_key(folder / "id_ed25519") for folder in CLIENTS.values()]
     for user in LOGIN_USERS:
         write_file(SSH / "authorized_keys" / user, "\n".join(keys) + "\n")
+
+
+def remove_run_folder() -> None:
+    """Remove sshd's folder under /run if we made it and it is empty."""
+    if MADE_SSHD_RUN.exists() and SSHD_RUN.is_dir() and not any(SSHD_RUN.iterdir()):
+        SSHD_RUN.rmdir()
 
 
 def make_key(path: Path, comment: str, owner: str) -> None:

@@ -102,13 +102,17 @@ def require_root() -> None:
 def only_one() -> Iterator[None]:
     """Let one command at a time change the cluster; others wait their turn."""
     LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with LOCK.open("w", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting for another sandbox command to finish", flush=True)
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    while True:
+        with LOCK.open("w", encoding="utf-8") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("waiting for another sandbox command to finish", flush=True)
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            # `down` removes the file; a lock on a removed file locks nobody out.
+            if LOCK.exists() and LOCK.samefile(f"/proc/self/fd/{stream.fileno()}"):
+                yield
+                return
 
 
 @contextmanager
