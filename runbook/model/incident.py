@@ -108,6 +108,8 @@ class Attempt:
     story: LogStory | None = None
     """The relaunched job's own logs, when it failed again."""
     diagnosis: Diagnosis | None = None
+    failed_step: int | None = None
+    """The step that has to be passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class Incident:
     opened_s: float
     version: int = SCHEMA_VERSION
     tool_version: str = ""
+    run: int = 1
+    """How many times work on it was begun: 1, and one more for each time it was taken up again."""
     state: IncidentState = IncidentState.RUNNING
     box: str = ""
     """The box that is running or was left last."""
@@ -156,10 +160,14 @@ class Incident:
     plan: Plan | None = None
     no_plan: NoPlan | None = None
     patch: Patch | None = None
+    barred: tuple[str, ...] = ()
+    """Keys of levers that could not be written into the template, so that they are not chosen again."""
     excluded_nodes: tuple[NodeName, ...] = ()
     drained_nodes: tuple[NodeName, ...] = ()
     num_nodes: int | None = None
     """Set when the job resumes on another number of nodes than it had."""
+    world_plan: Plan | None = None
+    """The edits that keep the global batch when `num_nodes` changes."""
     attempts: tuple[Attempt, ...] = ()
     visits: tuple[BoxVisit, ...] = ()
     acts: tuple[Act, ...] = ()

@@ -1,0 +1,178 @@
+"""Inventories: one document a cluster, turned into settings. Every fault is reported with file and line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from runbook.documents import Document, load_document
+from runbook.errors import BadInput
+from runbook.locations import data_folder
+from runbook.model.incident import Policy
+from runbook.settings import ActSettings, FlowSettings, VerifySettings
+
+SITE_INVENTORY = Path("/etc/runbook/inventory.yaml")
+
+
+class SchedulerDocument(Document):
+    """Where jobs run. `slurm` uses Slurm's commands; pyslurm only where it fits the cluster."""
+
+    kind: Literal["slurm", "local"]
+    adapter: Literal["auto", "commands", "pyslurm"] = "auto"
+    slurm_conf: str = ""
+    """SLURM_CONF for every Slurm command; empty: Slurm's own default."""
+    commands_folder: str = ""
+    """Folder of sbatch, scontrol and the others; empty: the PATH."""
+    command_timeout_s: float = Field(default=20.0, gt=0)
+
+
+class NodesDocument(Document):
+    """How nodes are reached. Keys left out are taken from the user's ssh configuration."""
+
+    kind: Literal["ssh", "local", "none"]
+    user: str = ""
+    key_file: str = ""
+    known_hosts_file: str = ""
+    config_file: str = ""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    jump_host: str = ""
+    sudo: bool = False
+    """Prefix the node commands that need root with `sudo -n`."""
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    command_timeout_s: float = Field(default=15.0, gt=0)
+    gpus_per_node: int | None = Field(default=None, ge=1)
+
+
+class VerifyDocument(Document):
+    steps_past_failure: int = Field(default=1, ge=0)
+    needs_checkpoint: bool = True
+    limit_hours: float = Field(default=24.0, gt=0)
+    longest_poll_s: float = Field(default=30.0, gt=0)
+
+
+class PolicyDocument(Document):
+    """What the tool may do by itself."""
+
+    mode: Policy = Policy.APPROVE
+    max_relaunches: int = Field(default=4, ge=0, le=20)
+    may_drain: bool = True
+    max_drained_share: float = Field(default=0.25, ge=0, le=1)
+    may_promote: bool = False
+    may_change_training: bool = False
+    may_reduce_world: bool = True
+    approval_limit_hours: float = Field(default=24.0, gt=0)
+    cancel_wait_s: float = Field(default=60.0, gt=0)
+    unavailable_patience_s: float = Field(default=300.0, ge=0)
+    verify: VerifyDocument = VerifyDocument()
+
+
+class PathsDocument(Document):
+    state: str = ""
+    """Incidents and the workflow database; empty: the user's state folder."""
+    spool: str = "/var/spool/runbook"
+
+
+class ReportsDocument(Document):
+    url: str = ""
+    """Address under which `runbook serve` is reached, for links."""
+    listen: str = "127.0.0.1"
+    port: int = Field(default=8642, ge=1, le=65535)
+
+
+class NotifyDocument(Document):
+    urls: tuple[str, ...] = ()
+    """Addresses as apprise knows them: `mailto://…`, `slack://…`."""
+
+
+class Inventory(Document):
+    """One cluster."""
+
+    version: int = Field(ge=1, le=1)
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    title: str
+    why: str = ""
+    source: str = ""
+    cluster: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    """The name in Slurm's ClusterName; part of every incident's id."""
+    scheduler: SchedulerDocument
+    nodes: NodesDocument
+    policy: PolicyDocument = PolicyDocument()
+    paths: PathsDocument = PathsDocument()
+    database: str = ""
+    """A PostgreSQL URL for several daemons; empty: an SQLite file in the state folder."""
+    reports: ReportsDocument = ReportsDocument()
+    notify: NotifyDocument = NotifyDocument()
+    workers: int = Field(default=4, ge=1, le=64)
+    """Incidents that the daemon works on at a time."""
+
+    @property
+    def state_folder(self) -> Path:
+        if self.paths.state:
+            return Path(self.paths.state).expanduser()
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        return Path(base) / "runbook" / self.id
+
+    @property
+    def database_url(self) -> str:
+        if self.database:
+            # SQLAlchemy's name for psycopg 3, which DBOS speaks.
+            return self.database.replace("postgres://", "postgresql://", 1)
+        return f"sqlite:///{self.state_folder / 'workflows.sqlite'}"
+
+    def flow_settings(self, policy: Policy | None = None) -> FlowSettings:
+        """What the steps need to know, with the command line's policy if it names one."""
+        chosen = self.policy
+        return FlowSettings(
+            cluster=self.cluster,
+            acts=ActSettings(
+                policy=policy or chosen.mode,
+                max_relaunches=chosen.max_relaunches,
+                may_drain=chosen.may_drain,
+                max_drained_share=chosen.max_drained_share,
+                may_promote=chosen.may_promote,
+                may_change_training=chosen.may_change_training,
+                may_reduce_world=chosen.may_reduce_world,
+                approval_limit_s=chosen.approval_limit_hours * 3600,
+                cancel_wait_s=chosen.cancel_wait_s,
+                unavailable_patience_s=chosen.unavailable_patience_s,
+            ),
+            verify=VerifySettings(
+                steps_past_failure=chosen.verify.steps_past_failure,
+                needs_checkpoint=chosen.verify.needs_checkpoint,
+                limit_s=chosen.verify.limit_hours * 3600,
+                longest_poll_s=chosen.verify.longest_poll_s,
+            ),
+            report_url=self.reports.url,
+            expected_gpus_per_node=self.nodes.gpus_per_node,
+        )
+
+
+def find_inventory(name: str | None) -> Path:
+    """The document to use: the one named, `$RUNBOOK_INVENTORY`, the site's, else `local`. Raises `BadInput`."""
+    wanted = name or os.environ.get("RUNBOOK_INVENTORY") or ""
+    folder = data_folder("inventories")
+    if not wanted:
+        return SITE_INVENTORY if SITE_INVENTORY.is_file() else folder / "local.yaml"
+    if "/" in wanted or wanted.endswith((".yaml", ".yml")):
+        path = Path(wanted).expanduser()
+    else:
+        path = next(
+            (place for place in (Path("/etc/runbook") / f"{wanted}.yaml", folder / f"{wanted}.yaml") if place.is_file()),
+            folder / f"{wanted}.yaml",
+        )
+    if not path.is_file():
+        known = ", ".join(sorted(item.stem for item in folder.glob("*.yaml")))
+        raise BadInput(
+            f"no inventory {wanted!r}",
+            where=str(path),
+            next_step=f"name one of {known}, or the path of your own; inventories/local.yaml is an example",
+        )
+    return path
+
+
+def load_inventory(name: str | None) -> Inventory:
+    """Read and check the inventory. Raises `DocumentsInvalid` with every problem."""
+    return load_document(find_inventory(name), Inventory)

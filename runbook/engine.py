@@ -1,0 +1,371 @@
+"""The durable run: one DBOS workflow an incident, one recorded step a box, so that a killed process loses nothing.
+
+A box that died half way runs again when the incident is resumed; every act therefore looks for its own token
+before it acts. Nothing outside is touched from the workflow function itself: it only walks the flow.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypedDict
+
+from runbook.errors import RunbookError, Unavailable
+from runbook.flow import END, Box, Flow
+from runbook.model.incident import Act, BoxVisit, Incident, IncidentState, Policy
+from runbook.model.units import IncidentId
+from runbook.ports import Clock
+from runbook.report.codec import dump, load
+from runbook.settings import ActSettings
+from runbook.steps.base import Proposal, StepContext, StepResult
+
+APPLICATION_VERSION = "1"
+"""Set by hand: raised only when an open incident of the version before could not be carried on."""
+
+QUEUE = "incidents"
+WORKFLOW = "incident"
+
+
+class Watcher(Protocol):
+    """Whoever looks on: a terminal, a log, nobody. Called from the workflow's thread; must not raise."""
+
+    def entered(self, box: Box, incident: Incident) -> None: ...
+
+    def left(self, box: Box, visit: BoxVisit, incident: Incident) -> None: ...
+
+    def line(self, incident: IncidentId, text: str) -> None: ...
+
+    def asked(self, incident: Incident, proposal: Proposal) -> None: ...
+
+
+class Store(Protocol):
+    """Where incidents are kept; what every reader outside the workflow sees."""
+
+    def save(self, incident: Incident) -> object: ...
+
+    def load(self, incident: IncidentId) -> Incident: ...
+
+
+class BoxRecord(TypedDict):
+    """What DBOS keeps of one run of a box."""
+
+    outcome: str
+    incident: str
+    """JSON; "" when the box changed nothing, so that hours of polling cost no space."""
+    poll_s: float
+    unavailable: str
+    bug: str
+
+
+class Answer(TypedDict):
+    yes: bool
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Walks one flow over incidents. `launch` first, `close` last."""
+
+    flow: Flow
+    context_of: Callable[[Incident, Callable[[str], None]], StepContext]
+    store: Store
+    clock: Clock
+    acts: ActSettings
+    watcher: Watcher
+    draw: Callable[[Incident], None]
+    """Writes the report of an incident that has ended."""
+
+    def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
+        """Connect DBOS. With a concurrency, incidents put on the queue by other processes are taken too."""
+        from dbos import DBOS
+
+        silence_library_logs()
+        DBOS(config=dbos_config(database_url, executor))  # type: ignore[arg-type]
+        DBOS.workflow(name=WORKFLOW, max_recovery_attempts=1000)(self._walk)
+        if queue_concurrency is None:
+            DBOS.listen_queues([])
+        try:
+            DBOS.launch()
+        except Exception as error:
+            raise Unavailable(
+                f"the workflow database cannot be opened: {error}",
+                where=database_url.split("@")[-1],
+                next_step="check the path, its rights and the free space; then try again",
+            ) from error
+        if queue_concurrency is not None:
+            DBOS.register_queue(QUEUE, worker_concurrency=queue_concurrency, polling_interval_sec=0.5)
+
+    def start(self, incident: Incident) -> str:
+        """Begin, or join if this run of the incident was begun before. Returns the workflow's id."""
+        from dbos import DBOS, SetWorkflowID
+
+        workflow = workflow_id(incident)
+        with SetWorkflowID(workflow):
+            DBOS.start_workflow(self._walk, to_text(incident))
+        return workflow
+
+    def take_up(self, incident: Incident) -> bool:
+        """Go on with a run whose process died. False when that run has ended, so that a new one must begin."""
+        from dbos import DBOS
+
+        status = DBOS.get_workflow_status(workflow_id(incident))
+        if status is None or status.status in ("SUCCESS", "ERROR"):
+            return False
+        DBOS.resume_workflow(workflow_id(incident))
+        return True
+
+    def unfinished(self) -> tuple[str, ...]:
+        """Ids of workflows that no process has finished."""
+        from dbos import DBOS
+
+        return tuple(
+            status.workflow_id for status in DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
+        )
+
+    def wait(self, workflow: str) -> None:
+        """Until the run has ended."""
+        from dbos import DBOS
+
+        DBOS.retrieve_workflow(workflow).get_result()
+
+    def close(self) -> None:
+        """Let go of the database. Unfinished incidents stay resumable."""
+        from dbos import DBOS
+
+        DBOS.destroy(workflow_completion_timeout_sec=0)
+
+    # -- the workflow ----------------------------------------------------------------------------------------
+
+    def _walk(self, request: str) -> str:
+        """The workflow: deterministic, so that a resumed run takes the same path through recorded results."""
+        from dbos import DBOS
+
+        incident = from_text(request)
+        name = incident.box or self.flow.start
+        waited_s = 0.0
+        while name != END:
+            box = self.flow.boxes[name]
+            before = to_text(incident)
+            decided = self._decide(box, before) if box.acts else None
+            if decided is not None:
+                record = decided
+            else:
+                record = DBOS.run_step({"name": name}, self._run_box, name, before)
+            if record["bug"]:
+                return "bug"
+            if record["unavailable"]:
+                if waited_s >= self.acts.unavailable_patience_s:
+                    DBOS.run_step({"name": f"{name}.give_up"}, self._give_up, before, record["unavailable"])
+                    return "interrupted"
+                pause_s = min(30.0, 1.0 + waited_s / 2)
+                waited_s += pause_s
+                DBOS.sleep(pause_s)
+                continue
+            waited_s = 0.0
+            if record["incident"]:
+                incident = from_text(record["incident"])
+            following = self.flow.after(name, record["outcome"])
+            if following == name:
+                DBOS.sleep(record["poll_s"])
+            name = following
+        return incident.state.value
+
+    def _decide(self, box: Box, before: str) -> BoxRecord | None:
+        """None: go ahead. Else the record of a box that was planned only, or declined."""
+        from dbos import DBOS
+
+        incident = from_text(before)
+        if incident.policy is Policy.APPLY:
+            return None
+        asked = DBOS.run_step({"name": f"{box.name}.propose"}, self._propose, box.name, before)
+        if not asked["sentence"]:
+            # Nothing to do outside, or the outside does not answer: the box itself finds out which.
+            return None
+        if incident.policy is Policy.PLAN:
+            return DBOS.run_step({"name": f"{box.name}.planned"}, self._not_done, box.name, before, asked, "planned", "")
+        answer: Answer | None = DBOS.recv(approval_topic(incident, box.name), timeout_seconds=self.acts.approval_limit_s)
+        if answer is not None and answer["yes"]:
+            DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, before)
+            return None
+        by = answer["by"] if answer else "nobody answered"
+        return DBOS.run_step({"name": f"{box.name}.declined"}, self._not_done, box.name, before, asked, "declined", by)
+
+    # -- recorded steps --------------------------------------------------------------------------------------
+
+    def _run_box(self, name: str, before: str) -> BoxRecord:
+        box = self.flow.boxes[name]
+        incident = self._entered(box, from_text(before))
+        try:
+            result = box.run(self._context(incident))
+        except Unavailable as error:
+            self.watcher.line(incident.id, f"{error.what}; trying again")
+            return BoxRecord(outcome="", incident="", poll_s=0, unavailable=str(error), bug="")
+        except RunbookError as error:
+            return self._stopped(incident, str(error))
+        except Exception:
+            return self._stopped(incident, "", traceback.format_exc())
+        return self._left(box, result, before)
+
+    def _propose(self, name: str, before: str) -> dict[str, str]:
+        box = self.flow.boxes[name]
+        incident = from_text(before)
+        try:
+            proposal = box.propose(self._context(incident)) if box.propose else None
+        except RunbookError:
+            proposal = None
+        if proposal is None:
+            return {"sentence": "", "what": "", "target": "", "token": ""}
+        if incident.policy is Policy.APPROVE:
+            asking = replace(
+                self._entered(box, incident), state=IncidentState.AWAITING_APPROVAL, awaiting=proposal.sentence
+            )
+            self.store.save(asking)
+            self.watcher.asked(asking, proposal)
+        return {
+            "sentence": proposal.sentence,
+            "what": proposal.what,
+            "target": proposal.target,
+            "token": proposal.token,
+        }
+
+    def _go_on(self, before: str) -> None:
+        incident = replace(from_text(before), state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
+        self.store.save(incident)
+
+    def _not_done(self, name: str, before: str, asked: dict[str, str], outcome: str, by: str) -> BoxRecord:
+        """A box that acts, passed without acting: only planned, or a person said no."""
+        box = self.flow.boxes[name]
+        incident = self._entered(box, from_text(before))
+        now = self.clock.now()
+        would = f"would {asked['sentence']}"
+        act = Act(
+            asked["what"], asked["target"], now, token=asked["token"], result=outcome, planned_only=True, approved_by=""
+        )
+        incident = replace(incident, acts=(*incident.acts, act), awaiting="", state=IncidentState.RUNNING)
+        following = self.flow.after(name, outcome)
+        if outcome == "planned" and following == "report":
+            conclusion = f"Planned only, nothing was touched. The tool {would}."
+            incident = replace(incident, state=IncidentState.PLANNED, conclusion=conclusion)
+        if outcome == "declined":
+            incident = replace(incident, conclusion=f"Declined ({by}): {asked['sentence']}.")
+        result = StepResult(outcome, incident, would if outcome == "planned" else f"declined: {by}")
+        return self._left(box, result, before)
+
+    def _give_up(self, before: str, why: str) -> None:
+        incident = from_text(before)
+        conclusion = f"Interrupted: {why.splitlines()[0]}."
+        stopped = replace(
+            incident,
+            state=IncidentState.INTERRUPTED,
+            conclusion=conclusion,
+            to_do=(f"Mend that, then `runbook resume {incident.id}`.",),
+            updated_s=self.clock.now(),
+        )
+        self.store.save(stopped)
+        self.watcher.line(incident.id, conclusion)
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _context(self, incident: Incident) -> StepContext:
+        return self.context_of(incident, lambda text: self.watcher.line(incident.id, text))
+
+    def _entered(self, box: Box, incident: Incident) -> Incident:
+        """The incident as saved while the box runs. A box that waits goes on with its own visit."""
+        now = self.clock.now()
+        visits = incident.visits
+        again = bool(visits) and visits[-1].box == box.name and not visits[-1].outcome
+        if not again:
+            visits = (*visits, BoxVisit(box.name, attempt=len(incident.attempts), started_s=now))
+        # A box after the verdict (promote, report) leaves the verdict as it is.
+        state = incident.state if incident.state.ended else IncidentState.RUNNING
+        incident = replace(incident, visits=visits, box=box.name, updated_s=now, state=state, awaiting="")
+        if not again:
+            self.store.save(incident)
+            self.watcher.entered(box, incident)
+        return incident
+
+    def _left(self, box: Box, result: StepResult, before: str) -> BoxRecord:
+        now = self.clock.now()
+        incident = result.incident
+        following = self.flow.after(box.name, result.outcome)
+        waiting = following == box.name
+        visit = replace(incident.visits[-1], summary=result.summary)
+        if not waiting:
+            visit = replace(visit, ended_s=now, outcome=str(result.outcome))
+        incident = replace(incident, visits=(*incident.visits[:-1], visit), updated_s=now)
+        stored = incident if following == END or waiting else replace(incident, box=following)
+        if not waiting or self._changed(incident, before):
+            self.store.save(stored)
+        if following == END:
+            self.draw(incident)
+        self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
+        text = to_text(incident) if not waiting or self._changed(incident, before) else ""
+        return BoxRecord(outcome=str(result.outcome), incident=text, poll_s=result.poll_s, unavailable="", bug="")
+
+    @staticmethod
+    def _changed(incident: Incident, before: str) -> bool:
+        """Whether anything but the clock and the line of progress moved."""
+        old = from_text(before)
+        return replace(incident, visits=(), updated_s=0.0, box="", state=old.state) != replace(
+            old, visits=(), updated_s=0.0, box=""
+        ) or len(incident.visits) != len(old.visits)
+
+    def _stopped(self, incident: Incident, why: str, trace: str = "") -> BoxRecord:
+        """A box that cannot go on: the incident is kept, and says what to do."""
+        if trace:
+            self.context_of(incident, lambda _text: None).ports.folder.write_file(
+                incident.id, "crash.txt", trace.encode()
+            )
+            why = f"a fault of this tool in {incident.box}: {trace.strip().splitlines()[-1]} (crash.txt has the whole)"
+        lines = why.splitlines()
+        stopped = replace(
+            incident,
+            state=IncidentState.INTERRUPTED,
+            conclusion=f"Stopped at {incident.box}: {lines[0]}.",
+            to_do=(*(line.strip() for line in lines[1:]), f"Then `runbook resume {incident.id}`."),
+            updated_s=self.clock.now(),
+        )
+        self.store.save(stopped)
+        self.watcher.line(incident.id, stopped.conclusion)
+        return BoxRecord(outcome="", incident="", poll_s=0, unavailable="", bug=why)
+
+
+def workflow_id(incident: Incident) -> str:
+    """The incident's id, with the number of the run from the second on."""
+    return incident.id if incident.run == 1 else f"{incident.id}~{incident.run}"
+
+
+def approval_topic(incident: Incident, box: str) -> str:
+    """One topic an act: an answer given to one question cannot approve another."""
+    return f"{box}:{len(incident.visits)}"
+
+
+def to_text(incident: Incident) -> str:
+    return dump(incident, None).decode("utf-8")
+
+
+def from_text(text: str) -> Incident:
+    return load(text.encode("utf-8"), "the workflow database")
+
+
+def dbos_config(database_url: str, executor: str) -> dict[str, Any]:
+    """DBOS set up for one small process: no admin server, no telemetry, quick notifications."""
+    return {
+        "name": "runbook",
+        "system_database_url": database_url,
+        "application_version": APPLICATION_VERSION,
+        "executor_id": executor,
+        "run_admin_server": False,
+        "enable_otlp": False,
+        "log_level": "CRITICAL",
+        "notification_listener_polling_interval_sec": 0.1,
+    }
+
+
+def silence_library_logs() -> None:
+    """The library prints its own banner and warnings to the terminal; ours is the only voice there."""
+    import logging
+
+    for name in ("dbos", "alembic", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,0 +1,85 @@
+"""Cancel the wedged job, once its evidence is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.errors import NotAllowed, NotFound
+from runbook.model.incident import Act, Incident
+from runbook.model.job import JobRecord
+from runbook.steps.base import Proposal, StepContext, StepResult, with_act
+
+
+class Outcome(StrEnum):
+    CANCELLED = "cancelled"
+    ALREADY_GONE = "already_gone"
+    PLANNED = "planned"
+    DECLINED = "declined"
+    STILL_THERE = "still_there"
+
+
+def propose(context: StepContext) -> Proposal | None:
+    """Nothing to approve when the job has ended by itself."""
+    job = context.failure.job
+    if job.state.job_class.ended or _ended(context, job):
+        return None
+    nodes = ", ".join(job.nodes[:4]) + (" …" if len(job.nodes) > 4 else "")
+    return Proposal(
+        "cancel", job.id, f"cancel job {job.id} ({job.name}, {job.owner}, {job.state.name} on {nodes or 'no node'})"
+    )
+
+
+def run(context: StepContext) -> StepResult:
+    """Cancel, then wait until the scheduler says that the job has ended. Safe to repeat."""
+    job = context.failure.job
+    now = _record(context, job)
+    if now is None or now.state.job_class.ended:
+        return StepResult(
+            Outcome.ALREADY_GONE, _with_record(context, now), f"job {job.id} had ended: {(now or job).state.name}"
+        )
+    if now.owner != job.owner or not context.incident.evidence_files:
+        raise NotAllowed(
+            f"job {job.id} is not cancelled: "
+            + ("its owner changed" if now.owner != job.owner else "none of its logs is kept yet"),
+            next_step="look at the job, then `runbook resume`",
+        )
+    scheduler, clock = context.ports.scheduler, context.ports.clock
+    started = clock.now()
+    scheduler.cancel(job.id)
+    pause_s = 0.1
+    while True:
+        now = _record(context, job)
+        if now is None or now.state.job_class.ended:
+            break
+        if clock.now() - started > context.settings.acts.cancel_wait_s:
+            conclusion = (
+                f"Job {job.id} did not end within {context.settings.acts.cancel_wait_s:.0f} s of being cancelled."
+            )
+            return StepResult(Outcome.STILL_THERE, replace(context.incident, conclusion=conclusion), conclusion)
+        clock.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 2.0)
+    waited_s = clock.now() - started
+    incident = with_act(
+        _with_record(context, now), Act("cancel", job.id, started, result=f"ended after {waited_s:.1f} s")
+    )
+    return StepResult(Outcome.CANCELLED, incident, f"job {job.id} ended {waited_s:.1f} s after the cancel")
+
+
+def _record(context: StepContext, job: JobRecord) -> JobRecord | None:
+    try:
+        return context.ports.scheduler.job(job.id)
+    except NotFound:
+        return None
+
+
+def _ended(context: StepContext, job: JobRecord) -> bool:
+    now = _record(context, job)
+    return now is None or now.state.job_class.ended
+
+
+def _with_record(context: StepContext, now: JobRecord | None) -> Incident:
+    """The incident with the job's newer record: its end time bounds the window of the node check."""
+    if now is None:
+        return context.incident
+    return replace(context.incident, failure=replace(context.failure, job=now))

@@ -1,0 +1,85 @@
+"""Check the node over SSH: GPU faults in the job's window, and who else sits on its GPUs."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.diagnosis.nodes import judge_node
+from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
+from runbook.model.units import NodeName
+from runbook.steps.base import StepContext, StepResult, with_notes
+
+WINDOW_MARGIN_S = 120.0
+"""Kernel clocks, Slurm's and the log's differ a little; a fault just before the start can still be the cause."""
+
+
+class Outcome(StrEnum):
+    CLEAN = "clean"
+    FAULTY = "faulty"
+    OCCUPIED = "occupied"
+    UNKNOWN = "unknown"
+
+
+def run(context: StepContext) -> StepResult:
+    """Fill `failure.nodes` and `failure.judgements`. An unreachable node is unknown, never clean."""
+    names, note = _nodes_to_check(context)
+    if not names:
+        return StepResult(
+            Outcome.UNKNOWN, with_notes(context.incident, note or "no node is known to check"), "no node is known"
+        )
+    job = context.failure.job
+    since_s = job.start_time_s - WINDOW_MARGIN_S if job.start_time_s is not None else None
+    until_s = job.end_time_s + WINDOW_MARGIN_S if job.end_time_s is not None else None
+    with ThreadPoolExecutor(max_workers=min(16, len(names))) as pool:
+        facts = tuple(
+            pool.map(lambda name: context.ports.nodes.check(name, since_s=since_s, until_s=until_s), names)
+        )
+    states = context.ports.scheduler.nodes(names)
+    judgements = tuple(_judge(context, fact) for fact in facts)
+    failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
+    incident = with_notes(replace(context.incident, failure=failure), note)
+    outcome = _worst(judgements)
+    return StepResult(outcome, incident, "; ".join(_sentence(judgement) for judgement in judgements))
+
+
+def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
+    story = context.failure.story
+    cause = story.root_cause if story else None
+    if cause is not None and cause.node:
+        return (cause.node,), ""
+    nodes = context.failure.job.nodes
+    most = context.settings.acts.most_nodes_checked
+    if not nodes:
+        return (), "neither the log nor the scheduler names a node"
+    if len(nodes) > most:
+        return nodes[:most], (
+            f"the log does not tell the failing rank's node; {most} of the job's {len(nodes)} nodes were checked"
+        )
+    return nodes, "the log does not tell the failing rank's node; all nodes of the job were checked"
+
+
+def _judge(context: StepContext, facts: NodeFacts) -> NodeJudgement:
+    story = context.failure.story
+    cause = story.root_cause if story else None
+    on_this_node = cause is not None and (cause.node is None or cause.node == facts.node)
+    device = cause.device if cause is not None and on_this_node else None
+    return judge_node(facts, job=context.failure.job, oom_device=device, xids=context.playbook.xids)
+
+
+def _worst(judgements: tuple[NodeJudgement, ...]) -> Outcome:
+    verdicts = {judgement.verdict for judgement in judgements}
+    for verdict, outcome in (
+        (NodeVerdict.FAULTY, Outcome.FAULTY),
+        (NodeVerdict.OCCUPIED, Outcome.OCCUPIED),
+        (NodeVerdict.UNKNOWN, Outcome.UNKNOWN),
+    ):
+        if verdict in verdicts:
+            return outcome
+    return Outcome.CLEAN
+
+
+def _sentence(judgement: NodeJudgement) -> str:
+    reason = (judgement.reasons or judgement.missing or judgement.warnings or ("",))[0]
+    return f"{judgement.node}: {judgement.verdict}" + (f" ({reason})" if reason else "")

@@ -1,0 +1,94 @@
+"""Classify: the log's story, the node's facts and the template together give a ranked diagnosis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.diagnosis import diagnose
+from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.incident import Failure
+from runbook.model.log import LogStory
+from runbook.model.node import NodeVerdict
+from runbook.model.units import NodeName
+from runbook.steps.base import StepContext, StepResult
+from runbook.steps.template_view import settings_in_force
+
+
+class Outcome(StrEnum):
+    TRUE_OOM = "true_oom"
+    FRAGMENTATION = "fragmentation"
+    OTHER_MEMORY = "other_memory"
+    CO_TENANT = "co_tenant"
+    HARDWARE_FAULT = "hardware_fault"
+    HOST_OOM = "host_oom"
+    NOT_OOM = "not_oom"
+    UNDETERMINED = "undetermined"
+
+
+_OUTCOMES = {
+    Kind.TRUE_OOM: Outcome.TRUE_OOM,
+    Kind.FRAGMENTATION: Outcome.FRAGMENTATION,
+    Kind.CO_TENANT: Outcome.CO_TENANT,
+    Kind.HARDWARE_FAULT: Outcome.HARDWARE_FAULT,
+    Kind.HOST_OOM: Outcome.HOST_OOM,
+    Kind.NOT_OOM: Outcome.NOT_OOM,
+    Kind.UNDETERMINED: Outcome.UNDETERMINED,
+}
+
+
+def run(context: StepContext) -> StepResult:
+    """Fill `failure.diagnosis`, and name the nodes that the next attempt must avoid."""
+    failure = context.failure
+    story = failure.story or LogStory(root_cause=None)
+    settings = {
+        setting.parameter: setting.value
+        for setting in settings_in_force(context)
+        if setting.value is not None
+    }
+    diagnosis = diagnose(
+        story, job=failure.job, judgements=failure.judgements, facts=failure.nodes, settings=settings
+    )
+    failure = replace(failure, diagnosis=diagnosis)
+    avoid = (*context.incident.excluded_nodes, *_nodes_to_avoid(failure, diagnosis.best))
+    incident = replace(context.incident, failure=failure, excluded_nodes=tuple(dict.fromkeys(avoid)))
+    if incident.original is not None and incident.original.job.id == failure.job.id:
+        incident = replace(incident, original=failure)
+    if incident.attempts and incident.attempts[-1].job == failure.job.id:
+        last = replace(incident.attempts[-1], diagnosis=diagnosis, story=failure.story)
+        incident = replace(incident, attempts=(*incident.attempts[:-1], last))
+    best = diagnosis.best
+    outcome = _OUTCOMES.get(best.kind, Outcome.OTHER_MEMORY)
+    if outcome in (Outcome.NOT_OOM, Outcome.UNDETERMINED):
+        incident = replace(incident, conclusion=_why_no_further(diagnosis))
+    return StepResult(outcome, incident, f"{words(best.kind)}, confidence {best.confidence:.2f}")
+
+
+def words(kind: Kind) -> str:
+    """"true_oom" as a person says it."""
+    return {
+        Kind.TRUE_OOM: "true out-of-memory",
+        Kind.FRAGMENTATION: "fragmentation of the allocator's cache",
+        Kind.CO_TENANT: "a co-tenant holds the memory",
+        Kind.HOST_OOM: "the host ran out of memory",
+        Kind.HARDWARE_FAULT: "a GPU fault",
+        Kind.NOT_OOM: "not out-of-memory",
+    }.get(kind, kind.value.replace("_", " "))
+
+
+def _nodes_to_avoid(failure: Failure, best: Hypothesis) -> list[NodeName]:
+    avoid = [judgement.node for judgement in failure.judgements if judgement.verdict is NodeVerdict.FAULTY]
+    if best.kind is Kind.CO_TENANT:
+        avoid += [judgement.node for judgement in failure.judgements if judgement.verdict is NodeVerdict.OCCUPIED]
+        cause = failure.story.root_cause if failure.story else None
+        if not avoid and cause is not None and cause.node:
+            # The message itself named the other process; the node check did not see it any more.
+            avoid.append(cause.node)
+    return avoid
+
+
+def _why_no_further(diagnosis: Diagnosis) -> str:
+    best = diagnosis.best
+    reason = best.reasons[0] if best.reasons else "the evidence does not decide"
+    missing = f" What would settle it: {'; '.join(best.missing)}." if best.missing else ""
+    return f"The cause is {words(best.kind)}: {reason}.{missing}".replace("..", ".")

@@ -1,0 +1,96 @@
+"""Drain a node whose GPU is faulty, with our reason, never over somebody else's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.errors import NotAllowed
+from runbook.model.incident import Act, Incident
+from runbook.model.job import NodeClass, NodeState
+from runbook.model.node import NodeJudgement
+from runbook.model.units import NodeName
+from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
+
+REASON_PREFIX = "runbook:"
+
+
+class Outcome(StrEnum):
+    DRAINED = "drained"
+    ALREADY_DRAINED = "already_drained"
+    LEFT_IN_SERVICE = "left_in_service"
+    PLANNED = "planned"
+    DECLINED = "declined"
+
+
+def propose(context: StepContext) -> Proposal | None:
+    """The nodes that the rules say to drain and that are not drained yet."""
+    wanted, _ = _wanted(context)
+    if not wanted:
+        return None
+    names = ", ".join(judgement.node for judgement in wanted)
+    reasons = "; ".join(judgement.reasons[0] for judgement in wanted if judgement.reasons)
+    return Proposal("drain", names, f"drain {names}: {reasons}", token=f"{REASON_PREFIX}{context.incident.id}")
+
+
+def run(context: StepContext) -> StepResult:
+    """Drain and record. Refusals leave the node in service; the relaunch avoids it all the same."""
+    wanted, why_not = _wanted(context)
+    incident = with_notes(context.incident, *why_not)
+    already = [judgement.node for judgement in _faulty(context) if judgement not in wanted]
+    if not wanted:
+        outcome = Outcome.LEFT_IN_SERVICE if why_not else Outcome.ALREADY_DRAINED
+        return StepResult(outcome, incident, "; ".join(why_not) or f"{', '.join(already)} is drained already")
+    token = f"{REASON_PREFIX}{incident.id}"
+    drained: list[NodeName] = []
+    for judgement in wanted:
+        reason = f"{token} {judgement.reasons[0] if judgement.reasons else 'GPU fault'}"
+        try:
+            context.ports.scheduler.drain(judgement.node, reason)
+        except NotAllowed as error:
+            incident = with_notes(incident, f"{judgement.node} was not drained: {error.what}")
+            continue
+        drained.append(judgement.node)
+        incident = with_act(
+            incident, Act("drain", judgement.node, context.ports.clock.now(), token=token, result=reason)
+        )
+    incident = _remember(incident, drained)
+    if not drained:
+        return StepResult(Outcome.LEFT_IN_SERVICE, incident, "the scheduler refused the drain")
+    return StepResult(Outcome.DRAINED, incident, f"drained {', '.join(drained)}")
+
+
+def _faulty(context: StepContext) -> list[NodeJudgement]:
+    return [judgement for judgement in context.failure.judgements if judgement.drain]
+
+
+def _wanted(context: StepContext) -> tuple[list[NodeJudgement], list[str]]:
+    """Which faulty nodes to drain now, and why others are left."""
+    acts = context.settings.acts
+    faulty = _faulty(context)
+    if not faulty:
+        return [], ["no rule asks for a drain"]
+    if not acts.may_drain:
+        return [], ["the inventory does not allow draining (policy.may_drain)"]
+    everyone = context.ports.scheduler.nodes()
+    states = {state.name: state for state in everyone}
+    wanted = [judgement for judgement in faulty if not _is_drained(states.get(judgement.node))]
+    ours = sum(1 for state in everyone if state.reason.startswith(REASON_PREFIX) and _is_drained(state))
+    most = max(1, int(acts.max_drained_share * len(everyone)))
+    room = max(0, most - ours)
+    if len(wanted) > room:
+        left = ", ".join(judgement.node for judgement in wanted[room:])
+        return wanted[:room], [
+            f"{left} was left in service: {ours} of {len(everyone)} nodes are drained by this tool already, "
+            f"the inventory allows {most}"
+        ]
+    return wanted, []
+
+
+def _is_drained(state: NodeState | None) -> bool:
+    return state is not None and state.node_class in (NodeClass.DRAINED, NodeClass.DOWN)
+
+
+def _remember(incident: Incident, drained: list[NodeName]) -> Incident:
+    together = tuple(dict.fromkeys((*incident.drained_nodes, *drained)))
+    return replace(incident, drained_nodes=together)

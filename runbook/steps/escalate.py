@@ -1,0 +1,59 @@
+"""Escalate: tell a person what is known, what is not, and what is asked of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.model.incident import Incident, IncidentState
+from runbook.model.node import NodeVerdict
+from runbook.steps.base import StepContext, StepResult
+
+
+class Outcome(StrEnum):
+    TOLD = "told"
+
+
+def run(context: StepContext) -> StepResult:
+    """Set the state and the list of things to do, and notify."""
+    incident = context.incident
+    conclusion = incident.conclusion or _conclusion(incident)
+    to_do = tuple(dict.fromkeys((*incident.to_do, *_to_do(incident))))
+    incident = replace(incident, state=IncidentState.ESCALATED, conclusion=conclusion, to_do=to_do)
+    context.ports.notify.send(f"{incident.id}: a person is needed", conclusion, link(context))
+    return StepResult(Outcome.TOLD, incident, conclusion)
+
+
+def link(context: StepContext) -> str:
+    """The report's address: served, or the file."""
+    base = context.settings.report_url.rstrip("/")
+    if base:
+        return f"{base}/incidents/{context.incident.id}"
+    return str(context.ports.folder.path(context.incident.id, "report.html"))
+
+
+def _conclusion(incident: Incident) -> str:
+    last = incident.visits[-2] if len(incident.visits) > 1 else None
+    if last is not None and last.outcome == "declined":
+        return f"A person declined: {last.summary or last.box}."
+    return f"The tool stopped at {last.box if last else 'the start'}: {last.summary if last else 'nothing is known'}."
+
+
+def _to_do(incident: Incident) -> list[str]:
+    failure = incident.failure
+    to_do: list[str] = []
+    if failure is None:
+        return to_do
+    for judgement in failure.judgements:
+        if judgement.verdict is NodeVerdict.OCCUPIED and judgement.tenants:
+            pids = ", ".join(str(tenant.pid) for tenant in judgement.tenants)
+            to_do.append(f"See to the co-tenant on {judgement.node} (pid {pids}).")
+        if judgement.verdict is NodeVerdict.UNKNOWN:
+            reason = (judgement.missing or judgement.reasons or ("no reason given",))[0]
+            to_do.append(f"Check {judgement.node} by hand: {reason}.")
+    if failure.diagnosis and failure.diagnosis.best.missing:
+        to_do.append("Get what is missing: " + "; ".join(failure.diagnosis.best.missing) + ".")
+    if not failure.job.state.job_class.ended:
+        to_do.append(f"Job {failure.job.id} still holds its nodes: `scancel {failure.job.id}` when it is not needed.")
+    to_do.append(f"When the cause is mended: `runbook resume {incident.id}` goes on from where it stopped.")
+    return to_do

@@ -1,0 +1,90 @@
+"""Find the last complete checkpoint that the next attempt can resume from."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.errors import NotAllowed, NotFound
+from runbook.evidence.checkpoints import choose_checkpoint, judge_checkpoints, wanted_small_files
+from runbook.model.checkpoint import Checkpoint
+from runbook.model.job import JobRecord
+from runbook.model.template import Setting
+from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.template_view import settings_in_force, system_of
+
+
+class Outcome(StrEnum):
+    FOUND = "found"
+    NONE_YET = "none_yet"
+    MISSING = "missing"
+
+
+def run(context: StepContext) -> StepResult:
+    """Fill `incident.checkpoint`. Starting over is fine only where the logs saved nothing either."""
+    story = context.failure.story
+    saved = story.progress.saved_steps if story else ()
+    checkpoints, notes = list_checkpoints(context)
+    incident = with_notes(replace(context.incident, checkpoints=checkpoints, checkpoint=None), *notes)
+    chosen = choose_checkpoint(checkpoints, world_size_changes=incident.num_nodes is not None)
+    if isinstance(chosen, Checkpoint):
+        torn = [checkpoint for checkpoint in checkpoints if not checkpoint.complete]
+        skipped = f"; {len(torn)} torn left aside" if torn else ""
+        return StepResult(
+            Outcome.FOUND, replace(incident, checkpoint=chosen), f"step {chosen.step} in {chosen.path}{skipped}"
+        )
+    incomplete = [checkpoint for checkpoint in checkpoints if not checkpoint.complete]
+    if saved or incomplete or checkpoints:
+        conclusion = (
+            f"No checkpoint can be resumed from ({chosen.unknown}), although "
+            + (f"the log says that step {max(saved)} was saved" if saved else "checkpoint folders are there")
+            + ". Starting over could overwrite them, so it is left to a person."
+        )
+        return StepResult(Outcome.MISSING, replace(incident, conclusion=conclusion), conclusion)
+    sentence = f"no checkpoint was written yet ({chosen.unknown}); the job starts as it did the first time"
+    return StepResult(Outcome.NONE_YET, with_notes(incident, sentence), sentence)
+
+
+def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tuple[str, ...]]:
+    """All checkpoints under the folders that the template names, newest first, and what could not be read."""
+    folders, notes = _folders(context)
+    owner = context.failure.job.owner
+    found: list[Checkpoint] = []
+    for folder in folders:
+        try:
+            entries = context.ports.files.entries(folder, owner, depth=2)
+            small = {
+                path: context.ports.files.read_small(path, owner, 1 << 16) for path in wanted_small_files(entries)
+            }
+        except NotFound:
+            continue
+        except NotAllowed as error:
+            notes.append(f"{folder}: {error.what}")
+            continue
+        found.extend(judge_checkpoints(entries, small))
+    found.sort(key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0), reverse=True)
+    return tuple(found), tuple(notes)
+
+
+def _folders(context: StepContext) -> tuple[list[str], list[str]]:
+    """Folders of the parameters that the lever document calls checkpoint folders, made absolute."""
+    system = system_of(context)
+    if system is None:
+        return [], ["the framework is not known, so neither is its checkpoint folder"]
+    folders: list[str] = []
+    notes: list[str] = []
+    for setting in settings_in_force(context):
+        if setting.parameter not in system.checkpoint_parameters:
+            continue
+        if setting.value is None:
+            notes.append(f"{setting.spelling} is not known: {setting.unresolved}")
+            continue
+        folders.append(_absolute(setting, context.failure.job))
+    return list(dict.fromkeys(folders)), notes
+
+
+def _absolute(setting: Setting, job: JobRecord) -> str:
+    return posixpath.normpath(posixpath.join(job.work_dir or "/", setting.value or ""))
+
+

@@ -1,0 +1,89 @@
+"""Identify: the job's record, its logs, the script as submitted, its owner and nodes."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.errors import NotAllowed, NotFound
+from runbook.model.incident import Failure, Incident, IncidentState
+from runbook.model.job import JobClass, JobRecord, JobScript
+from runbook.model.template import TemplateFile
+from runbook.model.units import JobId
+from runbook.steps.base import StepContext, StepResult, with_notes
+
+PERSON_TRIGGERS = frozenset({"person", "files"})
+
+
+class Outcome(StrEnum):
+    IDENTIFIED = "identified"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    SUCCEEDED = "succeeded"
+    WAITING = "waiting"
+    NO_LOGS = "no_logs"
+
+
+def run(context: StepContext) -> StepResult:
+    """Fill `incident.failure.job`, `script` and `templates`."""
+    job = context.ports.scheduler.job(subject(context.incident))
+    incident = replace(context.incident, failure=Failure(job=job))
+    if incident.original is None:
+        incident = replace(incident, original=incident.failure)
+    where = f"job {job.id} ({job.name or 'unnamed'}, {job.owner})"
+    if job.state.job_class is JobClass.WAITING:
+        return _closed(incident, Outcome.WAITING, f"{where} has not started yet: {job.state.name}")
+    if job.state.job_class is JobClass.SUCCEEDED and not job.derived_exit_code:
+        return _closed(incident, Outcome.SUCCEEDED, f"{where} completed; there is nothing to bring back")
+    if job.state.job_class is JobClass.CANCELLED and incident.trigger not in PERSON_TRIGGERS:
+        return _closed(
+            incident, Outcome.CANCELLED_BY_USER, f"{where} was cancelled by a person; it is not relaunched"
+        )
+    script, note = _script(context, job)
+    if isinstance(script, JobScript):
+        # A later attempt keeps the template that earlier attempts changed.
+        templates = incident.templates or (TemplateFile(job.command or f"job-{job.id}.sh", script.text),)
+        incident = replace(incident, script=script, templates=templates)
+    incident = with_notes(incident, note)
+    if not job.log_paths:
+        return StepResult(
+            Outcome.NO_LOGS,
+            replace(incident, conclusion=f"{where} wrote to no log file that the scheduler knows of."),
+            "no log file: an interactive job?",
+        )
+    nodes = f"{len(job.nodes)} node{'s' if len(job.nodes) != 1 else ''}"
+    return StepResult(Outcome.IDENTIFIED, incident, f"{where}, {job.state.name}, {nodes}, from {job.source}")
+
+
+def subject(incident: Incident) -> JobId:
+    """The job under work: the last relaunch, or the job that the incident was opened for."""
+    submitted = [attempt.job for attempt in incident.attempts if attempt.job]
+    return submitted[-1] if submitted else incident.root_job
+
+
+def _script(context: StepContext, job: JobRecord) -> tuple[JobScript | None, str]:
+    """The submitted script, else the file as it is today if it was not touched since the submission."""
+    kept = context.ports.scheduler.script(job.id)
+    if isinstance(kept, JobScript):
+        return kept, ""
+    unkept = f"the scheduler kept no script of job {job.id} ({kept.unknown})"
+    if not job.command:
+        return None, f"{unkept}, and does not name its file"
+    try:
+        listed = context.ports.files.entries(posixpath.dirname(job.command) or "/", job.owner)
+        today = next((entry for entry in listed if entry.path == job.command), None)
+        if today is None:
+            return None, f"{unkept}, and {job.command} is gone"
+        if job.submit_time_s is None or today.modified_s > job.submit_time_s:
+            return None, f"{unkept}, and {job.command} was changed after the job was submitted"
+        text = context.ports.files.read_small(job.command, job.owner).decode("utf-8", "replace")
+    except (NotFound, NotAllowed) as error:
+        return None, f"{unkept}, and {job.command} could not be read: {error.what}"
+    return JobScript(text, "file"), f"{unkept}; the file {job.command} is older than the job and stands for it"
+
+
+def _closed(incident: Incident, outcome: Outcome, sentence: str) -> StepResult:
+    closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence[:1].upper() + sentence[1:] + ".")
+    return StepResult(outcome, closed, sentence)
+
+

@@ -1,0 +1,78 @@
+"""Change the launch template: a copy with only the lever's bytes changed, kept beside its diff."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.model.incident import Incident
+from runbook.model.template import Edit, Patch
+from runbook.remedy import resume_edits
+from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.template_view import settings_in_force, system_of
+from runbook.template import CannotEdit, apply
+
+
+class Outcome(StrEnum):
+    PATCHED = "patched"
+    UNCHANGED = "unchanged"
+    CANNOT_EDIT = "cannot_edit"
+    CANNOT_RESUME = "cannot_resume"
+
+
+def run(context: StepContext) -> StepResult:
+    """Fill `incident.patch` and write the copy into `attempts/N/`."""
+    incident = context.incident
+    if not incident.templates:
+        conclusion = "The script that was submitted is not known, so there is nothing to relaunch."
+        return StepResult(Outcome.CANNOT_RESUME, replace(incident, conclusion=conclusion), conclusion)
+    lever_edits = incident.plan.edits if incident.plan else ()
+    world_edits = incident.world_plan.edits if incident.world_plan else ()
+    try:
+        resume = _resume_edits(context)
+        apply(incident.templates, (*world_edits, *resume))
+    except CannotEdit as error:
+        conclusion = f"The template cannot be made to resume: {error.what} ({error.where})."
+        return StepResult(Outcome.CANNOT_RESUME, replace(incident, conclusion=conclusion), conclusion)
+    try:
+        patch = apply(incident.templates, (*lever_edits, *world_edits, *resume))
+    except CannotEdit as error:
+        keys = tuple(use.key for use in incident.plan.uses) if incident.plan else ()
+        incident = with_notes(
+            replace(incident, barred=(*incident.barred, *keys)),
+            f"the template could not be changed for {', '.join(keys)}: {error.what} ({error.where})",
+        )
+        return StepResult(Outcome.CANNOT_EDIT, incident, error.what)
+    _write(context, patch)
+    incident = with_notes(replace(incident, patch=patch), *patch.notes)
+    if not patch.diff:
+        return StepResult(Outcome.UNCHANGED, incident, "the template stays as it was submitted")
+    return StepResult(Outcome.PATCHED, incident, _summary(patch))
+
+
+def copy_name(incident: Incident) -> str:
+    """Where the next attempt's script lies in the incident's folder. Its name stays the owner's."""
+    return f"attempts/{len(incident.attempts) + 1}/{posixpath.basename(incident.templates[0].path) or 'job.sh'}"
+
+
+def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
+    system = system_of(context)
+    if system is None or context.incident.checkpoint is None:
+        return ()
+    return resume_edits(settings_in_force(context), context.incident.checkpoint, system=system)
+
+
+def _write(context: StepContext, patch: Patch) -> None:
+    incident, folder = context.incident, context.ports.folder
+    base = posixpath.dirname(copy_name(incident))
+    for file in patch.files:
+        name = f"{base}/{posixpath.basename(file.path) or 'job.sh'}"
+        folder.write_file(incident.id, name, file.text.encode("utf-8"), mode=0o600)
+    folder.write_file(incident.id, f"{base}/template.diff", patch.diff.encode("utf-8"), mode=0o600)
+
+
+def _summary(patch: Patch) -> str:
+    added = sum(1 for line in patch.diff.splitlines() if line.startswith("+") and not line.startswith("+++"))
+    removed = sum(1 for line in patch.diff.splitlines() if line.startswith("-") and not line.startswith("---"))
+    return f"{removed} line{'s' if removed != 1 else ''} out, {added} in"

@@ -1,0 +1,125 @@
+"""Read the error: keep the logs, find the rank that failed first and what its message says."""
+
+from __future__ import annotations
+
+import posixpath
+from contextlib import ExitStack
+from dataclasses import replace
+from enum import StrEnum
+from typing import BinaryIO
+
+from runbook.errors import NotAllowed, NotFound, RunbookError
+from runbook.evidence.logs import LogReader
+from runbook.model.diagnosis import Kind
+from runbook.model.incident import Incident, IncidentState
+from runbook.model.job import JobRecord
+from runbook.model.log import Finding, LogStory
+from runbook.model.units import UserName
+from runbook.steps.base import StepContext, StepResult, with_notes
+
+KEPT_LOG_BYTES = 64 << 20
+
+_MEMORY_KINDS = frozenset(kind.value for kind in Kind) - {Kind.HARDWARE_FAULT, Kind.NOT_OOM, Kind.UNDETERMINED}
+
+
+class Outcome(StrEnum):
+    MEMORY_ERROR = "memory_error"
+    GPU_FAULT = "gpu_fault"
+    OTHER_ERROR = "other_error"
+    HEALTHY = "healthy"
+    NO_ERROR_FOUND = "no_error_found"
+    RELAUNCH_FAILED_OTHERWISE = "relaunch_failed_otherwise"
+    UNREADABLE = "unreadable"
+
+
+def run(context: StepContext) -> StepResult:
+    """Copy the logs into the incident's folder, read them, and fill `incident.failure.story`."""
+    job = context.failure.job
+    kept, problems = _keep(context, job)
+    incident = replace(context.incident, evidence_files=tuple(dict.fromkeys((*context.incident.evidence_files, *kept))))
+    if not kept:
+        conclusion = f"None of the logs of job {job.id} could be read: {'; '.join(problems)}."
+        return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=conclusion), conclusion)
+    story = read_story(context, job)
+    incident = with_notes(replace(incident, failure=replace(context.failure, story=story)), *problems)
+    if incident.original is not None and incident.original.job.id == job.id:
+        incident = replace(incident, original=incident.failure)
+    outcome, summary = _judge(story, job)
+    if incident.attempts and outcome not in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT):
+        sentence = f"The relaunched job {job.id} ended without a memory error that the logs show: {summary}."
+        return StepResult(Outcome.RELAUNCH_FAILED_OTHERWISE, replace(incident, conclusion=sentence), summary)
+    if outcome in (Outcome.OTHER_ERROR, Outcome.HEALTHY, Outcome.NO_ERROR_FOUND):
+        incident = replace(incident, state=IncidentState.CLOSED, conclusion=summary[:1].upper() + summary[1:] + ".")
+    return StepResult(outcome, incident, summary)
+
+
+def read_story(context: StepContext, job: JobRecord) -> LogStory:
+    """Read every log of a job with its owner's rights. A log that cannot be opened is left out."""
+    with ExitStack() as stack:
+        sources = [
+            (path, stack.enter_context(stream), _size(stream))
+            for path, stream in _opened(context, job.log_paths, job.owner)
+        ]
+        return LogReader(context.playbook.signatures).read(sources, job=job)
+
+
+def describe(finding: Finding) -> str:
+    """"rank 3 on gpu-22 (GPU 3), step 61": who a finding is about, as far as it is known."""
+    rank = f"rank {finding.rank}" if finding.rank is not None else "a rank that the log does not name"
+    node = f" on {finding.node}" if finding.node else " on an unknown node"
+    device = f" (GPU {finding.device} of the process)" if finding.device is not None else ""
+    step = f", step {finding.step}" if finding.step is not None else ""
+    return f"{rank}{node}{device}{step}"
+
+
+def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
+    cause = story.root_cause
+    if cause is None:
+        killed = [step.id for step in job.steps if step.state.name == "OUT_OF_MEMORY"]
+        if killed or job.state.name == "OUT_OF_MEMORY":
+            return Outcome.MEMORY_ERROR, f"the host ran out of memory, by Slurm's word ({', '.join(killed) or job.id})"
+        if not job.state.job_class.ended:
+            return Outcome.HEALTHY, f"job {job.id} is {job.state.name} and its logs show no failure"
+        return Outcome.NO_ERROR_FOUND, f"the logs of job {job.id} show no memory error"
+    if cause.means in _MEMORY_KINDS:
+        return Outcome.MEMORY_ERROR, f"{describe(cause)}: {cause.signature}"
+    if cause.means == Kind.HARDWARE_FAULT:
+        return Outcome.GPU_FAULT, f"{describe(cause)}: a GPU error ({cause.signature})"
+    if not job.state.job_class.ended:
+        return Outcome.HEALTHY, f"job {job.id} is {job.state.name}; its log shows {cause.signature}, no memory error"
+    return Outcome.OTHER_ERROR, f"job {job.id} did not die of memory: {cause.signature} at {describe(cause)}"
+
+
+def _keep(context: StepContext, job: JobRecord) -> tuple[list[str], list[str]]:
+    """Copies of the logs in the incident's folder, and what could not be kept. A requeue truncates logs."""
+    kept: list[str] = []
+    problems: list[str] = []
+    incident: Incident = context.incident
+    for number, path in enumerate(job.log_paths):
+        name = f"evidence/{job.id}-{number}-{posixpath.basename(path)}"
+        try:
+            with context.ports.files.open(path, job.owner) as stream:
+                _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, KEPT_LOG_BYTES)
+        except (NotFound, NotAllowed) as error:
+            problems.append(f"{path}: {error.what}")
+            continue
+        kept.append(name)
+        if shortened:
+            problems.append(f"{path}: only its first and last part were kept ({KEPT_LOG_BYTES >> 20} MiB in all)")
+    return kept, problems
+
+
+def _opened(context: StepContext, paths: tuple[str, ...], owner: UserName) -> list[tuple[str, BinaryIO]]:
+    opened: list[tuple[str, BinaryIO]] = []
+    for path in paths:
+        try:
+            opened.append((path, context.ports.files.open(path, owner)))
+        except RunbookError:
+            continue
+    return opened
+
+
+def _size(stream: BinaryIO) -> int:
+    end = stream.seek(0, 2)
+    stream.seek(0)
+    return end

@@ -1,0 +1,99 @@
+"""Receipts: that a lever really is in the relaunched job, in its script and in its processes."""
+
+from __future__ import annotations
+
+import hashlib
+
+from runbook.model.incident import Attempt, Receipt
+from runbook.model.job import JobClass, JobRecord, JobScript
+from runbook.model.node import ProcessView
+from runbook.model.template import Edit, SettingKind
+from runbook.steps.base import StepContext
+
+
+def gather_receipts(context: StepContext, attempt: Attempt, job: JobRecord) -> tuple[Receipt, ...]:
+    """What was seen so far. Once a process carried every edit, nothing more is asked of the nodes."""
+    edits = attempt.plan.edits if attempt.plan else ()
+    if not edits or any(receipt.where.startswith("process") and receipt.seen for receipt in attempt.receipts):
+        return attempt.receipts
+    receipts = [_script_receipt(context, attempt, job)]
+    if job.state.job_class is JobClass.ACTIVE:
+        receipts.extend(_process_receipts(context, attempt, job, edits))
+    elif job.state.job_class.ended and not any(r.where.startswith("process") for r in attempt.receipts):
+        receipts.append(Receipt(_lever(attempt), "process", False, "the job ended before its processes were seen"))
+    else:
+        receipts.extend(receipt for receipt in attempt.receipts if receipt.where.startswith("process"))
+    return tuple(receipts)
+
+
+def _script_receipt(context: StepContext, attempt: Attempt, job: JobRecord) -> Receipt:
+    kept = context.ports.scheduler.script(job.id)
+    if not isinstance(kept, JobScript):
+        return Receipt(_lever(attempt), "script", False, f"the scheduler keeps no script ({kept.unknown})")
+    wanted = attempt.patch.files[0].text if attempt.patch else ""
+    same = _digest(kept.text) == _digest(wanted)
+    detail = "the scheduler holds the changed script, byte for byte" if same else "the scheduler's script differs"
+    return Receipt(_lever(attempt), "script", same, f"{detail} ({kept.source})")
+
+
+def _process_receipts(
+    context: StepContext, attempt: Attempt, job: JobRecord, edits: tuple[Edit, ...]
+) -> list[Receipt]:
+    names = [name for edit in edits if edit.kind is SettingKind.ENVIRONMENT for name in edit.spellings]
+    seen_anything = False
+    reasons: list[str] = []
+    for node in job.nodes[:1]:
+        views = context.ports.nodes.processes(node, job.id, job.owner, names)
+        if not isinstance(views, tuple):
+            reasons.append(f"{node}: {views.unknown}")
+            continue
+        ranks = [view for view in views if _is_rank(view, edits)]
+        seen_anything = seen_anything or bool(ranks)
+        if ranks:
+            return [_judged(attempt, edit, ranks) for edit in edits if edit.kind is not SettingKind.SBATCH]
+    if reasons:
+        return [Receipt(_lever(attempt), "process", False, "; ".join(reasons))]
+    return []
+
+
+def _is_rank(view: ProcessView, edits: tuple[Edit, ...]) -> bool:
+    """A training process: it has a rank, or carries one of the options in question."""
+    spellings = {name for edit in edits for name in edit.spellings}
+    carries = any(argument.split("=", 1)[0] in spellings for argument in view.argv)
+    return view.rank is not None or carries
+
+
+def _judged(attempt: Attempt, edit: Edit, ranks: list[ProcessView]) -> Receipt:
+    if edit.kind is SettingKind.ENVIRONMENT:
+        having = [view for view in ranks if any(view.environment.get(name) == edit.new for name in edit.spellings)]
+        what = f"{edit.spellings[0]}={edit.new}"
+        where = "process environment"
+    else:
+        having = [view for view in ranks if _argument_is(view.argv, edit)]
+        what = f"{edit.spellings[0]} {edit.new}" if edit.new is not None else f"no {edit.spellings[0]}"
+        where = "process arguments"
+    first = having[0] if having else ranks[0]
+    detail = f"{what}: in {len(having)} of {len(ranks)} processes on {first.node} (pid {first.pid})"
+    return Receipt(_lever(attempt), where, bool(having), detail)
+
+
+def _argument_is(argv: tuple[str, ...], edit: Edit) -> bool:
+    value: str | None = None
+    present = False
+    for index, argument in enumerate(argv):
+        name, equals, inline = argument.partition("=")
+        if name in edit.spellings:
+            present = True
+            value = inline if equals else (argv[index + 1] if index + 1 < len(argv) else None)
+    if edit.new is None:
+        return not present
+    return present if edit.flag else value == edit.new
+
+
+def _lever(attempt: Attempt) -> str:
+    return ", ".join(use.lever for use in attempt.plan.uses) if attempt.plan and attempt.plan.uses else "none"
+
+
+def _digest(text: str) -> str:
+    # Accounting may add or drop the final line end.
+    return hashlib.sha256(text.rstrip("\n").encode("utf-8", "surrogateescape")).hexdigest()

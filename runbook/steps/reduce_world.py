@@ -1,0 +1,78 @@
+"""Fit the job to the nodes left: a spare if one is free, else fewer nodes with the same global batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.model.job import JobRecord, NodeClass, NodeState
+from runbook.model.remedy import Plan
+from runbook.model.units import NodeName
+from runbook.remedy import reduce_world
+from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.template_view import settings_in_force, system_of
+
+
+class Outcome(StrEnum):
+    SPARE = "spare"
+    REDUCED = "reduced"
+    IMPOSSIBLE = "impossible"
+
+
+def run(context: StepContext) -> StepResult:
+    """Decide the size of the next attempt. The template is left alone when enough nodes are there."""
+    job = context.failure.job
+    needed = job.num_nodes or len(job.nodes) or 1
+    incident = replace(
+        context.incident,
+        plan=Plan(uses=(), ladder="elsewhere", system="", refused=()),
+        no_plan=None,
+        num_nodes=None,
+        world_plan=None,
+    )
+    avoided = set(incident.excluded_nodes)
+    nodes = [node for node in context.ports.scheduler.nodes() if node.name not in avoided and _serves(node, job)]
+    free = [node for node in nodes if node.node_class is NodeClass.AVAILABLE or node.name in job.nodes]
+    avoid_text = ", ".join(sorted(avoided)) or "no node"
+    if len(free) >= needed:
+        return StepResult(
+            Outcome.SPARE, incident, f"{len(free)} nodes are free for {needed}; avoiding {avoid_text}"
+        )
+    if free and context.settings.acts.may_reduce_world:
+        smaller = _reduced(context, job, len(free), needed)
+        if isinstance(smaller, Plan):
+            incident = replace(incident, num_nodes=len(free), world_plan=smaller)
+            return StepResult(Outcome.REDUCED, incident, f"{len(free)} nodes instead of {needed}")
+        incident = with_notes(incident, f"not resumed on {len(free)} nodes: {smaller}")
+    busy = [node for node in nodes if node not in free]
+    if len(free) + len(busy) >= needed:
+        return StepResult(
+            Outcome.SPARE,
+            with_notes(incident, f"no spare is free now: the relaunched job waits in the queue for {needed} nodes"),
+            f"queues for {needed} nodes; avoiding {avoid_text}",
+        )
+    conclusion = (
+        f"The job needs {needed} node{'s' if needed != 1 else ''}; without {avoid_text} the cluster has "
+        f"{len(nodes)} that could take it."
+    )
+    return StepResult(Outcome.IMPOSSIBLE, replace(incident, conclusion=conclusion), conclusion)
+
+
+def _serves(node: NodeState, job: JobRecord) -> bool:
+    usable = node.node_class in (NodeClass.AVAILABLE, NodeClass.BUSY)
+    in_partition = not job.partition or not node.partitions or job.partition in node.partitions
+    gpus = job.gpus_per_node is None or node.gpus is None or node.gpus >= job.gpus_per_node
+    return usable and in_partition and gpus
+
+
+def _reduced(context: StepContext, job: JobRecord, left: int, needed: int) -> Plan | str:
+    system = system_of(context)
+    if system is None:
+        return "the framework is not known, so the global batch could not be kept"
+    plan = reduce_world(settings_in_force(context), job, nodes_left=left, system=system)
+    return plan if isinstance(plan, Plan) else plan.why
+
+
+def excluded(context: StepContext) -> tuple[NodeName, ...]:
+    """Nodes that the next attempt avoids: the job's own wish and what this incident found."""
+    return tuple(dict.fromkeys((*context.failure.job.excluded_nodes, *context.incident.excluded_nodes)))

@@ -1,0 +1,146 @@
+"""Relaunch as the owner, with the original options, once per attempt however often this is repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.errors import NotAllowed
+from runbook.model.incident import Act, Attempt, Incident
+from runbook.model.job import JobEnvironment, Submission
+from runbook.model.units import JobId
+from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
+from runbook.steps.patch import copy_name
+from runbook.steps.reduce_world import excluded
+
+
+class Outcome(StrEnum):
+    SUBMITTED = "submitted"
+    PLANNED = "planned"
+    DECLINED = "declined"
+    REFUSED = "refused"
+    LIMIT_REACHED = "limit_reached"
+
+
+def token_of(incident: Incident, number: int) -> str:
+    """The comment that marks a relaunch, by which it is found again: `runbook:<incident>:<attempt>`."""
+    return f"runbook:{incident.id}:{number}"
+
+
+def propose(context: StepContext) -> Proposal | None:
+    """What would be submitted, in a sentence."""
+    incident = context.incident
+    if _limit(context) or _same_again(context):
+        return None
+    number = len(incident.attempts) + 1
+    plan = incident.plan
+    levers = "; ".join(use.title for use in plan.uses) if plan and plan.uses else "the template unchanged"
+    where = f" away from {', '.join(incident.excluded_nodes)}" if incident.excluded_nodes else ""
+    at = f" from step {incident.checkpoint.step}" if incident.checkpoint else " from the start"
+    return Proposal(
+        "submit",
+        f"attempt {number}",
+        f"submit attempt {number} as {context.failure.job.owner}{where}{at}: {levers}",
+        token=token_of(incident, number),
+    )
+
+
+def run(context: StepContext) -> StepResult:
+    """Submit, unless this attempt's token is in the queue or in accounting already."""
+    limit = _limit(context) or _same_again(context)
+    incident = context.incident
+    if limit:
+        return StepResult(Outcome.LIMIT_REACHED, replace(incident, conclusion=limit), limit)
+    failure = context.failure
+    number = len(incident.attempts) + 1
+    token = token_of(incident, number)
+    scheduler, clock = context.ports.scheduler, context.ports.clock
+    original = incident.original.job if incident.original else failure.job
+    started = clock.now()
+    submitted = scheduler.find_submitted(token)
+    result = "found submitted already"
+    if not submitted:
+        environment = scheduler.environment(original.id)
+        if not isinstance(environment, JobEnvironment):
+            incident = with_notes(
+                incident, f"the submitter's environment is not known ({environment.unknown}); the relaunch used a plain one"
+            )
+        avoid = excluded(context)
+        options = (
+            *((f"--exclude={','.join(avoid)}",) if avoid else ()),
+            *((f"--nodes={incident.num_nodes}",) if incident.num_nodes is not None else ()),
+        )
+        submission = Submission(
+            owner=original.owner,
+            work_dir=original.work_dir,
+            script_path=str(context.ports.folder.path(incident.id, copy_name(incident))),
+            options=options,
+            comment=token,
+            environment=environment if isinstance(environment, JobEnvironment) else None,
+        )
+        try:
+            submitted = (scheduler.submit(submission, original),)
+        except NotAllowed as error:
+            conclusion = f"The scheduler refused the relaunch: {error.what}"
+            return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion), conclusion)
+        result = "submitted"
+    return _submitted(context, incident, submitted, number, token, result, started)
+
+
+def _submitted(
+    context: StepContext,
+    incident: Incident,
+    jobs: tuple[JobId, ...],
+    number: int,
+    token: str,
+    result: str,
+    started_s: float,
+) -> StepResult:
+    job = jobs[0]
+    if len(jobs) > 1:
+        incident = with_notes(incident, f"more than one job carries {token}: {', '.join(jobs)}; watching {job}")
+    attempt = Attempt(
+        number=number,
+        plan=incident.plan,
+        patch=incident.patch,
+        checkpoint=incident.checkpoint,
+        excluded_nodes=excluded(context),
+        job=job,
+        submitted_s=started_s,
+        failed_step=failed_step(context),
+    )
+    patched = incident.patch.files if incident.patch else incident.templates
+    incident = replace(incident, attempts=(*incident.attempts, attempt), templates=patched)
+    incident = with_act(incident, Act("submit", job, started_s, token=token, result=result))
+    return StepResult(Outcome.SUBMITTED, incident, f"job {job}, attempt {number}")
+
+
+def failed_step(context: StepContext) -> int | None:
+    """The furthest step that any failure of this incident died in: the one that has to be passed."""
+    steps: list[int] = []
+    for failure in (context.incident.original, context.incident.failure):
+        if failure is None or failure.story is None:
+            continue
+        cause, progress = failure.story.root_cause, failure.story.progress
+        if cause is not None and cause.step is not None:
+            steps.append(cause.step)
+        elif progress.last_step is not None:
+            steps.append(progress.last_step + 1)
+    return max(steps) if steps else None
+
+
+def _limit(context: StepContext) -> str:
+    most = context.settings.acts.max_relaunches
+    done = len(context.incident.attempts)
+    if done < most:
+        return ""
+    return f"The job was relaunched {done} times, as often as the inventory allows (policy.max_relaunches)."
+
+
+def _same_again(context: StepContext) -> str:
+    """Never resume into the same failure: something must differ from the job that died."""
+    incident = context.incident
+    changed = bool(incident.patch and incident.patch.diff and incident.plan and incident.plan.uses)
+    if changed or incident.excluded_nodes or incident.num_nodes is not None:
+        return ""
+    return "Nothing would differ from the job that died, so it is not submitted again."

@@ -1,0 +1,22 @@
+"""Report: write the page and the text into the incident's folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.model.incident import IncidentState
+from runbook.steps.base import StepContext, StepResult
+
+
+class Outcome(StrEnum):
+    WRITTEN = "written"
+
+
+def run(context: StepContext) -> StepResult:
+    """Close the incident. The page itself is drawn from the closed incident by the engine."""
+    incident = context.incident
+    if not incident.state.ended:
+        incident = replace(incident, state=IncidentState.CLOSED)
+    incident = replace(incident, closed_s=context.ports.clock.now(), awaiting="")
+    return StepResult(Outcome.WRITTEN, incident, incident.conclusion)

@@ -1,0 +1,162 @@
+"""Verify: the relaunched job runs past the step where it died and writes a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from runbook.errors import NotFound
+from runbook.model.diagnosis import Kind
+from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Verdict
+from runbook.model.job import JobClass, JobRecord
+from runbook.model.log import LogStory
+from runbook.model.units import GIB
+from runbook.steps.base import StepContext, StepResult, with_last_attempt, with_notes
+from runbook.steps.find_checkpoint import list_checkpoints
+from runbook.steps.read_error import read_story
+from runbook.steps.receipts import gather_receipts
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    WAITING = "waiting"
+    FAILED_AGAIN = "failed_again"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    NOT_PROVEN = "not_proven"
+
+
+_NOT_A_FAILURE = (Kind.NOT_OOM, "consequence", "harmless", "framing")
+
+
+def run(context: StepContext) -> StepResult:
+    """Look once. `WAITING` asks to be called again after `poll_s`."""
+    attempt = context.attempt
+    if attempt is None or attempt.job is None:
+        conclusion = "There is no relaunched job to watch."
+        return StepResult(Outcome.NOT_PROVEN, replace(context.incident, conclusion=conclusion), conclusion)
+    waited_s = context.ports.clock.now() - (attempt.submitted_s or context.incident.opened_s)
+    try:
+        job = context.ports.scheduler.job(attempt.job)
+    except NotFound:
+        return _not_proven(context, attempt, f"job {attempt.job} is no longer known to the scheduler")
+    story = _story(context, job)
+    incident = context.incident
+    receipts = gather_receipts(context, attempt, job)
+    if receipts != attempt.receipts:
+        attempt = replace(attempt, receipts=receipts)
+        incident = with_last_attempt(incident, attempt)
+    if (past := _past_failure(context, attempt, story)) and not _fatal(story, job):
+        saved = _checkpoint_written(context, attempt, story)
+        if saved or (job.state.job_class is JobClass.SUCCEEDED):
+            return _passed(context, incident, attempt, job, story, f"{past}; {saved or 'and ran to its end'}")
+    if job.state.job_class is JobClass.CANCELLED:
+        sentence = f"Job {job.id} was cancelled by a person while it was being watched."
+        verdict = Verdict(passed=None, why=sentence, progress=story.progress)
+        incident = with_last_attempt(incident, replace(attempt, verdict=verdict))
+        incident = replace(incident, state=IncidentState.CLOSED, conclusion=sentence)
+        return StepResult(Outcome.CANCELLED_BY_USER, incident, sentence)
+    if job.state.job_class is JobClass.FAILED or _fatal(story, job):
+        why = f"job {job.id} failed again ({job.state.name})"
+        verdict = Verdict(passed=False, why=why, progress=story.progress)
+        incident = with_last_attempt(incident, replace(attempt, verdict=verdict))
+        return StepResult(Outcome.FAILED_AGAIN, replace(incident, failure=Failure(job=job)), why)
+    if job.state.job_class in (JobClass.STOPPED, JobClass.SUCCEEDED) and "REQUEUED" not in job.state.flags:
+        return _not_proven(context, attempt, f"job {job.id} ended as {job.state.name} before it was past the failure")
+    if waited_s > context.settings.verify.limit_s:
+        return _not_proven(context, attempt, f"job {job.id} was not proven within {waited_s / 3600:.1f} hours")
+    return StepResult(Outcome.WAITING, incident, _progress_line(attempt, job, story), _pause_s(context, waited_s))
+
+
+def _story(context: StepContext, job: JobRecord) -> LogStory:
+    if job.state.job_class is JobClass.WAITING:
+        return LogStory(root_cause=None)
+    return read_story(context, job)
+
+
+def _fatal(story: LogStory, job: JobRecord) -> bool:
+    """A memory error or GPU fault in the log, even if the scheduler still calls the wedged job running."""
+    cause = story.root_cause
+    if cause is None or cause.means in _NOT_A_FAILURE:
+        return False
+    return not job.state.job_class.ended or job.state.job_class is JobClass.FAILED
+
+
+def _past_failure(context: StepContext, attempt: Attempt, story: LogStory) -> str:
+    """"step 63 is past step 61", or "" when it is not yet."""
+    last = story.progress.last_step
+    if last is None:
+        return ""
+    beyond = context.settings.verify.steps_past_failure
+    if attempt.failed_step is None:
+        first = story.progress.first_step if story.progress.first_step is not None else last
+        return f"step {last} is done" if last - first >= beyond else ""
+    # The failed step itself has to be completed, and `beyond` more.
+    return f"step {last} is past step {attempt.failed_step}" if last >= attempt.failed_step + beyond else ""
+
+
+def _checkpoint_written(context: StepContext, attempt: Attempt, story: LogStory) -> str:
+    """A complete checkpoint newer than the one resumed from: by the folder, which cannot be mistaken."""
+    if not context.settings.verify.needs_checkpoint:
+        return "no checkpoint is asked for"
+    resumed = attempt.checkpoint.step if attempt.checkpoint and attempt.checkpoint.step is not None else -1
+    must = max(resumed + 1, attempt.failed_step or 0)
+    found, _ = list_checkpoints(context)
+    newer = [item for item in found if item.complete and item.step is not None and item.step >= must]
+    if newer:
+        return f"it wrote a checkpoint at step {newer[0].step}"
+    said = [step for step in story.progress.saved_steps if step >= must]
+    if said and not found:
+        return f"its log says that step {max(said)} was saved"
+    return ""
+
+
+def _passed(
+    context: StepContext, incident: Incident, attempt: Attempt, job: JobRecord, story: LogStory, why: str
+) -> StepResult:
+    headroom = _headroom(context, story)
+    verdict = Verdict(passed=True, why=why, progress=story.progress, headroom=headroom)
+    incident = with_last_attempt(incident, replace(attempt, verdict=verdict))
+    unseen = [receipt for receipt in attempt.receipts if not receipt.seen]
+    if unseen:
+        incident = with_notes(
+            incident, "the job runs, but the lever was not seen in it: " + "; ".join(item.detail for item in unseen)
+        )
+    levers = ", ".join(use.title for use in attempt.plan.uses) if attempt.plan else ""
+    avoided = f"away from {', '.join(incident.excluded_nodes)}" if incident.excluded_nodes else ""
+    how = " and ".join(part for part in (levers, avoided) if part) or "unchanged"
+    conclusion = f"Job {job.id} runs past the failure: {why}. What helped: {how}."
+    incident = replace(incident, state=IncidentState.RECOVERED, conclusion=conclusion)
+    return StepResult(Outcome.PASSED, incident, why + (f"; {headroom}" if headroom else ""))
+
+
+def _not_proven(context: StepContext, attempt: Attempt, why: str) -> StepResult:
+    verdict = Verdict(passed=None, why=why)
+    incident = with_last_attempt(context.incident, replace(attempt, verdict=verdict))
+    sentence = why[:1].upper() + why[1:] + "."
+    return StepResult(Outcome.NOT_PROVEN, replace(incident, conclusion=sentence), why)
+
+
+def _headroom(context: StepContext, story: LogStory) -> str:
+    """Peak reserved against the card, from the log's own memory lines and the first failure's capacity."""
+    peaks = [sample.max_reserved_bytes for sample in story.progress.memory if sample.max_reserved_bytes]
+    original = context.incident.original
+    cause = original.story.root_cause if original and original.story else None
+    capacity = cause.fields.capacity_bytes if cause else None
+    if not peaks:
+        return "headroom not known: the log prints no peak of reserved memory"
+    peak = max(peaks)
+    if capacity is None:
+        return f"peak reserved {peak / GIB:.1f} GiB; the card's capacity is not known"
+    return f"peak reserved {peak / GIB:.1f} of {capacity / GIB:.1f} GiB ({100 * peak / capacity:.0f} %)"
+
+
+def _progress_line(attempt: Attempt, job: JobRecord, story: LogStory) -> str:
+    step = f"step {story.progress.last_step}" if story.progress.last_step is not None else "no step yet"
+    goal = f" of {attempt.failed_step} to pass" if attempt.failed_step is not None else ""
+    return f"job {job.id} {job.state.name}: {step}{goal}"
+
+
+def _pause_s(context: StepContext, waited_s: float) -> float:
+    """Look often at first, then ever more seldom: a tenth of the time already waited, within limits."""
+    verify = context.settings.verify
+    return min(max(verify.first_poll_s, waited_s / 10), verify.longest_poll_s)

@@ -1,0 +1,107 @@
+"""Which incident a failed job belongs to: a new one, a running one to join, or a closed one to take up again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+from runbook.errors import NotFound
+from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.model.job import JobRecord
+from runbook.model.units import IncidentId, JobId
+
+_TOKEN = re.compile(r"\Arunbook:(oom-[A-Za-z0-9_.+-]+):(\d{1,3})(?:\s|\Z)")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
+
+
+class Known(Protocol):
+    """Stored incidents, for the question whether one exists."""
+
+    def load(self, incident: IncidentId) -> Incident: ...
+
+
+class Opening(StrEnum):
+    NEW = "new"
+    JOIN = "join"
+    """It is being worked on already."""
+    AGAIN = "again"
+    """It had ended; work begins again with what is known, and no lever is tried twice."""
+    DONE = "done"
+    """It had ended and there is nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    opening: Opening
+    incident: Incident
+
+
+def incident_id(cluster: str, job: JobId) -> IncidentId:
+    """`oom-<cluster>-<root job id>`: the same failure always has the same id."""
+    return IncidentId(f"oom-{_UNSAFE.sub('_', cluster)}-{_UNSAFE.sub('_', job)}")
+
+
+def open_for(
+    job: JobRecord, known: Known, *, cluster: str, trigger: str, policy: Policy, now_s: float, tool_version: str
+) -> Opened:
+    """Decide for one report of a failure. Pure but for looking up incidents."""
+    existing = _of_relaunch(job, known) or _load(known, incident_id(cluster, job.id))
+    if existing is None:
+        incident = Incident(
+            id=incident_id(cluster, job.id),
+            cluster=cluster,
+            root_job=job.id,
+            policy=policy,
+            trigger=trigger,
+            opened_s=now_s,
+            updated_s=now_s,
+            tool_version=tool_version,
+        )
+        return Opened(Opening.NEW, incident)
+    if not existing.state.ended and existing.state is not IncidentState.INTERRUPTED:
+        return Opened(Opening.JOIN, existing)
+    last_job = existing.attempts[-1].job if existing.attempts else existing.root_job
+    if existing.state is IncidentState.RECOVERED and job.id == last_job and existing.attempts:
+        # The relaunch was proven, and failed later: the next attempt of the same incident.
+        return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
+    if trigger == "person" and existing.state is not IncidentState.RECOVERED:
+        return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
+    return Opened(Opening.DONE, existing)
+
+
+def again(incident: Incident, *, policy: Policy, now_s: float) -> Incident:
+    """The incident ready for one more run: from the box where it was interrupted, else from the beginning."""
+    interrupted = incident.state is IncidentState.INTERRUPTED
+    return replace(
+        incident,
+        run=incident.run + 1,
+        policy=policy,
+        state=IncidentState.RUNNING,
+        box=incident.box if interrupted else "",
+        awaiting="",
+        updated_s=now_s,
+        closed_s=None,
+        conclusion="",
+        to_do=(),
+        no_plan=None,
+    )
+
+
+def _of_relaunch(job: JobRecord, known: Known) -> Incident | None:
+    """The incident whose relaunch this job is. A comment is anybody's text: the incident must name the job too."""
+    match = _TOKEN.match(job.comment)
+    if match is None:
+        return None
+    incident = _load(known, IncidentId(match.group(1)))
+    if incident is None or all(attempt.job != job.id for attempt in incident.attempts):
+        return None
+    return incident
+
+
+def _load(known: Known, incident: IncidentId) -> Incident | None:
+    try:
+        return known.load(incident)
+    except NotFound:
+        return None
