@@ -148,10 +148,7 @@ class Engine:
             box = self.flow.boxes[name]
             before = to_text(incident)
             decided = self._decide(box, before) if box.acts else None
-            if decided is not None:
-                record = decided
-            else:
-                record = DBOS.run_step({"name": name}, self._run_box, name, before)
+            record = decided or DBOS.run_step({"name": name}, self._run_box, name, before)
             if record["bug"]:
                 return "bug"
             if record["unavailable"]:
@@ -183,8 +180,12 @@ class Engine:
             # Nothing to do outside, or the outside does not answer: the box itself finds out which.
             return None
         if incident.policy is Policy.PLAN:
-            return DBOS.run_step({"name": f"{box.name}.planned"}, self._not_done, box.name, before, asked, "planned", "")
-        answer: Answer | None = DBOS.recv(approval_topic(incident, box.name), timeout_seconds=self.acts.approval_limit_s)
+            return DBOS.run_step(
+                {"name": f"{box.name}.planned"}, self._not_done, box.name, before, asked, "planned", ""
+            )
+        answer: Answer | None = DBOS.recv(
+            approval_topic(incident, box.name), timeout_seconds=self.acts.approval_limit_s
+        )
         if answer is not None and answer["yes"]:
             DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, before)
             return None

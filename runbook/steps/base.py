@@ -18,16 +18,21 @@ from runbook.settings import FlowSettings
 class IncidentFolder(Protocol):
     """The incident's own folder, where evidence and patched copies are kept."""
 
-    def write_file(self, incident: IncidentId, relative: str, content: bytes, mode: int = 0o600) -> Path:
-        """Write a file atomically and return its path. Raises `Unavailable` on a full disk."""
+    def write_file(
+        self,
+        incident: IncidentId,
+        relative: str,
+        content: bytes,
+        mode: int = 0o600,
+        owner: tuple[int, int] | None = None,
+    ) -> Path:
+        """Write a file atomically, for `owner` (uid, gid) if given. Raises `Unavailable` on a full disk."""
 
-    def copy_stream(
-        self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int
-    ) -> tuple[Path, bool]:
+    def copy_stream(self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int) -> tuple[Path, bool]:
         """Keep a log: whole, or its head and tail when larger than the limit. Returns (path, shortened)."""
 
-    def path(self, incident: IncidentId, relative: str) -> Path:
-        """Absolute path of a file in the folder."""
+    def folder(self, incident: IncidentId) -> Path:
+        """The folder itself, which may not exist yet."""
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes:
         """A kept file. Raises `NotFound`."""
@@ -120,5 +125,5 @@ def with_notes(incident: Incident, *notes: str) -> Incident:
 
 
 def count_of(items: Mapping[str, object] | tuple[object, ...], noun: str) -> str:
-    """"1 node", "3 nodes"."""
+    """ "1 node", "3 nodes"."""
     return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

@@ -33,9 +33,7 @@ def run(context: StepContext) -> StepResult:
     since_s = job.start_time_s - WINDOW_MARGIN_S if job.start_time_s is not None else None
     until_s = job.end_time_s + WINDOW_MARGIN_S if job.end_time_s is not None else None
     with ThreadPoolExecutor(max_workers=min(16, len(names))) as pool:
-        facts = tuple(
-            pool.map(lambda name: context.ports.nodes.check(name, since_s=since_s, until_s=until_s), names)
-        )
+        facts = tuple(pool.map(lambda name: context.ports.nodes.check(name, since_s=since_s, until_s=until_s), names))
     states = context.ports.scheduler.nodes(names)
     judgements = tuple(_judge(context, fact) for fact in facts)
     failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)

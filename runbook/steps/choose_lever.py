@@ -24,7 +24,9 @@ def run(context: StepContext) -> StepResult:
     incident = context.incident
     failure = context.failure
     if not incident.templates:
-        return _without(incident, NoPlan("the script that was submitted is not known: " + _notes(incident), exhausted=False))
+        return _without(
+            incident, NoPlan("the script that was submitted is not known: " + _notes(incident), exhausted=False)
+        )
     system = system_of(context)
     if system is None:
         return _without(
@@ -64,9 +66,7 @@ def _without(incident: Incident, no_plan: NoPlan) -> StepResult:
     sentence = no_plan.why[:1].upper() + no_plan.why[1:] + ("" if no_plan.why.endswith(".") else ".")
     to_do = (*((no_plan.question,) if no_plan.question else ()), *incident.to_do)
     empty: Plan | None = None
-    incident = replace(
-        incident, plan=empty, no_plan=no_plan, conclusion=sentence, to_do=tuple(dict.fromkeys(to_do))
-    )
+    incident = replace(incident, plan=empty, no_plan=no_plan, conclusion=sentence, to_do=tuple(dict.fromkeys(to_do)))
     return StepResult(outcome, incident, no_plan.why + question)
 
 

@@ -41,14 +41,8 @@ def run(context: StepContext) -> StepResult:
     """Fill `failure.diagnosis`, and name the nodes that the next attempt must avoid."""
     failure = context.failure
     story = failure.story or LogStory(root_cause=None)
-    settings = {
-        setting.parameter: setting.value
-        for setting in settings_in_force(context)
-        if setting.value is not None
-    }
-    diagnosis = diagnose(
-        story, job=failure.job, judgements=failure.judgements, facts=failure.nodes, settings=settings
-    )
+    settings = {setting.parameter: setting.value for setting in settings_in_force(context) if setting.value is not None}
+    diagnosis = diagnose(story, job=failure.job, judgements=failure.judgements, facts=failure.nodes, settings=settings)
     failure = replace(failure, diagnosis=diagnosis)
     avoid = (*context.incident.excluded_nodes, *_nodes_to_avoid(failure, diagnosis.best))
     incident = replace(context.incident, failure=failure, excluded_nodes=tuple(dict.fromkeys(avoid)))
@@ -65,7 +59,7 @@ def run(context: StepContext) -> StepResult:
 
 
 def words(kind: Kind) -> str:
-    """"true_oom" as a person says it."""
+    """ "true_oom" as a person says it."""
     return {
         Kind.TRUE_OOM: "true out-of-memory",
         Kind.FRAGMENTATION: "fragmentation of the allocator's cache",

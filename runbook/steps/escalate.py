@@ -29,7 +29,7 @@ def link(context: StepContext) -> str:
     base = context.settings.report_url.rstrip("/")
     if base:
         return f"{base}/incidents/{context.incident.id}"
-    return str(context.ports.folder.path(context.incident.id, "report.html"))
+    return str(context.ports.folder.folder(context.incident.id) / "report.html")
 
 
 def _conclusion(incident: Incident) -> str:

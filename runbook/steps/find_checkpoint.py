@@ -54,9 +54,7 @@ def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tupl
     for folder in folders:
         try:
             entries = context.ports.files.entries(folder, owner, depth=2)
-            small = {
-                path: context.ports.files.read_small(path, owner, 1 << 16) for path in wanted_small_files(entries)
-            }
+            small = {path: context.ports.files.read_small(path, owner, 1 << 16) for path in wanted_small_files(entries)}
         except NotFound:
             continue
         except NotAllowed as error:
@@ -86,5 +84,3 @@ def _folders(context: StepContext) -> tuple[list[str], list[str]]:
 
 def _absolute(setting: Setting, job: JobRecord) -> str:
     return posixpath.normpath(posixpath.join(job.work_dir or "/", setting.value or ""))
-
-

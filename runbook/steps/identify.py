@@ -36,9 +36,7 @@ def run(context: StepContext) -> StepResult:
     if job.state.job_class is JobClass.SUCCEEDED and not job.derived_exit_code:
         return _closed(incident, Outcome.SUCCEEDED, f"{where} completed; there is nothing to bring back")
     if job.state.job_class is JobClass.CANCELLED and incident.trigger not in PERSON_TRIGGERS:
-        return _closed(
-            incident, Outcome.CANCELLED_BY_USER, f"{where} was cancelled by a person; it is not relaunched"
-        )
+        return _closed(incident, Outcome.CANCELLED_BY_USER, f"{where} was cancelled by a person; it is not relaunched")
     script, note = _script(context, job)
     if isinstance(script, JobScript):
         # A later attempt keeps the template that earlier attempts changed.
@@ -85,5 +83,3 @@ def _script(context: StepContext, job: JobRecord) -> tuple[JobScript | None, str
 def _closed(incident: Incident, outcome: Outcome, sentence: str) -> StepResult:
     closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence[:1].upper() + sentence[1:] + ".")
     return StepResult(outcome, closed, sentence)
-
-

@@ -66,10 +66,13 @@ def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
 def _write(context: StepContext, patch: Patch) -> None:
     incident, folder = context.incident, context.ports.folder
     base = posixpath.dirname(copy_name(incident))
+    job = context.failure.job
+    # The owner submits the copy and looks at it, so it is his where this process may give it away.
+    owner = (job.uid, job.gid) if job.uid is not None and job.gid is not None else None
     for file in patch.files:
         name = f"{base}/{posixpath.basename(file.path) or 'job.sh'}"
-        folder.write_file(incident.id, name, file.text.encode("utf-8"), mode=0o600)
-    folder.write_file(incident.id, f"{base}/template.diff", patch.diff.encode("utf-8"), mode=0o600)
+        folder.write_file(incident.id, name, file.text.encode("utf-8"), 0o600, owner)
+    folder.write_file(incident.id, f"{base}/template.diff", patch.diff.encode("utf-8"), 0o600, owner)
 
 
 def _summary(patch: Patch) -> str:

@@ -43,9 +43,7 @@ def run(context: StepContext) -> StepResult:
     try:
         incident = promote(context)
     except (NotAllowed, NotFound) as error:
-        return StepResult(
-            Outcome.LEFT_TO_OWNER, with_notes(incident, f"not promoted: {error.what}"), error.what
-        )
+        return StepResult(Outcome.LEFT_TO_OWNER, with_notes(incident, f"not promoted: {error.what}"), error.what)
     return StepResult(Outcome.PROMOTED, incident, f"backup: {incident.promoted}")
 
 
@@ -89,6 +87,4 @@ def roll_back(context: StepContext) -> Incident:
 
 
 def _changed(incident: Incident) -> bool:
-    return bool(
-        incident.script and incident.templates and incident.templates[0].text != incident.script.text
-    )
+    return bool(incident.script and incident.templates and incident.templates[0].text != incident.script.text)

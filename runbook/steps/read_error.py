@@ -64,7 +64,7 @@ def read_story(context: StepContext, job: JobRecord) -> LogStory:
 
 
 def describe(finding: Finding) -> str:
-    """"rank 3 on gpu-22 (GPU 3), step 61": who a finding is about, as far as it is known."""
+    """ "rank 3 on gpu-22 (GPU 3), step 61": who a finding is about, as far as it is known."""
     rank = f"rank {finding.rank}" if finding.rank is not None else "a rank that the log does not name"
     node = f" on {finding.node}" if finding.node else " on an unknown node"
     device = f" (GPU {finding.device} of the process)" if finding.device is not None else ""

@@ -36,9 +36,7 @@ def _script_receipt(context: StepContext, attempt: Attempt, job: JobRecord) -> R
     return Receipt(_lever(attempt), "script", same, f"{detail} ({kept.source})")
 
 
-def _process_receipts(
-    context: StepContext, attempt: Attempt, job: JobRecord, edits: tuple[Edit, ...]
-) -> list[Receipt]:
+def _process_receipts(context: StepContext, attempt: Attempt, job: JobRecord, edits: tuple[Edit, ...]) -> list[Receipt]:
     names = [name for edit in edits if edit.kind is SettingKind.ENVIRONMENT for name in edit.spellings]
     seen_anything = False
     reasons: list[str] = []

@@ -35,9 +35,7 @@ def run(context: StepContext) -> StepResult:
     free = [node for node in nodes if node.node_class is NodeClass.AVAILABLE or node.name in job.nodes]
     avoid_text = ", ".join(sorted(avoided)) or "no node"
     if len(free) >= needed:
-        return StepResult(
-            Outcome.SPARE, incident, f"{len(free)} nodes are free for {needed}; avoiding {avoid_text}"
-        )
+        return StepResult(Outcome.SPARE, incident, f"{len(free)} nodes are free for {needed}; avoiding {avoid_text}")
     if free and context.settings.acts.may_reduce_world:
         smaller = _reduced(context, job, len(free), needed)
         if isinstance(smaller, Plan):

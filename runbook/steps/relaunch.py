@@ -63,7 +63,8 @@ def run(context: StepContext) -> StepResult:
         environment = scheduler.environment(original.id)
         if not isinstance(environment, JobEnvironment):
             incident = with_notes(
-                incident, f"the submitter's environment is not known ({environment.unknown}); the relaunch used a plain one"
+                incident,
+                f"the submitter's environment is not known ({environment.unknown}); the relaunch used a plain one",
             )
         avoid = excluded(context)
         options = (
@@ -73,7 +74,7 @@ def run(context: StepContext) -> StepResult:
         submission = Submission(
             owner=original.owner,
             work_dir=original.work_dir,
-            script_path=str(context.ports.folder.path(incident.id, copy_name(incident))),
+            script_path=str(context.ports.folder.folder(incident.id) / copy_name(incident)),
             options=options,
             comment=token,
             environment=environment if isinstance(environment, JobEnvironment) else None,

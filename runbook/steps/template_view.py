@@ -21,6 +21,4 @@ def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
     if system is None:
         return ()
     names = system.parameter_names()
-    return tuple(
-        setting for template in context.incident.templates for setting in find_settings(template, names)
-    )
+    return tuple(setting for template in context.incident.templates for setting in find_settings(template, names))

@@ -82,7 +82,7 @@ def _fatal(story: LogStory, job: JobRecord) -> bool:
 
 
 def _past_failure(context: StepContext, attempt: Attempt, story: LogStory) -> str:
-    """"step 63 is past step 61", or "" when it is not yet."""
+    """ "step 63 is past step 61", or "" when it is not yet."""
     last = story.progress.last_step
     if last is None:
         return ""

@@ -1,0 +1,6 @@
+"""`python -m runbook`."""
+
+from runbook.cli.main import main
+
+if __name__ == "__main__":
+    main()

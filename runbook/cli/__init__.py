@@ -1,0 +1,1 @@
+"""Commands and wiring: the only place where adapters are made."""

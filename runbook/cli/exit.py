@@ -1,0 +1,79 @@
+"""Exit codes, and the three endings of every command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from runbook.errors import Interrupted, RunbookError
+from runbook.model.incident import Incident, IncidentState
+
+DONE = 0
+NEEDS_PERSON = 4
+NOTHING_TO_DO = 5
+UNAVAILABLE = 6
+BUG = 70
+INTERRUPTED = 130
+
+_BY_STATE = {
+    IncidentState.RECOVERED: DONE,
+    IncidentState.PLANNED: DONE,
+    IncidentState.ESCALATED: NEEDS_PERSON,
+    IncidentState.AWAITING_APPROVAL: NEEDS_PERSON,
+    IncidentState.CLOSED: NOTHING_TO_DO,
+    IncidentState.INTERRUPTED: UNAVAILABLE,
+    IncidentState.RUNNING: DONE,
+}
+
+
+def code_of(incident: Incident) -> int:
+    """The exit code that an incident's state stands for."""
+    return _BY_STATE[incident.state]
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command; turn its ending into an exit code and at most a few plain lines on stderr."""
+    try:
+        return command()
+    except RunbookError as error:
+        say_error(error)
+        return error.exit_code
+    except (Interrupted, KeyboardInterrupt) as error:
+        text = str(error) or "interrupted; nothing is lost, `runbook incidents` shows what can be resumed"
+        print(f"\nrunbook: {text}", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `runbook … | head`: the reader has seen enough.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return DONE
+    except Exception:
+        place = _keep(traceback.format_exc())
+        print(  # noqa: T201
+            f"runbook: a fault of this tool, not of your job. Nothing was left half done: every act is recorded.\n"
+            f"  where: {place}\n  next: `runbook incidents` shows what can be resumed; please report the file",
+            file=sys.stderr,
+        )
+        return BUG
+
+
+def say_error(error: RunbookError) -> None:
+    """What, where, what next, without control characters from outside."""
+    from runbook.report.clean import clean
+
+    text = clean(str(error))
+    print(f"runbook: {text}", file=sys.stderr)  # noqa: T201
+
+
+def _keep(trace: str) -> str:
+    name = f"runbook-fault-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        path = Path(tempfile.gettempdir()) / name
+        path.write_text(trace, encoding="utf-8")
+    except OSError:
+        return trace.strip().splitlines()[-1]
+    return str(path)

@@ -1,0 +1,94 @@
+"""The `runbook` command: a list of commands whose modules are imported only when they are run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+
+import click
+
+from runbook import __version__
+from runbook.cli.exit import guarded
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "oom": ("oom", "Bring back a job that died of out-of-memory."),
+    "incidents": ("look", "List incidents, newest first."),
+    "show": ("look", "Show one incident."),
+    "report": ("look", "Where an incident's report is; --open shows it in a browser."),
+    "approve": ("act", "Say yes or no to what an incident waits for."),
+    "resume": ("act", "Go on with an interrupted or escalated incident."),
+    "promote": ("act", "Write a proven change into the owner's template, with a backup."),
+    "rollback": ("act", "Undo a promotion, and give drained nodes back on request."),
+    "submit": ("local", "Submit a job script to the local scheduler."),
+    "jobs": ("local", "List the local scheduler's jobs."),
+    "serve": ("serve", "The daemon: spool, reports, metrics, health."),
+    "doctor": ("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do."),
+    "playbooks": ("playbooks", "Check the documents: flow, signatures, levers, XIDs."),
+    "completion": ("completion", "Print the completion script of a shell."),
+}
+
+
+class _Lazy(click.Group):
+    """Commands by name; the help page needs none of their modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"runbook.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "Exit codes: 0 done · 2 bad input · 3 not found or not allowed · 4 a person is needed · "
+        "5 nothing to do · 6 something outside did not answer, resume later · 70 a fault of this tool · 130 interrupted"
+    ),
+)
+@click.version_option(__version__, prog_name="runbook")
+def cli() -> None:
+    """Bring GPU training jobs that died of out-of-memory back.
+
+    runbook oom --job 123456      the whole loop for a Slurm job, asking before each act
+
+    runbook oom --log job.out --template job.sbatch      diagnose and patch with no cluster at all
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the console script."""
+    sys.exit(guarded(lambda: _run(arguments)))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code = cli.main(args=arguments, prog_name="runbook", standalone_mode=False)
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        error.show()
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def inventory_option(function: Callable[..., object]) -> Callable[..., object]:
+    """`--inventory`, the same everywhere."""
+    return click.option(
+        "--inventory",
+        "-i",
+        metavar="NAME|FILE",
+        help="The cluster: a name in inventories/ or /etc/runbook, or a file. "
+        "Default: $RUNBOOK_INVENTORY, /etc/runbook/inventory.yaml, else `local`.",
+    )(function)

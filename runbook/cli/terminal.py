@@ -1,0 +1,182 @@
+"""The live view of an incident in a terminal: one line a box, the running one with a clock."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from runbook.flow import Box
+from runbook.model.incident import BoxVisit, Incident, IncidentState
+from runbook.model.units import IncidentId
+from runbook.report.clean import clean_line, shorten
+from runbook.steps.base import Proposal
+
+_GOOD = "✔"
+_ATTENTION = frozenset(
+    {"escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person", "unreadable"}
+)
+_SLOW_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    box: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    box: str
+    visit: BoxVisit
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    incident: Incident
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    pass
+
+
+Event = Entered | Left | Line | Asked | Ended
+
+
+class QueueWatcher:
+    """Hands what the engine's thread reports over to the main thread, which alone writes to the terminal."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[Event] = queue.Queue()
+
+    def entered(self, box: Box, incident: Incident) -> None:
+        self.events.put(Entered(box.name, box.title))
+
+    def left(self, box: Box, visit: BoxVisit, incident: Incident) -> None:
+        self.events.put(Left(box.name, visit))
+
+    def line(self, incident: IncidentId, text: str) -> None:
+        self.events.put(Line(text))
+
+    def asked(self, incident: Incident, proposal: Proposal) -> None:
+        self.events.put(Asked(incident, proposal.sentence))
+
+
+class View:
+    """Draws events. Without a terminal it prints one plain line a box."""
+
+    def __init__(self, stream: TextIO = sys.stderr, *, quiet: bool = False) -> None:
+        self._console = Console(file=stream, highlight=False, quiet=quiet, soft_wrap=True)
+        self._status: Status | None = None
+        self._current = ""
+        self._entered_s = 0.0
+        self._last_line = ""
+        self._told_s = 0.0
+
+    def heading(self, text: str) -> None:
+        self._console.print(Text(clean_line(text), style="bold"))
+
+    def draw(self, event: Event) -> None:
+        if isinstance(event, Entered):
+            self._enter(event)
+        elif isinstance(event, Left):
+            self._leave(event.visit)
+        elif isinstance(event, Line):
+            self._tell(event.text)
+
+    def _enter(self, event: Entered) -> None:
+        if self._current == event.box and self._status is not None:
+            return
+        self._stop()
+        self._current, self._entered_s = event.box, time.monotonic()
+        if self._console.is_terminal:
+            self._status = self._console.status(Text(f"{event.title} …"), spinner="dots")
+            self._status.start()
+
+    def _leave(self, visit: BoxVisit) -> None:
+        self._stop()
+        took_s = (visit.ended_s or visit.started_s) - visit.started_s
+        attention = visit.outcome in _ATTENTION or visit.box in _ATTENTION
+        mark = Text("! " if attention else f"{_GOOD} ", style="yellow" if attention else "green")
+        line = Text.assemble(
+            mark,
+            (f"{visit.box:<16}", "bold"),
+            (f"{visit.outcome:<16} ", "yellow" if attention else "cyan"),
+            (f"{took_s:6.1f} s  ", "dim"),
+            shorten(clean_line(visit.summary), 400),
+        )
+        self._console.print(line)
+        self._current, self._last_line = "", ""
+
+    def _tell(self, text: str) -> None:
+        text = shorten(clean_line(text), 200)
+        if self._status is not None:
+            self._status.update(Text(f"{self._current}: {text}"))
+            return
+        # Without a terminal: only news, and not more often than a person would read it.
+        now = time.monotonic()
+        if text != self._last_line and now - self._told_s >= _SLOW_S:
+            self._console.print(Text(f"  {self._current}: {text}", style="dim"))
+            self._last_line, self._told_s = text, now
+
+    def _stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def ask(self, asked: Asked) -> bool:
+        """A yes or no from the person at the terminal. Anything but yes is no."""
+        self._stop()
+        self._console.print(Text.assemble(("? ", "yellow bold"), clean_line(asked.sentence)))
+        self._console.print("  yes or no: ", end="")
+        answer = sys.stdin.readline().strip().lower()
+        return answer in ("y", "yes")
+
+    def close(self) -> None:
+        self._stop()
+
+    def conclude(self, incident: Incident, report: str) -> None:
+        """The last words: how it ended, what is asked of a person, where the report is."""
+        self._stop()
+        style = {
+            IncidentState.RECOVERED: "green",
+            IncidentState.PLANNED: "cyan",
+            IncidentState.CLOSED: "cyan",
+        }.get(incident.state, "yellow")
+        self._console.print()
+        words = incident.state.value.replace("_", " ")
+        self._console.print(Text.assemble((f"{words}: ", f"bold {style}"), clean_line(incident.conclusion)))
+        for item in incident.to_do:
+            self._console.print(Text(f"  → {clean_line(item)}"))
+        self._console.print(Text(f"report: {report}", style="dim"))
+
+
+def pump(
+    events: queue.Queue[Event], view: View, answer: Callable[[Incident, bool], None], *, interactive: bool
+) -> None:
+    """Draw events until the run has ended; put questions to the person if there is one."""
+    while True:
+        event = events.get()
+        if isinstance(event, Ended):
+            return
+        if isinstance(event, Asked):
+            if interactive:
+                answer(event.incident, view.ask(event))
+            else:
+                view.draw(Line(f"waits for a yes: {event.sentence} (runbook approve {event.incident.id})"))
+            continue
+        view.draw(event)

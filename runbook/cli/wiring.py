@@ -1,0 +1,216 @@
+"""From an inventory to a working application: every adapter is made here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runbook.config import Inventory, load_inventory
+from runbook.errors import Unavailable
+from runbook.locations import data_folder
+from runbook.model.incident import Incident, Policy
+from runbook.settings import FlowSettings
+
+if TYPE_CHECKING:
+    from runbook.adapters.local import LocalScheduler
+    from runbook.adapters.store import IncidentStore
+    from runbook.engine import Engine, Watcher
+    from runbook.flow import Flow
+    from runbook.ports import Clock, Files, Nodes, Notify, Scheduler
+    from runbook.steps.base import Playbook, Ports, StepContext
+
+PLAYBOOK = "oom"
+
+
+@dataclass
+class Application:
+    """One inventory's parts, made when first asked for, so that a command pays only for what it uses."""
+
+    inventory: Inventory
+    policy: Policy | None = None
+    """The command line's policy; None: the inventory's."""
+    scheduler_override: Scheduler | None = None
+    nodes_override: Nodes | None = None
+
+    @cached_property
+    def settings(self) -> FlowSettings:
+        return self.inventory.flow_settings(self.policy)
+
+    @cached_property
+    def state(self) -> Path:
+        """The state folder, made if it is missing. Raises `Unavailable` where that fails."""
+        folder = self.inventory.state_folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        except OSError as error:
+            raise Unavailable(
+                f"the state folder cannot be made: {error.strerror}",
+                where=str(folder),
+                next_step="make it, or name another under paths.state of the inventory",
+            ) from error
+        if not os.access(folder, os.W_OK):
+            raise Unavailable(
+                "the state folder cannot be written",
+                where=str(folder),
+                next_step="run as the user that it belongs to, or name another under paths.state of the inventory",
+            )
+        return folder
+
+    @cached_property
+    def clock(self) -> Clock:
+        from runbook.adapters.clock import SystemClock
+
+        return SystemClock()
+
+    @cached_property
+    def store(self) -> IncidentStore:
+        from runbook.adapters.store import IncidentStore
+
+        return IncidentStore(self.state, contract_of)
+
+    @cached_property
+    def files(self) -> Files:
+        from runbook.adapters.files import OwnerFiles
+
+        return OwnerFiles()
+
+    @cached_property
+    def local_scheduler(self) -> LocalScheduler:
+        from runbook.adapters.local import LocalScheduler
+
+        return LocalScheduler(self.state / "scheduler", cluster=self.inventory.cluster)
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        if self.scheduler_override is not None:
+            return self.scheduler_override
+        document = self.inventory.scheduler
+        if document.kind == "local":
+            return self.local_scheduler
+        from runbook.adapters.slurm_choice import choose_slurm
+
+        return choose_slurm(
+            adapter=document.adapter,
+            cluster=self.inventory.cluster,
+            slurm_conf=document.slurm_conf,
+            commands_folder=document.commands_folder,
+            timeout_s=document.command_timeout_s,
+        )
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        if self.nodes_override is not None:
+            return self.nodes_override
+        document = self.inventory.nodes
+        if document.kind == "ssh":
+            from runbook.adapters.nodes_ssh import SshNodes
+            from runbook.adapters.ssh import SshSettings
+
+            return SshNodes(
+                SshSettings(
+                    user=document.user,
+                    key_file=document.key_file,
+                    known_hosts_file=document.known_hosts_file,
+                    config_file=document.config_file,
+                    port=document.port,
+                    jump_host=document.jump_host,
+                    sudo=document.sudo,
+                    connect_timeout_s=document.connect_timeout_s,
+                    command_timeout_s=document.command_timeout_s,
+                )
+            )
+        if document.kind == "none":
+            from runbook.adapters.offline import NoNodes
+
+            return NoNodes()
+        from runbook.adapters.nodes_local import LocalNodes
+
+        return LocalNodes()
+
+    @cached_property
+    def notify(self) -> Notify:
+        from runbook.adapters.notify import AppriseNotify, NoNotify
+
+        return AppriseNotify(self.inventory.notify.urls) if self.inventory.notify.urls else NoNotify()
+
+    @cached_property
+    def playbook(self) -> Playbook:
+        from runbook.evidence.signatures import load_signatures
+        from runbook.evidence.xid import load_xids
+        from runbook.remedy import load_levers
+        from runbook.steps.base import Playbook
+
+        folder = playbook_folder()
+        return Playbook(
+            signatures=load_signatures(folder / "signatures"),
+            levers=load_levers(folder / "levers"),
+            xids=load_xids(folder / "xid.yaml"),
+        )
+
+    @cached_property
+    def flow(self) -> Flow:
+        from runbook.flow import load_flow
+
+        return load_flow(playbook_folder() / "flow.yaml")
+
+    @cached_property
+    def ports(self) -> Ports:
+        from runbook.steps.base import Ports
+
+        return Ports(
+            scheduler=self.scheduler,
+            nodes=self.nodes,
+            files=self.files,
+            folder=self.store,
+            clock=self.clock,
+            notify=self.notify,
+        )
+
+    def context(self, incident: Incident, tell: Callable[[str], None] = lambda _line: None) -> StepContext:
+        """What a step is given for this incident."""
+        from runbook.steps.base import StepContext
+
+        return StepContext(incident, self.ports, self.playbook, self.settings, tell)
+
+    def engine(self, watcher: Watcher) -> Engine:
+        """The durable engine over all of it; `launch` it before use."""
+        from runbook.engine import Engine
+
+        return Engine(self.flow, self.context, self.store, self.clock, self.settings.acts, watcher, self.draw)
+
+    def draw(self, incident: Incident) -> None:
+        """Write the report page of an incident into its folder."""
+        from runbook.report.page import render_html
+
+        page = render_html(incident, flow_picture(self.flow, incident), contract_of(incident))
+        self.store.write_file(incident.id, "report.html", page.encode("utf-8"))
+
+
+def application(inventory: str | None, policy: Policy | None = None) -> Application:
+    """The application of a named inventory. Raises `BadInput` with every fault of the document."""
+    return Application(load_inventory(inventory), policy)
+
+
+def playbook_folder() -> Path:
+    return data_folder("playbooks") / PLAYBOOK
+
+
+def contract_of(incident: Incident) -> dict[str, Any] | None:
+    """The diagnosis in its published shape: of the first failure, which is what the incident is about."""
+    from runbook.diagnosis.contract import to_contract
+
+    failure = incident.original or incident.failure
+    if failure is None or failure.story is None or failure.diagnosis is None:
+        return None
+    return dict(to_contract(failure.story, failure.diagnosis))
+
+
+def flow_picture(flow: Flow, incident: Incident) -> Any:
+    """The flow as the report draws it, with the path taken."""
+    from runbook.report.picture import FlowPicture
+
+    raise NotImplementedError(FlowPicture)
