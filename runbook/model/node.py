@@ -67,6 +67,9 @@ class GpuFacts:
     mig_enabled: bool | Unknown = Unknown("not read")
     lost: bool = False
     processes: tuple[GpuProcess, ...] | Unknown = Unknown("not read")
+    unrepairable_memory: bool | Unknown = Unknown("not read")
+    repair_pending: bool | Unknown = Unknown("not read")
+    """A memory channel or compute block marked for repair at the next reset (driver 590 and later)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,85 @@
+"""From the document of a node's answers to `NodeFacts`: the one place where its parts come together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runbook.evidence.node_answers import NodeAnswers, printable, read_answers
+from runbook.evidence.node_gpus import read_gpus
+from runbook.evidence.node_kernel_log import read_clock, read_kernel_log
+from runbook.evidence.node_processes import read_gpu_processes
+from runbook.evidence.node_script import shown_commands
+from runbook.evidence.node_simulated import read_simulated
+from runbook.model.node import GpuFacts, NodeFacts, Reach
+from runbook.model.units import NodeName, Unknown
+
+
+def unreachable(node: NodeName, reach: Reach, detail: str, checked_at_s: float | None = None) -> NodeFacts:
+    """Facts of a node that did not answer: every figure unknown, for the same reason."""
+    why = Unknown(f"{node} was not reached: {detail}")
+    return NodeFacts(
+        node=node, reach=reach, reach_detail=detail, checked_at_s=checked_at_s, driver=why, gpus=why, xids=why,
+        log_covers_since_s=why,
+    )
+
+
+def read_node(
+    text: str,
+    marker: str,
+    node: NodeName,
+    *,
+    since_s: float | None,
+    until_s: float | None,
+    asked_at_s: float | None,
+    cut_why: str = "",
+) -> NodeFacts:
+    """Facts from what a node wrote. `cut_why` says why the end is missing ("no answer within 15 s"); what came
+    before it still counts. A node that was reached but gave no section at all is `Reach.ERROR`."""
+    answers = read_answers(text, marker)
+    if not answers.get("node"):
+        said = printable(text.strip(), 160)
+        detail = cut_why or (f"the node's shell answered: {said}" if said else "the node's shell gave no answer")
+        return unreachable(node, Reach.TIMEOUT if cut_why else Reach.ERROR, detail, asked_at_s)
+    clock = read_clock(answers, asked_at_s)
+    simulated = bool(answers.value("node", "simulated"))
+    words = [f"answered as {printable(answers.value('node', 'user'), 40)}"]
+    if answers.value("node", "as") == "sudo-refused":
+        words.append("sudo -n was refused")
+    if clock.ahead_s:
+        words.append(f"the node's clock is {clock.ahead_s:+.0f} s off ours; times are corrected")
+    if answers.cut:
+        words.append(cut_why or "the answer is cut off")
+    facts = NodeFacts(
+        node=node,
+        reach=Reach.OK,
+        reach_detail="; ".join(words),
+        checked_at_s=asked_at_s,
+        commands=shown_commands(),
+        simulated=simulated,
+    )
+    if answers.get("simulated_state"):
+        simulated_gpus, log = read_simulated(answers, clock, since_s, until_s)
+        return replace(
+            facts,
+            driver=Unknown("simulated GPUs have no driver"),
+            gpus=simulated_gpus,
+            xids=log.events,
+            log_covers_since_s=log.covers_since_s,
+            commands=("state file of the simulated GPUs",),
+        )
+    gpus, driver = read_gpus(answers)
+    log = read_kernel_log(answers, clock, since_s, until_s)
+    return replace(
+        facts,
+        driver=driver,
+        gpus=gpus if isinstance(gpus, Unknown) else _with_processes(answers, gpus),
+        xids=log.events,
+        log_covers_since_s=log.covers_since_s,
+    )
+
+
+def _with_processes(answers: NodeAnswers, gpus: tuple[GpuFacts, ...]) -> tuple[GpuFacts, ...]:
+    processes = read_gpu_processes(answers)
+    if isinstance(processes, Unknown):
+        return tuple(replace(gpu, processes=processes) for gpu in gpus)
+    return tuple(gpu if gpu.lost else replace(gpu, processes=processes.get(gpu.uuid, ())) for gpu in gpus)

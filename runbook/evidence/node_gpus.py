@@ -1,0 +1,254 @@
+"""What nvidia-smi says about the GPUs: its CSV queries and its `-q` report, each figure on its own.
+
+A figure that is not there is `Unknown` with the reason; one bad figure never spoils the others (a real H100 after
+Xid 94 printed "Unknown Error" for its ECC mode and good values for its remapped rows).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from runbook.evidence.node_answers import NodeAnswers, Section, printable
+from runbook.evidence.node_script import GPU_QUERIES
+from runbook.evidence.xid import bus_id
+from runbook.model.node import GpuFacts
+from runbook.model.units import MIB, Bytes, Unknown
+
+Tree = dict[tuple[str, ...], str]
+
+_LOST_WORDS = re.compile(r"GPU is lost|fallen off the bus|GPU requires reset|corrupted infoROM|Unknown Error", re.I)
+_NO_HANDLE = re.compile(
+    r"Unable to determine the device handle for GPU\s*(?:(?P<index>\d{1,3}):\s+)?"
+    r"(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?)?:?\s*(?P<why>.*)"
+)
+_FAILURES = (
+    ("Driver/library version mismatch", "driver and library versions differ (a driver update without a reboot): "
+     "a software matter, not a hardware fault"),
+    ("couldn't communicate with the NVIDIA driver", "nvidia-smi cannot talk to the NVIDIA driver: not loaded?"),
+    ("Failed to initialize NVML", "nvidia-smi could not start NVML"),
+    ("Insufficient Permissions", "nvidia-smi says Insufficient Permissions"),
+)
+
+
+def read_gpus(answers: NodeAnswers) -> tuple[tuple[GpuFacts, ...] | Unknown, str | Unknown]:
+    """GPUs in index order without their processes, and the driver version."""
+    if answers.get("no_nvidia_smi"):
+        why = Unknown("no nvidia-smi on this machine")
+        return why, why
+    asked = [(name, section) for name in GPU_QUERIES if (section := answers.get(name)) is not None]
+    if not asked:
+        why = Unknown("the node did not answer on its GPUs")
+        return why, why
+    driver: str | Unknown = Unknown("no GPU answered")
+    gpus: dict[str, GpuFacts] = {}
+    for name, section in asked:
+        for line in section.lines:
+            cells = [cell.strip() for cell in line.split(", ")]
+            if len(cells) != len(GPU_QUERIES[name]) or not cells[0].isdigit():
+                continue
+            row = dict(zip(GPU_QUERIES[name], cells, strict=True))
+            gpu = _gpu(row)
+            gpus.setdefault(gpu.bus_id or str(gpu.index), gpu)
+            version = figure(row.get("driver_version", ""))
+            driver = printable(version, 40) if isinstance(version, str) else driver
+    text = "\n".join(section.text for _, section in asked)
+    lost = _lost_gpus(text, set(gpus))
+    if not gpus and not lost:
+        if any("No devices were found" in section.text for _, section in asked):
+            return (), driver
+        why = _failure(asked[-1][1])
+        return why, why
+    details = _details(answers)
+    complete = [_with_report(gpu, details) for gpu in gpus.values()]
+    used = {gpu.index for gpu in complete}
+    for gpu in lost:
+        if gpu.index < 0 or gpu.index in used:
+            gpu = replace(gpu, index=next(index for index in range(len(used) + 1) if index not in used))
+        used.add(gpu.index)
+        complete.append(gpu)
+    return tuple(sorted(complete, key=lambda gpu: gpu.index)), driver
+
+
+def figure(cell: str) -> str | Unknown:
+    """One value of nvidia-smi, or why there is none."""
+    text = cell.strip()
+    bare = text.strip("[]").strip().lower()
+    if bare in ("", "n/a", "not supported", "not available"):
+        return Unknown(f"nvidia-smi says {text or 'nothing'}: this GPU, mode or driver has no such figure")
+    if bare == "insufficient permissions":
+        return Unknown("nvidia-smi says Insufficient Permissions")
+    if "unknown error" in bare:
+        return Unknown("nvidia-smi says Unknown Error")
+    if "deprecated" in bare or "gpu is lost" in bare:
+        return Unknown(f"nvidia-smi says {printable(text, 60)}")
+    return text
+
+
+def mebibytes(cell: str) -> Bytes | Unknown:
+    """A number of MiB, with or without the unit, in bytes."""
+    value = figure(cell)
+    if isinstance(value, Unknown):
+        return value
+    match = re.fullmatch(r"(\d{1,9})(?: MiB)?", value)
+    return Bytes(int(match[1]) * MIB) if match else Unknown(f"not a size: {printable(value, 40)}")
+
+
+def whole(cell: str) -> int | Unknown:
+    """A counter."""
+    value = figure(cell)
+    if isinstance(value, Unknown):
+        return value
+    return int(value) if re.fullmatch(r"\d{1,18}", value) else Unknown(f"not a number: {printable(value, 40)}")
+
+
+def yes_or_no(cell: str) -> bool | Unknown:
+    """Newer branches print Yes and No, older ones 1 and 0."""
+    value = figure(cell)
+    if isinstance(value, Unknown):
+        return value
+    word = value.lower()
+    if word in ("yes", "1", "enabled", "true"):
+        return True
+    return False if word in ("no", "0", "disabled", "false") else Unknown(f"not yes or no: {printable(value, 40)}")
+
+
+def report_trees(text: str) -> dict[str, Tree]:
+    """The `nvidia-smi -q` report: bus id of a GPU → path of headings → value. Headings are told by indentation."""
+    trees: dict[str, Tree] = {}
+    tree: Tree | None = None
+    path: list[tuple[int, str]] = []
+    for line in text.split("\n"):
+        start = re.match(r"GPU (?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$", line)
+        if start:
+            tree, path = trees.setdefault(bus_id(start["bus"]), {}), []
+            continue
+        if tree is None or not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        if depth == 0:
+            tree = None
+            continue
+        key, colon, value = line.strip().partition(" : ")
+        path = [entry for entry in path if entry[0] < depth]
+        path.append((depth, key.strip()))
+        if colon:
+            tree[tuple(name for _, name in path)] = value.strip()
+    return trees
+
+
+def _gpu(row: dict[str, str]) -> GpuFacts:
+    lost = any("GPU is lost" in cell for cell in row.values())
+    action = figure(row["gpu_recovery_action"]) if "gpu_recovery_action" in row else Unknown(
+        "this driver does not name a recovery action (it came with driver 565)"
+    )
+    old = "this driver is too old to say"
+    return GpuFacts(
+        index=int(row["index"]),
+        uuid=printable(row["uuid"], 80),
+        bus_id=bus_id(row["pci.bus_id"]),
+        name=printable(row["name"], 80),
+        total_bytes=mebibytes(row["memory.total"]),
+        used_bytes=mebibytes(row["memory.used"]),
+        free_bytes=mebibytes(row["memory.free"]),
+        ecc_uncorrectable_volatile=_or_old(row, "ecc.errors.uncorrected.volatile.total", old),
+        ecc_uncorrectable_aggregate=_or_old(row, "ecc.errors.uncorrected.aggregate.total", old),
+        recovery_action=printable(action, 60) if isinstance(action, str) else action,
+        mig_enabled=yes_or_no(row["mig.mode.current"]) if "mig.mode.current" in row else Unknown(old),
+        lost=lost,
+    )
+
+
+def _or_old(row: dict[str, str], field: str, old: str) -> int | Unknown:
+    return whole(row[field]) if field in row else Unknown(old)
+
+
+def _details(answers: NodeAnswers) -> dict[str, Tree] | Unknown:
+    for name in ("report", "report_full"):
+        section = answers.get(name)
+        if section is not None and (trees := report_trees(section.text)):
+            return trees
+    section = answers.get("report_full") or answers.get("report")
+    return _failure(section) if section else Unknown("the node did not come to the ECC and row-remapping report")
+
+
+def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
+    if isinstance(details, Unknown):
+        missing = details
+        return replace(
+            gpu, sram_threshold_exceeded=missing, row_remap_pending=missing, row_remap_failed=missing,
+            unrepairable_memory=missing, repair_pending=missing,
+        )
+    tree = details.get(gpu.bus_id)
+    if tree is None:
+        return _with_report(gpu, Unknown("the ECC and row-remapping report does not have this GPU"))
+    pending = _yes(tree, "Pending", under="Remapped Rows")
+    retired = [_yes(tree, key) for key in ("Pending Page Blacklist", "Pending Retirement")]
+    action = gpu.recovery_action
+    if isinstance(action, Unknown) and (named := _find(tree, "GPU Recovery Action")) is not None:
+        action = figure(named)
+    if True in retired:
+        pending = True
+    elif isinstance(pending, Unknown) and False in retired:
+        pending = False
+    repairs = [_yes(tree, key) for key in ("Channel Repair Pending", "TPC Repair Pending")]
+    unknown_error = _find(tree, "Current", under="ECC Mode")
+    volatile = gpu.ecc_uncorrectable_volatile
+    if unknown_error is not None and "Unknown Error" in unknown_error and isinstance(volatile, Unknown):
+        volatile = Unknown("nvidia-smi says Unknown Error for the ECC mode")
+    return replace(
+        gpu,
+        ecc_uncorrectable_volatile=volatile,
+        sram_threshold_exceeded=_yes(tree, "SRAM Threshold Exceeded"),
+        row_remap_pending=pending,
+        row_remap_failed=_yes(tree, "Remapping Failure Occurred", under="Remapped Rows"),
+        recovery_action=action,
+        unrepairable_memory=_yes(tree, "Unrepairable Memory"),
+        repair_pending=True if True in repairs else repairs[0],
+    )
+
+
+def _yes(tree: Tree, key: str, under: str = "") -> bool | Unknown:
+    value = _find(tree, key, under)
+    if value is None and under and tree.get((under,)) is not None:
+        value = tree[(under,)]
+    return Unknown(f"nvidia-smi -q has no line {key!r}") if value is None else yes_or_no(value)
+
+
+def _find(tree: Tree, key: str, under: str = "") -> str | None:
+    return next(
+        (value for path, value in tree.items() if path[-1] == key and (not under or under in path[:-1])), None
+    )
+
+
+def _lost_gpus(text: str, present: set[str]) -> list[GpuFacts]:
+    """GPUs that nvidia-smi names only to say that it cannot reach them."""
+    lost: dict[str, GpuFacts] = {}
+    for match in _NO_HANDLE.finditer(text):
+        if not _LOST_WORDS.search(match["why"]):
+            continue
+        bus = bus_id(match["bus"] or "")
+        if bus in present and bus:
+            continue
+        why = Unknown(f"nvidia-smi says {printable(match['why'], 80)}")
+        index = int(match["index"]) if match["index"] else -1
+        lost.setdefault(
+            bus or str(index),
+            GpuFacts(
+                index=index, bus_id=bus, lost=True, total_bytes=why, used_bytes=why, free_bytes=why,
+                ecc_uncorrectable_volatile=why, ecc_uncorrectable_aggregate=why, sram_threshold_exceeded=why,
+                row_remap_pending=why, row_remap_failed=why, recovery_action=why, mig_enabled=why, processes=why,
+                unrepairable_memory=why, repair_pending=why,
+            ),
+        )
+    return list(lost.values())
+
+
+def _failure(section: Section) -> Unknown:
+    if section.timed_out:
+        return Unknown("nvidia-smi did not answer within the time that was given")
+    for words, reason in _FAILURES:
+        if words in section.text:
+            return Unknown(reason)
+    first = printable(section.lines[0], 120) if section.lines else "no output"
+    return Unknown(f"nvidia-smi failed with status {section.exit_code}: {first}")

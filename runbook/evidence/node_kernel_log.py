@@ -1,0 +1,208 @@
+"""The kernel log of a node: which GPU events it holds, when they were, and how far back it reaches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+from runbook.evidence.node_answers import NodeAnswers, printable
+from runbook.evidence.xid import XidLine, read_xid
+from runbook.model.node import XidEvent
+from runbook.model.units import Unknown
+
+_RECOVERY_ACTION_CHANGED = 154
+_EVENT_LIMIT = 400
+_SKEW_IGNORED_S = 2.0
+
+_ISO = re.compile(r"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]\d+)(?P<zone>[+-]\d\d:?\d\d|Z)\s")
+_CTIME = re.compile(r"\[(?P<stamp>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s")
+_UNIX = re.compile(r"(?P<stamp>\d{9,11}\.\d+)\s")
+_BOOT = re.compile(r"\[\s*(?P<stamp>\d+\.\d+)\]\s")
+_DROPPED = re.compile(r"dropped=\d+$")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClock:
+    """What turns the node's stamps into our epoch seconds. `ahead_s`: how far the node's clock is ahead of ours."""
+
+    now_s: float | None = None
+    uptime_s: float | None = None
+    offset_s: int = 0
+    ahead_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    """GPU events of all times, oldest first, and the oldest time that the log still reaches."""
+
+    events: tuple[XidEvent, ...] | Unknown
+    covers_since_s: float | None | Unknown
+
+
+def read_clock(answers: NodeAnswers, asked_at_s: float | None) -> NodeClock:
+    """The node's clock from its `node` section; a difference of up to 2 s to ours is the way there and back."""
+    now_s = _number(answers.value("node", "now"))
+    ahead_s = now_s - asked_at_s if now_s is not None and asked_at_s is not None else 0.0
+    return NodeClock(
+        now_s=now_s,
+        uptime_s=_number(answers.value("node", "uptime")),
+        offset_s=_offset_s(answers.value("node", "offset")),
+        ahead_s=ahead_s if abs(ahead_s) > _SKEW_IGNORED_S else 0.0,
+    )
+
+
+def line_time(line: str, clock: NodeClock) -> tuple[float | None, str]:
+    """Epoch seconds by our clock and the rest of a line of `dmesg` (iso, -T, plain) or `journalctl -o short-unix`.
+
+    `dmesg -T` has no zone: the node's present one is taken. None: the line has no stamp that can be read."""
+    for pattern in (_ISO, _CTIME, _UNIX, _BOOT):
+        match = pattern.match(line)
+        if match:
+            stamp_s = _stamp_s(pattern, match, clock)
+            return (None if stamp_s is None else stamp_s - clock.ahead_s), line[match.end():]
+    return None, line
+
+
+def read_kernel_log(
+    answers: NodeAnswers, clock: NodeClock, since_s: float | None, until_s: float | None
+) -> KernelLog:
+    """The log that reaches back furthest, with what only the other one has. An event without a readable time is
+    neither in nor out of the window."""
+    logs = [log for name in ("kernel_log", "journal") if (log := _read_one(answers, name, clock)) is not None]
+    readable = [log for log in logs if not isinstance(log.events, Unknown)]
+    if not readable:
+        refusals = [log.events for log in logs if isinstance(log.events, Unknown)]
+        why = refusals[0] if refusals else Unknown("the node did not answer on its kernel log")
+        return KernelLog(why, why)
+    best = min(readable, key=_reach)
+    events = list(_known(best.events))
+    have = {(event.code, event.bus_id) for event in events}
+    for other in readable:
+        events += [event for event in _known(other.events) if (event.code, event.bus_id) not in have]
+    events.sort(key=lambda event: (event.time_s is None, event.time_s or 0.0))
+    placed = tuple(replace(event, in_window=in_window(event.time_s, since_s, until_s)) for event in events)
+    return KernelLog(merged(placed)[-_EVENT_LIMIT:], best.covers_since_s)
+
+
+def merged(events: Iterable[XidEvent]) -> tuple[XidEvent, ...]:
+    """Repeated lines become one event with a count: the same code, GPU and window, and texts that differ in numbers
+    only (driver 595 repeats Xid 48 once a channel; page faults differ in the address). The first time stays.
+    Changes of the recovery action stay one by one: their order says how it ended."""
+    first: dict[tuple[object, ...], XidEvent] = {}
+    for position, event in enumerate(events):
+        found = read_xid(event.line)
+        key: tuple[object, ...] = (event.code, event.bus_id, event.in_window, _shape(found))
+        if event.code == _RECOVERY_ACTION_CHANGED:
+            key = (position,)
+        seen = first.get(key)
+        first[key] = event if seen is None else replace(seen, count=seen.count + event.count)
+    return tuple(first.values())
+
+
+def _shape(line: XidLine | None) -> str:
+    return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", f"{line.switch_severity} {line.text}") if line else ""
+
+
+def _read_one(answers: NodeAnswers, name: str, clock: NodeClock) -> KernelLog | None:
+    section = answers.get(name)
+    if section is None:
+        return None
+    if section.exit_code is None:
+        return _unknown("the kernel log did not come within the time that was given")
+    events: list[XidEvent] = []
+    oldest_s: float | None = None
+    dropped = False
+    for line in section.lines:
+        if _DROPPED.match(line):
+            dropped = True
+            continue
+        time_s, message = line_time(line, clock)
+        if time_s is not None and (oldest_s is None or time_s < oldest_s):
+            oldest_s = time_s
+        found = read_xid(message)
+        if found:
+            events.append(
+                XidEvent(
+                    code=found.code,
+                    time_s=time_s,
+                    bus_id=found.bus_id,
+                    line=printable(message),
+                    pid=found.pid,
+                    on_job_gpu=Unknown("which GPUs the job had is not known on the node"),
+                )
+            )
+    if oldest_s is None and not events:
+        return _unknown(_refusal(section.text, name))
+    covers: float | Unknown = Unknown("no line of the kernel log has a readable time")
+    if oldest_s is not None:
+        covers = oldest_s
+    if dropped:
+        times = [event.time_s for event in events if event.time_s is not None]
+        covers = min(times) if times else Unknown("the kernel log holds more GPU lines than were read")
+    return KernelLog(tuple(events), covers)
+
+
+def _refusal(text: str, name: str) -> str:
+    if "not permitted" in text or "Permission denied" in text:
+        return "the kernel log may not be read by this user (kernel.dmesg_restrict=1 needs root or CAP_SYSLOG)"
+    first = printable(text.strip().split("\n")[0], 120)
+    return f"no kernel log could be read ({name}: {first or 'no line'})"
+
+
+def _unknown(reason: str) -> KernelLog:
+    return KernelLog(Unknown(reason), Unknown(reason))
+
+
+def _known(events: tuple[XidEvent, ...] | Unknown) -> tuple[XidEvent, ...]:
+    return () if isinstance(events, Unknown) else events
+
+
+def _reach(log: KernelLog) -> float:
+    return log.covers_since_s if isinstance(log.covers_since_s, float) else float("inf")
+
+
+def in_window(time_s: float | None, since_s: float | None, until_s: float | None) -> bool | Unknown:
+    if time_s is None:
+        return Unknown("the line has no readable time")
+    return (since_s is None or time_s >= since_s) and (until_s is None or time_s <= until_s)
+
+
+def _stamp_s(pattern: re.Pattern[str], match: re.Match[str], clock: NodeClock) -> float | None:
+    stamp = match["stamp"]
+    try:
+        if pattern is _ISO:
+            zone = "+00:00" if match["zone"] == "Z" else match["zone"]
+            return datetime.fromisoformat(stamp.replace(",", ".") + zone).timestamp()
+        if pattern is _CTIME:
+            _, month, day, clock_time, year = stamp.split()
+            hour, minute, second = (int(part) for part in clock_time.split(":"))
+            zone_info = timezone(timedelta(seconds=clock.offset_s))
+            when = datetime(
+                int(year), _MONTHS.index(month) + 1, int(day), hour, minute, second, tzinfo=zone_info
+            )
+            return when.timestamp()
+        if pattern is _UNIX:
+            return float(stamp)
+    except ValueError:
+        return None
+    if clock.now_s is None or clock.uptime_s is None:
+        return None
+    return clock.now_s - clock.uptime_s + float(stamp)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e11 else None
+
+
+def _offset_s(text: str) -> int:
+    if not re.fullmatch(r"[+-]\d{4}", text):
+        return 0
+    seconds = int(text[1:3]) * 3600 + int(text[3:5]) * 60
+    return -seconds if text[0] == "-" else seconds
