@@ -1,0 +1,1 @@
+"""The real world behind the ports: each module implements one port, or a part of one."""

@@ -1,0 +1,16 @@
+"""The real clock."""
+
+from __future__ import annotations
+
+import time
+
+
+class SystemClock:
+    """Epoch seconds of this machine; `sleep` is a plain wait."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)

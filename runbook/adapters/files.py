@@ -1,0 +1,220 @@
+"""The Files port on this machine: files that a job names, touched with the rights of the job's owner and no others."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import inspect
+import io
+import json
+import os
+import queue
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import BinaryIO, TypeVar
+
+from runbook.adapters import files_owner, process
+from runbook.adapters.identity import Identity, Road, identity_of, refused, road_to, stage_interpreter
+from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.model.checkpoint import DirectoryEntry
+from runbook.model.units import UserName
+
+MOST_ENTRIES = 100_000
+_ANSWER_LIMIT_BYTES = 256 << 20
+_T = TypeVar("_T")
+
+
+class OwnerFiles:
+    """Opens, lists and replaces as the owner: directly when that is us, else through a child with their identity.
+
+    The kernel decides with the owner's rights, so a link or a path of a job leads nowhere that its owner may not go.
+    `timeout_s` bounds every call, as a path may lie on a file system that hangs; reading from an opened file is not
+    bounded. A folder of more than `most_entries` is listed level by level and cut there.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 20.0,
+        most_entries: int = MOST_ENTRIES,
+        identify: Callable[[UserName], Identity] = identity_of,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._most_entries = most_entries
+        self._identify = identify
+
+    def open(self, path: str, owner: UserName) -> BinaryIO:
+        identity = self._checked(path, owner)
+        if road_to(identity) is Road.SAME:
+            descriptor = self._here(lambda: files_owner.open_regular(path), path, owner)
+        else:
+            _, descriptor = self._there({"do": "open"}, path, identity)
+            if descriptor < 0:
+                raise Unavailable("the opened file did not arrive", where=path, next_step="try again")
+        return io.BufferedReader(io.FileIO(descriptor, "rb"))
+
+    def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
+        identity = self._checked(folder, owner)
+        depth = max(1, depth)
+        if road_to(identity) is Road.SAME:
+            found: list[tuple[str, bool, int, float]] = self._here(
+                lambda: files_owner.list_entries(folder, depth, self._most_entries), folder, owner
+            )
+        else:
+            request = {"do": "entries", "depth": depth, "limit": self._most_entries}
+            answer, _ = self._there(request, folder, identity)
+            found = answer.get("entries", [])  # type: ignore[assignment]
+        return tuple(sorted((DirectoryEntry(*item) for item in found), key=lambda entry: entry.path))
+
+    def read_small(self, path: str, owner: UserName, limit: int = 1 << 20) -> bytes:
+        with self.open(path, owner) as stream:
+            return self._here(lambda: stream.read(limit), path, owner)
+
+    def replace(self, path: str, owner: UserName, content: bytes, expected_sha256: str) -> str:
+        identity = self._checked(path, owner)
+        if road_to(identity) is Road.SAME:
+            return self._here(
+                lambda: files_owner.replace_file(path, content, expected_sha256), path, owner, expected_sha256
+            )
+        request = {"do": "replace", "size": len(content), "expected_sha256": expected_sha256}
+        answer, _ = self._there(request, path, identity, content)
+        return str(answer["backup"])
+
+    def _checked(self, path: str, owner: UserName) -> Identity:
+        if not path.startswith("/") or "\0" in path:
+            raise NotAllowed(
+                "a path named by a job must be absolute", where=repr(path), next_step="resolve it against WorkDir"
+            )
+        return self._identify(owner)
+
+    def _here(self, work: Callable[[], _T], path: str, owner: UserName, expected_sha256: str = "") -> _T:
+        """Run in a thread that may be left behind: a hung file system must not hang us."""
+        done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+
+        def attempt() -> None:
+            try:
+                done.put((work(), None))
+            except BaseException as error:
+                done.put((None, error))
+
+        threading.Thread(target=attempt, name="runbook-files", daemon=True).start()
+        try:
+            result, error = done.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise _hung(path, self._timeout_s) from None
+        if isinstance(error, OSError):
+            raise _translated(error.errno or 0, error.strerror or str(error), path, owner) from error
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def _there(
+        self, request: dict[str, object], path: str, identity: Identity, content: bytes = b""
+    ) -> tuple[dict[str, object], int]:
+        """Ask a child that runs as the owner. Returns its answer and the descriptor that came with it, or -1."""
+        ours, theirs = socket.socketpair()
+        line = json.dumps({**request, "path": os.fsencode(path).hex()}).encode("ascii") + b"\n"
+        with ours:
+            with theirs:
+                child = process.start_as(
+                    (stage_interpreter(), "-I", "-S", "-c", _source()), identity, theirs
+                )
+            descriptors: list[int] = []
+            try:
+                ours.settimeout(self._timeout_s)
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    ours.sendall(line + content)
+                answer = _receive(ours, descriptors)
+                if answer is None:
+                    raise _no_answer(child, identity)
+            except TimeoutError:
+                _close(descriptors)
+                raise _hung(path, self._timeout_s) from None
+            except BaseException:
+                _close(descriptors)
+                raise
+            finally:
+                process.stop(child, identity)
+                for stream in (child.stdout, child.stderr):
+                    if stream is not None:
+                        stream.close()
+        if "errno" in answer:
+            _close(descriptors)
+            number = answer["errno"]
+            raise _translated(number if isinstance(number, int) else 0, str(answer["words"]), path, identity.name)
+        return answer, descriptors[0] if descriptors else -1
+
+
+def sha256(content: bytes) -> str:
+    """The check value that `replace` wants."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@cache
+def _source() -> str:
+    return inspect.getsource(files_owner)
+
+
+def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, object] | None:
+    """The child's one line; None when it ended without one. Descriptors are appended as they come."""
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        data, came, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+        descriptors.extend(came)
+        if not data or len(received) > _ANSWER_LIMIT_BYTES:
+            return None
+        received += data
+    answer = json.loads(received)
+    return answer if isinstance(answer, dict) else None
+
+
+def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookError:
+    words = b""
+    with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
+        words = child.communicate(timeout=2.0)[1]
+    text = words.decode("utf-8", "replace").strip()[-300:]
+    if road_to(identity) is Road.SUDO and "Traceback" not in text and "standard input" not in text:
+        return refused(identity, text)
+    return Unavailable(
+        f"could not open files as user {identity.name}: {text or 'the helper process ended without an answer'}",
+        where=stage_interpreter(),
+        next_step="see whether that Python runs for this user, and whether sudo logs input (log_input must be off)",
+    )
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+    descriptors.clear()
+
+
+def _hung(path: str, timeout_s: float) -> Unavailable:
+    return Unavailable(
+        f"the file system did not answer within {timeout_s:g} s",
+        where=path,
+        next_step="see whether the file system is mounted and healthy, then try again",
+    )
+
+
+def _translated(number: int, words: str, path: str, owner: str) -> RunbookError:
+    """The kernel's answer as one of ours."""
+    where = f"{path} (as {owner})"
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        return NotFound(f"no such file or folder: {words}", where=where, next_step="see whether it was moved")
+    if words == files_owner.CHANGED:
+        return NotAllowed(
+            "the file has changed since it was read", where=where, next_step="look at it, then start over"
+        )
+    if words == files_owner.NOT_REGULAR or number in (errno.ENXIO, errno.EISDIR):
+        return NotAllowed(f"not a regular file: {words}", where=where, next_step="name the job's log or script")
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return Unavailable(
+            f"no room to write: {words}; the original is untouched", where=where, next_step="make room, then try again"
+        )
+    if number in (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EROFS, errno.EEXIST, errno.ETXTBSY, errno.EINVAL):
+        return NotAllowed(f"{owner} may not do this: {words}", where=where, next_step="check owner and mode")
+    return Unavailable(f"the file system failed: {words}", where=where, next_step="try again, or look at the disk")

@@ -1,0 +1,122 @@
+"""Acting as another local user: who that is, by which road we can become them, and what to allow when we cannot."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from runbook.errors import NotAllowed
+from runbook.model.units import UserName
+
+LOGIN_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user of this machine with everything that the kernel needs to run a process as them."""
+
+    name: UserName
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+    def login_environment(self) -> dict[str, str]:
+        """What a fresh login has at the least. Nothing of our own environment is in it."""
+        return {
+            "HOME": self.home,
+            "LANG": "C.UTF-8",
+            "LOGNAME": self.name,
+            "PATH": LOGIN_PATH,
+            "SHELL": self.shell or "/bin/sh",
+            "USER": self.name,
+        }
+
+
+class Road(StrEnum):
+    """How a process gets another user's rights."""
+
+    SAME = "same user"
+    ROOT = "setuid from root"
+    SUDO = "sudo -n"
+
+
+def identity_of(user: UserName) -> Identity:
+    """The local account of a job's owner. Raises `NotAllowed` when this machine does not know the user."""
+    try:
+        entry = pwd.getpwnam(user)
+    except (KeyError, ValueError) as error:
+        raise NotAllowed(
+            f"this machine has no user {user!r}",
+            where="the system's user database (getent passwd)",
+            next_step="run on a machine that knows the cluster's users",
+        ) from error
+    return _identity(entry)
+
+
+def current_identity() -> Identity:
+    """The user that this process runs as."""
+    uid = os.geteuid()
+    try:
+        return _identity(pwd.getpwuid(uid))
+    except KeyError:
+        # Containers run as numbers without an account: the process still has one identity.
+        home = os.environ.get("HOME", "/")
+        return Identity(UserName(str(uid)), uid, os.getegid(), tuple(os.getgroups()), home, "/bin/sh")
+
+
+def road_to(identity: Identity) -> Road:
+    """How to become `identity`; that sudo really lets us is only known once it has been tried."""
+    if identity.uid == os.geteuid():
+        return Road.SAME
+    return Road.ROOT if os.geteuid() == 0 else Road.SUDO
+
+
+def refused(identity: Identity, words: str) -> NotAllowed:
+    """The error when sudo does not let us act as `identity`, with the line that would."""
+    ours = current_identity().name
+    return NotAllowed(
+        f"may not act as user {identity.name}" + (f": {words}" if words else ""),
+        where=f"sudo -n -u {identity.name}, run by {ours}",
+        next_step=(
+            f"let an administrator add to /etc/sudoers.d/runbook: `{ours} ALL=({identity.name}) NOPASSWD: ALL`, "
+            f"or run as root or as {identity.name}"
+        ),
+    )
+
+
+def stage_interpreter() -> str:
+    """A Python that other users can run too: ours may lie in a private folder, the system's does not."""
+    for candidate in (getattr(sys, "_base_executable", "") or sys.executable, "/usr/bin/python3"):
+        if candidate and _reachable_by_all(Path(candidate)):
+            return candidate
+    return sys.executable
+
+
+def _reachable_by_all(path: Path) -> bool:
+    try:
+        real = path.resolve(strict=True)
+        return all(part.stat().st_mode & stat.S_IXOTH for part in (real, *real.parents))
+    except OSError:
+        return False
+
+
+def _identity(entry: pwd.struct_passwd) -> Identity:
+    try:
+        groups = tuple(sorted(set(os.getgrouplist(entry.pw_name, entry.pw_gid))))
+    except OSError:
+        groups = (entry.pw_gid,)
+    return Identity(
+        name=UserName(entry.pw_name),
+        uid=entry.pw_uid,
+        gid=entry.pw_gid,
+        groups=groups,
+        home=entry.pw_dir,
+        shell=entry.pw_shell,
+    )

@@ -1,0 +1,341 @@
+"""The one runner: every process that the product starts on this machine is started here.
+
+A command is a tuple of arguments, never a shell string, with a timeout and a cap on its output. A command of another
+user is started through a tiny Python stage that runs with that user's rights: it takes working directory and
+environment from its standard input (so that no secret shows in a process list), enters the directory with the user's
+own rights, and becomes the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+from runbook.adapters.identity import Identity, Road, refused, road_to, stage_interpreter
+from runbook.errors import NotFound, Unavailable
+
+OUTPUT_LIMIT_BYTES = 64 << 20
+_READY = b"runbook-stage ready\n"
+_STAGE_ERROR = b"runbook-stage error "
+_KILL_WAIT_S = 2.0
+
+# Reads "LENGTH\n" and that many bytes of JSON byte by byte where needed, so that what follows on standard input is
+# left for the command. Signals ignored by a parent service must not stay ignored in the command.
+_STAGE = r"""
+import json, os, signal, sys
+def go():
+    size = b""
+    while not size.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(125)
+        size += byte
+    want = int(size)
+    text = b""
+    while len(text) < want:
+        part = os.read(0, want - len(text))
+        if not part:
+            sys.exit(125)
+        text += part
+    head = json.loads(text.decode("ascii"))
+    env = dict((os.fsencode(k), os.fsencode(v)) for k, v in head["env"].items())
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.umask(head["umask"])
+    what = "enter"
+    try:
+        os.chdir(head["cwd"])
+        what = "run"
+        os.write(2, b"runbook-stage ready\n")
+        os.execvpe(sys.argv[1], sys.argv[1:], env)
+    except OSError as error:
+        line = "runbook-stage error %d %s\n" % (error.errno, what)
+        os.write(2, line.encode("ascii"))
+        sys.exit(126)
+go()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a command ended. `exit_code` is negative for a signal; `truncated` means that output was cut at the cap."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    duration_s: float
+
+    def text(self) -> str:
+        """Standard output; bytes that are not UTF-8 survive as surrogates."""
+        return self.stdout.decode("utf-8", "surrogateescape")
+
+    def error_text(self) -> str:
+        return self.stderr.decode("utf-8", "replace").strip()
+
+
+class Runner(Protocol):
+    """What adapters take, so that tests can record and replay."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        as_user: Identity | None = None,
+        output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+        umask: int = 0o022,
+    ) -> Completed: ...
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    as_user: Identity | None = None,
+    output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+    umask: int = 0o022,
+) -> Completed:
+    """Run a command to its end; a non-zero exit code is an answer, not an error.
+
+    `env` is the whole environment; None is ours, or the login environment of another user. `umask` counts for another
+    user's command only. `output_limit_bytes` caps standard output and standard error each; the rest is thrown away.
+    At the timeout the command and its process group are killed. Raises `Unavailable` (timeout, the machine cannot
+    start processes), `NotFound` (no such program or directory), `NotAllowed` (sudo refuses).
+    """
+    command = tuple(argv)
+    started = time.monotonic()
+    staged = as_user is not None and road_to(as_user) is not Road.SAME
+    if staged:
+        assert as_user is not None
+        head = json.dumps(
+            {
+                "cwd": cwd or "/",
+                "env": dict(env) if env is not None else as_user.login_environment(),
+                "umask": umask,
+            }
+        ).encode("ascii")
+        stdin = b"%d\n" % len(head) + head + stdin
+        process = start_as((stage_interpreter(), "-I", "-S", "-c", _STAGE, *command), as_user, subprocess.PIPE)
+    else:
+        process = _popen(command, subprocess.PIPE, env=env, cwd=cwd)
+    collected = _Collected(output_limit_bytes)
+    try:
+        in_time = _pump(process, stdin, started + timeout_s, collected)
+    except BaseException:
+        stop(process, as_user)
+        raise
+    finally:
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+    duration_s = time.monotonic() - started
+    if not in_time:
+        gone = stop(process, as_user)
+        raise Unavailable(
+            f"`{command[0]}` did not answer within {timeout_s:g} s"
+            + ("" if gone else " and cannot be killed (it waits in the kernel, as on a hung file system)"),
+            where=_shown(command, as_user),
+            next_step="try again; if it stays, look at the service or file system that the command talks to",
+        )
+    stderr = bytes(collected.stderr)
+    if staged:
+        assert as_user is not None
+        stderr = _stage_answer(stderr, command, cwd or "/", as_user)
+    return Completed(
+        argv=command,
+        exit_code=process.returncode,
+        stdout=bytes(collected.stdout),
+        stderr=stderr,
+        truncated=collected.truncated,
+        duration_s=duration_s,
+    )
+
+
+def start_as(
+    argv: Sequence[str], identity: Identity, stdin: int | IO[bytes] | socket.socket
+) -> subprocess.Popen[bytes]:
+    """Start a program of ours with another user's rights: a session of its own, in `/`, with a bare environment.
+
+    `stdin` may be a socket: both roads hand it on unchanged. Standard output and error are pipes. The caller must
+    end it with `stop`."""
+    environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "LANG": "C.UTF-8"}
+    match road_to(identity):
+        case Road.SAME:
+            return _popen(tuple(argv), stdin, env=environment, cwd="/")
+        case Road.ROOT:
+            return _popen(tuple(argv), stdin, env=environment, cwd="/", become=identity)
+        case Road.SUDO:
+            return _popen(("sudo", "-n", "-u", identity.name, "--", *argv), stdin, env=environment, cwd="/")
+
+
+def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> bool:
+    """Kill a process and its group, and reap it. False when it does not go away in 2 s."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if identity is not None and road_to(identity) is Road.SUDO and process.poll() is None:
+        # sudo runs as root, out of our reach; the owner may kill the command, and sudo ends with it.
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                ("sudo", "-n", "-u", identity.name, "--", "kill", "-KILL", "--", f"-{process.pid}"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_KILL_WAIT_S,
+                check=False,
+            )
+    try:
+        process.wait(_KILL_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+class _Collected:
+    """Output so far, each stream cut at the limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.truncated = False
+        self._limit_bytes = limit_bytes
+
+    def add(self, buffer: bytearray, data: bytes) -> None:
+        room = self._limit_bytes - len(buffer)
+        if len(data) > room:
+            self.truncated = True
+        buffer += data[: max(room, 0)]
+
+
+def _popen(
+    argv: tuple[str, ...],
+    stdin: int | IO[bytes] | socket.socket,
+    *,
+    env: Mapping[str, str] | None,
+    cwd: str | None,
+    become: Identity | None = None,
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=stdin.fileno() if isinstance(stdin, socket.socket) else stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            user=become.uid if become else None,
+            group=become.gid if become else None,
+            extra_groups=become.groups if become else None,
+        )
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise _not_started(argv, cwd or "", str(error.filename or ""), error) from error
+    except OSError as error:
+        raise Unavailable(
+            f"cannot start `{argv[0]}`: {error.strerror}",
+            where="this machine",
+            next_step="look at the machine's memory and process limits, then try again",
+        ) from error
+    except ValueError as error:
+        raise NotFound(f"cannot start `{argv[0]}`: {error}", where="an argument or a variable") from error
+
+
+def _not_started(argv: tuple[str, ...], cwd: str, culprit: str, error: OSError) -> NotFound:
+    if cwd and culprit == cwd:
+        return NotFound(
+            f"cannot enter the working directory: {error.strerror}", where=cwd, next_step="see whether it was moved"
+        )
+    return NotFound(
+        f"cannot run `{argv[0]}`: {error.strerror}",
+        where="this machine",
+        next_step="install it, or name its folder in the inventory",
+    )
+
+
+def _stage_answer(stderr: bytes, argv: tuple[str, ...], cwd: str, identity: Identity) -> bytes:
+    """Strip the stage's own words from standard error; turn its failures into errors."""
+    before, ready, after = stderr.partition(_READY)
+    line, _, _ = (after if ready else stderr).partition(b"\n")
+    words = line[len(_STAGE_ERROR) :].split() if line.startswith(_STAGE_ERROR) else []
+    if len(words) == 2 and words[0].isdigit():
+        error = OSError(int(words[0]), os.strerror(int(words[0])))
+        raise _not_started(argv, cwd, cwd if words[1] == b"enter" else "", error)
+    if not ready:
+        words_text = stderr.decode("utf-8", "replace").strip().replace("\n", "; ")[-300:]
+        if road_to(identity) is Road.SUDO:
+            raise refused(identity, words_text)
+        raise Unavailable(
+            f"cannot act as user {identity.name}: {words_text or 'the helper process said nothing'}",
+            where=stage_interpreter(),
+            next_step="see whether that Python runs for this user",
+        )
+    return before + after
+
+
+def _pump(
+    process: subprocess.Popen[bytes], stdin: bytes, deadline: float, collected: _Collected
+) -> bool:
+    """Feed and drain the pipes until the command ended; False at the deadline.
+
+    A grandchild that keeps a pipe open after the command's end is not waited for."""
+    assert process.stdin and process.stdout and process.stderr
+    pending = memoryview(stdin)
+    with selectors.DefaultSelector() as selector:
+        for stream in (process.stdin, process.stdout, process.stderr):
+            os.set_blocking(stream.fileno(), False)
+        if pending:
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        else:
+            process.stdin.close()
+        selector.register(process.stdout, selectors.EVENT_READ, collected.stdout)
+        selector.register(process.stderr, selectors.EVENT_READ, collected.stderr)
+        while selector.get_map():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            events = selector.select(min(remaining, 0.1))
+            if not events and process.poll() is not None:
+                break
+            for key, _ in events:
+                if key.fileobj is process.stdin:
+                    try:
+                        pending = pending[os.write(key.fd, pending[: 1 << 16]) :]
+                    except BrokenPipeError:
+                        pending = pending[:0]
+                    if not pending:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                    continue
+                data = os.read(key.fd, 1 << 16)
+                if data:
+                    collected.add(key.data, data)
+                else:
+                    selector.unregister(key.fileobj)
+    try:
+        process.wait(max(deadline - time.monotonic(), 0.01))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _shown(argv: tuple[str, ...], identity: Identity | None) -> str:
+    text = " ".join(argv)
+    who = f" as {identity.name}" if identity else ""
+    return (text if len(text) <= 200 else text[:197] + "...") + who

@@ -1,0 +1,52 @@
+"""Slurm host lists: "gpu-[21-23,30]" to names and back, by ClusterShell's NodeSet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from runbook.model.units import NodeName
+
+_MOST_NODES = 100_000
+_NONE = frozenset({"", "(null)", "None", "None assigned", "N/A", "Unknown"})
+
+
+def expand_hosts(text: str) -> tuple[NodeName, ...]:
+    """Names in the order of the list (numeric within a bracket, as Slurm lays out ranks). () for "none assigned".
+
+    ClusterShell gives `@group`, wildcards and `!^&` a meaning that Slurm does not: a list with them has no names."""
+    stripped = text.strip()
+    if stripped in _NONE or any(mark in stripped for mark in "@*?!&^%$ \n\t"):
+        return ()
+    names: dict[NodeName, None] = {}
+    try:
+        for part in _split(stripped):
+            nodes = NodeSet(part)
+            if len(nodes) + len(names) > _MOST_NODES:
+                return ()
+            names.update(dict.fromkeys(NodeName(str(name)) for name in nodes))
+    except NodeSetException:
+        return ()
+    return tuple(names)
+
+
+def fold_hosts(names: Iterable[NodeName]) -> str:
+    """The short form for `--exclude` and the like."""
+    folded = NodeSet()
+    for name in names:
+        folded.update(str(name))
+    return str(folded)
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside brackets, so that the list's own order stays."""
+    parts, depth, current = [], 0, ""
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += letter
+    return [part for part in (*parts, current) if part]

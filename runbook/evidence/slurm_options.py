@@ -1,0 +1,248 @@
+"""sbatch's options: the table of which take a value, and the reading of submit lines and `#SBATCH` headers.
+
+Slurm stores a submit line as its arguments joined by single spaces, without quoting (`slurm_option_get_argv_str` in
+`src/common/slurm_opt.c`): `sbatch --comment "a b" x.sh` is kept as `sbatch --comment a b x.sh`. So it must not be read
+with shell rules. Free text that the job record has anyway (name, comment, …) is recognised whole; where the boundary
+between options and script stays unclear, the line is refused instead of guessed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from runbook.errors import BadInput
+
+
+class Takes(Enum):
+    NOTHING = auto()
+    VALUE = auto()
+    MAYBE = auto()
+    """A value only behind `=` (long) or without a space (short)."""
+
+
+def _table(kind: Takes, names: str) -> dict[str, Takes]:
+    return dict.fromkeys(names.split(), kind)
+
+
+#: Source: sbatch(1) of Slurm 22.05 to 25.11, and the sbatch options of the pyxis plug-in (container-*).
+LONG_OPTIONS: dict[str, Takes] = {
+    **_table(
+        Takes.VALUE,
+        """account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container
+        container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
+        distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node
+        gpus-per-socket gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type
+        mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks
+        ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition
+        power prefer priority profile qos reservation segment signal sockets-per-node switches thread-spec
+        threads-per-core time time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap
+        container-image container-mounts container-workdir container-name container-save container-env""",
+    ),
+    **_table(
+        Takes.NOTHING,
+        """contiguous consolidate-segments help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet
+        reboot requeue share spread-job stepmgr test-only usage use-min-nodes verbose version wait
+        container-mount-home no-container-mount-home container-remap-root no-container-remap-root
+        container-entrypoint no-container-entrypoint container-writable container-readonly""",
+    ),
+    **_table(Takes.MAYBE, "exclusive get-user-env immediate nice no-kill propagate"),
+}
+
+SHORT_OPTIONS: dict[str, str] = {
+    "a": "array", "A": "account", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task", "C": "constraint",
+    "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile", "G": "gpus", "h": "help", "H": "hold",
+    "i": "input", "I": "immediate", "J": "job-name", "k": "no-kill", "L": "licenses", "m": "distribution",
+    "M": "clusters", "n": "ntasks", "N": "nodes", "o": "output", "O": "overcommit", "p": "partition", "q": "qos",
+    "Q": "quiet", "s": "oversubscribe", "S": "core-spec", "t": "time", "u": "usage", "v": "verbose",
+    "V": "version", "w": "nodelist", "W": "wait", "x": "exclude",
+}  # fmt: skip
+
+_SAME = {"workdir": "chdir", "share": "oversubscribe"}
+
+
+@dataclass(frozen=True, slots=True)
+class SbatchOption:
+    """One option by its long name without dashes. `value` is None where it has none."""
+
+    name: str
+    value: str | None = None
+
+    def argument(self) -> str:
+        return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitLine:
+    """A submit line taken apart."""
+
+    options: tuple[SbatchOption, ...] = ()
+    script: str = ""
+    """Empty for `--wrap` and for a script from standard input."""
+    arguments: tuple[str, ...] = ()
+
+    def value(self, name: str) -> str | None:
+        """The last value given to an option, as sbatch takes it."""
+        return last_value(self.options, name)
+
+    def has(self, name: str) -> bool:
+        return any(option.name == name for option in self.options)
+
+
+def last_value(options: Iterable[SbatchOption], name: str) -> str | None:
+    found = None
+    for option in options:
+        if option.name == name:
+            found = option.value
+    return found
+
+
+def parse_arguments(arguments: Sequence[str], *, script: str = "") -> SubmitLine:
+    """Arguments of sbatch, as a shell would hand them over. `script`, where known, settles unknown site options.
+
+    Raises `BadInput` where an option that is not in the table stands before something that may be its value."""
+    options: list[SbatchOption] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if not word.startswith("-") or word == "-":
+            rest.insert(0, word)
+            break
+        if word.startswith("--"):
+            options.append(_long(word, rest, script))
+        else:
+            options.extend(_short(word, rest))
+    return SubmitLine(tuple(options), rest[0] if rest else "", tuple(rest[1:]))
+
+
+def parse_submit_line(
+    line: str, *, known: Mapping[str, str] | None = None, script: str = "", wrapped: str = ""
+) -> SubmitLine:
+    """A submit line as Slurm stored it. `known` holds free-text values from the record by option name ("job-name",
+    "comment"); `script` the script's path as the controller knows it; `wrapped` the text of `--wrap`.
+
+    Raises `BadInput` for several components (a heterogeneous job) or where the line cannot be told apart."""
+    program, _, text = line.strip().partition(" ")
+    if program.rpartition("/")[2] != "sbatch":
+        raise BadInput(
+            f"the job was not submitted by sbatch but by {program.rpartition('/')[2] or 'an unknown program'!r}",
+            where="SubmitLine",
+            next_step="submit it by hand with the patched script",
+        )
+    values = {name: value for name, value in {**(known or {}), "wrap": wrapped}.items() if " " in value}
+    tokens = _tokens(text, values)
+    if ":" in tokens:
+        raise BadInput(
+            "the job is heterogeneous: its submit line has several components",
+            where="SubmitLine",
+            next_step="submit it by hand with the patched script",
+        )
+    parsed = parse_arguments(tokens, script=script)
+    if parsed.has("wrap"):
+        if parsed.script:
+            raise BadInput(
+                "the submit line's --wrap text cannot be told from its options",
+                where="SubmitLine",
+                next_step="submit it by hand with the patched script",
+            )
+        return parsed
+    if script and parsed.script and _last_part(parsed.script) != _last_part(script):
+        raise BadInput(
+            f"the submit line's script seems to be {parsed.script!r}, but the job ran {script!r}: "
+            "an option value with spaces was stored without quotes",
+            where="SubmitLine",
+            next_step="submit it by hand with the patched script",
+        )
+    return parsed
+
+
+def header_options(script: str) -> tuple[SbatchOption, ...]:
+    """The options of a script's `#SBATCH` lines: those before its first command, with shell quoting."""
+    options: list[SbatchOption] = []
+    for line in script.splitlines():
+        stripped = line.strip()
+        if line.startswith("#SBATCH"):
+            try:
+                words = shlex.split(line[len("#SBATCH") :], comments=True)
+            except ValueError as error:
+                raise BadInput(f"a #SBATCH line cannot be read: {error}", where=line[:120]) from error
+            options.extend(parse_arguments(words).options)
+        elif stripped and not stripped.startswith("#"):
+            break
+    return tuple(options)
+
+
+def _long(token: str, rest: list[str], script: str) -> SbatchOption:
+    name, equals, value = token[2:].partition("=")
+    full = _full_name(name)
+    takes = LONG_OPTIONS.get(full)
+    full = _SAME.get(full, full)
+    if equals:
+        return SbatchOption(full, value)
+    if takes is Takes.VALUE:
+        if not rest:
+            raise BadInput(f"sbatch's option --{full} has no value", where=token)
+        return SbatchOption(full, rest.pop(0))
+    if takes is None and rest and not rest[0].startswith("-") and rest[0] != script:
+        raise BadInput(
+            f"--{full} is not an sbatch option of this table, and {rest[0]!r} may be its value or the script",
+            where="SubmitLine",
+            next_step="write it as --option=value when submitting, or submit by hand with the patched script",
+        )
+    return SbatchOption(full)
+
+
+def _full_name(name: str) -> str:
+    """getopt takes an unambiguous beginning of a long option for the option."""
+    if name in LONG_OPTIONS:
+        return name
+    candidates = [known for known in LONG_OPTIONS if known.startswith(name)] if len(name) > 2 else []
+    return candidates[0] if len(candidates) == 1 else name
+
+
+def _short(token: str, rest: list[str]) -> list[SbatchOption]:
+    options: list[SbatchOption] = []
+    letters = token[1:]
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        name = SHORT_OPTIONS.get(letter)
+        if name is None:
+            raise BadInput(f"-{letter} is not an option of sbatch", where=token)
+        takes = LONG_OPTIONS[name]
+        if takes is Takes.VALUE:
+            if not letters and not rest:
+                raise BadInput(f"sbatch's option -{letter} has no value", where=token)
+            options.append(SbatchOption(name, letters or rest.pop(0)))
+            break
+        if takes is Takes.MAYBE and letters:
+            options.append(SbatchOption(name, letters))
+            break
+        options.append(SbatchOption(name))
+    return options
+
+
+def _tokens(text: str, values: Mapping[str, str]) -> list[str]:
+    """Split at single spaces, except inside the known value of an option that stands right there."""
+    tokens: list[str] = []
+    while text:
+        for name, value in values.items():
+            letter = next((short for short, long in SHORT_OPTIONS.items() if long == name), "")
+            starts = [f"--{name}={value}", f"--{name} {value}"]
+            starts += [f"-{letter}{value}", f"-{letter} {value}"] if letter else []
+            whole = next((start for start in starts if (text + " ").startswith(start + " ")), None)
+            if whole is not None:
+                tokens.append(f"--{name}={value}")
+                text = text[len(whole) + 1 :]
+                break
+        else:
+            token, _, text = text.partition(" ")
+            tokens.append(token)
+    return tokens
+
+
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
