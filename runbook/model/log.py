@@ -138,5 +138,7 @@ class LogStory:
     """PyTorch version where the log or the wording tells it: "2.6.0" or a range "2.4-2.13"."""
     world_size: int | None = None
     rank_nodes: dict[int, NodeName] = field(default_factory=dict)
+    rank_pids: dict[int, int] = field(default_factory=dict)
+    """Process ids that the log itself gives for ranks: a process of a message that is one of these is the job's own."""
     sources: tuple[LogSource, ...] = ()
     notes: tuple[str, ...] = ()

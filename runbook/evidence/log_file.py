@@ -1,0 +1,251 @@
+"""Reading one log file: each line that holds a literal is framed, matched and kept with its surroundings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from runbook.evidence.framing import FileFrame, Frame, frame, frame_of_file, read_time
+from runbook.evidence.log_phases import phase_of
+from runbook.evidence.log_scan import Search, View, positions_of_lines
+from runbook.evidence.log_seen import SPEAKERS_KEPT, Kept, Row, Seen, Tables, traceback_before
+from runbook.evidence.log_text import decode, excerpt
+from runbook.evidence.progress import ProgressReader
+from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature, Signatures
+from runbook.model.log import Phase
+from runbook.model.units import NodeName
+
+_TAIL_BYTES = 64 << 10
+_HEAD_LINES = 60
+_HANDLED = re.compile(
+    r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
+    r"|reduc(?:ing|ed) (?:the )?(?:micro-?)?batch)\b", re.IGNORECASE,
+)
+_PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
+UNKNOWN_EXCEPTION = "PY-EXC"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Warning)\b|[A-Za-z_][\w.]{0,80}: ")
+
+
+@dataclass(slots=True)
+class Reading:
+    """Everything that is collected over all files of a job."""
+
+    signatures: Signatures
+    events: Search
+    steps: Search
+    year: int | None
+    nodes: tuple[NodeName, ...]
+    kept: dict[tuple[str, int, tuple[object, ...]], Kept] = field(default_factory=dict)
+    tables: Tables = field(default_factory=Tables)
+    progress: ProgressReader = field(default_factory=ProgressReader)
+    cut_lines: int = 0
+    last_attempt: int = 0
+
+    def candidates(self, line: bytes) -> list[Signature]:
+        """Signatures one of whose literals is in the line, in the documents' order."""
+        found = {literal.decode() for literal in self.events.within(line)}
+        return [one for one in self.signatures.events if not found.isdisjoint(one.literals)]
+
+
+class FileHandler:
+    """Handler of one file; see `log_scan.Handler`."""
+
+    def __init__(self, reading: Reading, index: int, named: FileFrame) -> None:
+        self._reading = reading
+        self._index = index
+        self._file = named
+        self._attempt = named.attempt or 0
+        self._sampled_to = 0
+        self.read_to = 0
+
+    def first(self, view: View) -> None:
+        """Learn from the first lines how the file is labelled, and the first steps."""
+        lines = [decode(line[:400]) for line in view.buffer[:min(view.end, 16 << 10)].splitlines()[:_HEAD_LINES]]
+        learned = frame_of_file("", lines, self._reading.nodes)
+        self._file = replace(self._file, labelled=learned.labelled, nodes=learned.nodes)
+        self._sample(view, 0, min(view.end, _TAIL_BYTES), last=400)
+
+    def line(self, view: View, start: int, stop: int) -> None:
+        raw = bytes(view.buffer[start:stop])
+        reading = self._reading
+        here = frame(decode(raw), self._file)
+        reading.tables.note_frame(here)
+        candidates = reading.candidates(raw)
+        match = self._match(view, here, stop, candidates)
+        if match is None:
+            return
+        meaning = match.signature.means
+        if meaning == FRAMING:
+            self._framing(view, match, here, start, stop)
+        else:
+            self._keep(view, match, here, start, stop)
+
+    def stretch(self, view: View, start: int, stop: int) -> None:
+        """Sample the steps: the stretch's end; all of it where the end holds none."""
+        self.read_to = view.base + stop
+        if stop - start <= 2 * _TAIL_BYTES:
+            self._sample(view, start, stop, last=2000)
+        elif not self._sample(view, stop - _TAIL_BYTES, stop, last=1200):
+            self._sample(view, start, stop - _TAIL_BYTES, last=400)
+
+    def finish(self) -> None:
+        self._reading.last_attempt = max(self._reading.last_attempt, self._attempt)
+
+    def _match(self, view: View, here: Frame, stop: int, candidates: Sequence[Signature]) -> Match | None:
+        several = [one for one in candidates if one.lines > 1]
+        match = self._reading.signatures.first_match(here.text, [one for one in candidates if one.lines == 1])
+        if match is not None and not match.signature.fallback and match.signature.id[-1] != "T":
+            return match
+        if several:
+            own = [line.text for line in self._frames(view.after(stop)) if line.speaker == here.speaker]
+            for signature in several:
+                longer = signature.match("\n".join([here.text, *own[: signature.lines - 1]]))
+                if longer is not None:
+                    return longer
+        if match is not None and here.task is not None:
+            # srun --label cuts a long line in two: the rest stands on the next line of the same task.
+            rest = next((line.text for line in self._frames(view.after(stop)) if line.speaker == here.speaker), "")
+            whole = self._reading.signatures.first_match(here.text + rest, candidates)
+            if whole is not None and not whole.signature.fallback and whole.signature.id[-1] != "T":
+                self._reading.cut_lines += 1
+                return whole
+        return match
+
+    def _frames(self, lines: Sequence[str]) -> list[Frame]:
+        return [frame(line, self._file) for line in lines]
+
+    def _keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
+        key = (match.signature.id, self._index, (here.speaker, here.pid))
+        kept = self._reading.kept.get(key)
+        if kept is None:
+            if len(self._reading.kept) >= SPEAKERS_KEPT:
+                return
+            kept = self._reading.kept[key] = Kept()
+        kept.count += 1
+        serious = match.signature.means not in (CONSEQUENCE, HARMLESS)
+        if not kept.room() and not serious:
+            return
+        kept.add(self._seen(view, match, here, start, stop, serious))
+
+    def _seen(self, view: View, match: Match, here: Frame, start: int, stop: int, serious: bool) -> Seen:
+        line = decode(view.buffer[start:stop])
+        time_s = read_time(line, self._reading.year)
+        if not serious:
+            return Seen(
+                match, here, self._index, self._attempt, view.base + start, view.line_number(start), time_s,
+                excerpt((), line), time_s is not None,
+            )
+        lines_before = view.before(start)
+        before = self._frames(lines_before)
+        stack, raised = traceback_before(before, here.speaker)
+        after = [one.text for one in self._frames(view.after(stop, limit_lines=12)) if one.speaker == here.speaker]
+        exact = time_s is not None
+        if time_s is None:
+            own = (text for one, text in zip(reversed(before), reversed(lines_before)) if one.speaker == here.speaker)
+            stamps = (read_time(text, self._reading.year) for text in own)
+            time_s = next((stamp for stamp in stamps if stamp is not None), None)
+        nearby = " ".join([here.text, *after[:4]])
+        handled = _HANDLED.search(nearby)
+        self._sample(view, max(0, start - 2 * _TAIL_BYTES), start, last=200)
+        return Seen(
+            match, here, self._index, self._attempt, view.base + start, view.line_number(start), time_s,
+            excerpt(stack, here.text, after[:2]), exact, phase_of(stack) if stack else Phase.UNKNOWN, raised,
+            handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
+        )
+
+    def _framing(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
+        reading, tables = self._reading, self._reading.tables
+        identity = match.signature.id
+        if identity == "PY-TRACEBACK":
+            self._traceback(view, match, here, start, stop)
+        elif identity in ("FR-RESTART", "FR-REQUEUE"):
+            self._attempt += 1
+        elif identity == "FR-TE-ROW":
+            tables.rows.append(self._row(match))
+        elif not reading.progress.checkpoint(
+            match, file=self._index, attempt=self._attempt, offset=view.base + start
+        ):
+            rank, node, pid = match.integer("rank"), match.text("node"), match.integer("pid")
+            if rank is not None and node:
+                tables.nodes_of_ranks[rank] = NodeName(node.partition(".")[0])
+            if rank is not None and pid is not None:
+                tables.pids_of_ranks[rank] = pid
+            tables.world_size = match.integer("world_size") or tables.world_size
+            tables.version = match.text("version") or tables.version
+            speaker = rank if rank is not None else self._rank(here)
+            reading.progress.memory(match, speaker, match.integer("step"))
+
+    def _row(self, match: Match) -> Row:
+        rank, pid = match.integer("rank") or 0, match.integer("pid") or 0
+        node = NodeName((match.text("node") or "").partition(".")[0])
+        time_s = read_time(match.text("time") or "", self._reading.year)
+        self._reading.tables.nodes_of_ranks.setdefault(rank, node)
+        self._reading.tables.pids_of_ranks.setdefault(rank, pid)
+        code = match.integer("exit_code") or 0
+        return Row(rank, match.integer("local_rank") or 0, node, pid, code, time_s, self._index)
+
+    def _traceback(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
+        """A failure that no signature knows: the traceback's last line, if nothing in it is known."""
+        own = [one for one in self._frames(view.after(stop, 32 << 10, 400)) if one.speaker == here.speaker]
+        ended = next(
+            (index for index, one in enumerate(own) if one.text[:1] not in (" ", "\t", "") and one.text.strip()), None
+        )
+        if ended is None:
+            return
+        last = own[ended]
+        if not _EXCEPTION.match(last.text) or last.text.startswith("Traceback"):
+            return
+        text = last.text.encode()
+        known = self._match(view, last, stop, self._reading.candidates(text))
+        if known is not None and known.signature.means != FRAMING:
+            return
+        if known is None and self._known_below(own[ended + 1: ended + 8]):
+            return
+        signature = replace_signature(match.signature)
+        key = (signature.id, self._index, (here.speaker, here.pid))
+        kept = self._reading.kept.setdefault(key, Kept())
+        kept.count += 1
+        stack = [here.text, *(one.text for one in own[:ended])]
+        found = Match(signature, {"detail": last.text[:200]}, 0.0)
+        kept.add(Seen(
+            found, here, self._index, self._attempt, view.base + start, view.line_number(start),
+            read_time(decode(view.buffer[start:stop]), self._reading.year), excerpt(stack, last.text),
+            phase=phase_of(stack), raised=True,
+        ))
+
+    def _known_below(self, frames: Sequence[Frame]) -> bool:
+        """Whether the lines after an exception's first line (its message goes on there) match a signature."""
+        for one in frames:
+            candidates = [known for known in self._reading.candidates(one.text.encode()) if known.means != FRAMING]
+            if candidates and self._reading.signatures.first_match(one.text, candidates):
+                return True
+        return False
+
+    def _rank(self, here: Frame) -> int | None:
+        return here.rank if here.rank is not None else here.task
+
+    def _sample(self, view: View, start: int, stop: int, last: int) -> int:
+        """Read the steps of a stretch; how many lines were steps."""
+        found = 0
+        for first, end in positions_of_lines(view, self._reading.steps, start, stop, last):
+            line = decode(view.buffer[first:end])
+            here = frame(line, self._file)
+            raw = bytes(view.buffer[first:end])
+            literals = {literal.decode() for literal in self._reading.steps.within(raw)}
+            candidates = [one for one in self._reading.signatures.progress if not literals.isdisjoint(one.literals)]
+            match = self._reading.signatures.first_match(here.text, candidates)
+            if match is None:
+                continue
+            found += 1
+            self._reading.tables.note_frame(here)
+            self._reading.progress.step(
+                match, file=self._index, attempt=self._attempt, offset=view.base + first, rank=self._rank(here),
+                time_s=read_time(line, self._reading.year),
+            )
+        return found
+
+
+def replace_signature(framing: Signature) -> Signature:
+    """The signature of an exception that none of the documents knows."""
+    return replace(framing, id=UNKNOWN_EXCEPTION, means="not_oom", weak=True)

@@ -1,0 +1,109 @@
+"""Which rank a line is about, and on which node that rank ran: by the log's own words first, else by inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from runbook.evidence.log_seen import Row, Seen, Tables
+from runbook.model.job import JobRecord
+from runbook.model.units import NodeName
+
+_TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Ranks, nodes and processes of a job as far as they are known."""
+
+    nodes: Mapping[int, NodeName]
+    inferred: frozenset[int]
+    """Ranks whose node follows from a block distribution and not from the log."""
+    world_size: int | None
+    tasks_are_ranks: bool
+    ranks_of_pids: Mapping[int, int]
+    rows: tuple[Row, ...]
+
+    def rank(self, seen: Seen) -> int | None:
+        """The rank that a line is about."""
+        written = seen.match.integer("rank")
+        if written is not None:
+            return written
+        if seen.frame.rank is not None:
+            return seen.frame.rank
+        pid = seen.match.integer("pid") or seen.frame.pid
+        if pid is not None and pid in self.ranks_of_pids:
+            return self.ranks_of_pids[pid]
+        if self.tasks_are_ranks and seen.frame.task is not None:
+            return seen.frame.task
+        return None
+
+    def row(self, rank: int | None) -> Row | None:
+        return next((row for row in self.rows if row.rank == rank), None)
+
+    def first_row(self) -> Row | None:
+        """The worker that torchrun's tables name first, if one alone failed by itself rather than in the teardown."""
+        own = [row for row in self.rows if row.exit_code not in _TEARDOWN_CODES]
+        return own[0] if len({row.rank for row in own}) == 1 else None
+
+
+def places(tables: Tables, seen: Iterable[Seen], job: JobRecord | None) -> Places:
+    """Bring together prefixes, start-up lines, torchrun's tables and srun's messages."""
+    tasks_are_ranks = _tasks_are_ranks(tables, job)
+    nodes = dict(tables.nodes_of_ranks)
+    nodes_of_tasks = dict(tables.nodes_of_tasks)
+    for one in seen:
+        hosts, tasks = one.match.text("hosts"), one.match.numbers("tasks")
+        if hosts and "[" not in hosts and "," not in hosts:
+            for task in tasks:
+                nodes_of_tasks.setdefault(task, NodeName(hosts.partition(".")[0]))
+    if tasks_are_ranks:
+        for task, node in nodes_of_tasks.items():
+            nodes.setdefault(task, node)
+    for rank, task in tables.tasks_of_ranks.items():
+        if task in nodes_of_tasks:
+            nodes.setdefault(rank, nodes_of_tasks[task])
+    world = _world_size(tables, job, tasks_are_ranks)
+    nodes, inferred = _filled(nodes, world, job)
+    return Places(
+        nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in tables.pids_of_ranks.items()},
+        tuple(tables.rows),
+    )
+
+
+def _tasks_are_ranks(tables: Tables, job: JobRecord | None) -> bool:
+    """One task a rank, or one task a node with torchrun inside? Seen pairs decide, else the job's own numbers."""
+    if tables.tasks_of_ranks:
+        return all(rank == task for rank, task in tables.tasks_of_ranks.items())
+    if job is None or job.num_tasks is None or job.num_nodes is None:
+        return True
+    return job.num_tasks > job.num_nodes or (job.gpus_per_node or 1) <= 1
+
+
+def _world_size(tables: Tables, job: JobRecord | None, tasks_are_ranks: bool) -> int | None:
+    if tables.world_size is not None:
+        return tables.world_size
+    if job is None:
+        return None
+    if tasks_are_ranks and job.num_tasks is not None and job.num_tasks > (job.num_nodes or 1):
+        return job.num_tasks
+    if job.num_nodes is not None and job.gpus_per_node:
+        return job.num_nodes * job.gpus_per_node
+    return job.num_tasks
+
+
+def _filled(
+    nodes: dict[int, NodeName], world: int | None, job: JobRecord | None
+) -> tuple[dict[int, NodeName], frozenset[int]]:
+    """A block distribution over the job's nodes for the ranks that the log does not place.
+
+    Left out where the ranks that the log does place contradict it."""
+    if job is None or not job.nodes or not world or world % len(job.nodes):
+        return nodes, frozenset()
+    each = world // len(job.nodes)
+    block = {rank: job.nodes[rank // each] for rank in range(world)}
+    short = {NodeName(str(name).partition(".")[0]) for name in block.values()}
+    if any(rank in block and node in short and block[rank].partition(".")[0] != node for rank, node in nodes.items()):
+        return nodes, frozenset()
+    inferred = frozenset(block) - frozenset(nodes)
+    return {**block, **nodes}, inferred

@@ -1,0 +1,114 @@
+"""What was seen while reading: matches with their speaker, place and surroundings, before anything is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from runbook.evidence.framing import Frame
+from runbook.evidence.signatures import Match
+from runbook.model.log import Phase
+from runbook.model.units import NodeName
+
+FIRST_KEPT = 4
+LAST_KEPT = 4
+SPEAKERS_KEPT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One match in its place."""
+
+    match: Match
+    frame: Frame
+    file: int
+    attempt: int
+    offset: int
+    line: int
+    time_s: float | None
+    excerpt: str
+    time_exact: bool = False
+    """The stamp stands in the line itself; else it is that of an earlier line of the same process."""
+    phase: Phase = Phase.UNKNOWN
+    raised: bool = False
+    """The line ends a traceback, so it is an exception and not a remark about one."""
+    remark: str = ""
+    """Words near it that say it was handled."""
+    pinning: bool = False
+    """The traceback shows pinned host memory."""
+
+    @property
+    def means(self) -> str:
+        if self.pinning and self.match.signature.id == "CU-01":
+            return "host_oom"
+        return self.match.signature.means
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of torchrun's table of failures."""
+
+    rank: int
+    local_rank: int
+    node: NodeName
+    pid: int
+    exit_code: int
+    time_s: float | None
+    file: int
+
+
+@dataclass(slots=True)
+class Kept:
+    """The first and the last few matches of one signature by one speaker: spam is counted, not kept."""
+
+    first: list[Seen] = field(default_factory=list)
+    last: list[Seen] = field(default_factory=list)
+    count: int = 0
+
+    def room(self) -> bool:
+        return len(self.first) < FIRST_KEPT
+
+    def add(self, seen: Seen) -> None:
+        if self.room():
+            self.first.append(seen)
+        else:
+            self.last = [*self.last[-(LAST_KEPT - 1):], seen]
+
+
+@dataclass(slots=True)
+class Tables:
+    """Who is where, as the logs tell it."""
+
+    nodes_of_ranks: dict[int, NodeName] = field(default_factory=dict)
+    nodes_of_tasks: dict[int, NodeName] = field(default_factory=dict)
+    tasks_of_ranks: dict[int, int] = field(default_factory=dict)
+    pids_of_ranks: dict[int, int] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    world_size: int | None = None
+    version: str | None = None
+    ranks_seen: set[int] = field(default_factory=set)
+
+    def note_frame(self, frame: Frame) -> None:
+        """Learn from a prefix: which task holds which rank, which node holds which rank."""
+        if frame.rank is None:
+            return
+        self.ranks_seen.add(frame.rank)
+        if frame.task is not None:
+            self.tasks_of_ranks.setdefault(frame.rank, frame.task)
+        if frame.node is not None:
+            self.nodes_of_ranks.setdefault(frame.rank, frame.node)
+
+
+def traceback_before(lines: Sequence[Frame], speaker: tuple[object, ...]) -> tuple[list[str], bool]:
+    """Lines of the same speaker back to the traceback's beginning, and whether a traceback directly precedes.
+
+    The lines between its head and the exception are indented, or join chained exceptions."""
+    own = [line.text for line in lines if line.speaker == speaker]
+    collected: list[str] = []
+    for text in reversed(own[-160:]):
+        collected.append(text)
+        if text.startswith("Traceback (most recent call last)"):
+            return list(reversed(collected)), True
+        if text[:1] not in (" ", "\t", "") and not text.startswith(("During handling", "The above exception")):
+            break
+    return [], False

@@ -1,0 +1,152 @@
+"""From what was seen to what happened: the first failure, its company, its consequences, and what was no failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runbook.evidence import log_first
+from runbook.evidence.log_collateral import collateral
+from runbook.evidence.log_file import Reading
+from runbook.evidence.log_places import Places, places
+from runbook.evidence.log_seen import Seen
+from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
+from runbook.model.job import JobRecord
+from runbook.model.log import Finding, LogSource, LogStory
+from runbook.model.units import NodeName
+
+CANDIDATES_KEPT = 64
+HARMLESS_KEPT = 64
+
+_FRAMEWORKS = {
+    "PR-MEG-01": "megatron", "PR-TT": "torchtitan", "PR-DS-01": "deepspeed", "PR-DS-02": "deepspeed",
+    "PR-VERL-01": "verl",
+}
+
+
+def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) -> LogStory:
+    """The story of one job's logs."""
+    seen = sorted(
+        (one for kept in reading.kept.values() for one in (*kept.first, *kept.last)),
+        key=lambda one: (one.file, one.offset),
+    )
+    where = places(reading.tables, seen, job)
+    choice = log_first.choose(seen, where, reading, job, [source.path for source in sources])
+    notes = list(choice.notes)
+    root = _finding(choice.root, where, reading, sources) if choice.root else None
+    if root is not None and root.rank is None:
+        root, note = _name_rank(root, choice.root, where, seen)
+        notes += [note] if note else []
+    if root is not None and root.node is not None and root.rank in where.inferred:
+        notes.append(
+            f"The node of rank {root.rank} ({root.node}) is inferred from a block distribution of "
+            f"{where.world_size} ranks over the job's nodes; no line of the log says it."
+        )
+    notes += _notes(reading, root, where)
+    others = [_finding(one, where, reading, sources) for one in choice.candidates[:CANDIDATES_KEPT]]
+    quiet = [one for one in seen if one.means == HARMLESS] + list(choice.handled)
+    taken = {finding.rank for finding in others if finding.means not in (CONSEQUENCE, HARMLESS)}
+    version = reading.tables.version or (root.framework_version if root else None)
+    return LogStory(
+        root_cause=root,
+        candidates=tuple(others),
+        collateral=collateral(seen, where, root, taken),
+        harmless=tuple(
+            _finding(one, where, reading, sources)
+            for one in sorted(quiet, key=lambda one: (one.file, one.offset))[:HARMLESS_KEPT]
+        ),
+        progress=reading.progress.result(None),
+        framework=_framework(reading, root),
+        framework_version=version,
+        world_size=where.world_size,
+        rank_nodes=dict(sorted(where.nodes.items())),
+        rank_pids=dict(sorted(reading.tables.pids_of_ranks.items())),
+        sources=tuple(sources),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _finding(seen: Seen, where: Places, reading: Reading, sources: Sequence[LogSource]) -> Finding:
+    rank = where.rank(seen)
+    row = where.row(rank)
+    before = reading.progress.step_before(seen.file, seen.offset)
+    if before is None:
+        before = reading.progress.last_step(seen.attempt)
+    device = seen.match.integer("device")
+    return Finding(
+        signature=seen.match.signature.id,
+        means=log_first.meaning(seen),
+        file=sources[seen.file].path,
+        offset=seen.offset,
+        line=seen.line,
+        excerpt=seen.excerpt,
+        rank=rank,
+        local_rank=seen.frame.local_rank if seen.frame.local_rank is not None else row.local_rank if row else None,
+        node=_node(seen, rank, where),
+        pid=reading.tables.pids_of_ranks.get(rank) if rank is not None else seen.frame.pid,
+        device=device if device is not None else seen.frame.device,
+        time_s=seen.time_s if seen.time_s is not None else row.time_s if row else None,
+        step=before + 1 if before is not None else None,
+        phase=seen.phase,
+        fields=seen.match.memory_fields(),
+        framework_version=reading.tables.version or seen.match.signature.versions or None,
+    )
+
+
+def _node(seen: Seen, rank: int | None, where: Places) -> NodeName | None:
+    if seen.frame.node is not None:
+        return seen.frame.node
+    if rank is not None and rank in where.nodes:
+        return where.nodes[rank]
+    hosts = seen.match.text("hosts") or seen.match.text("node")
+    return NodeName(hosts.partition(".")[0]) if hosts and "[" not in hosts else None
+
+
+def _name_rank(root: Finding, seen: Seen | None, where: Places, every: Sequence[Seen]) -> tuple[Finding, str]:
+    """A rank for a failure whose own line names none: torchrun's table, else the task that srun saw exit first."""
+    row = where.first_row()
+    if row is not None:
+        named = replace(
+            root, rank=row.rank, local_rank=row.local_rank, node=root.node or row.node, pid=row.pid,
+            time_s=root.time_s if root.time_s is not None else row.time_s,
+        )
+        return named, f"The failing line names no rank; rank {row.rank} is from torchrun's table of failures."
+    if where.tasks_are_ranks:
+        for one in every:
+            tasks = one.match.numbers("tasks")
+            if len(tasks) == 1 and one.match.signature.id in ("SL-TASK-01", "SL-TASK-02", "SL-TASK-03"):
+                rank = tasks[0]
+                return (
+                    replace(root, rank=rank, node=root.node or where.nodes.get(rank)),
+                    f"The failing line names no rank; task {rank} is the first that srun reports as ended.",
+                )
+    if where.world_size == 1:
+        return replace(root, rank=0, node=root.node or where.nodes.get(0)), ""
+    return root, "No line says which rank failed."
+
+
+def _notes(reading: Reading, root: Finding | None, where: Places) -> list[str]:
+    notes = []
+    if reading.cut_lines:
+        notes.append("A message was cut by the launcher's label and put together again.")
+    if root is not None:
+        for process in root.fields.other_processes:
+            rank = where.ranks_of_pids.get(process.pid)
+            if rank is not None:
+                notes.append(f"Process {process.pid} of the message is rank {rank} of this job.")
+        if root.time_s is not None:
+            notes.append("Stamps without a time zone were read as UTC.")
+    spam = {
+        identity: sum(kept.count for (name, _, _), kept in reading.kept.items() if name == identity)
+        for identity in {name for name, _, _ in reading.kept}
+    }
+    often = sorted((identity, count) for identity, count in spam.items() if count > 1000)
+    notes += [f"{identity} stands {count} times in the logs." for identity, count in often]
+    return notes
+
+
+def _framework(reading: Reading, root: Finding | None) -> str | None:
+    named = _FRAMEWORKS.get(reading.progress.kind or "")
+    if named is not None:
+        return named
+    return "pytorch" if root is not None and root.signature.startswith("PT-") else None

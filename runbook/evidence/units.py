@@ -1,0 +1,126 @@
+"""How the figures and names in a log line are written, and how each becomes bytes, seconds or a number.
+
+A signature's pattern names a field and its unit in one word: `<tried_bytes:size>`. The unit brings both the regular
+expression and the reading. None of the expressions repeats a repetition, so a hostile line costs linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runbook.model.log import ProcessUse
+from runbook.model.units import Bytes
+
+_SIZE = r"\d{1,15}(?:\.\d{1,6})? (?:bytes|[KMGT]iB)"
+_NUMBER = r"-?\d{1,18}(?:\.\d{1,9})?(?:[eE][-+]?\d{1,3})?"
+_SCALE = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+SENTINEL_BYTES = 1 << 64
+"""NVML's "not available", which PyTorch prints as 17179869184.00 GiB: never a size."""
+
+ABSURD_BYTES = 1 << 50
+"""A petabyte: no accelerator has it, so the request's size was garbage (R-13)."""
+
+Value = int | float | str | tuple[ProcessUse, ...] | tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value and, for sizes, the largest error that the print format puts on it, in bytes."""
+
+    value: Value
+    rounding_bytes: float = 0.0
+
+
+def read_size(text: str) -> Reading:
+    """PyTorch's size format: whole bytes up to 1024, else two decimals of a power of 1024 (0.005 units of error)."""
+    number, unit = text.split(" ")
+    scale = _SCALE[unit]
+    value = round(float(number) * scale)
+    if value >= SENTINEL_BYTES:
+        return Reading(None)
+    decimals = len(number.partition(".")[2])
+    return Reading(value, 0.0 if unit == "bytes" else scale * 0.5 * 10.0 ** -decimals)
+
+
+def _scaled(scale: int) -> Callable[[str], Reading]:
+    def read(text: str) -> Reading:
+        decimals = len(text.partition(".")[2])
+        return Reading(round(float(text) * scale), scale * 0.5 * 10.0 ** -decimals if scale > 1 else 0.0)
+
+    return read
+
+
+def _seconds(scale: float) -> Callable[[str], Reading]:
+    return lambda text: Reading(float(text) * scale)
+
+
+def _integer(text: str) -> Reading:
+    return Reading(int(text.replace(",", "").replace("_", "")))
+
+
+def _text(text: str) -> Reading:
+    return Reading(text.strip())
+
+
+def _control_character(text: str) -> Reading:
+    """PyTorch 2.3 printed the device index as a raw character: nothing (a NUL that ended the text) for GPU 0."""
+    return Reading(ord(text) if text else 0)
+
+
+_PROCESS = re.compile(rf"(?:Process (\d{{1,10}})|this process) has ({_SIZE}) memory in use")
+
+
+def read_processes(text: str) -> tuple[tuple[ProcessUse, ...], Reading | None]:
+    """The process clauses of a message: the other processes, and what "this process" uses if it is named."""
+    others: list[ProcessUse] = []
+    own: Reading | None = None
+    for match in _PROCESS.finditer(text):
+        size = read_size(match[2])
+        if match[1] is None:
+            own = size
+        else:
+            value = size.value
+            others.append(ProcessUse(int(match[1]), Bytes(value) if isinstance(value, int) else None))
+    return tuple(others), own
+
+
+def read_number_list(text: str) -> tuple[int, ...]:
+    """Slurm's task lists: "0-3,7". A range of more than 65,536 tasks is cut there."""
+    numbers: list[int] = []
+    for part in text.strip("[]").split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            stop = int(last) if last.isdigit() else int(first)
+            numbers.extend(range(int(first), min(stop, int(first) + 65_535) + 1))
+    return tuple(numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One way to write a value: the expression that finds it and the function that reads it."""
+
+    expression: str
+    read: Callable[[str], Reading]
+
+
+UNITS: dict[str, Unit] = {
+    "size": Unit(_SIZE, read_size),
+    "bytes": Unit(r"\d{1,19}", _scaled(1)),
+    "kib": Unit(_NUMBER, _scaled(1 << 10)),
+    "mib": Unit(_NUMBER, _scaled(1 << 20)),
+    "gib": Unit(_NUMBER, _scaled(1 << 30)),
+    "int": Unit(r"-?\d{1,12}", _integer),
+    "count": Unit(r"\d[\d,_]{0,17}", _integer),
+    "seconds": Unit(_NUMBER, _seconds(1.0)),
+    "milliseconds": Unit(_NUMBER, _seconds(0.001)),
+    "number": Unit(_NUMBER, lambda text: Reading(float(text))),
+    "word": Unit(r"[^\s|,;()'\"]{1,250}", _text),
+    "host": Unit(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,250}", _text),
+    "tasks": Unit(r"[0-9,-]{1,2000}", lambda text: Reading(read_number_list(text))),
+    "text": Unit(r"[^\n]{0,400}?", _text),
+    "control": Unit(r"[\x00-\x1f]?", _control_character),
+    "processes": Unit(r"[^\n]{0,9000}?", lambda text: Reading(read_processes(text)[0])),
+}
