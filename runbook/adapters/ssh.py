@@ -33,13 +33,13 @@ class SshSettings:
 
     user: str = ""
     port: int | None = None
-    key_files: tuple[str, ...] = ()
+    key_file: str = ""
     jump_host: str = ""
     """"[user@]host[:port]", as for `ssh -J`; its host key is checked like any other."""
-    known_hosts: tuple[str, ...] = ()
-    """Files; empty: ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts."""
-    ssh_config: str = ""
-    """File; empty: ~/.ssh/config where there is one."""
+    known_hosts_file: str = ""
+    """Empty: those that ssh_config names, else ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts."""
+    config_file: str = ""
+    """Empty: ~/.ssh/config where there is one."""
     use_agent: bool = True
     sudo: bool = False
     """Ask nodes as root through `sudo -n`, where the kernel log and other people's processes need it."""
@@ -210,9 +210,9 @@ def _prepared(node: NodeName, settings: SshSettings) -> Connection:
     # Without a handler of its own, Python prints the library's tracebacks to the terminal.
     logging.getLogger("paramiko").addHandler(logging.NullHandler())
     ssh_config = SSHConfig()
-    path = Path(settings.ssh_config or "~/.ssh/config").expanduser()
+    path = Path(settings.config_file or "~/.ssh/config").expanduser()
     try:
-        if settings.ssh_config or path.is_file():
+        if settings.config_file or path.is_file():
             ssh_config = SSHConfig.from_path(str(path))
     except Exception as error:
         raise SshFailure(Reach.ERROR, f"the ssh configuration {path} cannot be read: {error}") from error
@@ -223,10 +223,10 @@ def _prepared(node: NodeName, settings: SshSettings) -> Connection:
         "auth_timeout": timeout_s,
         "channel_timeout": timeout_s,
         "allow_agent": settings.use_agent,
-        "look_for_keys": not settings.key_files,
+        "look_for_keys": not settings.key_file,
     }
-    if settings.key_files:
-        options["key_filename"] = [str(Path(key).expanduser()) for key in settings.key_files]
+    if settings.key_file:
+        options["key_filename"] = [str(Path(settings.key_file).expanduser())]
     # `lazy`: fabric would otherwise read its own configuration files, which may be Python programs.
     config = Config(lazy=True, ssh_config=ssh_config, overrides={"connect_kwargs": options})
     gateway = Connection(settings.jump_host, config=config.clone()) if settings.jump_host else None
@@ -259,9 +259,9 @@ def _be_strict(client: SSHClient, files: tuple[Path, ...]) -> None:
 
 
 def _known_hosts(settings: SshSettings, ssh_config: Any, host: str) -> tuple[Path, ...]:
-    """The files named in the settings must be there; those of ssh's own defaults may be missing."""
-    if settings.known_hosts:
-        return tuple(Path(path).expanduser() for path in settings.known_hosts)
+    """A file named in the settings must be there; those of ssh's own defaults may be missing."""
+    if settings.known_hosts_file:
+        return (Path(settings.known_hosts_file).expanduser(),)
     found = ssh_config.lookup(host)
     named = " ".join(
         found.get(key, default)

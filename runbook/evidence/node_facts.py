@@ -13,6 +13,11 @@ from runbook.evidence.node_simulated import read_simulated
 from runbook.model.node import GpuFacts, NodeFacts, Reach
 from runbook.model.units import NodeName, Unknown
 
+_PARTIAL_VIEWS = {
+    "slurm": "the check ran inside a Slurm job's cgroup, which may hide GPUs from it (pam_slurm_adopt)",
+    "container": "the check ran inside a container, which may hide GPUs from it",
+}
+
 
 def unreachable(node: NodeName, reach: Reach, detail: str, checked_at_s: float | None = None) -> NodeFacts:
     """Facts of a node that did not answer: every figure unknown, for the same reason."""
@@ -56,6 +61,7 @@ def read_node(
         checked_at_s=asked_at_s,
         commands=shown_commands(),
         simulated=simulated,
+        partial_view="" if simulated else _PARTIAL_VIEWS.get(answers.value("node", "inside"), ""),
     )
     if answers.get("simulated_state"):
         simulated_gpus, log = read_simulated(answers, clock, since_s, until_s)

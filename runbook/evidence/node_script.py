@@ -89,6 +89,8 @@ printf 'user=%s\\nas=%s\\nsimulated=%s\\n' "$(id -un)" "$AS" "${{SIMULATED_GPU_D
 for d in /sys/fs/cgroup/slurm* /sys/fs/cgroup/*/slurm* /sys/fs/cgroup/*/*slurmstepd.scope; do
   [ -e "$d" ] && printf 'slurm_cgroup=%s\\n' "$d" && break
 done
+grep -q slurm /proc/self/cgroup 2>/dev/null && echo inside=slurm
+for f in /.dockerenv /run/.containerenv; do [ -e $f ] && echo inside=container; done
 end node 0
 nvrm() {{
   awk -v m={MATCHED_LINES} 'NR == 1 {{ print substr($0, 1, 1000); next }}

@@ -1,15 +1,23 @@
-"""Lines of the NVIDIA driver in the kernel log: Xid (GPU), SXid (NVSwitch) and a lost GPU, of all branches.
+"""Xid: lines of the NVIDIA driver in the kernel log (GPU, NVSwitch, a lost GPU), and the catalogue of their codes.
 
-Formats: driver sources 515 to 595 (`NVRM: Xid (PCI:dddd:bb:dd): N, pid=P, name=NAME, text`). Before 570 an unknown
-process is `pid='<unknown>', name=<unknown>`, from 570 both are left out; MIG instances stand inside the
+Line formats: driver sources 515 to 595 (`NVRM: Xid (PCI:dddd:bb:dd): N, pid=P, name=NAME, text`). Before 570 an
+unknown process is `pid='<unknown>', name=<unknown>`, from 570 both are left out; MIG instances stand inside the
 parentheses; very old drivers write no `PCI:`. A name is the process's own word and may hold anything: nothing is
 decided on it.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from runbook.documents import Document, DocumentsInvalid, Problem, load_document
+from runbook.model.xid import XidCatalogue, XidClass, XidMeaning
 
 FALLEN_OFF_THE_BUS = 79
 
@@ -66,6 +74,46 @@ def bus_id(text: str) -> str:
     if not match:
         return text.strip().lower()
     return f"{int(match['domain'], 16):04x}:{match['bus']}:{match['device']}".lower()
+
+
+class XidEntry(Document):
+    """One row of the catalogue: codes that mean the same."""
+
+    codes: tuple[Annotated[int, Field(ge=1, le=9999)], ...] = Field(min_length=1)
+    xid_class: XidClass = Field(alias="class")
+    title: str = Field(min_length=1)
+    action: str = Field(min_length=1)
+    hardware: str = Field(min_length=1)
+    """Whether the code alone counts as evidence of faulty hardware: no, weak, yes, or under which condition."""
+    note: str = ""
+
+
+class XidDocument(Document):
+    """`playbooks/oom/xid.yaml`."""
+
+    version: Literal[1]
+    id: str
+    title: str
+    why: str
+    source: str = Field(min_length=1)
+    date: datetime.date
+    """When the vendor's catalogue was read."""
+    codes: tuple[XidEntry, ...] = Field(min_length=1)
+
+
+def load_xids(path: Path) -> XidCatalogue:
+    """The catalogue. Raises `DocumentsInvalid`, also for a code that stands in it twice."""
+    document = load_document(path, XidDocument)
+    meanings: dict[int, XidMeaning] = {}
+    problems: list[Problem] = []
+    for number, entry in enumerate(document.codes):
+        for code in entry.codes:
+            if code in meanings:
+                problems.append(Problem(str(path), 0, f"codes.{number}", f"code {code} stands here a second time"))
+            meanings[code] = XidMeaning(entry.xid_class, entry.title, entry.action, entry.note)
+    if problems:
+        raise DocumentsInvalid(problems)
+    return XidCatalogue(meanings, document.source, document.date.isoformat())
 
 
 def _xid(match: re.Match[str]) -> XidLine:

@@ -89,6 +89,8 @@ class NodeFacts:
     commands: tuple[str, ...] = ()
     """What was run there, for the report."""
     simulated: bool = False
+    partial_view: str = ""
+    """Why this session may not have seen all GPUs: it ran inside a job's cgroup or a container."""
 
 
 class NodeVerdict(StrEnum):

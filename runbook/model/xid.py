@@ -1,0 +1,47 @@
+"""What the driver's Xid codes mean for a node, as the catalogue document says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class XidClass(StrEnum):
+    """What follows from one code alone. The words are explained at the top of `playbooks/oom/xid.yaml`."""
+
+    APPLICATION = "application"
+    INFORMATIONAL = "informational"
+    WATCH = "watch"
+    PENDING_RESET = "pending_reset"
+    RESTART_ELSEWHERE = "restart_elsewhere"
+    RESET = "reset"
+    DRAIN = "drain"
+    LINK = "link"
+    RECOVERY_ACTION = "recovery_action"
+    QUALIFIER = "qualifier"
+    UNDETERMINED = "undetermined"
+
+
+@dataclass(frozen=True, slots=True)
+class XidMeaning:
+    """One entry of the catalogue."""
+
+    xid_class: XidClass
+    title: str
+    action: str = ""
+    """The vendor's action, in the vendor's words."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class XidCatalogue:
+    """All known codes with source and date."""
+
+    meanings: Mapping[int, XidMeaning] = field(default_factory=dict)
+    source: str = ""
+    date: str = ""
+
+    def meaning(self, code: int) -> XidMeaning:
+        """An unknown code is undetermined, never harmless and never a reason to drain."""
+        return self.meanings.get(code) or XidMeaning(XidClass.UNDETERMINED, "not in the catalogue")
