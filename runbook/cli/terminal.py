@@ -94,7 +94,7 @@ class View:
         if isinstance(event, Entered):
             self._enter(event)
         elif isinstance(event, Left):
-            self._leave(event.visit)
+            self.left(event.visit)
         elif isinstance(event, Line):
             self._tell(event.text)
 
@@ -107,7 +107,8 @@ class View:
             self._status = self._console.status(Text(f"{event.title} …"), spinner="dots")
             self._status.start()
 
-    def _leave(self, visit: BoxVisit) -> None:
+    def left(self, visit: BoxVisit) -> None:
+        """A box that was left, with its outcome."""
         self._stop()
         took_s = (visit.ended_s or visit.started_s) - visit.started_s
         attention = visit.outcome in _ATTENTION or visit.box in _ATTENTION

@@ -79,6 +79,8 @@ class JobRecord:
     """Patterns (%x, %j, …) already expanded."""
     stderr_path: str = ""
     """Empty when it is the same file as stdout."""
+    more_log_paths: tuple[str, ...] = ()
+    """Further logs of the same job: per-node and per-rank files."""
     command: str = ""
     """Path of the script as submitted; the file may have changed or gone since."""
     submit_line: str = ""
@@ -96,7 +98,7 @@ class JobRecord:
 
     @property
     def log_paths(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(path for path in (self.stdout_path, self.stderr_path) if path))
+        return tuple(dict.fromkeys(path for path in (self.stdout_path, self.stderr_path, *self.more_log_paths) if path))
 
 
 @dataclass(frozen=True, slots=True)

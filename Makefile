@@ -1,0 +1,43 @@
+# Two commands set everything up by themselves: `make demo` and `make test`.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check bench accuracy cluster cluster-down clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	@echo "setting up $(VENV) (once, about a minute)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 …"; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgres]'
+	@touch $(STAMP)
+
+setup: $(STAMP) ## The virtual environment with everything in it
+
+demo: $(STAMP) ## The whole loop on this machine: no root, no Slurm, simulated GPUs
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/demo/demo
+
+test: $(STAMP) ## All tests; on Debian as root also those on the sandbox cluster and in a browser
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/run
+
+check: $(STAMP) ## ruff, mypy strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: $(STAMP) ## Measurements: start-up, epilog, from failure to relaunch
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/bench.py
+
+cluster: $(STAMP) ## Start the sandbox Slurm cluster (Debian, root)
+	@deploy/sandbox/sandbox up
+
+cluster-down: ## Stop it, without residue
+	@deploy/sandbox/sandbox down
+
+clean: ## Remove what make made
+	@rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,162 @@
+"""`runbook doctor`: can the tool do its work here? Each check says what it found and what to do."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import click
+
+from runbook.cli.main import inventory_option
+from runbook.cli.wiring import Application
+from runbook.errors import RunbookError
+from runbook.model.node import Reach
+from runbook.model.units import NodeName, Unknown
+
+
+class Mark(StrEnum):
+    GOOD = "ok"
+    WARNING = "warning"
+    BAD = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    mark: Mark
+    what: str
+    next_step: str = ""
+
+
+@click.command()
+@click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
+@inventory_option
+def doctor(node: str | None, inventory: str | None) -> int:
+    """Check the inventory, the scheduler and its rights, SSH to a node, the state folder and the playbooks."""
+    from runbook.cli.wiring import application
+    from runbook.config import find_inventory
+    from runbook.report.clean import clean
+
+    click.echo(f"inventory: {find_inventory(inventory)}")
+    app = application(inventory)
+    worst = Mark.GOOD
+    for title, check in (
+        ("state folder", _state),
+        ("playbooks", _playbooks),
+        ("scheduler", _scheduler),
+        ("acting as owners", _identity),
+        ("nodes", lambda a: _nodes(a, node)),
+        ("daemon", _daemon),
+    ):
+        for found in _guarded(check, app):
+            click.echo(f"{found.mark.value:>8}  {title}: {clean(found.what)}")
+            if found.next_step:
+                click.echo(f"{'':>8}  → {clean(found.next_step)}")
+            if found.mark is Mark.BAD or (found.mark is Mark.WARNING and worst is Mark.GOOD):
+                worst = found.mark
+    return 0 if worst is not Mark.BAD else 6
+
+
+def _guarded(check: Callable[[Application], Iterator[Found]], app: Application) -> Iterator[Found]:
+    try:
+        yield from check(app)
+    except RunbookError as error:
+        where = f" ({error.where})" if error.where else ""
+        yield Found(Mark.BAD, error.what + where, error.next_step)
+
+
+def _state(app: Application) -> Iterator[Found]:
+    folder = app.state
+    free = os.statvfs(folder)
+    free_gib = free.f_bavail * free.f_frsize / (1 << 30)
+    text = f"{folder}, {free_gib:.1f} GiB free"
+    if free_gib < 1:
+        yield Found(Mark.WARNING, text, "kept logs need room: up to 64 MiB each")
+    else:
+        yield Found(Mark.GOOD, text)
+    waiting = [row for row in app.store.list() if row.state == "interrupted"]
+    if waiting:
+        names = ", ".join(row.id for row in waiting[:5])
+        yield Found(Mark.WARNING, f"{len(waiting)} interrupted incidents: {names}", "runbook resume INCIDENT")
+
+
+def _playbooks(app: Application) -> Iterator[Found]:
+    flow, playbook = app.flow, app.playbook
+    yield Found(Mark.GOOD, f"{len(flow.boxes)} boxes, {len(playbook.signatures)} signatures, documents are sound")
+
+
+def _scheduler(app: Application) -> Iterator[Found]:
+    yield Found(Mark.GOOD, app.scheduler.describe())
+    nodes = app.scheduler.nodes()
+    yield Found(Mark.GOOD, f"{len(nodes)} nodes: {', '.join(state.name for state in nodes[:8])}")
+    ours = [state.name for state in nodes if state.reason.startswith("runbook:")]
+    if ours:
+        yield Found(
+            Mark.WARNING, f"drained by this tool: {', '.join(ours)}", "runbook rollback INCIDENT --undrain when mended"
+        )
+
+
+def _identity(app: Application) -> Iterator[Found]:
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    if os.geteuid() == 0:
+        yield Found(Mark.GOOD, "runs as root, acts as each job's owner")
+    elif app.inventory.scheduler.kind == "local":
+        yield Found(Mark.GOOD, f"runs as {name}, and so do its jobs")
+    else:
+        yield Found(
+            Mark.WARNING,
+            f"runs as {name}: jobs of others need a sudoers line",
+            f"{name} ALL=(OWNERS) NOPASSWD: ALL, or run as root; own jobs work without",
+        )
+
+
+def _nodes(app: Application, wanted: str | None) -> Iterator[Found]:
+    if app.inventory.nodes.kind == "none":
+        yield Found(Mark.WARNING, "the inventory reaches no nodes: every node check is unknown", "set nodes.kind: ssh")
+        return
+    names = [state.name for state in app.scheduler.nodes()]
+    node = NodeName(wanted) if wanted else (names[0] if names else None)
+    if node is None:
+        yield Found(Mark.WARNING, "the scheduler names no node", "name one with --node")
+        return
+    facts = app.nodes.check(node, since_s=None, until_s=None)
+    if facts.reach is not Reach.OK:
+        yield Found(
+            Mark.BAD,
+            f"{node}: {facts.reach.value}: {facts.reach_detail}",
+            "ssh there by hand with the inventory's key and known_hosts file",
+        )
+        return
+    if isinstance(facts.gpus, Unknown):
+        yield Found(Mark.WARNING, f"{node} answers; GPUs unknown: {facts.gpus.unknown}", "a check says `unknown` there")
+    else:
+        kind = " (simulated)" if facts.simulated else ""
+        yield Found(Mark.GOOD, f"{node} answers, {len(facts.gpus)} GPUs{kind}")
+    if isinstance(facts.xids, Unknown):
+        yield Found(
+            Mark.WARNING,
+            f"{node}: kernel log unknown: {facts.xids.unknown}",
+            "let the ssh user read it (kernel.dmesg_restrict, or the adm group)",
+        )
+
+
+def _daemon(app: Application) -> Iterator[Found]:
+    from runbook.cli.driver import DriverLock
+
+    lock = DriverLock(app.state, "doctor")
+    if lock.take():
+        lock.release()
+        spool = app.inventory.paths.spool
+        waiting = len([n for n in os.listdir(spool) if n.endswith(".event")]) if os.path.isdir(spool) else 0  # noqa: PTH208, PTH112
+        if waiting:
+            yield Found(Mark.WARNING, f"not running, and {waiting} events wait in {spool}", "runbook serve")
+        else:
+            yield Found(Mark.GOOD, "not running; commands drive their own incidents")
+        return
+    holder = lock.holder()
+    who = f"{holder.kind}, pid {holder.pid}" if holder else "an unknown process"
+    yield Found(Mark.GOOD, f"the database is driven by {who}")
+
+

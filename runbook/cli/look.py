@@ -1,0 +1,93 @@
+"""`runbook incidents`, `show`, `report`: what is stored, told plainly."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from runbook.cli.exit import code_of
+from runbook.cli.main import inventory_option
+from runbook.errors import NotFound
+from runbook.model.incident import IncidentState
+
+
+@click.command()
+@click.option("--state", type=click.Choice([state.value for state in IncidentState]), help="Only those in this state.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
+@inventory_option
+def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
+    """List incidents, newest first."""
+    from runbook.cli.wiring import application
+    from runbook.report.clean import clean_line, shorten
+
+    app = application(inventory)
+    rows = [row for row in app.store.list() if state is None or row.state == state]
+    if as_json:
+        from runbook.report.summary import summaries_adapter
+
+        click.echo(summaries_adapter().dump_json(rows, indent=1).decode("utf-8"))
+        return 0
+    for name in app.store.unreadable():
+        click.echo(f"unreadable: {name} (its incident.json is damaged or missing)", err=True)
+    if not rows:
+        click.echo("no incidents" + (f" in state {state}" if state else ""), err=True)
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("incident", "state", "opened", "job", "owner", "what happened"):
+        table.add_column(title, overflow="fold" if title == "what happened" else "ellipsis", no_wrap=title != "what happened")
+    for row in rows:
+        opened = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_s))
+        cells = (row.id, row.state.replace("_", " "), opened, row.job_name, row.owner)
+        table.add_row(*(Text(clean_line(cell)) for cell in cells), Text(shorten(clean_line(row.headline), 160)))
+    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+    return 0
+
+
+@click.command()
+@click.argument("incident")
+@click.option("--json", "as_json", is_flag=True, help="Print incident.json.")
+@inventory_option
+def show(incident: str, as_json: bool, inventory: str | None) -> int:
+    """Show one incident: what died, what was done, what is asked of a person."""
+    from runbook.adapters.store import check_incident_id
+    from runbook.cli.wiring import application
+    from runbook.report.text import render_text
+
+    app = application(inventory)
+    checked = check_incident_id(incident)
+    if as_json:
+        click.echo(app.store.read_file(checked, "incident.json").decode("utf-8"), nl=False)
+        return 0
+    stored = app.store.load(checked)
+    click.echo(render_text(stored))
+    return 0 if stored.state is not IncidentState.ESCALATED else code_of(stored)
+
+
+@click.command()
+@click.argument("incident")
+@click.option("--open", "open_it", is_flag=True, help="Open it in the browser of this machine.")
+@click.option("--draw", is_flag=True, help="Draw the page again from incident.json.")
+@inventory_option
+def report(incident: str, open_it: bool, draw: bool, inventory: str | None) -> int:
+    """Where an incident's report is."""
+    from runbook.adapters.store import check_incident_id
+    from runbook.cli.wiring import application
+
+    app = application(inventory)
+    checked = check_incident_id(incident)
+    stored = app.store.load(checked)
+    path = app.store.folder(checked) / "report.html"
+    if draw or not path.exists():
+        app.draw(stored)
+    if not path.exists():
+        raise NotFound("the report could not be drawn", where=str(path), next_step="runbook show " + incident)
+    click.echo(str(path))
+    if open_it:
+        click.launch(str(path))
+    return 0

@@ -1,0 +1,82 @@
+"""`runbook oom --log FILE --template FILE`: the same flow over files, planning only, on any machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from runbook import __version__
+from runbook.cli.exit import code_of
+from runbook.errors import BadInput, Unavailable
+from runbook.model.incident import Incident, Policy
+
+
+def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, *, as_json: bool) -> int:
+    """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
+    from runbook.adapters.offline import FilesScheduler, NoNodes
+    from runbook.cli.drive import bring_back
+    from runbook.cli.terminal import View
+    from runbook.cli.wiring import Application
+    from runbook.config import load_inventory
+    from runbook.triggers import Opened, Opening, incident_id
+
+    for path in (*logs, *((template,) if template else ())):
+        if not path.exists():
+            raise BadInput(f"no file {path}", next_step="check the path")
+    scheduler = FilesScheduler(tuple(path.absolute() for path in logs), template.absolute() if template else None)
+    app = Application(
+        load_inventory("local"), Policy.PLAN, scheduler_override=scheduler, nodes_override=NoNodes("no cluster is used")
+    )
+    now_s = app.clock.now()
+    incident = Incident(
+        id=incident_id("files", scheduler.job_id),
+        cluster="files",
+        root_job=scheduler.job_id,
+        policy=Policy.PLAN,
+        trigger="files",
+        opened_s=now_s,
+        updated_s=now_s,
+        tool_version=__version__,
+    )
+    if app.store.exists(incident.id):
+        incident = _next_run(app.store.load(incident.id), incident)
+    view = View(sys.stderr)
+    view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''}   no cluster: plan only")
+    incident = bring_back(app, Opened(Opening.NEW, incident), view, interactive=False)
+    written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
+    view.conclude(incident, str(written[-1]))
+    for path in written[:-1]:
+        click.echo(f"patched template: {path}", err=True)
+    if as_json:
+        click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
+    return code_of(incident)
+
+
+def _next_run(before: Incident, fresh: Incident) -> Incident:
+    """The same files again: a new look, under the same id."""
+    from dataclasses import replace
+
+    return replace(fresh, run=before.run + 1)
+
+
+def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:
+    """The patched copy and the report, under new names: an existing file of the user is never replaced."""
+    written: list[Path] = []
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if template is not None and incident.patch is not None and incident.patch.diff:
+            target = output / f"{template.stem}.runbook{template.suffix}"
+            target.write_text(incident.patch.files[0].text, encoding="utf-8", newline="")
+            written.append(target)
+        report = output / f"{incident.id}.html"
+        report.write_bytes((folder / "report.html").read_bytes())
+        written.append(report)
+    except OSError as error:
+        raise Unavailable(
+            f"the result could not be written: {error.strerror}",
+            where=str(output),
+            next_step="name another folder with --output",
+        ) from error
+    return written

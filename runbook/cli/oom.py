@@ -1,0 +1,115 @@
+"""`runbook oom`: the whole loop for one job, or a diagnosis and a patch from files alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from runbook import __version__
+from runbook.cli.exit import code_of
+from runbook.cli.main import inventory_option
+from runbook.errors import BadInput, NotAllowed
+from runbook.model.incident import Policy
+from runbook.model.units import JobId
+
+
+@click.command()
+@click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
+@click.option(
+    "--log", "logs", multiple=True, metavar="FILE", type=click.Path(path_type=Path), help="A launcher log; may repeat."
+)
+@click.option("--template", metavar="FILE", type=click.Path(path_type=Path), help="The launch script, with --log.")
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="With --log: where the patched template and the report go. Default: beside the template.",
+)
+@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before each act.")
+@click.option("--json", "as_json", is_flag=True, help="Print incident.json on standard output at the end.")
+@inventory_option
+def oom(
+    job: str | None,
+    logs: tuple[Path, ...],
+    template: Path | None,
+    output: Path | None,
+    plan: bool,
+    yes: bool,
+    as_json: bool,
+    inventory: str | None,
+) -> int:
+    """Bring back a job that died of out-of-memory.
+
+    With --job: reads its logs, cancels it if it still hangs, checks the node, changes a copy of the launch script by
+    the least invasive lever, relaunches from the last complete checkpoint as the job's owner, and stays until the job
+    is past the step where it died. It asks before each act; without a terminal and without --yes it only plans.
+
+    With --log and --template: the diagnosis and the patched template, with no cluster at all.
+    """
+    if job and logs:
+        raise BadInput("--job and --log exclude each other", next_step="name the job, or its log files")
+    if logs:
+        from runbook.cli.offline import from_files
+
+        return from_files(logs, template, output, as_json=as_json)
+    if not job:
+        raise BadInput(
+            "nothing to work on", next_step="name a job with --job ID, or log files with --log FILE --template FILE"
+        )
+    if template or output:
+        raise BadInput("--template and --output belong to --log", next_step="leave them out, or name logs with --log")
+    return _job(JobId(job.strip()), plan=plan, yes=yes, as_json=as_json, inventory=inventory)
+
+
+def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | None) -> int:
+    from runbook.cli.drive import bring_back, is_interactive, policy_for
+    from runbook.cli.terminal import View
+    from runbook.cli.wiring import application
+    from runbook.triggers import Opening, open_for
+
+    app = application(inventory)
+    interactive = is_interactive()
+    policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=interactive)
+    view = View(sys.stderr)
+    view.heading(f"runbook oom --job {job}   cluster {app.inventory.cluster}   policy {policy.value}")
+    record = app.scheduler.job(job)
+    if policy is not Policy.PLAN:
+        _may_act_as(record.owner)
+    app.policy = policy
+    opened = open_for(
+        record,
+        app.store,
+        cluster=app.inventory.cluster,
+        trigger="person",
+        policy=policy,
+        now_s=app.clock.now(),
+        tool_version=__version__,
+    )
+    if opened.opening is Opening.AGAIN:
+        view.heading(f"{opened.incident.id} is taken up again (run {opened.incident.run})")
+    elif opened.opening is Opening.JOIN:
+        view.heading(f"{opened.incident.id} is open already; joining it")
+    incident = bring_back(app, opened, view, interactive=interactive)
+    view.conclude(incident, str(app.store.folder(incident.id) / "report.html"))
+    if as_json:
+        click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
+    return code_of(incident)
+
+
+def _may_act_as(owner: str) -> None:
+    """Fail before anything is cancelled, not after, when the relaunch could not be submitted as the owner."""
+    from runbook.adapters.identity import Road, identity_of, road_to
+    from runbook.model.units import UserName
+
+    identity = identity_of(UserName(owner))
+    if road_to(identity) is Road.SUDO:
+        from runbook.adapters.process import run
+
+        if run(("true",), timeout_s=10.0, as_user=identity, output_limit_bytes=4096).exit_code != 0:
+            raise NotAllowed(
+                f"the job belongs to {owner}, and this user may not act as {owner}",
+                next_step="run it as that user, as root, or with --plan to look without touching",
+            )

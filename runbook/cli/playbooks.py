@@ -1,0 +1,47 @@
+"""`runbook playbooks check`: every document read, every problem shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from runbook.documents import DocumentsInvalid, Problem
+
+
+@click.group()
+def playbooks() -> None:
+    """Check the documents that the tool decides by."""
+
+
+@playbooks.command()
+@click.option("--folder", type=click.Path(path_type=Path), help="A playbook folder. Default: the one that is installed.")
+def check(folder: Path | None) -> int:
+    """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
+    from runbook.cli.wiring import playbook_folder
+    from runbook.config import Inventory
+    from runbook.documents import load_folder
+    from runbook.evidence.signatures import load_signatures
+    from runbook.evidence.xid import load_xids
+    from runbook.flow import load_flow
+    from runbook.locations import data_folder
+    from runbook.remedy import load_levers
+
+    base = folder or playbook_folder()
+    problems: list[Problem] = []
+    click.echo(f"playbook: {base}")
+    for what, read in (
+        ("flow", lambda: f"{len(load_flow(base / 'flow.yaml').boxes)} boxes"),
+        ("signatures", lambda: f"{len(load_signatures(base / 'signatures'))} signatures"),
+        ("levers", lambda: f"{len(load_levers(base / 'levers'))} systems"),
+        ("xids", lambda: f"{len(load_xids(base / 'xid.yaml'))} codes"),
+        ("inventories", lambda: f"{len(load_folder(data_folder('inventories'), Inventory))} inventories"),
+    ):
+        try:
+            click.echo(f"  {what:<12} {read()}")
+        except DocumentsInvalid as error:
+            problems.extend(error.problems)
+            click.echo(f"  {what:<12} {len(error.problems)} problems")
+    if problems:
+        raise DocumentsInvalid(problems)
+    return 0
