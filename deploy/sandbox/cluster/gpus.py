@@ -22,8 +22,7 @@ XID_TEXTS = {
     31: "Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2c_00000000.",
     43: "Ch 00000008",
     45: "Ch 00000008",
-    48: "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer "
-    "at physAddr 0x1f4c2000.",
+    48: "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0x1f4c2000.",
     63: "Row Remapper: New row (0x0000000003a2b480) marked for remapping, reset gpu to activate.",
     64: "Row Remapper: Failed to remap row, all reserved rows of the bank are used.",
     74: "NVLink: fatal error detected on link 3(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",

@@ -69,9 +69,7 @@ def attempt(argv: Sequence[str], *, timeout_s: float = 60, stdin: str = "") -> t
     return done.returncode, done.stdout, done.stderr
 
 
-def write_file(
-    path: Path, text: str, *, mode: int = 0o644, owner: str = "root", group: str | None = None
-) -> None:
+def write_file(path: Path, text: str, *, mode: int = 0o644, owner: str = "root", group: str | None = None) -> None:
     """Write a file by temporary file and rename, so that no reader sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -138,10 +138,7 @@ def show(lines: list[Line], options: dict[str, str]) -> str:
     """The lines in the form that was asked for."""
     boot = state.boot_time()
     if "json" in options:
-        rows = [
-            {"pri": line.level, "time": round(max(0.0, line.time - boot), 6), "msg": line.text}
-            for line in lines
-        ]
+        rows = [{"pri": line.level, "time": round(max(0.0, line.time - boot), 6), "msg": line.text} for line in lines]
         return json.dumps({"dmesg": rows}, indent=3) + "\n"
     form = "notime" if "notime" in options else options.get("time", "")
     if form not in ("", "ctime", "iso", "notime", "raw", "delta", "reltime"):

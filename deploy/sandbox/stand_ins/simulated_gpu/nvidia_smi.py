@@ -90,9 +90,7 @@ def parse(arguments: list[str]) -> dict[str, str]:
         elif word in ("-qx", "-xq"):
             options |= {"query": "", "xml": ""}
         else:
-            raise Refused(
-                f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n{word}\n", 2
-            )
+            raise Refused(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n{word}\n", 2)
     return options
 
 
@@ -144,9 +142,7 @@ def csv(node: Node, gpus: list[Gpu], what: str, options: dict[str, str]) -> str:
             raise Refused(f'Field "{word}" is not a valid field to query.\n\n', 2)
     fields = [aliases.get(word, word) for word in asked]
     if what == "compute-apps":
-        rows = [
-            [APP_FIELDS[name](gpu, app, node) for name in fields] for gpu in gpus for app in gpu.processes
-        ]
+        rows = [[APP_FIELDS[name](gpu, app, node) for name in fields] for gpu in gpus for app in gpu.processes]
         heads = fields
     else:
         rows = [[GPU_FIELDS[name](gpu, node) for name in fields] for gpu in gpus]
