@@ -1,0 +1,350 @@
+"""SSH against Debian's real sshd on a loopback port, and against listeners that misbehave."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters.nodes_many import check_many
+from runbook.adapters.nodes_ssh import SshNodes
+from runbook.adapters.ssh import SshFailure, SshSettings, connected
+from runbook.model.node import NodeFacts, Reach
+from runbook.model.units import JobId, NodeName, Unknown, UserName
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
+HOST = NodeName("127.0.0.1")
+
+pytestmark = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (apt-get install openssh-server)")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running sshd and the settings that reach it."""
+
+    folder: Path
+    port: int
+    settings: SshSettings
+    log: Path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def make_key(path: Path) -> str:
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)), check=True)
+    return path.with_name(path.name + ".pub").read_text().strip()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """sshd as the present user, with keys of its own and a PATH whose first folder the tests fill."""
+    assert SSHD
+    folder = tmp_path_factory.mktemp("sshd")
+    port = free_port()
+    host_key = make_key(folder / "host_key")
+    client_key = make_key(folder / "client_key")
+    (folder / "authorized_keys").write_text(client_key + "\n")
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}\n")
+    (folder / "bin").mkdir()
+    config = folder / "sshd_config"
+    config.write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\nPidFile none\nStrictModes no\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\nUsePAM no\nPasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\nAllowTcpForwarding yes\n"
+        f"SetEnv PATH={folder}/bin:/usr/bin:/bin\nLogLevel ERROR\n"
+    )
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    log = folder / "sshd.log"
+    process = subprocess.Popen((SSHD, "-D", "-f", str(config), "-E", str(log)))
+    settings = SshSettings(
+        user=getpass.getuser(), port=port, key_file=str(folder / "client_key"),
+        known_hosts_file=str(folder / "known_hosts"), config_file=os.devnull, use_agent=False, connect_timeout_s=2,
+        command_timeout_s=5,
+    )
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        else:
+            raise AssertionError(f"sshd did not start: {log.read_text()}")
+        yield Server(folder, port, settings, log)
+    finally:
+        process.terminate()
+        process.wait(5)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def ssh_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "paramiko" in type(thread).__module__]
+
+
+def reach(settings: SshSettings, node: NodeName = HOST) -> tuple[Reach, str, float]:
+    started = time.monotonic()
+    facts = SshNodes(settings).check(node, since_s=None, until_s=None)
+    assert isinstance(facts.gpus, Unknown) or facts.reach is Reach.OK
+    return facts.reach, facts.reach_detail, time.monotonic() - started
+
+
+def test_commands_of_one_session_share_a_connection_and_answer_with_their_status(server: Server) -> None:
+    with connected(HOST, server.settings) as session:
+        first = session.run("sh -s", "echo $SSH_CONNECTION; echo problem >&2; exit 3\n")
+        second = session.run("sh -s", "echo $SSH_CONNECTION\n")
+    assert first.exit_code == 3
+    assert first.text.split("\n")[1] == "problem"
+    assert first.text.split("\n")[0] == second.text.strip() != ""
+    assert first.cut_why == ""
+
+
+def test_a_check_answers_with_facts_and_leaves_no_connection_open(server: Server) -> None:
+    before = len(ssh_threads())
+    facts = SshNodes(server.settings).check(HOST, since_s=None, until_s=None)
+    assert facts.reach is Reach.OK
+    assert facts.gpus == Unknown("no nvidia-smi on this machine")
+    assert facts.reach_detail.startswith(f"answered as {getpass.getuser()}")
+    for _ in range(40):
+        if len(ssh_threads()) <= before:
+            break
+        time.sleep(0.05)
+    assert len(ssh_threads()) <= before
+
+
+def test_refused_at_once_and_not_tried_again(server: Server) -> None:
+    found, detail, took_s = reach(replace(server.settings, port=free_port()))
+    assert (found, detail) == (Reach.REFUSED, "connection refused")
+    assert took_s < 1
+
+
+def test_a_listener_that_never_answers_is_a_timeout_within_two_connect_timeouts(
+    server: Server, silent_port: int
+) -> None:
+    found, detail, took_s = reach(replace(server.settings, port=silent_port, connect_timeout_s=1))
+    assert (found, detail) == (Reach.TIMEOUT, "no answer within 1 s")
+    assert took_s < 3.5
+
+
+def test_a_connection_that_is_reset_once_is_tried_again(server: Server) -> None:
+    """The first connection is dropped without a greeting; the second one goes through to sshd."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+        accepted: list[int] = []
+
+        def relay() -> None:
+            first, _ = listener.accept()
+            accepted.append(1)
+            first.close()
+            second, _ = listener.accept()
+            accepted.append(2)
+            with second, socket.create_connection(("127.0.0.1", server.port)) as target:
+                back = threading.Thread(target=pump, args=(target, second), daemon=True)
+                back.start()
+                pump(second, target)
+                back.join(5)
+
+        thread = threading.Thread(target=relay, daemon=True)
+        thread.start()
+        known = server.folder / "known_hosts_relay"
+        known.write_text((server.folder / "known_hosts").read_text().replace(str(server.port), str(port)))
+        found, _, _ = reach(replace(server.settings, port=port, known_hosts_file=str(known)))
+        thread.join(5)
+    assert accepted == [1, 2]
+    assert found is Reach.OK
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while block := source.recv(1 << 16):
+            sink.sendall(block)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+@pytest.mark.parametrize("case", ["changed", "unknown", "empty file", "missing file"])
+def test_a_host_key_that_known_hosts_does_not_have_is_never_accepted(
+    server: Server, tmp_path: Path, case: str
+) -> None:
+    known = tmp_path / "known_hosts"
+    other = make_key(tmp_path / "other")
+    if case == "changed":
+        known.write_text(f"[127.0.0.1]:{server.port} {other}\n")
+    elif case == "unknown":
+        known.write_text(f"gpu-99 {other}\n")
+    elif case == "empty file":
+        known.write_text("")
+    written = known.read_text() if known.exists() else None
+    found, detail, took_s = reach(replace(server.settings, known_hosts_file=str(known)))
+    assert found is Reach.HOST_KEY, detail
+    assert took_s < 2
+    assert (known.read_text() if known.exists() else None) == written
+
+
+def test_a_wrong_key_is_an_authentication_failure(server: Server, tmp_path: Path) -> None:
+    make_key(tmp_path / "stranger")
+    found, detail, took_s = reach(replace(server.settings, key_file=str(tmp_path / "stranger")))
+    assert found is Reach.AUTHENTICATION
+    assert "did not accept" in detail
+    assert took_s < 5
+
+
+def test_a_key_file_that_is_not_there_is_an_authentication_failure(server: Server, tmp_path: Path) -> None:
+    found, _, _ = reach(replace(server.settings, key_file=str(tmp_path / "nothing")))
+    assert found is Reach.AUTHENTICATION
+
+
+@pytest.mark.parametrize(
+    "name", ["-oProxyCommand=touch /tmp/x", "root@127.0.0.1", "127.0.0.1:22", "a b", "", "gpu\n21", "a/../b"]
+)
+def test_a_node_name_that_is_no_host_name_is_not_contacted(server: Server, name: str) -> None:
+    found, detail, _ = reach(server.settings, NodeName(name))
+    assert (found, detail) == (Reach.ERROR, "not a host name; it was not contacted")
+
+
+def test_a_command_that_hangs_is_cut_at_the_deadline_with_what_it_wrote(server: Server) -> None:
+    started = time.monotonic()
+    with connected(HOST, server.settings) as session:
+        answer = session.run("sh -s", "echo first; sleep 30; echo last\n", timeout_s=1)
+    assert answer.text == "first\n"
+    assert answer.cut_why == "no end of the answer within 1 s"
+    assert time.monotonic() - started < 3
+
+
+def test_output_beyond_the_limit_is_not_read(server: Server) -> None:
+    started = time.monotonic()
+    with connected(HOST, replace(server.settings, output_limit_bytes=200_000)) as session:
+        answer = session.run("sh -s", "yes 0123456789\n")
+    assert len(answer.text) == 200_000
+    assert "more than 195 KiB" in answer.cut_why
+    assert time.monotonic() - started < 4
+
+
+def test_a_script_larger_than_the_window_is_sent_whole(server: Server) -> None:
+    lines = 60_000
+    with connected(HOST, server.settings) as session:
+        answer = session.run("wc -l", "a line of a script that is long\n" * lines)
+    assert answer.text.strip() == str(lines)
+
+
+def test_the_way_through_a_jump_host_is_checked_at_each_hop(server: Server, tmp_path: Path) -> None:
+    jump = f"{getpass.getuser()}@127.0.0.1:{server.port}"
+    through = replace(server.settings, jump_host=jump)
+    with connected(HOST, through) as session:
+        assert session.run("echo there").text == "there\n"
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    with pytest.raises(SshFailure) as failure, connected(HOST, replace(through, known_hosts_file=str(empty))):
+        pass
+    assert failure.value.reach is Reach.HOST_KEY
+
+
+def test_a_node_that_the_jump_host_cannot_reach_is_an_error_not_a_hang(server: Server) -> None:
+    jump = f"{getpass.getuser()}@127.0.0.1:{server.port}"
+    started = time.monotonic()
+    with pytest.raises(SshFailure) as failure, connected(
+        HOST, replace(server.settings, jump_host=jump, port=free_port())
+    ):
+        pass
+    assert failure.value.reach is Reach.ERROR
+    assert "jump host" in failure.value.detail
+    assert time.monotonic() - started < 3
+
+
+def test_names_users_and_files_come_from_the_ssh_configuration(server: Server, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host gpu-77\n  HostName 127.0.0.1\n  Port {server.port}\n  User {getpass.getuser()}\n"
+        f"  IdentityFile {server.folder}/client_key\n  UserKnownHostsFile {server.folder}/known_hosts\n"
+        "  ConnectTimeout 30\n"
+    )
+    settings = SshSettings(config_file=str(config), use_agent=False, connect_timeout_s=2)
+    found, detail, _ = reach(settings, NodeName("gpu-77"))
+    assert found is Reach.OK, detail
+
+
+def test_a_configuration_that_cannot_be_read_is_said(server: Server, tmp_path: Path) -> None:
+    found, detail, _ = reach(replace(server.settings, config_file=str(tmp_path / "none")))
+    assert found is Reach.ERROR
+    assert "ssh configuration" in detail
+
+
+def test_an_nvidia_smi_that_hangs_costs_its_own_figures_only(server: Server) -> None:
+    tool = server.folder / "bin" / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nsleep 60\n")
+    tool.chmod(0o755)
+    try:
+        started = time.monotonic()
+        facts = SshNodes(replace(server.settings, command_timeout_s=4)).check(HOST, since_s=None, until_s=None)
+        took_s = time.monotonic() - started
+    finally:
+        tool.unlink()
+    assert facts.reach is Reach.OK
+    assert facts.gpus == Unknown("nvidia-smi did not answer within the time that was given")
+    assert took_s < 5
+
+
+def test_many_nodes_are_asked_at_once_and_a_hanging_one_holds_nobody_up(server: Server, silent_port: int) -> None:
+    """`HOST` answers; the others are names for the silent port, told apart by the ssh configuration."""
+    config = server.folder / "many_config"
+    good = [NodeName(f"gpu-{number}") for number in range(6)]
+    hanging = NodeName("gpu-hangs")
+    blocks = [
+        f"Host {name}\n  HostName 127.0.0.1\n  Port {silent_port if name == hanging else server.port}\n"
+        for name in [*good, hanging]
+    ]
+    config.write_text("".join(blocks))
+    settings = replace(server.settings, port=None, config_file=str(config), connect_timeout_s=1)
+    done: list[NodeFacts] = []
+    names = [hanging, *good, good[0]]
+    facts = check_many(SshNodes(settings), names, since_s=None, until_s=None, limit=4, on_done=done.append)
+    assert [fact.node for fact in facts] == [hanging, *good]
+    assert facts[0].reach is Reach.TIMEOUT
+    assert {fact.reach for fact in facts[1:]} == {Reach.OK}
+    assert len(done) == 7
+    assert done[-1].node == hanging
+
+
+def test_processes_of_a_job_are_seen_with_argv_rank_and_only_the_variables_asked_for(server: Server) -> None:
+    environment = {
+        "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "987654321", "SLURM_PROCID": "3",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "API_TOKEN": "secret", "NOTE": "two\nlines",
+    }
+    process = subprocess.Popen(("sleep", "60", ), env=environment)
+    try:
+        views = SshNodes(server.settings).processes(
+            HOST, JobId("987654321"), UserName(getpass.getuser()), ("PYTORCH_CUDA_ALLOC_CONF", "NOTE", "ABSENT")
+        )
+    finally:
+        process.kill()
+        process.wait()
+    assert not isinstance(views, Unknown)
+    (view,) = views
+    assert (view.pid, view.argv, view.rank) == (process.pid, ("sleep", "60"), 3)
+    assert view.environment == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "NOTE": "two\nlines"}
+
+
+def test_processes_of_a_node_that_is_not_reached_are_unknown(server: Server) -> None:
+    views = SshNodes(replace(server.settings, port=free_port())).processes(
+        HOST, JobId("1"), UserName("nobody"), ("PATH",)
+    )
+    assert views == Unknown("127.0.0.1 was not reached: connection refused")
