@@ -36,13 +36,15 @@ def up() -> None:
         accounting.start_munge()
         accounting.start_mariadb(preparation)
     with phase("accounting"):
-        slurm.write_configuration()
+        changed = slurm.write_configuration()
         accounting.start_slurmdbd()
         accounting.register()
     with phase("slurm"):
         slurm.start_slurmctld()
         for node in NODES:
             slurm.start_slurmd(node)
+        if changed and already:
+            slurm.reconfigure()
         slurm.wait_for_nodes()
     if not already:
         with phase("trial step on every node"):

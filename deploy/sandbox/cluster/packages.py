@@ -50,6 +50,8 @@ def no_service_starts() -> Iterator[None]:
 def install() -> None:
     """Install what is missing; nothing is done, and no network used, when all is there."""
     require_debian()
+    if KEPT_POLICY.exists():  # an earlier install was killed before it could put this back
+        KEPT_POLICY.replace(POLICY)
     missing = missing_packages()
     if not missing:
         return

@@ -42,8 +42,9 @@ def cgroup_version() -> int:
     return 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
 
 
-def write_configuration() -> None:
-    """Write slurm.conf and its companions, and the folders that they name."""
+def write_configuration() -> bool:
+    """Write slurm.conf and its companions, and the folders that they name; True when slurm.conf is another one."""
+    before = SLURM_CONF.read_text(encoding="utf-8") if SLURM_CONF.exists() else ""
     make_directory(LOGS / "slurm", owner="slurm")
     make_directory(RUN / "slurm", owner="slurm")
     make_directory(SLURM_STATE, mode=0o700, owner="slurm")
@@ -58,6 +59,7 @@ def write_configuration() -> None:
     # Slurm gives the epilog no environment of ours, so the place of the spool comes from this wrapper.
     wrapper = f"#!/bin/sh\nRUNBOOK_SPOOL={SPOOL}\nexport RUNBOOK_SPOOL\nexec {ETC}/runbook-epilog\n"
     write_file(ETC / "epilog-slurmctld", wrapper, mode=0o755)
+    return slurm_conf() != before
 
 
 def slurm_conf() -> str:
