@@ -1,0 +1,65 @@
+"""The diagnosis contract: a story and a diagnosis as the JSON that other programs read. Fields are only ever added."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from runbook.model.diagnosis import Diagnosis
+from runbook.model.log import Finding, LogStory, MemoryFields
+
+VERSION = 1
+
+_SIZES = (
+    "tried_bytes", "capacity_bytes", "free_bytes", "allocated_bytes", "reserved_unallocated_bytes", "reserved_bytes",
+    "process_bytes", "limit_bytes", "private_pool_bytes",
+)
+
+
+def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
+    """Plain dictionaries, lists, numbers, strings and None, ready for `json.dumps`. Times are ISO 8601 in UTC."""
+    root = story.root_cause
+    best = diagnosis.best
+    return {
+        "version": VERSION,
+        "diagnosis": {
+            "kind": best.kind.value,
+            "confidence": best.confidence,
+            "reasons": list(best.reasons),
+            "against": list(best.against),
+            "missing": list(best.missing),
+        },
+        "runners_up": [
+            {"kind": one.kind.value, "confidence": one.confidence} for one in diagnosis.runners_up
+        ],
+        "root_cause": _root(root) if root is not None else None,
+        "fields": _fields(root.fields if root is not None else MemoryFields()),
+        "collateral": [{"rank": one.rank, "why": one.why} for one in story.collateral],
+    }
+
+
+def _root(root: Finding) -> dict[str, object]:
+    return {
+        "signature": root.signature,
+        "rank": root.rank,
+        "node": root.node,
+        "pid": root.pid,
+        "device": root.device,
+        "phase": root.phase.value,
+        "step": root.step,
+        "time": _iso(root.time_s),
+        "file": root.file,
+        "line": root.line,
+        "excerpt": root.excerpt,
+    }
+
+
+def _fields(fields: MemoryFields) -> dict[str, object]:
+    figures: dict[str, object] = {name: getattr(fields, name) for name in _SIZES}
+    figures["other_processes"] = [{"pid": one.pid, "bytes": one.bytes} for one in fields.other_processes]
+    return figures
+
+
+def _iso(moment: float | None) -> str | None:
+    if moment is None:
+        return None
+    return datetime.fromtimestamp(moment, tz=UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,127 @@
+"""The decision: rules are asked in order, the first decisive answer leads, the others are runners-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from runbook.diagnosis import gpu_rules, other_rules
+from runbook.diagnosis.case import Case, Vote, build
+from runbook.diagnosis.fragmentation import fragmentation, not_fragmentation
+from runbook.diagnosis.growth import leak
+from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.job import JobRecord
+from runbook.model.log import LogStory
+from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
+
+Rule = Callable[[Case], Vote | None]
+
+RULES: tuple[Rule, ...] = (
+    other_rules.faulty_node,
+    gpu_rules.absurd_size,
+    other_rules.by_signature,
+    gpu_rules.impossible,
+    gpu_rules.limit,
+    gpu_rules.free_enough,
+    gpu_rules.co_tenant,
+    gpu_rules.private_pools,
+    gpu_rules.outside_allocator,
+    leak,
+    gpu_rules.exhausted,
+    fragmentation,
+    not_fragmentation,
+    other_rules.without_figures,
+    other_rules.by_accounting,
+    other_rules.nothing_found,
+)
+"""In the order of decision. Sanity first, then who else holds memory, then what one message allows to compute."""
+
+_RUNNERS_UP = 4
+
+
+def diagnose(
+    story: LogStory,
+    *,
+    job: JobRecord | None,
+    judgements: Sequence[NodeJudgement] = (),
+    facts: Sequence[NodeFacts] = (),
+    settings: Mapping[str, str] | None = None,
+) -> Diagnosis:
+    """Judge one failure. `settings` are the template's parameters in force, with "pytorch_version" where known.
+
+    Confidences of one diagnosis sum to at most 1. What could not be seen is named in `missing`."""
+    case = build(story, job, judgements, facts, settings or {})
+    votes: list[Vote] = []
+    for rule in RULES:
+        if rule is gpu_rules.co_tenant and not _about_the_card(case):
+            continue
+        vote = rule(case)
+        if vote is not None:
+            votes.append(vote)
+    if not votes:
+        votes = [Vote("no rule applies", Kind.UNDETERMINED, 0.5, ("The evidence does not decide.",))]
+    return _rank(case, votes)
+
+
+def _about_the_card(case: Case) -> bool:
+    """Whether other processes on the card could explain the failure at all."""
+    return case.root is not None and case.root.means in (
+        Kind.TRUE_OOM, Kind.CUDA_CONTEXT_OR_DRIVER, Kind.NCCL_BUFFERS, Kind.INFERENCE_RESERVATION, Kind.CO_TENANT
+    )
+
+
+def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
+    """The first decisive vote leads; without one, the most confident. The rest share what confidence is left."""
+    leading = next((vote for vote in votes if vote.decisive), None)
+    if leading is None:
+        leading = max(votes, key=lambda vote: vote.confidence)
+    others: dict[Kind, Vote] = {}
+    for vote in votes:
+        if vote.kind is not leading.kind and vote.kind is not Kind.UNDETERMINED:
+            known = others.get(vote.kind)
+            if known is None or vote.confidence > known.confidence:
+                others[vote.kind] = vote
+    occupied = others.get(Kind.CO_TENANT)
+    if leading.kind is Kind.CUDA_CONTEXT_OR_DRIVER and occupied is not None and occupied.confidence >= 0.75:
+        others.pop(Kind.CO_TENANT)
+        others[leading.kind] = leading
+        leading = occupied
+    supporting = [vote for vote in votes if vote.kind is leading.kind and vote is not leading]
+    left = max(0.0, 0.98 - leading.confidence)
+    weight = sum(vote.confidence for vote in others.values())
+    scale = min(1.0, left / weight) if weight else 0.0
+    runners = sorted(
+        (
+            Hypothesis(
+                vote.kind, round(vote.confidence * scale, 3), vote.reasons, vote.against, vote.missing
+            )
+            for vote in others.values()
+        ),
+        key=lambda one: -one.confidence,
+    )[:_RUNNERS_UP]
+    best = Hypothesis(
+        leading.kind, round(leading.confidence, 3), leading.reasons,
+        (*leading.against, *(f"{runner.kind.value}: {runner.reasons[0]}" for runner in runners[:1] if runner.reasons)),
+        leading.missing,
+    )
+    best = _with_what_is_missing(case, best)
+    rules = tuple(dict.fromkeys(vote.rule for vote in votes))
+    if supporting and leading.kind is not Kind.UNDETERMINED:
+        more = tuple(reason for vote in supporting for reason in vote.reasons if reason not in best.reasons)
+        best = replace(best, reasons=(*best.reasons, *more[:2]))
+    return Diagnosis(best, tuple(one for one in runners if one.confidence >= 0.005), rules)
+
+
+def _with_what_is_missing(case: Case, best: Hypothesis) -> Hypothesis:
+    """Name what was not seen: a node that did not answer is never a clean node."""
+    missing = list(best.missing)
+    judgement = case.judgement()
+    if judgement is not None and judgement.verdict is NodeVerdict.UNKNOWN:
+        why = "; ".join((*judgement.missing, *judgement.reasons)[:2]) or "it did not answer"
+        missing.append(f"the state of {judgement.node}, whose check is unknown: {why}")
+    root = case.root
+    if root is not None and root.rank is None:
+        missing.append("which rank failed")
+    if root is not None and root.node is None and case.story.world_size != 1:
+        missing.append("on which node the failing rank ran")
+    return replace(best, missing=tuple(dict.fromkeys(missing)))

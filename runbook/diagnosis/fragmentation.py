@@ -1,0 +1,92 @@
+"""R-11: fragmentation is possible, never proven, by one message; its confidence is graded by what supports it."""
+
+from __future__ import annotations
+
+from runbook.diagnosis.case import Case, Vote
+from runbook.diagnosis.figures import size
+from runbook.model.diagnosis import Kind
+
+_FLOOR, _CEILING = 0.15, 0.88
+
+
+def fragmentation(case: Case) -> Vote | None:
+    """Claimed only where free plus unallocated would have sufficed (R-04)."""
+    figures = case.figures
+    tried, available, unallocated = figures.tried, figures.available_bytes, figures.unallocated_bytes
+    if tried is None or available is None or unallocated is None or available < tried - figures.rounding_bytes:
+        return None
+    if figures.free is not None and figures.free >= tried:
+        return None
+    reserved = figures.reserved_bytes or 0
+    reasons = [
+        f"Tried {size(tried)}; free {size(figures.free)} + reserved but unallocated {size(unallocated)} = "
+        f"{size(available)}: enough in sum, so what is missing is a contiguous piece. Possible, not proven."
+    ]
+    against: list[str] = [
+        "Free pieces of another stream, of a CUDA graph or waiting on an event count as unallocated too (R-14 to R-16)."
+    ]
+    confidence = 0.55
+    ratio, share = unallocated / tried, unallocated / reserved if reserved else 0.0
+    if available < tried + figures.rounding_bytes:
+        confidence -= 0.3
+        against.append("The sum exceeds the request by less than the message's rounding.")
+    elif ratio >= 2:
+        confidence += 0.15
+        reasons.append(f"The unallocated part is {ratio:.1f} times what was tried.")
+    elif ratio < 1.2:
+        confidence -= 0.15
+        against.append(f"The unallocated part is only {ratio:.2f} times what was tried.")
+    if share >= 0.10:
+        confidence += 0.1
+        reasons.append(f"{share:.0%} of the reserved memory is unallocated.")
+    elif share < 0.05:
+        confidence -= 0.2
+        against.append(f"Only {share:.1%} of the reserved memory is unallocated.")
+    if figures.small_request:
+        confidence -= 0.25
+        against.append(f"{size(tried)} stands for any small request (R-06): full is as likely as fragmented.")
+    done = case.steps_done()
+    if done is None or done <= 1:
+        confidence -= 0.15
+        against.append("No step of the same shape had succeeded before in this run.")
+    else:
+        confidence += 0.08
+        reasons.append(f"{done} steps had succeeded before.")
+    if any(one.signature == "OK-02" for one in case.story.harmless):
+        confidence += 0.1
+        reasons.append("The log counts retries of the allocator, a sign of pressure from fragments.")
+    if case.allocator.expandable:
+        confidence -= 0.4
+        against.append("Expandable segments are already on, so the first allocator lever is spent.")
+    elif case.allocator.ignored:
+        confidence += 0.05
+        reasons.append(f"{case.allocator.ignored}.")
+    elif case.allocator.known:
+        confidence += 0.05
+        reasons.append("Expandable segments are not on.")
+    missing = [] if case.allocator.known else ["the allocator settings in the job's environment"]
+    missing.append("torch.cuda.memory_summary() or a memory snapshot of this rank, which would prove it")
+    confidence = round(min(_CEILING, max(_FLOOR, confidence)), 2)
+    return Vote(
+        "R-11 fragmentation", Kind.FRAGMENTATION, confidence, tuple(reasons), tuple(against), tuple(missing),
+        decisive=confidence >= 0.5,
+    )
+
+
+def not_fragmentation(case: Case) -> Vote | None:
+    """What remains where fragmentation is possible and little supports it: a working set at the card's edge."""
+    figures = case.figures
+    vote = fragmentation(case)
+    if vote is None:
+        return None
+    confidence = round(0.92 - vote.confidence, 2)
+    reasons = [
+        f"{size(figures.fields.allocated_bytes)} of {size(figures.fields.capacity_bytes)} are allocated by live "
+        "tensors; what is unallocated may be of no use to this request."
+    ]
+    if case.allocator.expandable:
+        reasons.append("Expandable segments are already on, and the request still failed.")
+    return Vote(
+        "R-15 unallocated is not usable", Kind.TRUE_OOM, confidence, tuple(reasons), vote.reasons[:1], vote.missing,
+        decisive=False,
+    )
