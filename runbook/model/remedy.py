@@ -34,6 +34,8 @@ class LeverUse:
     """Lever and values in one word, so that the same change is never tried twice in one incident."""
     expectation: str = ""
     """What it should free, with the formula, where that can be said."""
+    needs_reshard: bool = False
+    """Only with a checkpoint that can be loaded into another sharding or world size."""
 
 
 @dataclass(frozen=True, slots=True)
