@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     batch.add_argument("--global-batch-size", type=int, help="must be micro-batch * accumulation * ranks")
     batch.add_argument("--seq-length", type=int, default=4096, help="tokens of the longest sequence")
     batch.add_argument("--shape-mix", type=int, metavar="SHORTEST", help="mixed lengths from SHORTEST to --seq-length")
-    batch.add_argument("--sequence-growth", metavar="FIRST:ITERATIONS", help="doubling curriculum up to --seq-length")
+    batch.add_argument("--sequence-growth", metavar="FIRST:ITERATION", help="FIRST tokens until ITERATION, then --seq-length")
     batch.add_argument("--rank-imbalance", type=float, default=0.0, help="share by which ranks' lengths differ")
     memory = parser.add_argument_group("memory")
     memory.add_argument("--activation-checkpointing", choices=["none", "selective", "full"], default="none")
@@ -86,10 +86,10 @@ def check_options(arguments: argparse.Namespace, world_size: int) -> JobOptions:
         raise ValueError(f"hidden size ({arguments.hidden_size}) is not divisible by heads ({arguments.num_heads})")
     growth = None
     if arguments.sequence_growth:
-        first, _, iterations = arguments.sequence_growth.partition(":")
-        if not (first.isdigit() and iterations.isdigit() and int(iterations) > 0):
-            raise ValueError("--sequence-growth is not FIRST:ITERATIONS, for example 1024:100")
-        growth = Growth(int(first), int(iterations))
+        first, _, iteration = arguments.sequence_growth.partition(":")
+        if not (first.isdigit() and iteration.isdigit()):
+            raise ValueError("--sequence-growth is not FIRST:ITERATION, for example 2048:100")
+        growth = Growth(int(first), int(iteration))
     return JobOptions(
         arguments=arguments,
         shape=TransformerShape(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from .memory_model import MicroBatch
@@ -25,10 +24,10 @@ def uniform(*key: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A curriculum: the length limit doubles in equal intervals, from ``first_tokens`` to the full length."""
+    """Short sequences first: up to ``first_tokens`` until ``full_from_iteration``, where the full length begins."""
 
     first_tokens: int
-    iterations: int
+    full_from_iteration: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,9 @@ class SequenceLengths:
     def limit_tokens(self, iteration: int) -> int:
         """The longest sequence of an iteration (counted from 1)."""
         growth = self.growth
-        if growth is None or iteration >= growth.iterations:
-            return self.longest_tokens
-        stages = max(1, round(math.log2(self.longest_tokens / growth.first_tokens)))
-        doublings = (iteration - 1) * stages // growth.iterations
-        return min(self.longest_tokens, growth.first_tokens << doublings)
+        if growth is not None and iteration < growth.full_from_iteration:
+            return min(growth.first_tokens, self.longest_tokens)
+        return self.longest_tokens
 
     def is_constant(self) -> bool:
         """Whether all micro-batches that a rank sees in one iteration are alike."""
