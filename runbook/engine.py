@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict
 
 from runbook.errors import RunbookError, Unavailable
@@ -63,7 +63,7 @@ class Answer(TypedDict):
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Engine:
     """Walks one flow over incidents. `launch` first, `close` last."""
 
@@ -75,6 +75,7 @@ class Engine:
     watcher: Watcher
     draw: Callable[[Incident], None]
     """Writes the report of an incident that has ended."""
+    _workflow: Callable[[str], str] | None = field(default=None, init=False, repr=False)
 
     def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
         """Connect DBOS. With a concurrency, incidents put on the queue by other processes are taken too."""
@@ -82,7 +83,11 @@ class Engine:
 
         silence_library_logs()
         DBOS(config=dbos_config(database_url, executor))  # type: ignore[arg-type]
-        DBOS.workflow(name=WORKFLOW, max_recovery_attempts=1000)(self._walk)
+
+        def walk(request: str) -> str:
+            return self._walk(request)
+
+        self._workflow = DBOS.workflow(name=WORKFLOW, max_recovery_attempts=1000)(walk)
         if queue_concurrency is None:
             DBOS.listen_queues([])
         try:
@@ -100,9 +105,11 @@ class Engine:
         """Begin, or join if this run of the incident was begun before. Returns the workflow's id."""
         from dbos import DBOS, SetWorkflowID
 
+        if self._workflow is None:
+            raise RuntimeError("launch the engine first")
         workflow = workflow_id(incident)
         with SetWorkflowID(workflow):
-            DBOS.start_workflow(self._walk, to_text(incident))
+            DBOS.start_workflow(self._workflow, to_text(incident))
         return workflow
 
     def take_up(self, incident: Incident) -> bool:

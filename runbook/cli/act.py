@@ -142,7 +142,11 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
         for judgement in stored.failure.judgements if stored.failure else ():
             click.echo(f"{judgement.node}: {judgement.verdict.value}: {'; '.join(judgement.reasons)}")
     if not yes:
-        what = [f"put the old template back over {stored.original.job.command}"] if stored.promoted and stored.original else []
+        what = (
+            [f"put the old template back over {stored.original.job.command}"]
+            if stored.promoted and stored.original
+            else []
+        )
         what += [f"give back {', '.join(stored.drained_nodes)}"] if undrain and stored.drained_nodes else []
         _confirm(" and ".join(what) + "?")
     if stored.promoted:

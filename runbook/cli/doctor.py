@@ -84,7 +84,7 @@ def _state(app: Application) -> Iterator[Found]:
 
 def _playbooks(app: Application) -> Iterator[Found]:
     flow, playbook = app.flow, app.playbook
-    yield Found(Mark.GOOD, f"{len(flow.boxes)} boxes, {len(playbook.signatures)} signatures, documents are sound")
+    yield Found(Mark.GOOD, f"{len(flow.boxes)} boxes, {len(playbook.signatures.all)} signatures, documents are sound")
 
 
 def _scheduler(app: Application) -> Iterator[Found]:
@@ -158,5 +158,3 @@ def _daemon(app: Application) -> Iterator[Found]:
     holder = lock.holder()
     who = f"{holder.kind}, pid {holder.pid}" if holder else "an unknown process"
     yield Found(Mark.GOOD, f"the database is driven by {who}")
-
-

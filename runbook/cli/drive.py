@@ -75,9 +75,7 @@ def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -
         engine.close()
 
 
-def _until_ended(
-    engine: Engine, incident: Incident, watcher: QueueWatcher, view: View, *, interactive: bool
-) -> None:
+def _until_ended(engine: Engine, incident: Incident, watcher: QueueWatcher, view: View, *, interactive: bool) -> None:
     failed: list[BaseException] = []
 
     def wait() -> None:

@@ -27,7 +27,7 @@ def submit(script: Path, arguments: tuple[str, ...], wait: bool, inventory: str 
         raise BadInput("this inventory's jobs are Slurm's", next_step="use sbatch, or --inventory local")
     if not script.is_file():
         raise BadInput(f"no job script {script}", next_step="check the path")
-    job = app.local_scheduler.submit_script(script, arguments)
+    job = app.local_scheduler.submit_script(str(script), arguments)
     click.echo(job)
     if not wait:
         return 0

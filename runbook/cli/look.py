@@ -40,7 +40,9 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("incident", "state", "opened", "job", "owner", "what happened"):
-        table.add_column(title, overflow="fold" if title == "what happened" else "ellipsis", no_wrap=title != "what happened")
+        table.add_column(
+            title, overflow="fold" if title == "what happened" else "ellipsis", no_wrap=title != "what happened"
+        )
     for row in rows:
         opened = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_s))
         cells = (row.id, row.state.replace("_", " "), opened, row.job_name, row.owner)

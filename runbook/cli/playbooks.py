@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -15,7 +16,9 @@ def playbooks() -> None:
 
 
 @playbooks.command()
-@click.option("--folder", type=click.Path(path_type=Path), help="A playbook folder. Default: the one that is installed.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="A playbook folder. Default: the one that is installed."
+)
 def check(folder: Path | None) -> int:
     """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
     from runbook.cli.wiring import playbook_folder
@@ -30,13 +33,14 @@ def check(folder: Path | None) -> int:
     base = folder or playbook_folder()
     problems: list[Problem] = []
     click.echo(f"playbook: {base}")
-    for what, read in (
+    readers: tuple[tuple[str, Callable[[], str]], ...] = (
         ("flow", lambda: f"{len(load_flow(base / 'flow.yaml').boxes)} boxes"),
-        ("signatures", lambda: f"{len(load_signatures(base / 'signatures'))} signatures"),
+        ("signatures", lambda: f"{len(load_signatures(base / 'signatures').all)} signatures"),
         ("levers", lambda: f"{len(load_levers(base / 'levers'))} systems"),
-        ("xids", lambda: f"{len(load_xids(base / 'xid.yaml'))} codes"),
+        ("xids", lambda: f"{len(load_xids(base / 'xid.yaml').meanings)} codes"),
         ("inventories", lambda: f"{len(load_folder(data_folder('inventories'), Inventory))} inventories"),
-    ):
+    )
+    for what, read in readers:
         try:
             click.echo(f"  {what:<12} {read()}")
         except DocumentsInvalid as error:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from runbook.engine import Engine, Watcher
     from runbook.flow import Flow
     from runbook.ports import Clock, Files, Nodes, Notify, Scheduler
+    from runbook.report.picture import FlowPicture
     from runbook.steps.base import Playbook, Ports, StepContext
 
 PLAYBOOK = "oom"
@@ -133,9 +134,9 @@ class Application:
 
     @cached_property
     def notify(self) -> Notify:
-        from runbook.adapters.notify import AppriseNotify, NoNotify
+        from runbook.adapters.notify import NoNotify
 
-        return AppriseNotify(self.inventory.notify.urls) if self.inventory.notify.urls else NoNotify()
+        return NoNotify()
 
     @cached_property
     def playbook(self) -> Playbook:
@@ -184,7 +185,7 @@ class Application:
 
     def draw(self, incident: Incident) -> None:
         """Write the report page of an incident into its folder."""
-        from runbook.report.page import render_html
+        from runbook.report.html import render_html
 
         page = render_html(incident, flow_picture(self.flow, incident), contract_of(incident))
         self.store.write_file(incident.id, "report.html", page.encode("utf-8"))
@@ -209,8 +210,16 @@ def contract_of(incident: Incident) -> dict[str, Any] | None:
     return dict(to_contract(failure.story, failure.diagnosis))
 
 
-def flow_picture(flow: Flow, incident: Incident) -> Any:
-    """The flow as the report draws it, with the path taken."""
-    from runbook.report.picture import FlowPicture
+def flow_picture(flow: Flow, incident: Incident) -> FlowPicture:
+    """The flow as the report draws it, with the path that the incident took."""
+    from runbook.flow import END
+    from runbook.report.picture import FlowArrow, FlowBox, FlowPicture
 
-    raise NotImplementedError(FlowPicture)
+    boxes = tuple(FlowBox(box.name, box.title, box.acts) for box in flow.boxes.values())
+    arrows = tuple(
+        FlowArrow(box.name, target, outcome)
+        for box in flow.boxes.values()
+        for outcome, target in box.next.items()
+        if target != END
+    )
+    return FlowPicture(flow.title, boxes, arrows, incident.visits)

@@ -11,7 +11,9 @@ from runbook.errors import RunbookError
 from runbook.evidence.signatures import Signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.units import IncidentId
+from runbook.model.xid import XidCatalogue
 from runbook.ports import Clock, Files, Nodes, Notify, Scheduler
+from runbook.remedy import LeverDocument
 from runbook.settings import FlowSettings
 
 
@@ -43,8 +45,8 @@ class Playbook:
     """The documents that the steps judge with."""
 
     signatures: Signatures
-    levers: object
-    xids: object
+    levers: tuple[LeverDocument, ...]
+    xids: XidCatalogue
 
 
 @dataclass(frozen=True, slots=True)

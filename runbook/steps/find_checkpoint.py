@@ -27,7 +27,9 @@ def run(context: StepContext) -> StepResult:
     saved = story.progress.saved_steps if story else ()
     checkpoints, notes = list_checkpoints(context)
     incident = with_notes(replace(context.incident, checkpoints=checkpoints, checkpoint=None), *notes)
-    chosen = choose_checkpoint(checkpoints, world_size_changes=incident.num_nodes is not None)
+    uses = incident.plan.uses if incident.plan else ()
+    changes = incident.num_nodes is not None or any(use.needs_reshard for use in uses)
+    chosen = choose_checkpoint(checkpoints, world_size_changes=changes)
     if isinstance(chosen, Checkpoint):
         torn = [checkpoint for checkpoint in checkpoints if not checkpoint.complete]
         skipped = f"; {len(torn)} torn left aside" if torn else ""

@@ -1,0 +1,1 @@
+"""Pure reading of evidence: launcher logs, Slurm answers, node facts, checkpoints."""

@@ -1,0 +1,175 @@
+"""Checkpoint folders as listed → which are complete, at which step, and whether they can be resharded."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.model.checkpoint import Checkpoint, DirectoryEntry
+from runbook.model.units import Unknown
+
+TRACKER = "latest_checkpointed_iteration.txt"
+_STEP_FOLDER = re.compile(r"(?P<kind>iter_|global_step_?|checkpoint-|step-)(?P<step>\d+)\Z")
+_SMALL = frozenset({TRACKER, "latest", "metadata.json", "trainer_state.json"})
+_SMALL_LIMIT_BYTES = 4 << 20
+_CLOCK_TOLERANCE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    path: str
+    kind: str
+    step: int
+    entries: tuple[DirectoryEntry, ...]
+
+    def has(self, name: str) -> bool:
+        return any(posixpath.basename(entry.path) == name and not entry.is_dir for entry in self.entries)
+
+    def named(self, suffix: str) -> tuple[DirectoryEntry, ...]:
+        return tuple(entry for entry in self.entries if entry.path.endswith(suffix) and not entry.is_dir)
+
+
+def wanted_small_files(entries: Sequence[DirectoryEntry]) -> tuple[str, ...]:
+    """Trackers and indexes whose contents the judgement needs."""
+    return tuple(
+        entry.path
+        for entry in entries
+        if not entry.is_dir and posixpath.basename(entry.path) in _SMALL and 0 < entry.size_bytes <= _SMALL_LIMIT_BYTES
+    )
+
+
+def judge_checkpoints(entries: Sequence[DirectoryEntry], small_files: Mapping[str, bytes]) -> tuple[Checkpoint, ...]:
+    """Every checkpoint folder of a listing, newest step first, complete or not with the reason.
+
+    Completeness is by each format's own last-written mark: Megatron's `metadata.json` and tracker, DCP's `.metadata`
+    (torch/distributed/checkpoint/filesystem.py), DeepSpeed's `latest`, HF's `trainer_state.json`.
+    """
+    judged = [_judge(folder, entries, small_files) for folder in _folders(entries)]
+    return tuple(sorted(judged, key=lambda checkpoint: checkpoint.step or 0, reverse=True))
+
+
+def choose_checkpoint(checkpoints: Sequence[Checkpoint], *, world_size_changes: bool) -> Checkpoint | Unknown:
+    """The newest complete checkpoint that fits, or why there is none."""
+    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
+    if not complete:
+        if checkpoints:
+            return Unknown(f"none of {len(checkpoints)} is complete: {checkpoints[0].path}: {checkpoints[0].why}")
+        return Unknown("no checkpoint folder was found")
+    if not world_size_changes:
+        return max(complete, key=lambda checkpoint: checkpoint.step or 0)
+    fitting = [checkpoint for checkpoint in complete if checkpoint.reshardable]
+    if not fitting:
+        return Unknown("no complete checkpoint is known to load with another world size or sharding")
+    return max(fitting, key=lambda checkpoint: checkpoint.step or 0)
+
+
+def _folders(entries: Sequence[DirectoryEntry]) -> list[_Folder]:
+    folders: list[_Folder] = []
+    for entry in entries:
+        match = _STEP_FOLDER.fullmatch(posixpath.basename(entry.path)) if entry.is_dir else None
+        if match:
+            inside = tuple(other for other in entries if other.path.startswith(entry.path + "/"))
+            folders.append(_Folder(entry.path, match["kind"].rstrip("_-"), int(match["step"]), inside))
+    return folders
+
+
+def _judge(folder: _Folder, entries: Sequence[DirectoryEntry], small: Mapping[str, bytes]) -> Checkpoint:
+    if not folder.entries:
+        return Checkpoint(folder.path, folder.step, False, "the folder is empty")
+    if folder.kind == "iter" or folder.named(".distcp"):
+        return _megatron_or_dcp(folder, small)
+    if folder.kind == "checkpoint":
+        return _hugging_face(folder, small)
+    if folder.kind == "global_step":
+        return _deepspeed(folder, small)
+    return Checkpoint(folder.path, folder.step, False, "no known format: completeness cannot be told")
+
+
+def _megatron_or_dcp(folder: _Folder, small: Mapping[str, bytes]) -> Checkpoint:
+    shards = folder.named(".distcp")
+    metadata = next((entry for entry in folder.entries if entry.path == f"{folder.path}/.metadata"), None)
+    world_size = _world_size(small.get(f"{folder.path}/metadata.json"))
+    form = "torch_dist" if folder.kind == "iter" else "dcp"
+
+    def torn(why: str) -> Checkpoint:
+        return Checkpoint(folder.path, folder.step, False, why, form, world_size)
+
+    if not shards:
+        if folder.kind == "iter" and any("mp_rank_" in entry.path for entry in folder.entries):
+            return _legacy_megatron(folder, small)
+        return torn("no shard files")
+    if metadata is None:
+        return torn("no .metadata: the save did not finish")
+    newest = max(shard.modified_s for shard in shards)
+    if newest > metadata.modified_s + _CLOCK_TOLERANCE_S:
+        return torn("shards are newer than .metadata: a save over it did not finish")
+    if any(shard.size_bytes == 0 for shard in shards):
+        return torn("a shard file is empty")
+    if folder.kind == "iter":
+        if not folder.has("metadata.json"):
+            return torn("no metadata.json: the save was not finalised")
+        tracked = _tracked(folder, small)
+        if tracked is None:
+            return torn("there is no readable tracker, by which the program would find it")
+        if folder.step > tracked:
+            return torn(f"the tracker still names {tracked}: the save was not finished")
+    return Checkpoint(folder.path, folder.step, True, "", form, world_size, reshardable=True)
+
+
+def _legacy_megatron(folder: _Folder, small: Mapping[str, bytes]) -> Checkpoint:
+    tracked = _tracked(folder, small)
+    complete = tracked is not None and folder.step <= tracked
+    why = "" if complete else "the tracker does not name it: the save may not have finished"
+    return Checkpoint(folder.path, folder.step, complete, why, "megatron_legacy", reshardable=False)
+
+
+def _hugging_face(folder: _Folder, small: Mapping[str, bytes]) -> Checkpoint:
+    state = _json(small.get(f"{folder.path}/trainer_state.json"))
+    if state is None:
+        why = "trainer_state.json is missing or does not parse: the save did not finish"
+        return Checkpoint(folder.path, folder.step, False, why, "huggingface")
+    if state.get("global_step") != folder.step:
+        why = f"trainer_state.json names step {state.get('global_step')}"
+        return Checkpoint(folder.path, folder.step, False, why, "huggingface")
+    sharded = any(entry.path.endswith("/.metadata") for entry in folder.entries)
+    optimizer = sharded or folder.has("optimizer.pt") or folder.has("optimizer.bin") or folder.has("latest")
+    if not (optimizer and folder.has("scheduler.pt")):
+        why = "optimizer or scheduler state is missing: the save did not finish, or saved only the model"
+        return Checkpoint(folder.path, folder.step, False, why, "huggingface")
+    return Checkpoint(folder.path, folder.step, True, "", "huggingface", reshardable=True if sharded else None)
+
+
+def _deepspeed(folder: _Folder, small: Mapping[str, bytes]) -> Checkpoint:
+    latest = small.get(f"{posixpath.dirname(folder.path)}/latest")
+    states = [entry for entry in folder.entries if entry.path.endswith("_states.pt")]
+    if latest is None or not states:
+        why = "no `latest` file, or no state files" if states or latest is None else "no state files"
+        return Checkpoint(folder.path, folder.step, False, why, "deepspeed")
+    match = re.search(r"(\d+)\s*\Z", latest.decode("utf-8", "replace"))
+    if match is None or folder.step > int(match.group(1)):
+        why = f"`latest` names {latest.decode('utf-8', 'replace').strip()!r}: this save did not finish"
+        return Checkpoint(folder.path, folder.step, False, why, "deepspeed")
+    return Checkpoint(folder.path, folder.step, True, "", "deepspeed", reshardable=False)
+
+
+def _tracked(folder: _Folder, small: Mapping[str, bytes]) -> int | None:
+    text = small.get(f"{posixpath.dirname(folder.path)}/{TRACKER}", b"").decode("utf-8", "replace").strip()
+    return int(text) if text.isdigit() else None
+
+
+def _world_size(content: bytes | None) -> int | None:
+    value = (_json(content) or {}).get("world_size")
+    return value if isinstance(value, int) else None
+
+
+def _json(content: bytes | None) -> dict[str, object] | None:
+    if content is None:
+        return None
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
