@@ -23,6 +23,29 @@ class SettingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterNames:
+    """What to look for in a template: a parameter and how it may be spelt there."""
+
+    parameter: str
+    kind: SettingKind
+    spellings: tuple[str, ...]
+    """Accepted spellings, the preferred one first: ("--micro-batch-size",), ("--nodes", "-N")."""
+    flag: bool = False
+    """A bare option without a value: present means "true"."""
+    training_program: bool = True
+    """False for an option of a launcher (`torchrun --nnodes`), which does not tell the training command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a template was submitted with. None: not known, so what depends on it is said, not assumed."""
+
+    environment: dict[str, str] | None = None
+    arguments: tuple[str, ...] | None = None
+    """The script's own arguments: its `$1`, `"$@"`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A parameter as it stands in a template."""
 

@@ -1,0 +1,198 @@
+"""What the words of a launch command are: launchers in front, the training program, what carries the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runbook.template.bash.header import Header
+from runbook.template.bash.runs import Command
+from runbook.template.bash.state import Binding
+from runbook.template.bash.words import Atom, Quote, Token, span_of, text_of
+
+LAUNCHERS = (
+    "srun", "torchrun", "python", "python3", "deepspeed", "accelerate", "mpirun", "mpiexec", "torch.distributed.run",
+    "torch.distributed.launch",
+)
+
+_NOT_FORWARDED = {
+    "ssh": "ssh does not pass the environment on",
+    "pdsh": "pdsh does not pass the environment on",
+    "clush": "clush does not pass the environment on",
+    "docker": "a docker container starts with its own environment",
+    "podman": "a podman container starts with its own environment",
+    "mpirun": "mpirun passes variables to other nodes only with -x or -genv",
+    "mpiexec": "mpiexec passes variables to other nodes only with -x or -genv",
+    "deepspeed": "the deepspeed launcher forwards no PYTORCH_ variable to other nodes without a .deepspeed_env file",
+    "ray": "workers of a running Ray cluster have the environment of `ray start`",
+    "sudo": "sudo clears the environment",
+}
+"""Launchers that an exported variable does not get past (facts: "where an env change must be put")."""
+
+
+def basename(token: Token) -> str:
+    return (token.text or "").rsplit("/", 1)[-1]
+
+
+def chain(command: Command) -> Iterator[Command]:
+    """The command, and those that run it, from the inside out."""
+    current: Command | None = command
+    while current is not None:
+        yield current
+        current = current.outer
+
+
+def program_at(argv: Sequence[Token]) -> int | None:
+    """Index of the training program: the first `*.py` or module after `-m` that is no launcher itself."""
+    for index, token in enumerate(argv):
+        text = token.prefix if token.text is None else token.text
+        if text.endswith(".py") and not text.startswith("-") and basename(token) not in ("launch.py", "launcher.py"):
+            return index
+        if text == "-m" and index + 1 < len(argv) and basename(argv[index + 1]) not in LAUNCHERS:
+            return index + 1
+    return None
+
+
+def launches(command: Command) -> bool:
+    """Whether this looks like something that starts a program on the GPUs."""
+    if command.argv and basename(command.argv[0]) in LAUNCHERS:
+        return True
+    return program_at(command.argv) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentEntry:
+    """`NAME=value` as it reaches a command, and where it is written."""
+
+    atoms: tuple[Atom, ...]
+    site: tuple[int, int]
+    quote: Quote
+    line: int
+    where: str
+    level: int = 0
+
+
+def environment_entry(command: Command, name: str) -> EnvironmentEntry | None:
+    """The setting of a variable that wins for this command, nearest first; None when the script sets none."""
+    for current in chain(command):
+        own = current.argv[: (program_at(current.argv) or len(current.argv))]
+        for token in reversed(own):
+            entry = _in_token(token, name, own)
+            if entry is not None:
+                return entry
+        for key, binding in reversed(current.prefix):
+            if key == name:
+                return bound(binding, f"in front of the command at line {current.line}")
+    if name in command.exported:
+        binding = command.exported[name]
+        return bound(binding, f"exported at line {binding.line}")
+    return None
+
+
+def bound(binding: Binding, where: str) -> EnvironmentEntry:
+    return EnvironmentEntry(binding.atoms, binding.site, Quote.BARE, binding.line, where)
+
+
+def _in_token(token: Token, name: str, argv: Sequence[Token]) -> EnvironmentEntry | None:
+    """`env NAME=value` and `--export=ALL,NAME=value`."""
+    words = {basename(other) for other in argv}
+    if token.prefix.startswith(f"{name}=") and "env" in words:
+        return _piece(token, len(name) + 1, len(token.atoms), "env")
+    if "srun" in words or "sbatch" in words:
+        text = token.prefix
+        match = re.search(rf"(?:^--export=|,|^){re.escape(name)}=", text)
+        if match and (text.startswith("--export=") or _after_export(token, argv)):
+            stop = next(
+                (at for at in range(match.end(), len(token.atoms)) if token.atoms[at].char == ","), len(token.atoms)
+            )
+            return _piece(token, match.end(), stop, "srun --export")
+    return None
+
+
+def _after_export(token: Token, argv: Sequence[Token]) -> bool:
+    at = next((index for index, other in enumerate(argv) if other is token), 0)
+    return at > 0 and argv[at - 1].text == "--export"
+
+
+def _piece(token: Token, start: int, stop: int, where: str) -> EnvironmentEntry:
+    atoms = token.atoms[start:stop]
+    span = span_of(atoms) or (-1, -1)
+    quote = atoms[0].quote if atoms else token.quote
+    return EnvironmentEntry(atoms, span, quote, token.line, f"{where} at line {token.line}", token.level)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What of the script's environment gets past Slurm: "all", "none" or "list" with the list's place."""
+
+    mode: str
+    where: str = ""
+    line: int = 0
+    end: int = -1
+    """Byte behind the list, where a name can be added; -1 when the list is not written in the file."""
+    names: tuple[str, ...] = ()
+
+
+def slurm_export(command: Command, header: Header) -> Export:
+    """The `--export` in force for this command. `sbatch --export` becomes SLURM_EXPORT_ENV, which srun obeys."""
+    for current in chain(command):
+        names = [basename(token) for token in current.argv]
+        if "srun" not in names:
+            continue
+        own = current.argv[: (program_at(current.argv) or len(current.argv))]
+        for at, token in enumerate(own):
+            text = token.text or token.prefix
+            if text.startswith("--export="):
+                return _export(text[9:], f"srun --export at line {token.line}", token.line, _end(token))
+            if text == "--export" and at + 1 < len(own):
+                value = own[at + 1]
+                text = value.text or value.prefix
+                return _export(text, f"srun --export at line {value.line}", value.line, _end(value))
+        if "SLURM_EXPORT_ENV" in current.exported:
+            binding = current.exported["SLURM_EXPORT_ENV"]
+            span = span_of(binding.atoms)
+            return _export(
+                text_of(binding.atoms) or "", f"SLURM_EXPORT_ENV at line {binding.line}", binding.line,
+                span[1] if span else -1,
+            )
+        directive = header.last(("--export",))
+        if directive is not None:
+            return _export(
+                directive.value or "", f"#SBATCH --export at line {directive.line}", directive.line, directive.value_end
+            )
+        return Export("all")
+    return Export("all")
+
+
+def _end(token: Token) -> int:
+    span = span_of(token.atoms)
+    return span[1] if span else -1
+
+
+def _export(value: str, where: str, line: int, end: int) -> Export:
+    names = tuple(part.split("=", 1)[0] for part in value.split(",") if part)
+    if value.upper() in ("NONE", "NIL"):
+        return Export("none", where, line, -1)
+    if not names or "ALL" in names:
+        return Export("all", where, line, end)
+    return Export("list", where, line, end, names)
+
+
+def does_not_pass(command: Command) -> str:
+    """Why an exported variable would not reach the program; "" when nothing here stops it."""
+    for current in chain(command):
+        own = current.argv[: (program_at(current.argv) or len(current.argv))]
+        words = [basename(token) for token in own]
+        for word, reason in _NOT_FORWARDED.items():
+            if word in words[:1] or (word in words and words[0] in ("srun", "env", "exec", "nohup", "time", "timeout")):
+                if word == "deepspeed" and not any((token.text or "").startswith("--hostfile") for token in own):
+                    continue
+                return reason
+        if "env" in words and any(token.text in ("-i", "--ignore-environment", "-") for token in own):
+            return "`env -i` clears the environment"
+        if any((token.text or "") in ("--cleanenv", "-e", "--containall") for token in own) and (
+            {"singularity", "apptainer"} & set(words)
+        ):
+            return "the container is started with a clean environment"
+    return ""

@@ -1,0 +1,341 @@
+"""Expand shell words to atoms against the state: what each argument is, and where every character of it is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tree_sitter import Node
+
+from runbook.template.bash.arithmetic import evaluate
+from runbook.template.bash.state import Binding, State
+from runbook.template.bash.words import (
+    PLACEHOLDER,
+    Atom,
+    Quote,
+    Token,
+    Use,
+    at_level,
+    plain,
+    shared_uses,
+    split_words,
+    text_of,
+)
+
+Piece = tuple[Atom, bool]
+"""An atom, and whether word splitting may cut there."""
+
+_SLURM_SET = re.compile(r"^(SLURM|PMI|PMIX|CUDA_VISIBLE|HOSTNAME$|USER$|HOME$|PWD$|RANDOM$|SECONDS$)")
+_DEFAULTS = (":-", "-", ":=", "=")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text that was parsed, and where its bytes stand in the file: itself, or a string that a shell reads again."""
+
+    data: bytes
+    atoms: tuple[Atom, ...] | None = None
+    """None: the file itself. Otherwise the outer atom of each byte."""
+    first_line: int = 1
+    what: str = ""
+
+    def atom(self, start: int, end: int, char: str, quote: Quote) -> Atom:
+        """The character that bytes `start` to `end` of this text stand for."""
+        if self.atoms is None:
+            return Atom(char, start, end, quote)
+        first, last = self.atoms[start], self.atoms[end - 1]
+        if first.unknown:
+            return first
+        placed = first.start >= 0 and last.start >= 0 and first.uses == last.uses
+        return replace(
+            first, char=char, start=first.start if placed else -1, end=last.end if placed else -1,
+            quote=Quote.NESTED if placed else Quote.NOWHERE, condition=first.condition or last.condition,
+        )
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Bytes of the file that hold this stretch, or (-1, -1)."""
+        if self.atoms is None:
+            return start, end
+        inside = self.atoms[start:end]
+        if not inside or any(atom.start < 0 or atom.unknown for atom in inside):
+            return -1, -1
+        return inside[0].start, inside[-1].end
+
+    def line(self, node: Node) -> int:
+        return node.start_point[0] + self.first_line
+
+    def text(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+
+
+@dataclass(slots=True)
+class Expander:
+    """Turns nodes into atoms. `environment` is the submitter's, None when it is not known."""
+
+    environment: dict[str, str] | None
+
+    def tokens(self, node: Node, source: Source, state: State) -> list[Token]:
+        """The arguments that a word becomes: usually one, for `"${ARGS[@]}"` and `$ARGS` any number."""
+        whole = self._whole_array(node, source, state)
+        if whole is not None:
+            return whole
+        pieces = self.pieces(node, source, state, quoted=False)
+        site = source.place(node.start_byte, node.end_byte)
+        line = source.line(node)
+        if not pieces:
+            empty = node.type in ("string", "raw_string", "ansi_c_string")
+            return [Token((), *site, Quote.BARE, line)] if empty else []
+        tokens = split_words(pieces, site, line)
+        if source.atoms is None:
+            return tokens
+        return [self._nested(token, node, source, len(tokens) == 1) for token in tokens]
+
+    def _nested(self, token: Token, node: Node, source: Source, alone: bool) -> Token:
+        """The place in the file of a word of a text that is read by a second shell."""
+        if not alone:
+            return replace(token, quote=Quote.NESTED)
+        assert source.atoms is not None
+        around = source.atoms[: node.start_byte] + source.atoms[node.end_byte :]
+        mine = shared_uses([atom.uses for atom in token.atoms])
+        level = max((len(shared_uses([mine, uses])) for uses in {atom.uses for atom in around}), default=0)
+        inside = replace(token, atoms=source.atoms[node.start_byte : node.end_byte])
+        placed = at_level(inside, level)
+        return replace(placed, atoms=token.atoms, quote=Quote.NESTED)
+
+    def atoms(self, node: Node, source: Source, state: State) -> tuple[Atom, ...]:
+        """As an assignment's right side: no word splitting."""
+        return tuple(atom for atom, _ in self.pieces(node, source, state, quoted=False))
+
+    def pieces(self, node: Node, source: Source, state: State, quoted: bool) -> list[Piece]:
+        kind = node.type
+        if kind in ("word", "number", "command_name", "variable_name", "file_descriptor") and not node.named_children:
+            return self._bare(node, source)
+        if kind in ("command_name", "concatenation"):
+            return [piece for child in node.children for piece in self.pieces(child, source, state, quoted)]
+        if kind in ("string", "translated_string"):
+            return self._string(node, source, state)
+        if kind == "raw_string":
+            return self.literal(node.start_byte + 1, node.end_byte - 1, source, Quote.SINGLE)
+        if kind == "ansi_c_string":
+            if b"\\" in source.data[node.start_byte : node.end_byte]:
+                return [self._unknown("a $'…' string with escapes", node, source)]
+            return self.literal(node.start_byte + 2, node.end_byte - 1, source, Quote.SINGLE)
+        if kind in ("simple_expansion", "expansion"):
+            return self._expansion(node, source, state, quoted)
+        if kind == "arithmetic_expansion":
+            return self._arithmetic(node, source, state, quoted)
+        if kind == "command_substitution":
+            shown = " ".join(source.text(node).split())[:60]
+            return [(self._unknown(f"the command substitution {shown} decides", node, source)[0], not quoted)]
+        if not node.is_named:
+            return self._bare(node, source)
+        return [self._unknown(f"{kind.replace('_', ' ')} is not followed", node, source)]
+
+    def use(self, name: str, node: Node, source: Source, quoted: bool, default: bool = False) -> Use:
+        start, end = source.place(node.start_byte, node.end_byte)
+        return Use(name, start, end, source.line(node), quoted, default)
+
+    def _unknown(self, reason: str, node: Node, source: Source) -> Piece:
+        return Atom("", unknown=f"{reason} (line {source.line(node)})"), False
+
+    def _bare(self, node: Node, source: Source) -> list[Piece]:
+        pieces: list[Piece] = []
+        for char, start, end in _characters(source.data, node.start_byte, node.end_byte, escapes="all"):
+            if char == PLACEHOLDER and source.atoms is not None:
+                pieces.append((source.atom(start, end, char, Quote.NESTED), True))
+            else:
+                pieces.append((source.atom(start, end, char, Quote.BARE), False))
+        return pieces
+
+    def literal(self, start: int, end: int, source: Source, quote: Quote, escapes: str = "none") -> list[Piece]:
+        return [
+            (source.atom(at, to, char, quote), False)
+            for char, at, to in _characters(source.data, start, end, escapes)
+        ]
+
+    def _string(self, node: Node, source: Source, state: State) -> list[Piece]:
+        """Between double quotes; what is no expansion is text, including blanks that the grammar leaves out."""
+        opening = source.data.index(b'"', node.start_byte, node.end_byte) + 1
+        return self.body(node, opening, node.end_byte - 1, source, state, "double", Quote.DOUBLE)
+
+    def body(
+        self, node: Node, start: int, end: int, source: Source, state: State, escapes: str, quote: Quote
+    ) -> list[Piece]:
+        pieces: list[Piece] = []
+        position = start
+        for child in _expansions(node):
+            pieces += self.literal(position, child.start_byte, source, quote, escapes)
+            array = self._whole_array(child, source, state)
+            if array is not None:
+                pieces += [(atom, False) for atom in joined(array)]
+            else:
+                pieces += self.pieces(child, source, state, quoted=True)
+            position = child.end_byte
+        return pieces + self.literal(position, end, source, quote, escapes)
+
+    def _expansion(self, node: Node, source: Source, state: State, quoted: bool) -> list[Piece]:
+        shown = source.text(node)
+        match = re.fullmatch(r"\$(?:(\w+)|\{(\w+)\})", shown)
+        if match:
+            return self._value(match[1] or match[2], node, source, state, quoted, None)
+        match = re.match(r"\$\{(\w+)(:-|-|:=|=|:\?|\?)", shown)
+        if match:
+            default = match.end() + node.start_byte if match[2] in _DEFAULTS else None
+            return self._value(match[1], node, source, state, quoted, default)
+        match = re.fullmatch(r"\$\{(\w+)\[(\d+)\]\}", shown)
+        if match and (binding := state.variables.get(match[1])) is not None and binding.elements is not None:
+            use = self.use(match[1], node, source, quoted)
+            at = int(match[2])
+            if at < len(binding.elements) and not any(token.condition or token.several for token in binding.elements):
+                return [(atom.through(use), not quoted) for atom in binding.elements[at].atoms]
+        if shown in ("$@", "$*"):
+            return [(Atom("", unknown=f"the script's own arguments decide (line {source.line(node)})"), not quoted)]
+        for name in re.findall(r"\w+", shown)[:1]:
+            self.use(name, node, source, quoted)
+        return [(self._unknown(f"the expansion {shown[:60]} decides", node, source)[0], not quoted)]
+
+    def _value(
+        self, name: str, node: Node, source: Source, state: State, quoted: bool, default: int | None
+    ) -> list[Piece]:
+        """A variable's value; `default` is the byte where the text after `:-` begins."""
+        line = source.line(node)
+        use = self.use(name, node, source, quoted)
+        if name.isdigit():
+            return self._positional(int(name), use, state, line, quoted)
+        binding = state.variables.get(name)
+        if binding is not None and binding.elements is not None:
+            if binding.elements:
+                return [(atom.through(use), not quoted) for atom in binding.elements[0].atoms]
+            return []
+        if binding is not None and (binding.atoms or default is None):
+            return [(atom.through(use), not quoted) for atom in binding.atoms]
+        if binding is None and self.environment is not None and name in self.environment:
+            return [(atom, not quoted) for atom in plain(self.environment[name], uses=(use,))]
+        if binding is None and state.sourced:
+            reason = f"{name} may come from {state.sourced[-1]}, which is not followed"
+            return [(Atom("", unknown=reason), not quoted)]
+        if default is not None:
+            inner = replace(use, default=True)
+            atoms = tuple(atom.through(inner) for atom in self._default(node, default, source, state, quoted))
+            if source.data[default - 1 : default] == b"=":
+                state.variables[name] = Binding(atoms, None, line)
+            return [(atom, not quoted) for atom in atoms]
+        if self.environment is not None and not _SLURM_SET.match(name):
+            return []
+        reason = f"{name} is not set in this file; the environment decides (line {line})"
+        return [(Atom("", unknown=reason), not quoted)]
+
+    def _default(self, node: Node, start: int, source: Source, state: State, quoted: bool) -> list[Atom]:
+        children = [child for child in node.children if child.start_byte >= start and child.end_byte < node.end_byte]
+        atoms: list[Atom] = []
+        position = start
+        quote = Quote.DOUBLE if quoted else Quote.BARE
+        for child in children:
+            atoms += [atom for atom, _ in self.literal(position, child.start_byte, source, quote)]
+            if child.type in ("word", "number"):
+                atoms += [
+                    atom for atom, _ in self.literal(child.start_byte, child.end_byte, source, quote, "all")
+                ]
+            else:
+                atoms += [atom for atom, _ in self.pieces(child, source, state, quoted)]
+            position = child.end_byte
+        return atoms + [atom for atom, _ in self.literal(position, node.end_byte - 1, source, quote)]
+
+    def _positional(self, number: int, use: Use, state: State, line: int, quoted: bool) -> list[Piece]:
+        if state.positional is not None and 1 <= number <= len(state.positional):
+            return [(atom.through(use), not quoted) for atom in state.positional[number - 1].atoms]
+        if state.positional is not None and number:
+            return []
+        return [(Atom("", unknown=f"the script's own argument ${number} decides (line {line})"), not quoted)]
+
+    def _arithmetic(self, node: Node, source: Source, state: State, quoted: bool) -> list[Piece]:
+        def variable(name: str) -> int | None:
+            self.use(name, node, source, quoted)
+            binding: Binding | None = state.variables.get(name)
+            text = text_of(binding.atoms) if binding is not None and binding.elements is None else None
+            return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+        value = evaluate(node, variable)
+        shown = " ".join(source.text(node).split())[:60]
+        if value is None:
+            return [(self._unknown(f"the arithmetic {shown} is not known", node, source)[0], not quoted)]
+        start, end = source.place(node.start_byte, node.end_byte)
+        use = Use(shown, start, end, source.line(node), quoted)
+        return [(atom, not quoted) for atom in plain(str(value), uses=(use,))]
+
+    def _whole_array(self, node: Node, source: Source, state: State) -> list[Token] | None:
+        """`"${A[@]}"`, `${A[*]}`, `"$@"` alone in a word: the elements as they are."""
+        shown = source.text(node)
+        quoted = shown.startswith('"')
+        bare = shown[1:-1] if quoted and len(shown) > 2 else shown
+        line = source.line(node)
+        if bare in ("$@", "${@}", "$*", "${*}", '${@:1}'):
+            if state.positional is not None:
+                return list(state.positional)
+            reason = f"the script's own arguments decide (line {line})"
+            site = source.place(node.start_byte, node.end_byte)
+            return [Token((Atom("", unknown=reason),), *site, Quote.BARE, line, several=True)]
+        match = re.fullmatch(r"\$\{(\w+)\[[@*]\](?:[-+][^}]*|:[-+][^}]*)?\}", bare)
+        if not match:
+            return None
+        name = match[1]
+        use = self.use(name, node, source, quoted)
+        binding = state.variables.get(name)
+        if binding is None or binding.elements is None:
+            known = "" if binding is None else binding.unknown
+            reason = known or f"the array {name} is not set in this file (line {line})"
+            if binding is None and self.environment is not None and not state.sourced:
+                return []
+            site = source.place(node.start_byte, node.end_byte)
+            return [Token((Atom("", unknown=reason),), *site, Quote.BARE, line, several=True)]
+        return [
+            replace(
+                token,
+                atoms=tuple(atom.through(use) for atom in token.atoms),
+                level=token.level + 1,
+                trail=(f"{name}[{index}]", *token.trail),
+            )
+            for index, token in enumerate(binding.elements)
+        ]
+
+
+def joined(tokens: Sequence[Token]) -> list[Atom]:
+    """Tokens as one text with blanks between: what `"${ARGS[*]}"` gives."""
+    atoms: list[Atom] = []
+    for token in tokens:
+        if atoms:
+            atoms.append(Atom(" ", condition=token.condition))
+        atoms += [replace(atom, condition=atom.condition or token.condition) for atom in token.atoms]
+    return atoms
+
+
+def _expansions(node: Node) -> list[Node]:
+    wanted = ("simple_expansion", "expansion", "arithmetic_expansion", "command_substitution")
+    return [child for child in node.children if child.type in wanted]
+
+
+def _characters(data: bytes, start: int, end: int, escapes: str) -> list[tuple[str, int, int]]:
+    """Characters with their bytes. `escapes`: "none", "double" (inside double quotes) or "all"."""
+    found: list[tuple[str, int, int]] = []
+    position = start
+    while position < end:
+        first = position
+        if escapes != "none" and data[position] == 0x5C and position + 1 < end:
+            following = data[position + 1]
+            if following == 0x0A:
+                position += 2
+                continue
+            if escapes == "all" or following in b'$`"\\':
+                position += 1
+        width = _width(data[position])
+        char = data[position : min(position + width, end)].decode("utf-8", "surrogateescape")
+        position = min(position + width, end)
+        found.append((char, first, position))
+    return found
+
+
+def _width(byte: int) -> int:
+    if byte < 0xC0:
+        return 1
+    return 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4

@@ -1,0 +1,330 @@
+"""What a job script sets: the value in force of each parameter, or where the trail ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
+from runbook.template.bash.commands import environment_entry, launches
+from runbook.template.bash.header import Directive, Header, read_header
+from runbook.template.bash.runs import Command
+from runbook.template.bash.state import Binding
+from runbook.template.bash.syntax import Hazard, hazards, line_of, parse
+from runbook.template.bash.walk import Walker, follow
+from runbook.template.bash.words import Atom, Quote, Token, Use, at_level, plain, span_of, text_of, unknown_of
+from runbook.template.splices import to_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A parameter where it is written. `site` is the value as it stands in the list (array, command, string)."""
+
+    spelling: str
+    value: tuple[Atom, ...]
+    site: tuple[int, int]
+    quote: Quote
+    level: int
+    line: int
+    trail: tuple[str, ...] = ()
+    condition: str = ""
+    unresolved: str = ""
+    option: Token | None = None
+    """The option's own word; for `--a=8` the whole word."""
+    value_token: Token | None = None
+    """The value's own word, for `--a 8`."""
+    directive: Directive | None = None
+
+
+@dataclass(slots=True)
+class Script:
+    """A job script, read once."""
+
+    file: TemplateFile
+    data: bytes
+    hazards: tuple[Hazard, ...]
+    header: Header
+    walker: Walker
+    environment: dict[str, str] | None = None
+    arguments_known: bool = False
+    names: tuple[ParameterNames, ...] = ()
+    training: tuple[Command, ...] = ()
+    """The commands that carry the training program's options: one, or several that are alike."""
+    found: dict[int, dict[str, list[Occurrence]]] = field(default_factory=dict)
+    """By position of the command: by parameter: its occurrences in order."""
+
+
+def read_script(file: TemplateFile, names: Sequence[ParameterNames], known: Surroundings | None) -> Script:
+    """Read a script with these parameters in mind."""
+    data = to_bytes(file.text)
+    root = parse(data)
+    header = read_header(data)
+    environment = known.environment if known else None
+    arguments = known.arguments if known else None
+    walker = follow(data, root, environment, arguments, _header_variables(header))
+    script = Script(
+        file, data, hazards(data, root), header, walker, environment, arguments is not None, tuple(names)
+    )
+    arguments_wanted = [name for name in names if name.kind is SettingKind.ARGUMENT]
+    scores = []
+    for index, command in enumerate(walker.commands):
+        script.found[index] = _arguments(command, arguments_wanted)
+        scores.append(
+            sum(1 for name in arguments_wanted if name.training_program and name.parameter in script.found[index])
+        )
+    best = max(scores, default=0)
+    if best:
+        script.training = tuple(command for command, score in zip(walker.commands, scores) if score == best)
+    return script
+
+
+def settings(script: Script) -> tuple[Setting, ...]:
+    """A setting for each parameter that the script sets or mentions; none for one that is absent."""
+    found = []
+    for name in script.names:
+        occurrences, problem = in_force(script, name)
+        if problem:
+            found.append(_unresolved(script, name, occurrences, problem))
+        elif occurrences:
+            found.append(_setting(script, name, occurrences[0]))
+    return tuple(found)
+
+
+def in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
+    """The occurrences that decide (one for each of the alike commands), or why nothing can be said."""
+    if name.kind is SettingKind.SBATCH:
+        return _directive(script, name)
+    if name.kind is SettingKind.ENVIRONMENT:
+        return _environment(script, name)
+    deciding: list[Occurrence] = []
+    commands = script.training if name.training_program else tuple(
+        command for command in script.walker.commands if _reaches(script, command)
+    )
+    for index, command in enumerate(script.walker.commands):
+        occurrences = script.found[index].get(name.parameter, []) if command in commands else []
+        if not occurrences:
+            continue
+        last = occurrences[-1]
+        if last.condition:
+            others = {text_of(item.value) for item in occurrences}
+            if len(occurrences) == 1 or len(others) > 1:
+                return (last,), f"{last.spelling} is given at line {last.line} only {last.condition}"
+        if last.unresolved or unknown_of(last.value):
+            return (last,), last.unresolved or unknown_of(last.value)
+        deciding.append(last)
+    values = {text_of(item.value) for item in deciding}
+    if len(values) > 1:
+        lines = ", ".join(f"{text_of(item.value)} at line {item.line}" for item in deciding)
+        return tuple(deciding), f"ambiguous: several commands take it with different values ({lines})"
+    if not deciding:
+        return (), _mentioned(script, name)
+    return tuple(deciding), ""
+
+
+def _reaches(script: Script, command: Command) -> bool:
+    """Whether a launcher option on this command concerns the training: it is that command, or runs it."""
+    return not script.training or any(command in _family(item) for item in script.training)
+
+
+def _family(command: Command) -> list[Command]:
+    family = [command]
+    while family[-1].outer is not None:
+        family.append(family[-1].outer)
+    return family
+
+
+def _arguments(command: Command, names: Sequence[ParameterNames]) -> dict[str, list[Occurrence]]:
+    found: dict[str, list[Occurrence]] = {}
+    skip = -1
+    for index, token in enumerate(command.argv):
+        if index == skip:
+            continue
+        for name in names:
+            occurrence = _argument(command.argv, index, token, name)
+            if occurrence is not None:
+                found.setdefault(name.parameter, []).append(occurrence)
+                if occurrence.value_token is not None:
+                    skip = index + 1
+    return found
+
+
+def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNames) -> Occurrence | None:
+    text, prefix = token.text, token.prefix
+    for spelling in name.spellings:
+        if text == spelling:
+            if name.flag:
+                return Occurrence(
+                    spelling, plain("true"), (-1, -1), Quote.NOWHERE, token.level, token.line, token.trail,
+                    token.condition, option=token,
+                )
+            return _separate(argv, index, token, spelling)
+        if prefix.startswith(f"{spelling}=") and spelling.startswith("-"):
+            value = token.atoms[len(spelling) + 1 :]
+            inside = at_level(replace(token, atoms=value), token.level) if value else token
+            span = span_of(value)
+            quote = Quote.NESTED if token.quote is Quote.NESTED else (inside.quote if value else token.quote)
+            if value and token.level == 0 and token.quote is not Quote.NESTED:
+                quote = _written(value, 0)
+            site = span or ((inside.start, inside.end) if value else (token.end, token.end))
+            return Occurrence(
+                spelling, value, site, quote, token.level, token.line, _trail(token, value), token.condition,
+                option=token,
+            )
+    return None
+
+
+def _written(value: Sequence[Atom], level: int) -> Quote:
+    """How the piece of a word that holds this value is quoted."""
+    first = value[0]
+    if len(first.uses) > level:
+        return Quote.DOUBLE if first.uses[level].quoted else Quote.BARE
+    return first.quote
+
+
+def _separate(argv: Sequence[Token], index: int, token: Token, spelling: str) -> Occurrence:
+    value = argv[index + 1] if index + 1 < len(argv) else None
+    missing = ""
+    if value is None:
+        missing = f"{spelling} has no value (line {token.line})"
+    elif value.several:
+        missing = unknown_of(value.atoms) or f"what follows {spelling} at line {token.line} is not known"
+    elif re.match(r"--[A-Za-z]", value.prefix):
+        missing = f"{spelling} is followed by another option (line {token.line})"
+    if value is None or missing:
+        return Occurrence(
+            spelling, (), (-1, -1), token.quote, token.level, token.line, token.trail, token.condition, missing, token
+        )
+    return Occurrence(
+        spelling, value.atoms, (value.start, value.end), value.quote, value.level, value.line,
+        _trail(value, value.atoms), token.condition or value.condition, option=token, value_token=value,
+    )
+
+
+def _trail(token: Token, value: Sequence[Atom]) -> tuple[str, ...]:
+    names: list[str] = list(token.trail)
+    for use in dict.fromkeys(use for atom in value for use in atom.uses[token.level :]):
+        names.append(_shown(use))
+    return tuple(names)
+
+
+def _shown(use: Use) -> str:
+    how = " (its default)" if use.default else ""
+    return f"{use.name}{how} at line {use.line}"
+
+
+def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
+    commands = script.training or tuple(command for command in script.walker.commands if launches(command))
+    found: list[Occurrence] = []
+    absent = 0
+    for command in commands:
+        for spelling in name.spellings:
+            entry = environment_entry(command, spelling)
+            if entry is None:
+                continue
+            found.append(
+                Occurrence(
+                    spelling, entry.atoms, entry.site, entry.quote, entry.level, entry.line,
+                    (entry.where, *(_shown(use) for atom in entry.atoms[:1] for use in atom.uses)),
+                    next((atom.condition for atom in entry.atoms if atom.condition), ""),
+                )
+            )
+            break
+        else:
+            absent += 1
+    if not commands:
+        for spelling in name.spellings:
+            binding: Binding | None = script.walker.final.variables.get(spelling)
+            if binding is not None and spelling in script.walker.final.exported:
+                trail = (f"exported at line {binding.line}",)
+                found.append(
+                    Occurrence(spelling, binding.atoms, binding.site, Quote.BARE, 0, binding.line, trail)
+                )
+                break
+    for item in found:
+        if unknown_of(item.value):
+            return (item,), unknown_of(item.value)
+        if item.condition:
+            return (item,), f"{item.spelling} is set only {item.condition}"
+    values = {text_of(item.value) for item in found}
+    if len(values) > 1 or (found and absent):
+        lines = ", ".join(f"{text_of(item.value)} at line {item.line}" for item in found)
+        return tuple(found), f"ambiguous: the commands do not all have the same value ({lines})"
+    if not found:
+        return (), _mentioned(script, name)
+    return tuple(dict.fromkeys(found)), ""
+
+
+def _directive(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
+    directive = script.header.last(name.spellings)
+    if directive is None:
+        return (), ""
+    occurrence = Occurrence(
+        directive.option, plain(directive.value or "true"), (directive.value_start, directive.value_end), Quote.BARE,
+        0, directive.line, ("#SBATCH",), directive=directive,
+    )
+    if script.header.heterogeneous:
+        return (occurrence,), "the job is heterogeneous: each component has its own directives"
+    if directive.value is None and not name.flag:
+        return (occurrence,), f"{directive.option} has no value (line {directive.line})"
+    return (occurrence,), ""
+
+
+def _mentioned(script: Script, name: ParameterNames) -> str:
+    """Why an absent parameter is not simply absent: its name stands somewhere that no command was seen to take."""
+    if name.kind is SettingKind.ARGUMENT:
+        for index, command in enumerate(script.walker.commands):
+            occurrences = script.found[index].get(name.parameter)
+            if occurrences:
+                shown = command.argv[0].text or "a command"
+                return (
+                    f"{occurrences[0].spelling} is given only to {shown!r} at line {command.line}, which is not the "
+                    "training command"
+                )
+    for spelling in name.spellings:
+        tail = rb"=" if name.kind is SettingKind.ENVIRONMENT else rb"(?![\w-])"
+        for match in re.finditer(rb"(?<![\w-])" + re.escape(spelling.encode()) + tail, script.data):
+            if any(start <= match.start() < end for start, end in script.walker.quiet):
+                continue
+            line = line_of(script.data, match.start())
+            text = script.data.split(b"\n")[line - 1].lstrip()
+            if text.startswith(b"#"):
+                continue
+            return f"{spelling} stands at line {line}, where the trail from the training command does not lead"
+    return ""
+
+
+def _setting(script: Script, name: ParameterNames, occurrence: Occurrence) -> Setting:
+    value = text_of(occurrence.value)
+    return Setting(
+        name.parameter, name.kind, occurrence.spelling, value, script.file.path, occurrence.line, occurrence.trail
+    )
+
+
+def _unresolved(
+    script: Script, name: ParameterNames, occurrences: Sequence[Occurrence], problem: str
+) -> Setting:
+    first = occurrences[0] if occurrences else None
+    return Setting(
+        name.parameter, name.kind, first.spelling if first else name.spellings[0], None, script.file.path,
+        first.line if first else None, first.trail if first else (), problem,
+    )
+
+
+def _header_variables(header: Header) -> dict[str, Binding]:
+    """Variables that `#SBATCH --export=ALL,NAME=value` gives the script."""
+    directive = header.last(("--export",))
+    variables: dict[str, Binding] = {}
+    if directive is None or not directive.value:
+        return variables
+    position = directive.value_start
+    for part in directive.value.split(","):
+        if "=" in part:
+            key, value = part.split("=", 1)
+            start = position + len(key.encode()) + 1
+            atoms = tuple(
+                Atom(char, start + at, start + at + 1, Quote.BARE) for at, char in enumerate(value)
+            ) if value.isascii() else plain(value)
+            variables[key] = Binding(atoms, None, directive.line, (start, start + len(value.encode())))
+        position += len(part.encode()) + 1
+    return variables

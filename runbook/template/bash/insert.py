@@ -1,0 +1,238 @@
+"""Add what a job script does not set: an option of the training program, a variable, a `#SBATCH` line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from runbook.model.template import Edit, SettingKind
+from runbook.template.bash.commands import (
+    LAUNCHERS,
+    basename,
+    chain,
+    does_not_pass,
+    launches,
+    program_at,
+    slurm_export,
+)
+from runbook.template.bash.find import Script
+from runbook.template.bash.quoting import is_plain, written
+from runbook.template.bash.runs import Command
+from runbook.template.bash.words import Quote, Token, Use
+from runbook.template.errors import CannotEdit
+from runbook.template.splices import Change
+
+
+def insert(script: Script, edit: Edit) -> list[Change]:
+    """The changes that add the parameter. Raises `CannotEdit` where it would not reach the program for certain."""
+    if edit.kind is SettingKind.SBATCH:
+        return [_directive(script, edit)]
+    if edit.kind is SettingKind.ENVIRONMENT:
+        return _variable(script, edit)
+    changes = [_option(script, edit, command) for command in _targets(script, edit)]
+    return list(dict.fromkeys(changes))
+
+
+def _directive(script: Script, edit: Edit) -> Change:
+    where = f"{script.file.path}:1"
+    if script.header.insert_at == 0:
+        raise CannotEdit("the file has no `#!` line, so it is no job script", where=where)
+    if script.header.heterogeneous:
+        raise CannotEdit(
+            "the job is heterogeneous: each component has its own directives", where=where, next_step="set it by hand"
+        )
+    value = "" if edit.flag else f"={edit.new}"
+    if not re.fullmatch(r"[A-Za-z0-9_@%+=:,./\[\]*-]*", value):
+        raise CannotEdit(f"the value {edit.new!r} cannot stand in a #SBATCH line", where=where)
+    return _line(script, f"#SBATCH {edit.spellings[0]}{value}")
+
+
+def _line(script: Script, text: str) -> Change:
+    """A line of its own behind the header."""
+    at = script.header.insert_at
+    missing = b"\n" if at and script.data[at - 1 : at] != b"\n" else b""
+    return Change(at, at, missing + text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+def _variable(script: Script, edit: Edit) -> list[Change]:
+    name = edit.spellings[0]
+    new = edit.new or ""
+    if not name.isidentifier() or not name.isascii():
+        raise CannotEdit(f"{name!r} is no name for a variable", where=f"{script.file.path}:1")
+    commands = script.training or tuple(command for command in script.walker.commands if launches(command))
+    if not commands:
+        raise CannotEdit(
+            "no command that starts the training was found, so it is not certain that the variable would reach it",
+            where=f"{script.file.path}:1", next_step=f"export {name} in the script that starts the training",
+        )
+    changes = [_line(script, f"export {name}={shlex.quote(new)}")]
+    for command in commands:
+        where = f"{script.file.path}:{command.line}"
+        reason = does_not_pass(command)
+        if reason:
+            raise CannotEdit(
+                f"a variable set in the job script would not reach the ranks: {reason}",
+                where=where, next_step=f"set {name}={new} where the ranks are started, by hand",
+            )
+        export = slurm_export(command, script.header)
+        if export.mode == "none":
+            raise CannotEdit(
+                f"{export.where} is NONE, so a variable set in the job script would not reach the ranks",
+                where=f"{script.file.path}:{export.line}",
+                next_step="write --export=ALL at the srun of the training, or set the variable inside its command",
+            )
+        if export.mode == "list" and name not in export.names:
+            if export.end < 0:
+                raise CannotEdit(
+                    f"{export.where} lists the variables that reach the ranks and cannot be extended here",
+                    where=f"{script.file.path}:{export.line}", next_step=f"add {name} to that list by hand",
+                )
+            changes.append(Change(export.end, export.end, f",{name}".encode()))
+    return list(dict.fromkeys(changes))
+
+
+def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:
+    """The commands that train. Raises `CannotEdit` when they cannot be told."""
+    if script.training:
+        return script.training
+    programs = [command for command in script.walker.commands if program_at(command.argv) is not None]
+    distributed = [command for command in programs if any(_distributes(item) for item in chain(command))]
+    chosen = distributed or programs
+    if len(chosen) == 1:
+        return (chosen[0],)
+    if not chosen:
+        raise CannotEdit(
+            f"no command that starts a training program was found, so {edit.spellings[0]} cannot be added",
+            where=f"{script.file.path}:1",
+            next_step="give the script whose command line starts the training",
+        )
+    lines = ", ".join(str(command.line) for command in chosen)
+    raise CannotEdit(
+        f"several commands start a program (lines {lines}) and none has a known option, so {edit.spellings[0]} is not "
+        "added",
+        where=f"{script.file.path}:{chosen[0].line}", next_step=f"add {edit.spellings[0]} {edit.new} by hand",
+    )
+
+
+def _distributes(command: Command) -> bool:
+    names = {basename(token) for token in command.argv[: (program_at(command.argv) or len(command.argv))]}
+    return bool(names & (set(LAUNCHERS) - {"python", "python3"}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a new option goes: behind or in front of an option that stands in the same list."""
+
+    option: Token
+    end: int
+    """Byte behind the neighbour's last word."""
+    before: bool
+    spelling: str
+    equals: bool
+
+
+def _option(script: Script, edit: Edit, command: Command) -> Change:
+    where = f"{script.file.path}:{command.line}"
+    place = _sibling(script, command) or _last_option(command) or _behind_program(command)
+    if place is None:
+        raise CannotEdit(
+            f"there is no safe place for {edit.spellings[0]} on the command that trains", where=where,
+            next_step=f"add {edit.spellings[0]} {edit.new} by hand",
+        )
+    option = place.option
+    uses: tuple[Use, ...] = option.atoms[0].uses[: option.level] if option.atoms else ()
+    spelling = _like(edit.spellings, place.spelling)
+    quote = option.quote if option.quote is not Quote.BARE else Quote.BARE
+    value = b"" if edit.flag else written(edit.new or "", quote, uses, where)
+    if not edit.flag and quote is not Quote.BARE and not is_plain(edit.new or ""):
+        raise CannotEdit(
+            f"the value {edit.new!r} needs quotes inside a quoted text", where=where, next_step="set it by hand"
+        )
+    joint = b"=" if place.equals else b" "
+    text = spelling.encode() + (b"" if edit.flag else joint + value)
+    return _laid_out(script.data, place, text, in_array=_in_array(option))
+
+
+def _sibling(script: Script, command: Command) -> _Place | None:
+    """The last known option of the training program on this command that stands there as plain text."""
+    index = next(at for at, item in enumerate(script.walker.commands) if item is command)
+    launcher_only = {name.parameter for name in script.names if not name.training_program}
+    program = program_at(command.argv)
+    best: tuple[int, _Place] | None = None
+    for parameter, occurrences in script.found[index].items():
+        for item in occurrences:
+            if parameter in launcher_only or item.condition or item.unresolved or item.option is None:
+                continue
+            at = next((at for at, token in enumerate(command.argv) if token is item.option), -1)
+            if (program is not None and at < program) or not _literal(item.option):
+                continue
+            token = item.value_token or item.option
+            if token.level != item.option.level or token.end < 0:
+                continue
+            equals = item.value_token is None and bool(item.value) and item.quote is not Quote.NOWHERE
+            if best is None or at > best[0]:
+                best = at, _Place(item.option, token.end, False, item.spelling, equals)
+    return best[1] if best else None
+
+
+def _last_option(command: Command) -> _Place | None:
+    """In front of the last option of the program: that is right however many values the options take."""
+    program = program_at(command.argv)
+    if program is None:
+        return None
+    for token in reversed(command.argv[program + 1 :]):
+        text = token.text or ""
+        if re.match(r"--[A-Za-z]", text) and _literal(token) and not token.condition:
+            return _Place(token, token.end, True, text.split("=", 1)[0], False)
+    return None
+
+
+def _behind_program(command: Command) -> _Place | None:
+    program = program_at(command.argv)
+    if program is None or command.argv[program].end < 0 or not command.argv[program].atoms:
+        return None
+    token = command.argv[program]
+    return _Place(token, token.end, False, "", False)
+
+
+def _literal(token: Token) -> bool:
+    """Written out in its list, not brought in by a variable."""
+    return token.start >= 0 and all(len(atom.uses) == token.level and not atom.unknown for atom in token.atoms)
+
+
+def _in_array(token: Token) -> bool:
+    return bool(token.trail) and token.trail[-1].endswith("]")
+
+
+def _like(spellings: tuple[str, ...], neighbour: str) -> str:
+    """The spelling with the neighbour's habit of `_` or `-` between words."""
+    if "_" in neighbour and "-" not in neighbour.lstrip("-"):
+        return next((item for item in spellings if "_" in item), spellings[0])
+    return spellings[0]
+
+
+def _laid_out(data: bytes, place: _Place, text: bytes, in_array: bool) -> Change:
+    """The new words on a line of their own where the neighbour has one, else in the neighbour's line."""
+    option = place.option
+    line_start = data.rfind(b"\n", 0, option.start) + 1
+    indent = data[line_start : option.start]
+    own_line = option.quote is Quote.BARE and not indent.strip() and place.spelling != ""
+    line_end = data.find(b"\n", place.end)
+    rest = data[place.end : len(data) if line_end < 0 else line_end]
+    if place.before:
+        if own_line and in_array and not _continued(data, line_start):
+            return Change(option.start, option.start, text + b"\n" + indent)
+        if own_line:
+            return Change(option.start, option.start, text + b" \\\n" + indent)
+        return Change(option.start, option.start, text + b" ")
+    if own_line and in_array and re.fullmatch(rb"[ \t]*(?:#.*)?", rest):
+        at = place.end + len(rest)
+        return Change(at, at, b"\n" + indent + text)
+    if own_line and re.fullmatch(rb"[ \t]*\\?", rest):
+        return Change(place.end, place.end, b" \\\n" + indent + text)
+    return Change(place.end, place.end, b" " + text)
+
+
+def _continued(data: bytes, line_start: int) -> bool:
+    return data[:line_start].endswith(b"\\\n")

@@ -1,0 +1,221 @@
+"""Commands of a script: what they do to the state, and shells that they start on a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tree_sitter import Node
+
+from runbook.template.bash.expand import Source, joined
+from runbook.template.bash.state import Binding, State, not_known
+from runbook.template.bash.syntax import parse
+from runbook.template.bash.words import PLACEHOLDER, Atom, Quote, Token
+
+if TYPE_CHECKING:
+    from runbook.template.bash.walk import Walker
+
+_DEPTH = 8
+"""How deep functions and `bash -c` may stand inside each other before we stop following."""
+
+_PRINTING = ("echo", "printf", "logger", "print")
+_SHELLS = re.compile(r"^(?:.*/)?(?:ba|da|k)?sh$")
+_ENVIRONMENT_SCRIPTS = re.compile(
+    r"(?:^|/)(?:activate|(?:conda|mamba|micromamba|modules?|lmod)\.sh|profile|bashrc|z\d+_\w+\.sh)$|^/etc/profile\.d/"
+)
+"""Files that are sourced to set up tools: they set PATH and their own variables, not a job's parameters."""
+
+_SETS_VARIABLES = ("read", "mapfile", "readarray", "getopts")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that may run, with its arguments and the environment that the script gives it."""
+
+    argv: tuple[Token, ...]
+    prefix: tuple[tuple[str, Binding], ...]
+    """`NAME=value` in front of it."""
+    exported: dict[str, Binding]
+    line: int
+    start: int
+    end: int
+    condition: str = ""
+    outer: Command | None = None
+    """The command that runs this one: `srun` of `srun bash -c '…'`."""
+    nested: bool = False
+    """Stands in a string or heredoc that is read by a second shell."""
+    sourced: tuple[str, ...] = ()
+
+
+def run_command(
+    walker: Walker,
+    node: Node,
+    source: Source,
+    state: State,
+    condition: str,
+    outer: Command | None,
+    heredoc: Node | None,
+) -> None:
+    """Record a command, or do what it does to the state; go on into a shell that it starts."""
+    name_node = node.child_by_field_name("name")
+    name = source.text(name_node) if name_node is not None else ""
+    printing = name in _PRINTING
+    prefix, words = _parts(walker, node, source, state)
+    argv = [token for word in words for token in walker.expander.tokens(word, source, state)]
+    start, end = source.place(node.start_byte, node.end_byte)
+    line = source.line(node)
+    if printing:
+        walker.hush(node, source)
+        return
+    if not argv:
+        return
+    if _builtin(walker, argv, source, state, condition, outer, line):
+        return
+    exported = {key: state.variables[key] for key in state.exported if key in state.variables}
+    command = Command(
+        tuple(argv), tuple(prefix), exported, line, start, end, condition, outer, source.atoms is not None,
+        state.sourced,
+    )
+    walker.commands.append(command)
+    _inner_shell(walker, command, source, state, heredoc)
+    if name == "exec" and not condition and len(argv) > 1:
+        state.stopped = True
+
+
+def _parts(walker: Walker, node: Node, source: Source, state: State) -> tuple[list[tuple[str, Binding]], list[Node]]:
+    """The assignments in front, and the words. A newline between them ends the assignments' own statement:
+    the grammar joins `A=1 B=2` with the command on the next line."""
+    assigned = [child for child in node.named_children if child.type == "variable_assignment"]
+    words = [
+        child
+        for child in node.children
+        if child.type not in ("variable_assignment", "comment", "file_redirect", "herestring_redirect", "&")
+    ]
+    if assigned and words:
+        between = source.data[assigned[-1].end_byte : words[0].start_byte].replace(b"\\\n", b"")
+        if b"\n" in between:
+            for part in assigned:
+                walker.assignments(part, source, state, exporting=False)
+            return [], words
+    prefix = []
+    for part in assigned:
+        name = part.child_by_field_name("name")
+        if name is not None:
+            prefix.append((source.text(name), walker.binding(part, source, state)))
+    return prefix, words
+
+
+def _builtin(
+    walker: Walker,
+    argv: Sequence[Token],
+    source: Source,
+    state: State,
+    condition: str,
+    outer: Command | None,
+    line: int,
+) -> bool:
+    """Shell built-ins that change the state. True: nothing else is to be recorded."""
+    name = argv[0].text
+    rest = [token.text for token in argv[1:]]
+    if name == ":":
+        return True
+    if name in ("exit", "return"):
+        state.stopped = True
+        return True
+    if name in ("source", "."):
+        shown = (rest[0] if rest and rest[0] else argv[1].prefix if len(argv) > 1 else "") or "a file"
+        if not _ENVIRONMENT_SCRIPTS.search(shown):
+            state.sourced += (f"{shown} at line {line}",)
+        return True
+    if name == "set":
+        if "--" in rest:
+            state.positional = tuple(argv[2 + rest.index("--") :])
+        if any(text in ("-a", "allexport") or (text or "").startswith("-ea") for text in rest):
+            state.export_all = "+o" not in rest
+        elif "+a" in rest:
+            state.export_all = False
+        return True
+    if name == "shift":
+        state.positional = None
+        return True
+    if name in _SETS_VARIABLES:
+        for text in rest:
+            if text and text.isidentifier():
+                state.variables[text] = not_known(f"{text} is read from input at line {line}", line)
+        return True
+    if name == "eval":
+        _second_reading(walker, joined(argv[1:]), state, condition, outer, line, "eval")
+        return True
+    if name in state.functions and walker.depth < _DEPTH:
+        body = state.functions[name]
+        kept = state.positional
+        state.positional = tuple(argv[1:])
+        walker.depth += 1
+        walker.statement(body, walker.root, state, condition, outer)
+        walker.depth -= 1
+        state.positional = kept
+        state.stopped = False
+        return True
+    return False
+
+
+def _inner_shell(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
+    """`bash -c TEXT` and `bash <<EOF` among the arguments."""
+    for at, token in enumerate(command.argv):
+        if token.text is None or not _SHELLS.match(token.text):
+            continue
+        rest = command.argv[at + 1 :]
+        skipped = 0
+        while skipped < len(rest) and (rest[skipped].text or "").startswith(("-", "+")):
+            skipped += 1
+        options = [word.text or "" for word in rest[:skipped]]
+        if any(re.fullmatch(r"-[a-z]*c", option) for option in options) and skipped < len(rest):
+            child = _child(walker, command, state, rest[skipped + 2 :])
+            _second_reading(walker, list(rest[skipped].atoms), child, command.condition, command, token.line, "bash -c")
+        elif heredoc is not None and (skipped == len(rest) or "-s" in options):
+            child = _child(walker, command, state, rest[skipped:])
+            _heredoc(walker, heredoc, source, state, child, command)
+        return
+
+
+def _child(walker: Walker, command: Command, state: State, arguments: Sequence[Token]) -> State:
+    """What a child shell knows: exported variables and its own arguments."""
+    variables = {**command.exported, **dict(command.prefix)}
+    return State(variables, set(variables), {}, tuple(arguments), (), False, False)
+
+
+def _heredoc(walker: Walker, heredoc: Node, source: Source, state: State, child: State, command: Command) -> None:
+    body = next((part for part in heredoc.named_children if part.type == "heredoc_body"), None)
+    start = next((part for part in heredoc.named_children if part.type == "heredoc_start"), None)
+    if body is None or start is None:
+        return
+    literal = source.text(start)[:1] in ("'", '"', "\\")
+    escapes = "none" if literal else "double"
+    if literal:
+        pieces = walker.expander.literal(body.start_byte, body.end_byte, source, Quote.NESTED, escapes)
+    else:
+        pieces = walker.expander.body(
+            body, body.start_byte, body.end_byte, source, state, escapes, Quote.NESTED
+        )
+    _second_reading(walker, 
+        [atom for atom, _ in pieces], child, command.condition, command, source.line(body), "heredoc"
+    )
+
+
+def _second_reading(
+    walker: Walker, atoms: Sequence[Atom], state: State, condition: str, outer: Command | None, line: int, what: str,
+) -> None:
+    if walker.depth >= _DEPTH:
+        return
+    data = bytearray()
+    places: list[Atom] = []
+    for atom in atoms:
+        encoded = (PLACEHOLDER if atom.unknown else atom.char).encode("utf-8", "surrogateescape")
+        data += encoded
+        places += [atom] * len(encoded)
+    inner = Source(bytes(data), tuple(places), line, what)
+    walker.depth += 1
+    walker.block(parse(bytes(data)).children, inner, state, condition, outer)
+    walker.depth -= 1

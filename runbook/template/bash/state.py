@@ -1,0 +1,108 @@
+"""What the shell would know at a point of the script: variables, arrays, exports, functions, arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tree_sitter import Node
+
+from runbook.template.bash.words import Atom, Token, plain, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A variable's value. `site` is where the value's word is written, (-1, -1) for one that is not in the file."""
+
+    atoms: tuple[Atom, ...] = ()
+    elements: tuple[Token, ...] | None = None
+    """An array's elements; None for a plain variable."""
+    line: int = 0
+    site: tuple[int, int] = (-1, -1)
+
+    @property
+    def unknown(self) -> str:
+        return next((atom.unknown for atom in self.atoms if atom.unknown), "")
+
+
+def not_known(reason: str, line: int) -> Binding:
+    return Binding((Atom("", unknown=reason),), None, line)
+
+
+@dataclass(slots=True)
+class State:
+    """The walker's own notebook; copied for branches and subshells."""
+
+    variables: dict[str, Binding] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, Node] = field(default_factory=dict)
+    positional: tuple[Token, ...] | None = None
+    """The script's or function's own arguments; None when they are not known."""
+    sourced: tuple[str, ...] = ()
+    """Files read by `source` so far: ("env.sh at line 12",)."""
+    export_all: bool = False
+    stopped: bool = False
+    """`exit` or `exec` was reached: what follows does not run."""
+
+    def copy(self) -> State:
+        return State(
+            dict(self.variables), set(self.exported), dict(self.functions), self.positional, self.sourced,
+            self.export_all, self.stopped,
+        )
+
+
+def merge(state: State, branches: Sequence[State], covers_all: bool, where: str) -> None:
+    """Go on after branches: what all agree on stays, what differs is conditional or unknown.
+
+    `covers_all` is False when no branch may have run. `where` is "the `if` at line 12".
+    """
+    ways = [branch for branch in branches if not branch.stopped]
+    if not ways:
+        state.stopped = state.stopped or (bool(branches) and covers_all)
+        return
+    before = state.copy()
+    if not covers_all:
+        ways = [before, *ways]
+    names = dict.fromkeys(name for way in ways for name in way.variables)
+    merged: dict[str, Binding] = {}
+    for name in names:
+        bindings = [way.variables.get(name) for way in ways]
+        if all(binding == bindings[0] for binding in bindings) and bindings[0] is not None:
+            merged[name] = bindings[0]
+        else:
+            merged[name] = _differing(name, before.variables.get(name), bindings, where)
+    state.variables = merged
+    state.exported = set.union(*(way.exported for way in ways))
+    for way in ways:
+        state.functions.update(way.functions)
+    state.sourced = tuple(dict.fromkeys(item for way in ways for item in way.sourced))
+    state.positional = ways[0].positional if all(way.positional == ways[0].positional for way in ways) else None
+    state.export_all = any(way.export_all for way in ways)
+
+
+def _differing(name: str, before: Binding | None, bindings: Sequence[Binding | None], where: str) -> Binding:
+    known = [binding for binding in bindings if binding is not None]
+    condition = f"inside {where}"
+    line = known[-1].line if known else 0
+    if before is not None and before.elements is not None:
+        kept = before.elements
+        if all(way.elements is not None and way.elements[: len(kept)] == kept for way in known):
+            added = [way.elements[len(kept) :] for way in known if way.elements is not None]
+            extra = tuple(
+                replace(token, condition=token.condition or condition) for tokens in added for token in tokens
+            )
+            return replace(before, elements=kept + extra)
+    elif before is not None and before.atoms and all(
+        way.elements is None and way.atoms[: len(before.atoms)] == before.atoms for way in known
+    ):
+        extra_atoms = tuple(
+            replace(atom, condition=atom.condition or condition)
+            for way in known
+            for atom in way.atoms[len(before.atoms) :]
+        )
+        return replace(before, atoms=before.atoms + extra_atoms)
+    texts = {text_of(way.atoms) if way is not None and way.elements is None else None for way in bindings}
+    text = next(iter(texts))
+    if len(texts) == 1 and text is not None:
+        return Binding(plain(text), None, line)
+    return not_known(f"{name} is set {condition}, which may not have run", line)

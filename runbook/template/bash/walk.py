@@ -1,0 +1,257 @@
+"""Follow a script statement by statement, without running it, to every command with what reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tree_sitter import Node
+
+from runbook.template.bash.expand import Expander, Source
+from runbook.template.bash.runs import Command, run_command
+from runbook.template.bash.state import Binding, State, merge, not_known
+from runbook.template.bash.syntax import walk
+from runbook.template.bash.words import Quote, Token, plain
+
+
+@dataclass(slots=True)
+class Walker:
+    """Collects the commands of a script."""
+
+    expander: Expander
+    commands: list[Command] = field(default_factory=list)
+    quiet: list[tuple[int, int]] = field(default_factory=list)
+    """Stretches of the file that set nothing: comments, printed text."""
+    final: State = field(default_factory=State)
+    depth: int = 0
+    root: Source = field(default_factory=lambda: Source(b""))
+
+    def block(self, nodes: Iterable[Node], source: Source, state: State, condition: str, outer: Command | None) -> None:
+        for node in nodes:
+            if state.stopped:
+                return
+            self.statement(node, source, state, condition, outer)
+
+    def statement(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+        kind = node.type
+        line = source.line(node)
+        if kind == "comment":
+            self.hush(node, source)
+        elif kind in ("variable_assignment", "variable_assignments"):
+            self.assignments(node, source, state, exporting=False)
+        elif kind == "declaration_command":
+            self._declaration(node, source, state)
+        elif kind == "unset_command":
+            for child in node.named_children:
+                state.variables.pop(source.text(child), None)
+                state.exported.discard(source.text(child))
+        elif kind == "command":
+            run_command(self, node, source, state, condition, outer, None)
+        elif kind == "redirected_statement":
+            self._redirected(node, source, state, condition, outer)
+        elif kind == "pipeline":
+            for child in node.named_children:
+                self.statement(child, source, state.copy(), condition, outer)
+        elif kind == "list":
+            self._list(node, source, state, condition, outer)
+        elif kind == "if_statement":
+            self._if(node, source, state, condition, outer)
+        elif kind == "case_statement":
+            where = f"the `case` at line {line}"
+            items = [child for child in node.named_children if child.type == "case_item"]
+            branches = []
+            for item in items:
+                branch = state.copy()
+                patterns = item.children_by_field_name("value")
+                statements = [child for child in item.named_children if child not in patterns]
+                self.block(statements, source, branch, f"inside {where}", outer)
+                branches.append(branch)
+            merge(state, branches, False, where)
+        elif kind in ("for_statement", "while_statement", "c_style_for_statement", "select_statement"):
+            self._loop(node, source, state, condition, outer)
+        elif kind == "function_definition":
+            name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+            if name is not None and body is not None and source.atoms is None:
+                state.functions[source.text(name)] = body
+        elif kind == "subshell":
+            self.block(node.named_children, source, state.copy(), condition, outer)
+        elif kind in ("compound_statement", "negated_command", "program", "do_group", "ERROR"):
+            self.block(node.named_children, source, state, condition, outer)
+
+    def hush(self, node: Node, source: Source) -> None:
+        start, end = source.place(node.start_byte, node.end_byte)
+        if start >= 0:
+            self.quiet.append((start, end))
+
+    def _list(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+        left, right = node.named_children[0], node.named_children[-1]
+        self.statement(left, source, state, condition, outer)
+        if state.stopped or right == left:
+            return
+        operator = next((child.type for child in node.children if not child.is_named), "&&")
+        where = f"the `{operator}` at line {source.line(right)}"
+        branch = state.copy()
+        self.statement(right, source, branch, condition or f"after {where}", outer)
+        merge(state, [branch], False, where)
+
+    def _if(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+        where = f"the `if` at line {source.line(node)}"
+        bodies: list[list[Node]] = []
+        has_else = False
+        for clause in [node, *(child for child in node.named_children if child.type in ("elif_clause", "else_clause"))]:
+            body: list[Node] = []
+            past_then = clause.type == "else_clause"
+            has_else = has_else or past_then
+            for child in clause.children:
+                if child.type == "then":
+                    past_then = True
+                elif child.type in ("elif_clause", "else_clause", "fi"):
+                    break
+                elif child.is_named and past_then:
+                    body.append(child)
+                elif child.is_named:
+                    self.statement(child, source, state, condition, outer)
+            bodies.append(body)
+        branches = []
+        for body in bodies:
+            branch = state.copy()
+            self.block(body, source, branch, f"inside {where}", outer)
+            branches.append(branch)
+        merge(state, branches, has_else, where)
+
+    def _loop(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+        where = f"the loop at line {source.line(node)}"
+        branch = state.copy()
+        body = node.child_by_field_name("body")
+        for child in walk(node):
+            if child.type == "variable_assignment" and any(part.type == "=" for part in child.children):
+                name = source.text(child).split("=", 1)[0]
+                if name in branch.variables:
+                    branch.variables[name] = not_known(f"{name} is set again inside {where}", source.line(child))
+        variable = node.child_by_field_name("variable")
+        if variable is not None:
+            name = source.text(variable)
+            branch.variables[name] = not_known(f"{name} changes with {where}", source.line(node))
+        for child in node.named_children:
+            if child == body:
+                self.statement(child, source, branch, condition or f"inside {where}", outer)
+            elif child.type in ("command", "list", "pipeline", "redirected_statement", "negated_command"):
+                self.statement(child, source, state, condition, outer)
+        merge(state, [branch], False, where)
+
+    # ---- assignments
+
+    def assignments(self, node: Node, source: Source, state: State, exporting: bool) -> None:
+        parts = [node] if node.type == "variable_assignment" else node.named_children
+        for part in parts:
+            name = part.child_by_field_name("name")
+            if part.type != "variable_assignment" or name is None:
+                continue
+            self._substitutions(part, source, state)
+            if name.type == "subscript":
+                base = source.text(name).split("[", 1)[0]
+                if base in state.variables:
+                    state.variables[base] = not_known(f"an element of {base} is set on its own", source.line(part))
+                continue
+            self._bind(source.text(name), self.binding(part, source, state), source, part, state, exporting)
+
+    def _bind(
+        self, name: str, binding: Binding, source: Source, part: Node, state: State, exporting: bool
+    ) -> None:
+        before = state.variables.get(name)
+        if any(child.type == "+=" for child in part.children):
+            if binding.elements is not None:
+                kept = before.elements if before is not None and before.elements is not None else None
+                if kept is None and before is not None:
+                    kept = (Token(before.atoms, *before.site, Quote.BARE, before.line),)
+                binding = replace(binding, elements=(kept or ()) + binding.elements)
+            elif before is not None and before.elements is None:
+                binding = replace(binding, atoms=before.atoms + binding.atoms)
+            elif before is None and (self.expander.environment or {}).get(name):
+                inherited = plain((self.expander.environment or {})[name])
+                binding = replace(binding, atoms=inherited + binding.atoms)
+            elif before is None and self.expander.environment is None:
+                binding = not_known(f"{name} goes on from the submitting environment", binding.line)
+        state.variables[name] = binding
+        inherited_name = name in (self.expander.environment or {})
+        if exporting or state.export_all or inherited_name:
+            state.exported.add(name)
+
+    def binding(self, part: Node, source: Source, state: State) -> Binding:
+        """The right side of `NAME=…`."""
+        line = source.line(part)
+        value = part.child_by_field_name("value")
+        if value is None:
+            start, end = source.place(part.end_byte - 1, part.end_byte)
+            return Binding((), None, line, (end, end) if start >= 0 else (-1, -1))
+        site = source.place(value.start_byte, value.end_byte)
+        if value.type != "array":
+            return Binding(self.expander.atoms(value, source, state), None, line, site)
+        elements: list[Token] = []
+        for child in value.named_children:
+            if child.type == "comment":
+                self.hush(child, source)
+            else:
+                elements += self.expander.tokens(child, source, state)
+        return Binding((), tuple(elements), line, site)
+
+    def _declaration(self, node: Node, source: Source, state: State) -> None:
+        words = [source.text(child) for child in node.children]
+        keyword = words[0]
+        options = "".join(word[1:] for word in words[1:] if word.startswith("-"))
+        exporting = (keyword == "export" and "n" not in options) or "x" in options
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self.assignments(child, source, state, exporting)
+            elif child.type == "variable_name":
+                if exporting:
+                    state.exported.add(source.text(child))
+                elif keyword == "export":
+                    state.exported.discard(source.text(child))
+
+    def _substitutions(self, node: Node, source: Source, state: State) -> None:
+        """Commands inside `$( … )` run too."""
+        for child in walk(node):
+            if child.type == "command_substitution":
+                self.block(child.named_children, source, state.copy(), "inside a command substitution", None)
+
+    def _redirected(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+        body = node.child_by_field_name("body")
+        heredoc = next((child for child in node.named_children if child.type == "heredoc_redirect"), None)
+        if body is None:
+            return
+        if body.type != "command":
+            self.statement(body, source, state, condition, outer)
+            return
+        run_command(self, body, source, state, condition, outer, heredoc)
+        if heredoc is None:
+            return
+        piped = [child for child in heredoc.named_children if child.type == "pipeline"]
+        for child in piped:
+            self.block(child.named_children, source, state.copy(), condition, outer)
+        text = next((child for child in heredoc.named_children if child.type == "heredoc_body"), None)
+        to_file = any(child.type == "file_redirect" for child in (*heredoc.named_children, *node.named_children))
+        name = body.child_by_field_name("name")
+        printed = name is not None and source.text(name) in ("cat", ":")
+        if text is not None and printed and not piped and not to_file:
+            self.hush(text, source)
+
+
+
+def follow(
+    data: bytes, root: Node, environment: dict[str, str] | None, arguments: tuple[str, ...] | None,
+    header: dict[str, Binding],
+) -> Walker:
+    """Follow the script from its first line. `header` holds variables that `#SBATCH --export` sets."""
+    source = Source(data)
+    walker = Walker(Expander(environment), root=source)
+    positional = None
+    if arguments is not None:
+        positional = tuple(Token(plain(text), -1, -1, Quote.NOWHERE, 0) for text in arguments)
+    state = State(dict(header), set(header), positional=positional)
+    for name, value in (environment or {}).items():
+        state.variables.setdefault(name, Binding(plain(value)))
+        state.exported.add(name)
+    walker.statement(root, source, state, "", None)
+    walker.final = state
+    return walker
