@@ -82,6 +82,10 @@ class IncidentStore:
         """The incident's folder, which need not exist yet. Raises `BadInput` for what is no incident id."""
         return self._incidents / check_incident_id(incident)
 
+    def path(self, incident: IncidentId, relative: str) -> Path:
+        """Where a file of the incident lies or would lie. Raises `BadInput` for a place outside its folder."""
+        return self.folder(incident) / _relative(relative)
+
     def exists(self, incident: IncidentId) -> bool:
         """Whether the incident has been saved."""
         return (self.folder(incident) / "incident.json").is_file()

@@ -27,14 +27,11 @@ def cause(incident: Incident) -> Hypothesis | None:
 
 def place(finding: Finding) -> str:
     """"rank 3 on gpu-22 (GPU 3)", as far as it is known; "" when nothing is."""
-    parts = []
-    if finding.rank is not None:
-        parts.append(f"rank {finding.rank}")
-    if finding.node:
-        parts.append(f"on {finding.node}")
-    if finding.device is not None:
-        parts.append(f"(GPU {finding.device})")
-    return " ".join(parts)
+    parts = [f"rank {finding.rank}" if finding.rank is not None else "", finding.node or ""]
+    named = " on ".join(part for part in parts if part)
+    if finding.device is None:
+        return named
+    return f"{named} (GPU {finding.device})" if named else f"GPU {finding.device}"
 
 
 def what_happened(incident: Incident) -> str:

@@ -1,0 +1,33 @@
+"""The few words of SVG that the pictures need. Styles are classes of the page: no inline style, so that the page's
+content security policy can forbid it."""
+
+from __future__ import annotations
+
+from markupsafe import Markup, escape
+
+from runbook.report.clean import clean_line
+
+
+def element(name: str, content: Markup | str = "", **attributes: str | float | int) -> Markup:
+    """An element with escaped attributes; `_` in a name stands for `-`, a trailing `_` is dropped."""
+    written = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _value(value))
+        for key, value in attributes.items()
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(name, written, content)
+
+
+def text(content: str, **attributes: str | float | int) -> Markup:
+    """A text element; the content is cleaned and escaped."""
+    return element("text", escape(clean_line(content)), **attributes)
+
+
+def title(content: str) -> Markup:
+    """The name of a picture or part for screen readers and pointers."""
+    return element("title", escape(clean_line(content)))
+
+
+def _value(value: str | float | int) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return clean_line(str(value))

@@ -1,0 +1,38 @@
+"""The terminal's report, as whole texts; rewritten with `--rewrite-golden`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.report.text import one_line, render_text
+from tests.report.sample_incidents import SAMPLES, hostile
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "hostile"])
+def test_the_text_is_as_agreed(name: str, request: pytest.FixtureRequest) -> None:
+    incident = SAMPLES[name]()
+    text = one_line(incident) + "\n\n" + render_text(incident)
+    golden = GOLDEN / f"{name}.txt"
+    if request.config.getoption("--rewrite-golden"):
+        GOLDEN.mkdir(exist_ok=True)
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_no_line_is_wider_than_a_terminal_and_nothing_moves_the_cursor(name: str) -> None:
+    text = render_text(SAMPLES[name]())
+    wide = [line for line in text.splitlines() if len(line) > 100]
+    assert wide == []
+    assert {character for character in text if not character.isprintable()} <= {"\n"}
+
+
+def test_a_hostile_incident_stays_short_and_one_line() -> None:
+    assert len(render_text(hostile())) < 70_000
+    line = one_line(hostile())
+    assert len(line) <= 200
+    assert line.isprintable()
