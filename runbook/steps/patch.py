@@ -10,7 +10,7 @@ from runbook.model.incident import Incident
 from runbook.model.template import Edit, Patch
 from runbook.remedy import resume_edits
 from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.template_view import settings_in_force, system_of
+from runbook.steps.template_view import parameter_names, settings_in_force, surroundings, system_of
 from runbook.template import CannotEdit, apply
 
 
@@ -29,14 +29,15 @@ def run(context: StepContext) -> StepResult:
         return StepResult(Outcome.CANNOT_RESUME, replace(incident, conclusion=conclusion), conclusion)
     lever_edits = incident.plan.edits if incident.plan else ()
     world_edits = incident.world_plan.edits if incident.world_plan else ()
+    names, known = parameter_names(context), surroundings(context)
     try:
         resume = _resume_edits(context)
-        apply(incident.templates, (*world_edits, *resume))
+        apply(incident.templates, (*world_edits, *resume), names=names, known=known)
     except CannotEdit as error:
         conclusion = f"The template cannot be made to resume: {error.what} ({error.where})."
         return StepResult(Outcome.CANNOT_RESUME, replace(incident, conclusion=conclusion), conclusion)
     try:
-        patch = apply(incident.templates, (*lever_edits, *world_edits, *resume))
+        patch = apply(incident.templates, (*lever_edits, *world_edits, *resume), names=names, known=known)
     except CannotEdit as error:
         keys = tuple(use.key for use in incident.plan.uses) if incident.plan else ()
         incident = with_notes(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from runbook.errors import BadInput
+from runbook.evidence.slurm_options import parse_submit_line
+from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.template import Setting
+from runbook.model.template import ParameterNames, Setting, Surroundings
 from runbook.remedy import LeverDocument, recognise
 from runbook.steps.base import StepContext
 from runbook.template import find_settings
@@ -17,8 +20,39 @@ def system_of(context: StepContext) -> LeverDocument | None:
 
 def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
     """Every memory parameter that the templates set, with the value in force or why it is not known."""
-    system = system_of(context)
-    if system is None:
+    names = parameter_names(context)
+    if not names:
         return ()
-    names = system.parameter_names()
-    return tuple(setting for template in context.incident.templates for setting in find_settings(template, names))
+    known = surroundings(context)
+    return tuple(
+        setting for template in context.incident.templates for setting in find_settings(template, names, known)
+    )
+
+
+def parameter_names(context: StepContext) -> tuple[ParameterNames, ...]:
+    """What to look for: the parameters of the job's system."""
+    system = system_of(context)
+    return system.parameter_names() if system is not None else ()
+
+
+def surroundings(context: StepContext) -> Surroundings:
+    """What the script was submitted with. It is asked for anew each time: an environment holds secrets, and the
+    incident, which is published, must not."""
+    job = context.incident.original.job if context.incident.original else context.failure.job
+    kept = context.ports.scheduler.environment(job.id)
+    environment = None
+    if isinstance(kept, JobEnvironment):
+        environment = dict(kept.variables)
+        # What sbatch itself sets for the script, as far as it does not change from one submission to the next.
+        environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
+        environment.setdefault("SLURM_JOB_NAME", job.name)
+    return Surroundings(environment=environment, arguments=_arguments(job))
+
+
+def _arguments(job: JobRecord) -> tuple[str, ...] | None:
+    if not job.submit_line:
+        return None
+    try:
+        return parse_submit_line(job.submit_line, script=job.command).arguments
+    except BadInput:
+        return None
