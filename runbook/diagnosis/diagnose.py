@@ -74,7 +74,9 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
     """The first decisive vote leads; without one, the most confident. The rest share what confidence is left."""
     leading = next((vote for vote in votes if vote.decisive), None)
     if leading is None:
-        leading = max(votes, key=lambda vote: vote.confidence)
+        strongest = max(votes, key=lambda vote: vote.confidence)
+        first = next(vote for vote in votes if vote.kind is strongest.kind)
+        leading = replace(first, confidence=strongest.confidence, missing=strongest.missing or first.missing)
     others: dict[Kind, Vote] = {}
     for vote in votes:
         if vote.kind is not leading.kind and vote.kind is not Kind.UNDETERMINED:
@@ -86,7 +88,7 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
         others.pop(Kind.CO_TENANT)
         others[leading.kind] = leading
         leading = occupied
-    supporting = [vote for vote in votes if vote.kind is leading.kind and vote is not leading]
+    supporting = [vote for vote in votes if vote.kind is leading.kind and vote.rule != leading.rule]
     left = max(0.0, 0.98 - leading.confidence)
     weight = sum(vote.confidence for vote in others.values())
     scale = min(1.0, left / weight) if weight else 0.0

@@ -87,6 +87,5 @@ def not_fragmentation(case: Case) -> Vote | None:
     if case.allocator.expandable:
         reasons.append("Expandable segments are already on, and the request still failed.")
     return Vote(
-        "R-15 unallocated is not usable", Kind.TRUE_OOM, confidence, tuple(reasons), vote.reasons[:1], vote.missing,
-        decisive=False,
+        "R-15 unallocated is not usable", Kind.TRUE_OOM, confidence, tuple(reasons), (), vote.missing, decisive=False,
     )

@@ -21,7 +21,7 @@ _FIRM = {
 _MEANING = {
     Kind.HOST_OOM: "This is memory of the node, not of the card: batch and allocator settings do not touch it, and "
                    "offloading to the host makes it worse (R-21).",
-    Kind.SHM: "The shared memory file system of the node or container is full; neither the card nor the node's other memory "
+    Kind.SHM: "The shared memory file system of the node or container is full; neither the card nor other host memory "
               "is the question.",
     Kind.NCCL_BUFFERS: "NCCL takes device memory outside PyTorch's allocator, which does not give its cache back for "
                        "it (R-19): leave headroom.",
@@ -150,6 +150,13 @@ def nothing_found(case: Case) -> Vote | None:
              *((f"Rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent[:8]))} printed no timeout and "
                 f"{'are' if len(silent) > 1 else 'is'} the first suspect.",) if silent else ())),
             missing=("the logs of the ranks that stay silent", "Slurm's accounting of every step"),
+        )
+    progress = case.story.progress
+    if not signatures and progress.last_step is not None and progress.last_step == progress.total_steps:
+        return Vote(
+            "ran to its end", Kind.NOT_OOM, 0.75,
+            (f"The logs reach the last step ({progress.last_step} of {progress.total_steps}) and show no failure.",),
+            missing=("the job's state from Slurm",),
         )
     return Vote(
         "no failure found", Kind.UNDETERMINED, 0.7, ("The logs hold no failure that any signature knows.",),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from runbook.evidence.log_places import Places
+from runbook.evidence.log_places import TEARDOWN_CODES, Places
 from runbook.evidence.log_seen import Seen
 from runbook.evidence.signatures import CONSEQUENCE
 from runbook.model.log import Collateral, Finding
 
 UNNAMED_KEPT = 20
+_ANNOUNCEMENTS = frozenset({"FR-TE-CFE", "FR-TE-CLOSE", "SL-TASK-04", "FR-DS", "RAY-06"})
+"""Lines of launchers that end the others: without a rank they say nothing of anybody."""
 RANKS_KEPT = 20_000
 
 _SIGNALS = {-6: "SIGABRT", -9: "SIGKILL", -15: "SIGTERM", -11: "SIGSEGV", -7: "SIGBUS"}
@@ -42,6 +44,8 @@ def collateral(
         for rank in ranks:
             if rank is not None and (rank == own or rank in taken or rank in found or len(found) > RANKS_KEPT):
                 continue
+            if rank is None and identity in _ANNOUNCEMENTS:
+                continue
             if rank is None:
                 node = one.frame.node or hosts
                 if len(unnamed) < UNNAMED_KEPT:
@@ -49,8 +53,12 @@ def collateral(
             else:
                 found[rank] = Collateral(rank, where.nodes.get(rank), _why(one), identity)
     for row in where.rows:
+        if own is None and root is not None and row.exit_code not in TEARDOWN_CODES:
+            continue  # one of these is the failure itself, and the log does not say which
         if row.rank != own and row.rank not in taken and row.rank not in found:
             found[row.rank] = Collateral(row.rank, row.node, f"ended with {_code(row.exit_code)}", "FR-TE-ROW")
+    if own is None and root is not None:
+        found = {rank: one for rank, one in found.items() if one.signature != "FR-TE-AGENT"}
     return (*(found[rank] for rank in sorted(found)), *unnamed.values())
 
 

@@ -78,6 +78,11 @@ class FileHandler:
         meaning = match.signature.means
         if meaning == FRAMING:
             self._framing(view, match, here, start, stop)
+            for other in candidates:  # a start-up line can tell the version and the world size at once
+                if other.means == FRAMING and other is not match.signature and other.lines == 1 and not other.fallback:
+                    found = other.match(here.text)
+                    if found is not None:
+                        self._framing(view, found, here, start, stop)
         else:
             self._keep(view, match, here, start, stop)
 
@@ -161,6 +166,12 @@ class FileHandler:
             self._traceback(view, match, here, start, stop)
         elif identity in ("FR-RESTART", "FR-REQUEUE"):
             self._attempt += 1
+        elif match.integer("resumed_step") is not None:
+            self._sample(view, max(0, start - 2 * _TAIL_BYTES), start, last=50)
+            newest = reading.progress.newest(self._index, self._attempt)
+            if newest is not None and newest >= (match.integer("resumed_step") or 0):
+                self._attempt += 1  # the same file goes on with a later run that starts from a checkpoint
+            reading.progress.checkpoint(match, file=self._index, attempt=self._attempt, offset=view.base + start)
         elif identity == "FR-TE-ROW":
             tables.rows.append(self._row(match))
         elif not reading.progress.checkpoint(

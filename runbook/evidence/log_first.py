@@ -159,7 +159,8 @@ def _time_note(
     tied = [one for one in ordered[1:] if first is not None and abs((stamps[id(one)] or 0.0) - first) < 1.0]
     if not tied:
         return [f"{_count(ordered, where)} report a failure; {_who(ordered[0], where)} did so first by its time stamp."]
-    names = ", ".join(_who(one, where) for one in tied[:6])
+    ranks = sorted(rank for rank in {where.rank(one) for one in tied} if rank is not None)
+    names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}" if ranks else "other processes"
     return [
         f"A tie: {names} failed within the same second as {_who(ordered[0], where)}, which is named because its line "
         f"comes first in {paths[ordered[0].file]}; clocks of several nodes do not order them further."
@@ -180,7 +181,8 @@ def _one_a_rank(seen: Sequence[Seen], where: Places, without: int | None) -> lis
         rank = where.rank(one)
         if rank is not None and rank == without:
             continue
-        chosen.setdefault(rank if rank is not None else (one.file, one.frame.speaker, one.match.signature.id), one)
+        unnamed = (one.file, one.frame.speaker, one.match.signature.id, one.match.integer("device"))
+        chosen.setdefault(rank if rank is not None else unnamed, one)
     return list(chosen.values())
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.evidence.log_seen import Row, Seen, Tables
 from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 
-_TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
+TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,10 @@ class Places:
     tasks_are_ranks: bool
     ranks_of_pids: Mapping[int, int]
     rows: tuple[Row, ...]
+    devices_are_local_ranks: bool = False
+    """A GPU number above 0 was seen, so processes see all GPUs and not each its own as number 0."""
+    only_node: NodeName | None = None
+    """The job's node, where it has one alone."""
 
     def rank(self, seen: Seen) -> int | None:
         """The rank that a line is about."""
@@ -36,18 +40,33 @@ class Places:
             return self.ranks_of_pids[pid]
         if self.tasks_are_ranks and seen.frame.task is not None:
             return seen.frame.task
-        return None
+        return self.rank_by_device(seen)
+
+    def inferred_by_device(self, seen: Seen) -> bool:
+        """Whether the rank follows from nothing better than the GPU's number."""
+        return seen.frame.rank is None and seen.frame.task is None and self.rank(seen) is not None and (
+            self.rank(seen) == self.rank_by_device(seen)
+        )
+
+    def rank_by_device(self, seen: Seen) -> int | None:
+        """A rank for a line that names only its GPU: where torchrun's table of one node has a worker with that local
+        rank that failed by itself, and GPU numbers tell processes apart."""
+        device = seen.match.integer("device")
+        if device is None or not self.devices_are_local_ranks or len({row.node for row in self.rows}) != 1:
+            return None
+        own = [row for row in self.rows if row.local_rank == device and row.exit_code not in TEARDOWN_CODES]
+        return own[0].rank if len(own) == 1 else None
 
     def row(self, rank: int | None) -> Row | None:
         return next((row for row in self.rows if row.rank == rank), None)
 
     def first_row(self) -> Row | None:
         """The worker that torchrun's tables name first, if one alone failed by itself rather than in the teardown."""
-        own = [row for row in self.rows if row.exit_code not in _TEARDOWN_CODES]
+        own = [row for row in self.rows if row.exit_code not in TEARDOWN_CODES]
         return own[0] if len({row.rank for row in own}) == 1 else None
 
 
-def places(tables: Tables, seen: Iterable[Seen], job: JobRecord | None) -> Places:
+def places(tables: Tables, seen: Sequence[Seen], job: JobRecord | None) -> Places:
     """Bring together prefixes, start-up lines, torchrun's tables and srun's messages."""
     tasks_are_ranks = _tasks_are_ranks(tables, job)
     nodes = dict(tables.nodes_of_ranks)
@@ -65,9 +84,11 @@ def places(tables: Tables, seen: Iterable[Seen], job: JobRecord | None) -> Place
             nodes.setdefault(rank, nodes_of_tasks[task])
     world = _world_size(tables, job, tasks_are_ranks)
     nodes, inferred = _filled(nodes, world, job)
+    alone = set(nodes.values()) if world is not None and len(nodes) == world else set()
+    only = job.nodes[0] if job is not None and len(job.nodes) == 1 else next(iter(alone)) if len(alone) == 1 else None
     return Places(
         nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in tables.pids_of_ranks.items()},
-        tuple(tables.rows),
+        tuple(tables.rows), any((one.match.integer("device") or 0) > 0 for one in seen), only,
     )
 
 

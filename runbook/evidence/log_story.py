@@ -42,6 +42,8 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
             f"The node of rank {root.rank} ({root.node}) is inferred from a block distribution of "
             f"{where.world_size} ranks over the job's nodes; no line of the log says it."
         )
+    if root is not None and choice.root is not None and where.inferred_by_device(choice.root):
+        notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
     notes += _notes(reading, root, where)
     others = [_finding(one, where, reading, sources) for one in choice.candidates[:CANDIDATES_KEPT]]
     quiet = [one for one in seen if one.means == HARMLESS] + list(choice.handled)
@@ -52,10 +54,10 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
         candidates=tuple(others),
         collateral=collateral(seen, where, root, taken),
         harmless=tuple(
-            _finding(one, where, reading, sources)
+            _finding(one, where, reading, sources, handled=True)
             for one in sorted(quiet, key=lambda one: (one.file, one.offset))[:HARMLESS_KEPT]
         ),
-        progress=reading.progress.result(None),
+        progress=reading.progress.result(reading.last_attempt),
         framework=_framework(reading, root),
         framework_version=version,
         world_size=where.world_size,
@@ -66,10 +68,13 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
     )
 
 
-def _finding(seen: Seen, where: Places, reading: Reading, sources: Sequence[LogSource]) -> Finding:
+def _finding(
+    seen: Seen, where: Places, reading: Reading, sources: Sequence[LogSource], handled: bool = False
+) -> Finding:
     rank = where.rank(seen)
     row = where.row(rank)
-    before = reading.progress.step_before(seen.file, seen.offset)
+    # Another rank may print its step after this one failed in the next, so the attempt's last step counts.
+    before = reading.progress.step_before(seen.file, seen.offset) if handled else None
     if before is None:
         before = reading.progress.last_step(seen.attempt)
     device = seen.match.integer("device")
@@ -99,7 +104,7 @@ def _node(seen: Seen, rank: int | None, where: Places) -> NodeName | None:
     if rank is not None and rank in where.nodes:
         return where.nodes[rank]
     hosts = seen.match.text("hosts") or seen.match.text("node")
-    return NodeName(hosts.partition(".")[0]) if hosts and "[" not in hosts else None
+    return NodeName(hosts.partition(".")[0]) if hosts and "[" not in hosts else where.only_node
 
 
 def _name_rank(root: Finding, seen: Seen | None, where: Places, every: Sequence[Seen]) -> tuple[Finding, str]:

@@ -94,6 +94,14 @@ class ProgressReader:
                 Bytes(peak_reserved) if peak_reserved is not None else None,
             )
 
+    def newest(self, file: int, attempt: int) -> int | None:
+        """The greatest step seen so far in a file's attempt."""
+        return max(
+            (mark.step for steps in self._steps.values() for mark in steps.marks.values()
+             if mark.file == file and mark.attempt == attempt),
+            default=None,
+        )
+
     def checkpoint(self, match: Match, *, file: int, attempt: int, offset: int) -> bool:
         """A line about a checkpoint, if it is one."""
         saved, resumed = match.integer("saved_step"), match.integer("resumed_step")
@@ -146,6 +154,8 @@ class ProgressReader:
     def result(self, attempt: int | None) -> Progress:
         """The progress of an attempt (None: of all)."""
         steps = self._chosen()
+        if attempt is not None and self.last_step(attempt) is None:
+            attempt = None
         saved = set(self._saved)
         for file, _, offset in self._saved_without_step:
             before = self.step_before(file, offset)

@@ -182,7 +182,7 @@ class Signature:
             if written is None:
                 continue
             name = group.split("__")[0]
-            reading = UNITS[self.units[group]].read(written)
+            reading = UNITS[self.units.get(group, "text")].read(written)
             values[name] = reading.value
             if name in MEMORY_FIELDS:
                 rounding += reading.rounding_bytes
