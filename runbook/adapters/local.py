@@ -23,9 +23,9 @@ from runbook.adapters.local_store import LocalStore
 from runbook.adapters.process import Runner, run
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.evidence import slurm_fields as fields
-from runbook.evidence.slurm_options import SbatchOption, header_options, last_value, parse_arguments
+from runbook.evidence.slurm_options import SbatchOption, header_options, last_value, parse_arguments, wrapped_text
 from runbook.evidence.slurm_paths import PatternValues, batch_paths
-from runbook.evidence.slurm_submit import comment_matches, sbatch_command, submit_environment, wrapped_text
+from runbook.evidence.slurm_submit import comment_matches, sbatch_command, submit_environment
 from runbook.evidence.states import job_state
 from runbook.model.job import (
     JobClass,

@@ -134,14 +134,13 @@ def parse_submit_line(
             next_step="submit it by hand with the patched script",
         )
     values = {name: value for name, value in {**(known or {}), "wrap": wrapped}.items() if " " in value}
-    tokens = _tokens(text, values)
-    if ":" in tokens:
+    parsed = parse_arguments(_tokens(text, values), script=script)
+    if parsed.script == ":":
         raise BadInput(
             "the job is heterogeneous: its submit line has several components",
             where="SubmitLine",
             next_step="submit it by hand with the patched script",
         )
-    parsed = parse_arguments(tokens, script=script)
     if parsed.has("wrap"):
         if parsed.script:
             raise BadInput(
@@ -174,6 +173,12 @@ def header_options(script: str) -> tuple[SbatchOption, ...]:
         elif stripped and not stripped.startswith("#"):
             break
     return tuple(options)
+
+
+def wrapped_text(script: str) -> str:
+    """The command that sbatch put into a script for `--wrap`, or ""."""
+    head, mark, body = script.partition("# This script was created by sbatch --wrap.")
+    return body.strip("\n") if mark and head.startswith("#!") else ""
 
 
 def _long(token: str, rest: list[str], script: str) -> SbatchOption:

@@ -121,12 +121,6 @@ def read_submitted(text: str) -> str | None:
     return None
 
 
-def wrapped_text(script: str) -> str:
-    """The command that sbatch put into a script for `--wrap`, or ""."""
-    head, mark, body = script.partition("# This script was created by sbatch --wrap.")
-    return body.strip("\n") if mark and head.startswith("#!") else ""
-
-
 def _refuse_families(original: JobRecord) -> None:
     if original.array_job_id or "_" in original.id:
         raise _array(original)

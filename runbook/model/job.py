@@ -94,7 +94,7 @@ class JobRecord:
     array_job_id: JobId | None = None
     steps: tuple[StepRecord, ...] = ()
     source: str = ""
-    """Which question was answered: "scontrol", "sacct", "scontrol+sacct", "pyslurm", "local"."""
+    """Which question was answered: "squeue", "sacct", "squeue+sacct", "pyslurm", "local"."""
 
     @property
     def log_paths(self) -> tuple[str, ...]:

@@ -1,0 +1,78 @@
+"""Which adapter speaks to this Slurm: pyslurm where it imports and its version is the cluster's, else the commands."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import cast
+
+from runbook.adapters.identity import Identity, identity_of
+from runbook.adapters.process import Runner, run
+from runbook.adapters.slurm_cli import SlurmCli
+from runbook.adapters.slurm_commands import SlurmCommands
+from runbook.adapters.slurm_pyslurm import PyslurmModule, SlurmPyslurm
+from runbook.errors import RunbookError
+from runbook.model.units import UserName
+from runbook.ports import Scheduler
+
+_PROBE = "import {module} as m; print(getattr(m, '__version__', ''))"
+_PROBE_TIMEOUT_S = 20.0
+
+
+def choose_scheduler(
+    *,
+    cluster: str = "",
+    bin_dir: str = "",
+    slurm_conf: str = "",
+    prefer: str = "auto",
+    runner: Runner = run,
+    identify: Callable[[UserName], Identity] = identity_of,
+    module: str = "pyslurm",
+    timeout_s: float = 30.0,
+) -> Scheduler:
+    """`prefer`: "auto" or "cli". The reason for the choice is in `describe()`. Only the commands' folder and the
+    configuration file are taken as given; whether Slurm answers is found out at the first question."""
+    commands = SlurmCommands(bin_dir=bin_dir, slurm_conf=slurm_conf, runner=runner, timeout_s=timeout_s)
+    if prefer == "cli":
+        return SlurmCli(commands, cluster=cluster, identify=identify, why="as the inventory says")
+    version, why_not = probe(module, commands, runner)
+    cli = SlurmCli(commands, cluster=cluster, identify=identify, why=why_not)
+    if why_not:
+        return cli
+    return SlurmPyslurm(
+        cast(PyslurmModule, importlib.import_module(module)), cli, cluster=cluster, version=version
+    )
+
+
+def probe(module: str, commands: SlurmCommands, runner: Runner) -> tuple[str, str]:
+    """(pyslurm's version, why it is not used or ""). Imported in a child first: without a readable slurm.conf libslurm
+    ends the whole process inside the import, with no exception."""
+    if commands.slurm_conf != os.environ.get("SLURM_CONF", ""):
+        return "", "pyslurm reads only the environment's SLURM_CONF, the inventory names another"
+    probing = (sys.executable, "-c", _PROBE.format(module=module))
+    try:
+        done = runner(probing, timeout_s=_PROBE_TIMEOUT_S, env=_inherited())
+        if done.exit_code != 0:
+            words = done.error_text().splitlines()[-1:] or [f"exit code {done.exit_code}"]
+            return "", f"pyslurm does not import here ({words[0][:120]})"
+        lines = done.text().strip().splitlines()
+        version = lines[-1].strip() if lines else ""
+        cluster_version = commands.ask("scontrol", ("--version",)).strip()
+    except RunbookError as error:
+        return "", f"pyslurm could not be tried ({error.what[:160]})"
+    ours, theirs = (_major_minor(text) for text in (version, cluster_version))
+    if ours is None or ours != theirs:
+        return version, f"pyslurm {version or '(unknown)'} is not for {cluster_version or 'this Slurm'}"
+    return version, ""
+
+
+def _major_minor(text: str) -> tuple[int, int] | None:
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SBATCH_", "SQUEUE_"))}

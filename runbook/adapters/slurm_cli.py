@@ -1,0 +1,291 @@
+"""The Scheduler port over Slurm's own commands (22.05 and later)."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from runbook.adapters.identity import Identity, identity_of
+from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
+from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.evidence import slurm_accounting as accounting
+from runbook.evidence import slurm_nodes as nodes
+from runbook.evidence import slurm_queue as queue
+from runbook.evidence.slurm_fields import variables
+from runbook.evidence.slurm_options import wrapped_text
+from runbook.evidence.slurm_record import choose, merge, with_log_paths, with_submit_line
+from runbook.evidence.slurm_submit import (
+    SbatchCommand,
+    comment_matches,
+    read_submitted,
+    sbatch_command,
+    submit_environment,
+)
+from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeClass, NodeState, Submission
+from runbook.model.units import JobId, NodeName, Unknown, UserName
+
+_JOB_LETTERS = frozenset(string.digits + "_+")
+_NODE_LETTERS = frozenset(string.ascii_letters + string.digits + "_.-")
+
+
+class SlurmCli:
+    """Slurm through squeue, sacct, sinfo, scontrol, scancel and sbatch.
+
+    Jobs are read from the controller and from accounting, whichever has them; without accounting the submit line,
+    steps and jobs older than MinJobAge are not known. `history_days` bounds how far back `find_submitted` looks.
+    """
+
+    def __init__(
+        self,
+        commands: SlurmCommands | None = None,
+        *,
+        cluster: str = "",
+        history_days: int = 30,
+        identify: Callable[[UserName], Identity] = identity_of,
+        why: str = "",
+    ) -> None:
+        self._commands = commands or SlurmCommands()
+        self._cluster = cluster
+        self._history_days = history_days
+        self._identify = identify
+        self._why = why
+        self._random = random.SystemRandom()
+        self._columns: frozenset[str] | None = None
+
+    def describe(self) -> str:
+        why = f", {self._why}" if self._why else ""
+        return f"Slurm's commands, {self.version()}{why}"
+
+    def version(self) -> str:
+        """As `scontrol --version` prints it: "slurm 23.11.4", "slurm-wlm 22.05.8"."""
+        return self._commands.ask("scontrol", ("--version",)).strip() or "unknown version"
+
+    def job(self, job: JobId) -> JobRecord:
+        controller = self._from_controller(job)
+        try:
+            kept = self._from_accounting(controller.id if controller else job)
+        except NoAccounting:
+            kept = None
+        record = merge(controller, kept)
+        if record is None:
+            raise NotFound(
+                f"Slurm knows no job {job}",
+                where=f"squeue and sacct of cluster {self._cluster or '(default)'}",
+                next_step="check the id; without accounting Slurm forgets a job minutes after its end",
+            )
+        record = with_submit_line(replace(record, cluster=self._cluster or record.cluster))
+        if controller is None:
+            script = self.script(record.id)
+            record = with_log_paths(record, script.text if isinstance(script, JobScript) else "")
+        return record
+
+    def script(self, job: JobId) -> JobScript | Unknown:
+        reasons: list[str] = []
+        try:
+            text = self._ask_privileged("scontrol", ("write", "batch_script", _checked_job(job), "-"), job)
+            if text.strip():
+                return JobScript(text, "scontrol write batch_script")
+        except NotFound:
+            reasons.append("the controller no longer has the job")
+        except NotAllowed as error:
+            reasons.append(error.what)
+        try:
+            stored = accounting.read_stored_text(self._ask_privileged("sacct", accounting.script_arguments(job), job))
+            if stored is not None:
+                return JobScript(stored, "sacct -B")
+            reasons.append("accounting has no script (AccountingStoreFlags=job_script is not set, or was not then)")
+        except (NoAccounting, NotAllowed) as error:
+            reasons.append(error.what)
+        return Unknown("; ".join(reasons))
+
+    def environment(self, job: JobId) -> JobEnvironment | Unknown:
+        try:
+            text = self._ask_privileged("sacct", accounting.environment_arguments(_checked_job(job)), job)
+        except (NoAccounting, NotAllowed) as error:
+            return Unknown(error.what)
+        stored = accounting.read_stored_text(text)
+        if stored is None:
+            return Unknown(
+                "accounting has no environment (AccountingStoreFlags=job_env is not set, or was not at submission)"
+            )
+        return JobEnvironment(variables(stored), "sacct --env-vars")
+
+    def command_of(self, submission: Submission, original: JobRecord) -> SbatchCommand:
+        """What `submit` would run, with notes on how it differs from the first submission."""
+        wrapped = ""
+        if "--wrap" in original.submit_line:
+            script = self.script(original.id)
+            wrapped = wrapped_text(script.text) if isinstance(script, JobScript) else ""
+        return sbatch_command(submission, original, sbatch=self._commands.program("sbatch"), wrapped=wrapped)
+
+    def submit(self, submission: Submission, original: JobRecord) -> JobId:
+        owner = self._identify(submission.owner)
+        command = self.command_of(submission, self._with_submit_line(original))
+        if submission.environment is None:
+            base, umask = owner.login_environment(), 0o022
+        else:
+            base = submit_environment(submission.environment.variables)
+            umask = _umask(submission.environment.variables)
+        done = self._commands.run(
+            "sbatch",
+            command.argv[1:],
+            as_user=owner,
+            env=self._commands.environment(base),
+            cwd=submission.work_dir,
+            umask=umask,
+        )
+        if done.exit_code != 0:
+            raise self._commands.error(done)
+        number = read_submitted(done.text())
+        if number is None:
+            raise Unavailable(
+                f"sbatch's answer has no job id: {done.text()[:200]!r}",
+                where="sbatch --parsable",
+                next_step=f"look for a job with the comment {submission.comment!r}",
+            )
+        return JobId(number)
+
+    def find_submitted(self, token: str) -> tuple[JobId, ...]:
+        separator = self._separator()
+        found = queue.read_comments(self._commands.ask("squeue", queue.token_arguments(separator)), separator)
+        separator = self._separator()
+        try:
+            known = self._known_columns()
+            since = f"now-{self._history_days}days"
+            text = self._commands.ask("sacct", accounting.token_arguments(since, known, separator))
+            found += accounting.read_comments(text, known, separator)
+        except NoAccounting:
+            pass
+        matching = sorted({(time_s, job) for job, time_s, comment in found if comment_matches(comment, token)})
+        return tuple(dict.fromkeys(job for _, job in matching))
+
+    def cancel(self, job: JobId) -> None:
+        try:
+            self._ask_privileged("scancel", (_checked_job(job),), job)
+        except NotFound:
+            return
+        except NotAllowed as error:
+            # Some versions complain about a job that is over; that is what was wanted.
+            if self.job(job).state.job_class.ended:
+                return
+            raise error
+
+    def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
+        if names is not None and not names:
+            return ()
+        for name in names or ():
+            _checked_node(name)
+        separator = self._separator()
+        found = nodes.read_nodes(self._commands.ask("sinfo", nodes.node_arguments(names, separator)), separator)
+        if names is None:
+            return found
+        by_name = {node.name: node for node in found}
+        for name in names:
+            if name not in by_name:
+                raise NotFound(f"Slurm knows no node {name!r}", where="sinfo", next_step="check the name")
+        return tuple(by_name[name] for name in dict.fromkeys(names))
+
+    def drain(self, node: NodeName, reason: str) -> None:
+        if not reason.strip():
+            raise BadInput("a drain needs a reason", where=node)
+        (present,) = self.nodes((node,))
+        if present.node_class is NodeClass.DRAINED and present.reason == reason:
+            return
+        if present.reason or present.node_class is NodeClass.DRAINED:
+            raise NotAllowed(
+                f"{node} is already {'drained' if present.node_class is NodeClass.DRAINED else 'marked'}: "
+                f"{present.reason or 'no reason given'}",
+                where=node,
+                next_step="leave it to whoever did it",
+            )
+        self._commands.ask("scontrol", nodes.drain_arguments(node, reason))
+
+    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+        (present,) = self.nodes((node,))
+        if present.node_class is not NodeClass.DRAINED:
+            return
+        if not reason_prefix or not present.reason.startswith(reason_prefix):
+            raise NotAllowed(
+                f"{node} was drained by somebody else: {present.reason or 'no reason given'}",
+                where=node,
+                next_step="leave it to whoever drained it",
+            )
+        self._commands.ask("scontrol", nodes.resume_arguments(node))
+
+    def _with_submit_line(self, original: JobRecord) -> JobRecord:
+        """The original with its submit line; accounting may have been behind when the record was read.
+
+        A job that accounting should have and does not have yet is waited for by the caller: without its submit line it
+        would be submitted with other options."""
+        if original.submit_line:
+            return original
+        try:
+            kept = self._from_accounting(original.id)
+        except NoAccounting:
+            return original
+        if kept is None:
+            raise Unavailable(
+                f"accounting does not have job {original.id} yet, and so not its submit line",
+                where="sacct",
+                next_step="try again in a few seconds",
+            )
+        return replace(original, submit_line=kept.submit_line)
+
+    def _from_controller(self, job: JobId) -> JobRecord | None:
+        separator = self._separator()
+        try:
+            text = self._commands.ask("squeue", queue.job_arguments(_checked_job(job), separator))
+        except NotFound:
+            return None
+        return choose(queue.read_jobs(text, separator), job)
+
+    def _from_accounting(self, job: JobId) -> JobRecord | None:
+        known = self._known_columns()
+        separator = self._separator()
+        text = self._commands.ask("sacct", accounting.job_arguments(job, known, separator))
+        return choose(accounting.read_jobs(text, known, separator), job)
+
+    def _known_columns(self) -> frozenset[str]:
+        if self._columns is None:
+            self._columns = accounting.known_columns(self._commands.ask("sacct", ("--helpformat",)))
+        return self._columns
+
+    def _ask_privileged(self, name: str, arguments: Sequence[str], job: JobId) -> str:
+        """As ourselves, and where Slurm refuses, as the job's owner."""
+        try:
+            return self._commands.ask(name, arguments)
+        except Denied as denied:
+            record = self._from_controller(job) or self._from_accounting(job)
+            if record is None:
+                raise
+            try:
+                return self._commands.ask(name, arguments, self._identify(record.owner))
+            except NotAllowed as error:
+                raise _both(denied, error) from error
+
+    def _separator(self) -> str:
+        return "~" + "".join(self._random.choice(string.ascii_lowercase) for _ in range(20)) + "~"
+
+
+def _both(first: RunbookError, second: RunbookError) -> NotAllowed:
+    return NotAllowed(f"{first.what}; as the owner: {second.what}", where=first.where, next_step=first.next_step)
+
+
+def _checked_job(job: JobId) -> JobId:
+    if not job or not set(job) <= _JOB_LETTERS or not job[0].isdigit():
+        raise BadInput(f"not a Slurm job id: {job!r}", next_step="give a number, 123_4 for an array task, or 123+1")
+    return job
+
+
+def _checked_node(name: NodeName) -> NodeName:
+    if not name or not set(name) <= _NODE_LETTERS or name.startswith("-"):
+        raise NotFound(f"not a node name: {name!r}", next_step="give a name as `sinfo -N` prints it")
+    return name
+
+
+def _umask(submitted: dict[str, str]) -> int:
+    """The umask of the first submission, which sbatch hands on to the job (SLURM_UMASK)."""
+    text = submitted.get("SLURM_UMASK", "")
+    return int(text, 8) & 0o777 if text and set(text) <= set("01234567") and len(text) <= 5 else 0o022

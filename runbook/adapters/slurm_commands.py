@@ -1,0 +1,162 @@
+"""Running one of Slurm's commands: found once, asked with a bare environment, complaints turned into our errors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from runbook.adapters.identity import LOGIN_PATH, Identity
+from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Completed, Runner, run
+from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.evidence.slurm_errors import Complaint, complaint
+
+
+class Unreached(Unavailable):
+    """The request did not reach Slurm: asking again is safe."""
+
+
+class NoAccounting(RunbookError):
+    """This Slurm keeps no accounting."""
+
+
+class Denied(NotAllowed):
+    """Slurm knows us and says no."""
+
+
+class SlurmCommands:
+    """Runs Slurm's commands for one cluster. `bin_dir` empty: found on the PATH; `slurm_conf` empty: Slurm's own."""
+
+    def __init__(
+        self,
+        *,
+        bin_dir: str = "",
+        slurm_conf: str = "",
+        runner: Runner = run,
+        timeout_s: float = 30.0,
+        patience_s: float = 20.0,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self._bin_dir = bin_dir
+        self.slurm_conf = slurm_conf or os.environ.get("SLURM_CONF", "")
+        self._runner = runner
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._sleep = sleep
+        self._found: dict[str, str] = {}
+
+    def program(self, name: str) -> str:
+        """The command's full path, so that another user's PATH decides nothing."""
+        if name not in self._found:
+            path = shutil.which(name, path=self._bin_dir or f"{os.environ.get('PATH', '')}:{LOGIN_PATH}")
+            if path is None:
+                raise NotFound(
+                    f"Slurm's command `{name}` was not found",
+                    where=self._bin_dir or "PATH",
+                    next_step="run on a machine with Slurm's client commands, or set their folder in the inventory",
+                )
+            self._found[name] = str(Path(path).absolute())
+        return self._found[name]
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """`base` or a bare environment, with this cluster's configuration."""
+        variables = dict(base) if base is not None else {"PATH": LOGIN_PATH, "HOME": "/"}
+        if self.slurm_conf:
+            variables["SLURM_CONF"] = self.slurm_conf
+        return variables
+
+    def ask(self, name: str, arguments: Sequence[str], as_user: Identity | None = None) -> str:
+        """Standard output of a command that may be asked again. Retries with growing pauses while Slurm is not reached.
+
+        Raises `NotFound`, `Denied`, `NoAccounting`, `Unavailable`, with Slurm's words."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(Unreached),
+            stop=stop_after_delay(self._patience_s),
+            wait=wait_exponential_jitter(initial=0.5, max=5.0),
+            reraise=True,
+            sleep=self._sleep or _sleep,
+            before_sleep=_nothing,
+        )
+        return retrying(self._ask_once, name, tuple(arguments), as_user)
+
+    def run(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        as_user: Identity | None,
+        env: Mapping[str, str],
+        cwd: str | None = None,
+        umask: int = 0o022,
+    ) -> Completed:
+        """A command that must not be repeated blindly (sbatch), as it ended."""
+        return self._runner(
+            (self.program(name), *arguments),
+            timeout_s=self._timeout_s,
+            env=env,
+            cwd=cwd,
+            as_user=as_user,
+            umask=umask,
+        )
+
+    def _ask_once(self, name: str, arguments: tuple[str, ...], as_user: Identity | None) -> str:
+        environment = self.environment({"PATH": LOGIN_PATH, "HOME": as_user.home} if as_user else None)
+        # Epoch seconds, English messages, and none of the SQUEUE_, SACCT_, SCONTROL_ variables of a user's shell.
+        environment.update({"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"})
+        done = self.run(name, arguments, as_user=as_user, env=environment)
+        if done.truncated:
+            raise Unavailable(
+                f"`{name}` printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB",
+                where=" ".join(done.argv)[:200],
+                next_step="name a job",
+            )
+        if done.exit_code != 0:
+            raise self.error(done)
+        return done.text()
+
+    def error(self, done: Completed) -> RunbookError:
+        """The error for a command that ended badly, with Slurm's own words."""
+        words = done.error_text() or done.text().strip()
+        shown = "; ".join(line.strip() for line in words.splitlines()[-4:])[:600] or f"exit code {done.exit_code}"
+        name = Path(done.argv[0]).name
+        where = " ".join((name, *done.argv[1:]))
+        where = where if len(where) <= 160 else where[:157] + "..."
+        match complaint(words):
+            case Complaint.NO_SUCH:
+                return NotFound(f"Slurm does not know it: {shown}", where=where, next_step="check the id or name")
+            case Complaint.DENIED:
+                return Denied(
+                    f"Slurm refuses: {shown}",
+                    where=where,
+                    next_step="give this user Slurm's operator level "
+                    "(`sacctmgr modify user … set adminlevel=operator`), or run as the job's owner",
+                )
+            case Complaint.NO_ACCOUNTING:
+                return NoAccounting(f"this Slurm keeps no accounting: {shown}", where=where)
+            case Complaint.UNREACHED:
+                return Unreached(
+                    f"Slurm does not answer: {shown}",
+                    where=where,
+                    next_step="see whether slurmctld (and slurmdbd) run, then try again",
+                )
+            case Complaint.LOST:
+                return Unavailable(
+                    f"Slurm's answer was lost: {shown}",
+                    where=where,
+                    next_step="look whether it was done, then try again",
+                )
+            case _:
+                return NotAllowed(f"Slurm refuses: {shown}", where=where, next_step="mend what Slurm names")
+
+
+def _sleep(seconds: float) -> None:
+    from runbook.adapters.clock import SystemClock
+
+    SystemClock().sleep(seconds)
+
+
+def _nothing(_: RetryCallState) -> None:
+    """tenacity must not log: what happened is in the error that is raised at the end."""

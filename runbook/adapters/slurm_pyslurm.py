@@ -1,0 +1,232 @@
+"""The Scheduler port over pyslurm, for what it does faster and as safely; the commands do the rest.
+
+pyslurm answers for jobs in the controller's memory, their script, cancelling, and nodes. Submitting as the job's owner,
+accounting (submit line, steps, environment), jobs that the controller has forgotten, and finding tokens stay with the
+commands: libslurm acts as the user of this process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.evidence.slurm_errors import Complaint, complaint
+from runbook.evidence.slurm_fields import gpu_count
+from runbook.evidence.slurm_hosts import expand_hosts
+from runbook.evidence.states import job_state, node_class, node_states
+from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeClass, NodeState, Submission
+from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
+from runbook.ports import Scheduler
+
+
+class PyslurmModule(Protocol):
+    """What is used of the module `pyslurm` (25.11; shapes seen on a real Slurm 25.11.7)."""
+
+    Job: Any
+    Node: Any
+    Nodes: Any
+    PyslurmError: type[Exception]
+
+
+class SlurmPyslurm:
+    """pyslurm where it can, `fallback` (the commands) where it cannot."""
+
+    def __init__(self, module: PyslurmModule, fallback: Scheduler, *, cluster: str = "", version: str = "") -> None:
+        self._module = module
+        self._fallback = fallback
+        self._cluster = cluster
+        self._version = version
+
+    def describe(self) -> str:
+        return (
+            f"pyslurm {self._version or '(unknown version)'} for live jobs, scripts, cancel and nodes; for submitting "
+            f"as the owner, accounting and tokens: {self._fallback.describe()}"
+        )
+
+    def job(self, job: JobId) -> JobRecord:
+        if not job.isdigit():
+            return self._fallback.job(job)
+        try:
+            found = self._call(lambda: self._module.Job.load(int(job)))
+        except NotFound:
+            return self._fallback.job(job)
+        if _attribute(found, "array_id") or _attribute(found, "heterogeneous_id"):
+            return self._fallback.job(job)
+        record = read_job(found, self._cluster)
+        if record.submit_line and not record.state.job_class.ended:
+            return record
+        # Steps, and the submit line where the controller does not hold it, are accounting's.
+        kept = self._fallback.job(job)
+        return replace(kept, source=f"pyslurm+{kept.source}")
+
+    def script(self, job: JobId) -> JobScript | Unknown:
+        if job.isdigit():
+            try:
+                text = self._call(lambda: self._module.Job.load(int(job)).get_batch_script())
+            except (NotFound, NotAllowed):
+                text = ""
+            if isinstance(text, str) and text.strip():
+                return JobScript(text, "pyslurm get_batch_script")
+        return self._fallback.script(job)
+
+    def environment(self, job: JobId) -> JobEnvironment | Unknown:
+        return self._fallback.environment(job)
+
+    def submit(self, submission: Submission, original: JobRecord) -> JobId:
+        return self._fallback.submit(submission, original)
+
+    def find_submitted(self, token: str) -> tuple[JobId, ...]:
+        return self._fallback.find_submitted(token)
+
+    def cancel(self, job: JobId) -> None:
+        if not job.isdigit():
+            self._fallback.cancel(job)
+            return
+        try:
+            self._call(lambda: self._module.Job(int(job)).cancel())
+        except NotFound:
+            return
+        except NotAllowed:
+            self._fallback.cancel(job)
+
+    def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
+        if names is None:
+            every: Mapping[str, Any] = self._call(lambda: self._module.Nodes.load())
+            return tuple(read_node(NodeName(name), node) for name, node in sorted(every.items()))
+        return tuple(
+            read_node(name, self._call(lambda name=name: self._module.Node.load(name))) for name in dict.fromkeys(names)
+        )
+
+    def drain(self, node: NodeName, reason: str) -> None:
+        if not reason.strip():
+            raise BadInput("a drain needs a reason", where=node)
+        (present,) = self.nodes((node,))
+        if present.node_class is NodeClass.DRAINED and present.reason == reason:
+            return
+        if present.reason or present.node_class is NodeClass.DRAINED:
+            raise NotAllowed(
+                f"{node} is already drained or marked: {present.reason or 'no reason given'}",
+                where=node,
+                next_step="leave it to whoever did it",
+            )
+        self._call(lambda: self._module.Node(node).modify(self._module.Node(state="DRAIN", reason=reason)))
+
+    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+        (present,) = self.nodes((node,))
+        if present.node_class is not NodeClass.DRAINED:
+            return
+        if not reason_prefix or not present.reason.startswith(reason_prefix):
+            raise NotAllowed(
+                f"{node} was drained by somebody else: {present.reason or 'no reason given'}",
+                where=node,
+                next_step="leave it to whoever drained it",
+            )
+        self._call(lambda: self._module.Node(node).modify(self._module.Node(state="RESUME")))
+
+    def _call(self, action: Any) -> Any:
+        try:
+            return action()
+        except self._module.PyslurmError as error:
+            raise _translated(str(error)) from error
+
+
+def read_job(found: object, cluster: str) -> JobRecord:
+    """A pyslurm Job as our record. Attributes that a version lacks are "not said"."""
+    state = job_state(_text(found, "state"))
+    ended = state.job_class.ended
+    num_nodes = _whole(found, "num_nodes")
+    gpus = None
+    per_node = _attribute(found, "gres_per_node")
+    if isinstance(per_node, Mapping):
+        gpus = gpu_count(",".join(f"{name}={count}" for name, count in per_node.items()))
+    # `memory` is the job's total in MiB.
+    memory_mib = _whole(found, "memory")
+    even = memory_mib and num_nodes and memory_mib % num_nodes == 0
+    stdout, stderr = _text(found, "standard_output"), _text(found, "standard_error")
+    limit_minutes = _whole(found, "time_limit")
+    return JobRecord(
+        id=JobId(str(_attribute(found, "id"))),
+        cluster=cluster or _text(found, "cluster"),
+        name=_text(found, "name"),
+        owner=UserName(_text(found, "user_name")),
+        state=state,
+        uid=_whole(found, "user_id"),
+        gid=_whole(found, "group_id"),
+        exit_code=(_whole(found, "exit_code") or 0) if ended else None,
+        signal=(_whole(found, "exit_code_signal") or 0) if ended else None,
+        derived_exit_code=_whole(found, "derived_exit_code") if ended else None,
+        reason="" if _text(found, "state_reason") == "None" else _text(found, "state_reason"),
+        nodes=expand_hosts(_text(found, "allocated_nodes")),
+        num_nodes=num_nodes,
+        num_tasks=_whole(found, "ntasks"),
+        gpus_per_node=gpus,
+        memory_limit_bytes_per_node=Bytes(memory_mib * MIB // num_nodes) if even and memory_mib and num_nodes else None,
+        submit_time_s=_whole(found, "submit_time") or None,
+        start_time_s=_whole(found, "start_time") or None,
+        end_time_s=(_whole(found, "end_time") or None) if ended else None,
+        time_limit_s=limit_minutes * 60.0 if limit_minutes else None,
+        work_dir=_text(found, "working_directory"),
+        stdout_path=stdout,
+        stderr_path="" if stderr == stdout else stderr,
+        command=_text(found, "command"),
+        submit_line=_text(found, "submit_line"),
+        comment=_text(found, "comment"),
+        partition=_text(found, "partition"),
+        account=_text(found, "account"),
+        qos=_text(found, "qos"),
+        excluded_nodes=expand_hosts(_text(found, "excluded_nodes")),
+        restarts=_whole(found, "requeue_count") or 0,
+        requeueable=value if isinstance(value := _attribute(found, "is_requeueable"), bool) else None,
+        source="pyslurm",
+    )
+
+
+def read_node(name: NodeName, found: object) -> NodeState:
+    words = node_states(_text(found, "state"))
+    configured, allocated = (_attribute(found, key) for key in ("configured_gres", "allocated_gres"))
+    partitions = _attribute(found, "partitions")
+    return NodeState(
+        name=name,
+        node_class=node_class(words),
+        states=words,
+        reason=_text(found, "reason"),
+        gpus=_gpus(configured),
+        gpus_allocated=_gpus(allocated),
+        partitions=tuple(str(item) for item in partitions) if isinstance(partitions, list | tuple) else (),
+    )
+
+
+def _gpus(gres: object) -> int | None:
+    if not isinstance(gres, Mapping):
+        return None
+    return gpu_count(",".join(f"{name}:{count}" for name, count in gres.items()))
+
+
+def _attribute(found: object, name: str) -> object:
+    return getattr(found, name, None)
+
+
+def _text(found: object, name: str) -> str:
+    value = _attribute(found, name)
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return "" if value is None else str(value)
+
+
+def _whole(found: object, name: str) -> int | None:
+    value = _attribute(found, name)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _translated(words: str) -> RunbookError:
+    match complaint(words):
+        case Complaint.NO_SUCH:
+            return NotFound(f"Slurm does not know it: {words}", where="pyslurm", next_step="check the id or name")
+        case Complaint.DENIED:
+            return NotAllowed(f"Slurm refuses: {words}", where="pyslurm", next_step="run as an operator or the owner")
+        case Complaint.UNREACHED | Complaint.LOST:
+            return Unavailable(f"Slurm does not answer: {words}", where="pyslurm", next_step="try again")
+        case _:
+            return NotAllowed(f"Slurm refuses: {words}", where="pyslurm", next_step="mend what Slurm names")

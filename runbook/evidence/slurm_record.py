@@ -1,0 +1,108 @@
+"""One job record from what the controller remembers and what accounting keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runbook.errors import BadInput
+from runbook.evidence import slurm_fields as fields
+from runbook.evidence.slurm_hosts import expand_hosts
+from runbook.evidence.slurm_options import (
+    SbatchOption,
+    SubmitLine,
+    header_options,
+    last_value,
+    parse_submit_line,
+    wrapped_text,
+)
+from runbook.evidence.slurm_paths import PatternValues, batch_paths, expand
+from runbook.model.job import JobRecord
+from runbook.model.units import JobId
+
+
+def choose(records: Sequence[JobRecord], job: JobId) -> JobRecord | None:
+    """The record that was asked for; None when there is none.
+
+    Raises `BadInput` where the number stands for several array tasks or components."""
+    exact = [record for record in records if record.id == job]
+    candidates = exact or list(records)
+    if len(candidates) > 1:
+        shown = ", ".join(record.id for record in candidates[:8]) + (", …" if len(candidates) > 8 else "")
+        raise BadInput(
+            f"job {job} is several: {shown}", where="the job id", next_step=f"name one, e.g. {candidates[0].id}"
+        )
+    return candidates[0] if candidates else None
+
+
+def merge(controller: JobRecord | None, accounting: JobRecord | None) -> JobRecord | None:
+    """The controller's record, which is never behind, with what only accounting has."""
+    if controller is None or accounting is None:
+        return controller or accounting
+    same_run = controller.submit_time_s is None or accounting.submit_time_s in (None, controller.submit_time_s)
+    if not same_run and not controller.restarts:
+        # Slurm gave the number out again: the older job's record must not lend its submit line.
+        return controller
+    return replace(
+        controller,
+        submit_line=accounting.submit_line,
+        steps=accounting.steps,
+        derived_exit_code=accounting.derived_exit_code or controller.derived_exit_code,
+        excluded_nodes=accounting.excluded_nodes,
+        source="squeue+sacct",
+    )
+
+
+def with_submit_line(record: JobRecord) -> JobRecord:
+    """Excluded nodes as they stand in the submit line."""
+    line = _submit_line(record)
+    excluded = (line.value("exclude") or "") if line else ""
+    return replace(record, excluded_nodes=expand_hosts(excluded) if excluded and "/" not in excluded else ())
+
+
+def with_log_paths(record: JobRecord, script: str) -> JobRecord:
+    """Log paths for a record from accounting: its own columns, or patterns of submit line and script, expanded."""
+    task = record.id.partition("_")[2]
+    values = PatternValues(
+        job_id=record.id,
+        name=record.name,
+        user=record.owner,
+        node=record.nodes[0] if record.nodes else "",
+        array_job_id=record.array_job_id or "",
+        array_task_id=task,
+        restarts=record.restarts,
+    )
+    if record.stdout_path:
+        stdout = expand(record.stdout_path, values) or ""
+        stderr = expand(record.stderr_path, values) or "" if record.stderr_path else ""
+        return replace(record, stdout_path=stdout, stderr_path="" if stderr == stdout else stderr)
+    line = _submit_line(record, wrapped_text(script))
+    header: tuple[SbatchOption, ...] = ()
+    try:
+        header = header_options(script)
+    except BadInput:
+        line = None
+    if line is None:
+        # An option that cannot be read may be --output: no path is better than another job's.
+        return record
+    if task and "%j" in f"{line.options}{header}":
+        # The raw number of an array task is not its display id.
+        return record
+    stdout, stderr = batch_paths(line.options, header, record.work_dir, values)
+    return replace(record, stdout_path=stdout, stderr_path=stderr, num_tasks=record.num_tasks or _tasks(line, header))
+
+
+def _tasks(line: SubmitLine, header: tuple[SbatchOption, ...]) -> int | None:
+    """Tasks asked for by --ntasks; accounting has them only for steps."""
+    return fields.number(last_value((*header, *line.options), "ntasks"))
+
+
+def _submit_line(record: JobRecord, wrapped: str = "") -> SubmitLine | None:
+    if not record.submit_line:
+        return None
+    known = {"job-name": record.name, "comment": record.comment, "chdir": record.work_dir}
+    try:
+        parsed = parse_submit_line(record.submit_line, known=known, wrapped=wrapped)
+    except BadInput:
+        return None
+    return parsed
