@@ -39,7 +39,8 @@ def write_shard(root: str, rank: int, state: TrainingState) -> None:
     """A rank's own part."""
     folder = folder_of(root, state.iteration)
     os.makedirs(folder, exist_ok=True)
-    part = {"simulated": True, "rank": rank, "iteration": state.iteration, "tensors": ["weights", "exp_avg", "exp_avg_sq"]}
+    tensors = ["weights", "exp_avg", "exp_avg_sq"]
+    part = {"simulated": True, "rank": rank, "iteration": state.iteration, "tensors": tensors}
     _write(os.path.join(folder, f"__{rank}_0.distcp"), json.dumps(part) + "\n")
 
 

@@ -41,7 +41,9 @@ def build_parser() -> argparse.ArgumentParser:
     batch.add_argument("--global-batch-size", type=int, help="must be micro-batch * accumulation * ranks")
     batch.add_argument("--seq-length", type=int, default=4096, help="tokens of the longest sequence")
     batch.add_argument("--shape-mix", type=int, metavar="SHORTEST", help="mixed lengths from SHORTEST to --seq-length")
-    batch.add_argument("--sequence-growth", metavar="FIRST:ITERATION", help="FIRST tokens until ITERATION, then --seq-length")
+    batch.add_argument(
+        "--sequence-growth", metavar="FIRST:ITERATION", help="FIRST tokens at most before ITERATION, then --seq-length"
+    )
     batch.add_argument("--rank-imbalance", type=float, default=0.0, help="share by which ranks' lengths differ")
     memory = parser.add_argument_group("memory")
     memory.add_argument("--activation-checkpointing", choices=["none", "selective", "full"], default="none")

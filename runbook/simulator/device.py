@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -194,10 +195,8 @@ class SimulatedGpu:
         """Take this process off the GPU."""
         if self.folder is None:
             return
-        try:
+        with suppress(OSError):
             os.unlink(self._own_path())
-        except OSError:
-            pass
 
     def _own_path(self) -> str:
         return os.path.join(self.folder or "", "processes", str(self.index), str(os.getpid()))
@@ -240,13 +239,17 @@ def read_gpu_state(folder: str, index: int) -> GpuState:
 
 
 def _registered_processes(folder: str) -> Iterator[GpuProcess]:
-    """The living processes that registered on a GPU, without this one."""
+    """The living processes that registered on a GPU, without this one; entries of dead ones are removed."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return
     for name in names:
-        if not name.isdigit() or int(name) == os.getpid() or not _is_alive(int(name)):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        if not _is_alive(int(name)):
+            with suppress(OSError):  # Only its owner may; a left-over entry would count again if its pid came back.
+                os.unlink(os.path.join(folder, name))
             continue
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:

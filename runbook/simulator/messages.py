@@ -122,9 +122,12 @@ def _text_before_2_1(error: OutOfMemory, tried: str) -> str:
     )
 
 
-def watchdog_lines(rank: int, version: TorchVersion, work: int, elements: int, limit_ms: int, took_ms: int) -> list[str]:
-    """What the NCCL watchdog of a surviving rank writes before it aborts; the stamp is ``{stamp}``, to be filled in.
+def watchdog_lines(
+    rank: int, version: TorchVersion, work: int, elements: int, limit_ms: int, took_ms: int
+) -> list[str]:
+    """What the NCCL watchdog of a surviving rank writes before it aborts.
 
+    ``{stamp}`` stands where the time goes; ``work`` counts the collective operations of the rank.
     Source: ``ProcessGroupNCCL.cpp`` as printed by 2.1 to 2.13 (timeout) and by 2.4, 2.8 (status).
     """
     prefix = f"[rank{rank}]:[E{{stamp}} ProcessGroupNCCL.cpp"

@@ -63,8 +63,18 @@ _RECOMPUTE = (
     _torch("utils/checkpoint.py", 1529, "recompute_fn", "fn(*args, **kwargs)"),
 )
 _GATHER = (
-    _torch("distributed/fsdp/_fully_shard/_fsdp_param_group.py", 290, "unshard", "self._all_gather_result = foreach_all_gather("),
-    _torch("distributed/fsdp/_fully_shard/_fsdp_collectives.py", 207, "foreach_all_gather", "all_gather_output = torch.empty("),
+    _torch(
+        "distributed/fsdp/_fully_shard/_fsdp_param_group.py",
+        290,
+        "unshard",
+        "self._all_gather_result = foreach_all_gather(",
+    ),
+    _torch(
+        "distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+        207,
+        "foreach_all_gather",
+        "all_gather_output = torch.empty(",
+    ),
 )
 _STEP = (
     _torch("optim/optimizer.py", 493, "wrapper", "out = func(*args, **kwargs)"),
@@ -108,7 +118,7 @@ def torch_frames(
     if phase is Phase.LOAD:
         return (
             _torch("distributed/checkpoint/state_dict_loader.py", 211, "load", "_load_state_dict("),
-            _torch("optim/optimizer.py", 880, "load_state_dict", "value = value.to(dtype=torch.float32, device=param.device)"),
+            _torch("optim/optimizer.py", 880, "_process_value_according_to_param_policy", "return value.to("),
         )
     return (
         _torch("nn/modules/module.py", 1343, "to", "return self._apply(convert)"),
