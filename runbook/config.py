@@ -21,7 +21,7 @@ class SchedulerDocument(Document):
     """Where jobs run. `slurm` uses Slurm's commands; pyslurm only where it fits the cluster."""
 
     kind: Literal["slurm", "local"]
-    adapter: Literal["auto", "commands", "pyslurm"] = "auto"
+    adapter: Literal["auto", "commands"] = "auto"
     slurm_conf: str = ""
     """SLURM_CONF for every Slurm command; empty: Slurm's own default."""
     commands_folder: str = ""
@@ -160,7 +160,11 @@ def find_inventory(name: str | None) -> Path:
         path = Path(wanted).expanduser()
     else:
         path = next(
-            (place for place in (Path("/etc/runbook") / f"{wanted}.yaml", folder / f"{wanted}.yaml") if place.is_file()),
+            (
+                place
+                for place in (Path("/etc/runbook") / f"{wanted}.yaml", folder / f"{wanted}.yaml")
+                if place.is_file()
+            ),
             folder / f"{wanted}.yaml",
         )
     if not path.is_file():

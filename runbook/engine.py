@@ -107,6 +107,9 @@ class Engine:
 
         if self._workflow is None:
             raise RuntimeError("launch the engine first")
+        if incident.run > 1:
+            # One run at a time: an earlier one that was left half way must not be taken up beside this one.
+            DBOS.cancel_workflow(workflow_id(replace(incident, run=incident.run - 1)))
         workflow = workflow_id(incident)
         with SetWorkflowID(workflow):
             DBOS.start_workflow(self._workflow, to_text(incident))

@@ -60,7 +60,8 @@ def open_for(
             tool_version=tool_version,
         )
         return Opened(Opening.NEW, incident)
-    if not existing.state.ended and existing.state is not IncidentState.INTERRUPTED:
+    if not existing.finished:
+        # Interrupted ones too: whoever joins finds out whether their run still lives.
         return Opened(Opening.JOIN, existing)
     last_job = existing.attempts[-1].job if existing.attempts else existing.root_job
     if existing.state is IncidentState.RECOVERED and job.id == last_job and existing.attempts:

@@ -58,9 +58,9 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
 
     app = application(inventory)
     stored = _load(app, incident)
-    if stored.state is IncidentState.RECOVERED:
+    if stored.finished and stored.state is IncidentState.RECOVERED:
         raise NothingToDo(f"{stored.id} is recovered: {stored.conclusion}", next_step=f"runbook show {stored.id}")
-    if stored.state.ended:
+    if stored.finished:
         policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=is_interactive())
         fresh = again(stored, policy=policy, now_s=app.clock.now())
         return _go_on(app, fresh, new_run=True)

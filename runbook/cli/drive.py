@@ -43,7 +43,7 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
                 told = True
             time.sleep(_FOLLOW_S)
             current = app.store.load(incident.id)
-            if current.state.ended and told and opened.opening is Opening.JOIN:
+            if current.finished and told and opened.opening is Opening.JOIN:
                 return current
         return _drive(app, opened, view, interactive=interactive)
 
@@ -164,7 +164,7 @@ def follow(app: Application, incident: Incident, view: View, *, interactive: boo
                 break
             view.left(visit)
             drawn += 1
-        if current.state.ended or current.state is IncidentState.INTERRUPTED:
+        if current.finished or current.state is IncidentState.INTERRUPTED:
             return current
         question = f"{len(current.visits)}:{current.awaiting}" if current.awaiting else ""
         if question and question != asked:
@@ -177,7 +177,7 @@ def follow(app: Application, incident: Incident, view: View, *, interactive: boo
 
 def _mark_interrupted(app: Application, incident: Incident) -> None:
     current = app.store.load(incident.id)
-    if not current.state.ended:
+    if not current.finished:
         app.store.save(replace(current, state=IncidentState.INTERRUPTED, updated_s=app.clock.now()))
 
 

@@ -92,13 +92,13 @@ class Application:
         document = self.inventory.scheduler
         if document.kind == "local":
             return self.local_scheduler
-        from runbook.adapters.slurm_choice import choose_slurm
+        from runbook.adapters.slurm_choice import choose_scheduler
 
-        return choose_slurm(
-            adapter=document.adapter,
+        return choose_scheduler(
             cluster=self.inventory.cluster,
+            bin_dir=document.commands_folder,
             slurm_conf=document.slurm_conf,
-            commands_folder=document.commands_folder,
+            prefer="auto" if document.adapter == "auto" else "cli",
             timeout_s=document.command_timeout_s,
         )
 

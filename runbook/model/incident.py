@@ -176,4 +176,10 @@ class Incident:
     to_do: tuple[str, ...] = ()
     """What a person should do, most urgent first."""
     promoted: str = ""
+    """The backup that a promotion left; "" when nothing was promoted."""
     notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def finished(self) -> bool:
+        """Its verdict stands and its report is written. Between the two a killed process can still be resumed."""
+        return self.state.ended and self.closed_s is not None

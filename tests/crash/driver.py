@@ -1,0 +1,75 @@
+"""Works on the local scheduler's job 1 as `runbook oom --job 1 --yes` does, and kills itself at one numbered point.
+
+    driver.py INVENTORY POINT COUNT_FILE
+
+A point is a moment just before or just after a write to the store or an effect on the scheduler. When it was not
+killed it writes the names of all points to COUNT_FILE.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from runbook.cli.drive import bring_back
+from runbook.cli.exit import code_of
+from runbook.cli.terminal import View
+from runbook.cli.wiring import application
+from runbook.model.incident import Policy
+from runbook.model.units import JobId
+from runbook.triggers import open_for
+
+EFFECTS = frozenset({"submit", "cancel", "drain", "undrain", "save", "write_file", "copy_stream", "replace"})
+
+
+class Deadly:
+    """A port that passes every call on, and kills the process at the chosen point."""
+
+    def __init__(self, inner: Any, name: str, point: int, seen: list[str]) -> None:
+        self._inner, self._name, self._point, self._seen = inner, name, point, seen
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._inner, method)
+        if method not in EFFECTS:
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._reach(f"before {self._name}.{method}")
+            result = found(*arguments, **named)
+            self._reach(f"after {self._name}.{method}")
+            return result
+
+        return call
+
+    def _reach(self, where: str) -> None:
+        if len(self._seen) == self._point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._seen.append(where)
+
+
+def main() -> int:
+    inventory, point, count_file = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    seen: list[str] = []
+    app = application(inventory, Policy.APPLY)
+    parts: dict[str, Any] = app.__dict__
+    parts["scheduler"] = Deadly(app.scheduler, "scheduler", point, seen)
+    parts["store"] = Deadly(app.store, "store", point, seen)
+    opened = open_for(
+        app.scheduler.job(JobId("1")),
+        app.store,
+        cluster=app.inventory.cluster,
+        trigger="person",
+        policy=Policy.APPLY,
+        now_s=app.clock.now(),
+        tool_version="test",
+    )
+    incident = bring_back(app, opened, View(quiet=True), interactive=False)
+    count_file.write_text("\n".join(seen), encoding="utf-8")
+    return code_of(incident)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
