@@ -94,7 +94,7 @@ def judge_node(
         warnings=warnings,
         missing=tuple(dict.fromkeys((*unread, *missing))),
         tenants=tuple(process for process, _ in tenants),
-        faulty_gpus=tuple(sorted({sign.gpu for sign in faults if sign.gpu is not None})),
+        faulty_gpus=tuple(sorted({sign.gpu for sign in faults if sign.gpu is not None and sign.gpu >= 0})),
         drain=bool(by_weight[Weight.DRAIN]),
         source=source,
     )

@@ -36,6 +36,9 @@ def state_signs(facts: NodeFacts, policy: NodePolicy) -> list[Sign]:
         return []
     signs = [sign for gpu in facts.gpus for sign in _gpu_signs(gpu, policy)]
     expected, seen = facts.expected_gpus, len(facts.gpus)
+    if any(gpu.lost for gpu in facts.gpus):
+        # nvidia-smi may stop at the lost GPU and name no other: how many are there cannot be told then.
+        return signs
     if expected is not None and seen < expected:
         text = f"{seen} of {expected} GPUs are there"
         if facts.partial_view:
@@ -227,7 +230,7 @@ def _repeats(events: tuple[XidEvent, ...], index: dict[str, int]) -> Iterable[Si
 
 
 def _place(event: XidEvent, gpu: int | None) -> str:
-    on = f"GPU {gpu} ({event.bus_id})" if gpu is not None else f"a device at {event.bus_id}"
+    on = f"GPU {gpu} ({event.bus_id})" if gpu is not None and gpu >= 0 else f"a device at {event.bus_id}"
     times = f" {event.count} times" if event.count > 1 else ""
     at = f" at {moment(event.time_s)}" if event.time_s is not None else ""
     return f"Xid {event.code}{times} on {on}{at}"

@@ -60,7 +60,7 @@ class JobGpus:
     """Node index of the GPU that ran out of memory, where it is known."""
 
     def counts(self, gpu: int | None) -> bool:
-        return gpu is None or self.indexes is None or gpu in self.indexes
+        return gpu is None or gpu < 0 or self.indexes is None or gpu in self.indexes
 
 
 def job_gpus(
@@ -78,6 +78,8 @@ def job_gpus(
 
 
 def gpu_name(gpu: GpuFacts) -> str:
+    if gpu.index < 0:
+        return f"the GPU at {gpu.bus_id}" if gpu.bus_id else "a GPU"
     return f"GPU {gpu.index}" + (f" ({gpu.bus_id})" if gpu.bus_id else "")
 
 

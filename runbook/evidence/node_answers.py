@@ -41,10 +41,14 @@ class NodeAnswers:
 
     def value(self, name: str, key: str) -> str:
         """The first `key=value` line of a section, or ""."""
+        return next(iter(self.values(name, key)), "")
+
+    def values(self, name: str, key: str) -> tuple[str, ...]:
+        """All `key=value` lines of a section in their order."""
         section = self.sections.get(name)
         prefix = f"{key}="
         lines = section.lines if section else ()
-        return next((line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)), "")
+        return tuple(line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix))
 
 
 def read_answers(text: str, marker: str) -> NodeAnswers:

@@ -61,12 +61,8 @@ def read_gpus(answers: NodeAnswers) -> tuple[tuple[GpuFacts, ...] | Unknown, str
         return why, why
     details = _details(answers)
     complete = [_with_report(gpu, details) for gpu in gpus.values()]
-    used = {gpu.index for gpu in complete}
-    for gpu in lost:
-        if gpu.index < 0 or gpu.index in used:
-            gpu = replace(gpu, index=next(index for index in range(len(used) + 1) if index not in used))
-        used.add(gpu.index)
-        complete.append(gpu)
+    in_order = sorted(bus_id(bus) for bus in answers.values("node", "gpu"))
+    complete += [replace(gpu, index=_index_of_lost(gpu, complete, in_order)) for gpu in lost]
     return tuple(sorted(complete, key=lambda gpu: gpu.index)), driver
 
 
@@ -242,6 +238,17 @@ def _lost_gpus(text: str, present: set[str]) -> list[GpuFacts]:
             ),
         )
     return list(lost.values())
+
+
+def _index_of_lost(gpu: GpuFacts, present: list[GpuFacts], in_order: list[str]) -> int:
+    """nvidia-smi numbers GPUs by bus id; the driver's own list in /proc still has the lost one. -1: not known."""
+    if gpu.index >= 0:
+        return gpu.index
+    if gpu.bus_id in in_order:
+        return in_order.index(gpu.bus_id)
+    used = {other.index for other in present}
+    gaps = [index for index in range(max(used, default=-1)) if index not in used]
+    return gaps[0] if len(gaps) == 1 else -1
 
 
 def _failure(section: Section) -> Unknown:

@@ -89,6 +89,7 @@ printf 'user=%s\\nas=%s\\nsimulated=%s\\n' "$(id -un)" "$AS" "${{SIMULATED_GPU_D
 for d in /sys/fs/cgroup/slurm* /sys/fs/cgroup/*/slurm* /sys/fs/cgroup/*/*slurmstepd.scope; do
   [ -e "$d" ] && printf 'slurm_cgroup=%s\\n' "$d" && break
 done
+for d in /proc/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s\\n' "${{d##*/}}"; done
 grep -q slurm /proc/self/cgroup 2>/dev/null && echo inside=slurm
 for f in /.dockerenv /run/.containerenv; do [ -e $f ] && echo inside=container; done
 end node 0

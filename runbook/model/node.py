@@ -49,7 +49,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU of the node; index is the node's own."""
+    """One GPU of the node; index is the node's own, -1 for a lost GPU whose number nobody can tell."""
 
     index: int
     uuid: str = ""

@@ -1,0 +1,158 @@
+"""The judgement on a node, as cases: `nodes_cases.yaml` says facts and verdict, and explains its own words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from runbook.diagnosis.nodes import NodePolicy, judge_node
+from runbook.evidence.xid import load_xids
+from runbook.locations import data_folder
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.node import GpuFacts, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach, XidEvent
+from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
+
+START_S = 1_700_000_000.0
+XIDS = load_xids(data_folder("playbooks") / "oom" / "xid.yaml")
+KEYS = {
+    "name", "gpus", "xids", "count", "covers", "reach", "detail", "expected_gpus", "partial_view", "job", "policy",
+    "oom_device", "visible_gpus", "live_jobs", "verdict", "drain", "faulty_gpus", "tenants", "reasons", "warnings",
+    "missing", "never",
+}
+
+
+def cases() -> list[Any]:
+    found = YAML(typ="safe").load((Path(__file__).parent / "nodes_cases.yaml").read_text(encoding="utf-8"))
+    assert len({case["name"] for case in found}) == len(found)
+    return [pytest.param(case, id=case["name"]) for case in found]
+
+
+def known(value: Any) -> Any:
+    return Unknown(value["unknown"]) if isinstance(value, dict) and "unknown" in value else value
+
+
+def gib(value: Any) -> Any:
+    return Bytes(int(value * GIB)) if isinstance(value, int | float) else known(value)
+
+
+def process_of(row: dict[str, Any]) -> GpuProcess:
+    job = known(row["job"])
+    return GpuProcess(
+        pid=row["pid"],
+        used_bytes=gib(row["gib"]),
+        name=row.get("name", "python"),
+        owner=UserName(row["owner"]) if isinstance(row["owner"], str) else known(row["owner"]),
+        job=JobId(job) if isinstance(job, str) else job,
+        age_s=float(row.get("age_s", 600)) if not isinstance(row.get("age_s"), dict) else known(row["age_s"]),
+    )
+
+
+def gpu_of(index: int, changes: dict[str, Any]) -> GpuFacts:
+    values = {name: known(value) for name, value in changes.items() if name not in ("processes", "used_gib")}
+    if "processes" in changes:
+        rows = known(changes["processes"])
+        values["processes"] = rows if isinstance(rows, Unknown) else tuple(map(process_of, rows))
+    processes = values.get("processes", ())
+    listed = 0 if isinstance(processes, Unknown) else sum(
+        p.used_bytes for p in processes if not isinstance(p.used_bytes, Unknown)
+    )
+    healthy = GpuFacts(
+        index=index, uuid=f"GPU-{index}", bus_id=f"0000:1{index}:00", name="H100", total_bytes=Bytes(80 * GIB),
+        used_bytes=Bytes(int(changes["used_gib"] * GIB) if "used_gib" in changes else listed),
+        free_bytes=Bytes(0), ecc_uncorrectable_volatile=0, ecc_uncorrectable_aggregate=0,
+        sram_threshold_exceeded=False, row_remap_pending=False, row_remap_failed=False, recovery_action="None",
+        mig_enabled=False, processes=(),
+    )
+    return replace(healthy, **values)
+
+
+def xid_of(row: dict[str, Any]) -> XidEvent:
+    bus = row.get("bus") or f"0000:1{row['gpu']}:00"
+    at = row.get("at", 3000)
+    line = row.get("line") or f"NVRM: Xid (PCI:{bus}): {row['code']}, pid=1, name=python, {row.get('text', 'words')}"
+    return XidEvent(
+        code=row["code"], time_s=None if at is None else START_S + at, bus_id=bus, line=line,
+        count=row.get("count", 1), in_window=known(row.get("in", True)), on_job_gpu=Unknown("not known on the node"),
+    )
+
+
+def facts_of(case: dict[str, Any]) -> NodeFacts:
+    changes = known(case.get("gpus", {}))
+    gpus: tuple[GpuFacts, ...] | Unknown = Unknown("replaced")
+    if isinstance(changes, Unknown):
+        gpus = changes
+    else:
+        everywhere = changes.get("all", {})
+        gpus = tuple(gpu_of(i, {**everywhere, **changes.get(i, {})}) for i in range(case.get("count", 8)))
+    xids = known(case.get("xids", []))
+    covers = known(case.get("covers", -86400))
+    return NodeFacts(
+        node=NodeName("gpu-21"),
+        reach=Reach(case.get("reach", "ok")),
+        reach_detail=case.get("detail", ""),
+        checked_at_s=START_S + 3700,
+        driver="570.124.06",
+        gpus=gpus,
+        expected_gpus=case.get("expected_gpus"),
+        xids=xids if isinstance(xids, Unknown) else tuple(map(xid_of, xids)),
+        log_covers_since_s=covers if isinstance(covers, Unknown) else START_S + covers,
+        partial_view=case.get("partial_view", ""),
+    )
+
+
+def judgement_of(case: dict[str, Any]) -> NodeJudgement:
+    job = JobRecord(
+        id=JobId("4711"), cluster="test", name="train", owner=UserName("alice"),
+        state=JobState("FAILED", JobClass.FAILED), gpus_per_node=8, start_time_s=START_S, end_time_s=START_S + 3600,
+    )
+    live = case.get("live_jobs")
+    return judge_node(
+        facts_of(case),
+        job=replace(job, **case.get("job", {})),
+        oom_device=case.get("oom_device"),
+        xids=XIDS,
+        policy=NodePolicy(**case.get("policy", {})),
+        visible_gpus=tuple(case["visible_gpus"]) if "visible_gpus" in case else None,
+        live_jobs=None if live is None else frozenset(map(JobId, live)),
+    )
+
+
+@pytest.mark.parametrize("case", cases())
+def test_verdict(case: dict[str, Any]) -> None:
+    assert set(case) <= KEYS
+    found = judgement_of(case)
+    assert found.verdict == case["verdict"], found
+    assert found.drain is case.get("drain", False), found
+    assert list(found.faulty_gpus) == case.get("faulty_gpus", []), found
+    assert [process.pid for process in found.tenants] == case.get("tenants", []), found
+    for part in ("reasons", "warnings", "missing"):
+        said = getattr(found, part)
+        if case.get(part) == []:
+            assert said == (), f"{part}: {said}"
+        for words in case.get(part, ()):
+            assert any(words in line for line in said), f"{part} lack {words!r}: {said}"
+    everything = "\n".join((*found.reasons, *found.warnings, *found.missing))
+    for words in case.get("never", ()):
+        assert words not in everything
+    assert found.reasons
+    assert found.source
+
+
+@pytest.mark.parametrize("reach", list(Reach))
+def test_a_faulty_node_that_is_out_of_sight_is_unknown(reach: Reach) -> None:
+    """Losing sight never drains: the facts of a lost GPU, no longer readable, are unknown."""
+    seen = facts_of({"gpus": {3: {"lost": True}}})
+    gone = Unknown("not read")
+    blind = replace(seen, reach=reach, gpus=gone, xids=gone, log_covers_since_s=gone)
+    job = JobRecord(
+        id=JobId("4711"), cluster="test", name="train", owner=UserName("alice"),
+        state=JobState("FAILED", JobClass.FAILED), gpus_per_node=8, start_time_s=START_S,
+    )
+    assert judge_node(seen, job=job, oom_device=0, xids=XIDS).drain is True
+    found = judge_node(blind, job=job, oom_device=0, xids=XIDS)
+    assert (found.verdict, found.drain, found.faulty_gpus, found.tenants) == (NodeVerdict.UNKNOWN, False, (), ())
+    assert found.missing

@@ -1,0 +1,157 @@
+"""Whose a process on a GPU is: Slurm's cgroup layouts, the environment, the owner, the age."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.evidence.node_answers import NodeAnswers, read_answers
+from runbook.evidence.node_processes import job_of_cgroup, read_gpu_processes, read_job_processes
+from runbook.model.node import GpuProcess
+from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
+
+MARKER = "@@0123456789abcdef"
+STAT = "200 (a) b (python3) S 1 200 200 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 900000 1 1 1"
+
+
+def answers(owners: str, *, cgroups: bool = True, apps: str = "GPU-1, 200, 1024, python3") -> NodeAnswers:
+    node = "uptime=10000.00\nticks=100\nnow=1700000000" + ("\nslurm_cgroup=/sys/fs/cgroup/x" if cgroups else "")
+    sections = {"node": node, "apps": apps, "owners": owners}
+    text = "".join(f"{MARKER} begin {name}\n{body}\n{MARKER} end {name} 0\n" for name, body in sections.items())
+    return read_answers(text, MARKER)
+
+
+def only(found: dict[str, tuple[GpuProcess, ...]] | Unknown) -> GpuProcess:
+    assert not isinstance(found, Unknown)
+    ((process,),) = found.values()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("path", "job"),
+    [
+        ("11:memory:/slurm/uid_1000/job_123/step_0/task_0", "123"),
+        ("4:devices:/slurm_gpu-22/uid_0/job_4/step_batch", "4"),
+        ("0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0", "123"),
+        ("0::/system.slice/gpu-22_slurmstepd.scope/job_77/step_extern/user/task_special", "77"),
+        ("0::/slurm.slice/slurmstepd.scope/job_9", "9"),
+        ("0::/user.slice/user-1000.slice/session-4.scope", None),
+        ("0::/system.slice/docker-aaaa.scope", None),
+        ("0::/home/job_5/x", None),
+        ("0::/", None),
+    ],
+)
+def test_the_job_of_a_cgroup(path: str, job: str | None) -> None:
+    assert job_of_cgroup(path) == job
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0", "SLUID sEKNKTV3WPV500"),
+        ("0::/system.slice/slurmstepd.scope/system", "names no job"),
+        ("5:freezer:/slurm_gpu-21", "names no job"),
+    ],
+)
+def test_a_slurm_cgroup_without_a_job_number_is_unknown(path: str, words: str) -> None:
+    found = job_of_cgroup(path)
+    assert isinstance(found, Unknown)
+    assert words in found.unknown
+
+
+def test_owner_age_and_job_of_a_process() -> None:
+    process = only(
+        read_gpu_processes(
+            answers(
+                f"200 owner 1000 alice\n200 stat {STAT}\n200 cgroup 11:cpu:/\n"
+                "200 cgroup 4:memory:/slurm/uid_1000/job_55/step_0\n200 environ readable\n200 env SLURM_LOCALID=3"
+            )
+        )
+    )
+    assert process == GpuProcess(
+        pid=200, used_bytes=Bytes(1024 * MIB), name="python3", owner=UserName("alice"), job=JobId("55"), age_s=1000.0,
+        local_rank=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("owners", "cgroups", "job"),
+    [
+        # A cgroup wins over what the process says of itself.
+        ("200 owner 1 bob\n200 cgroup 0::/a/slurmstepd.scope/job_9/step_0\n200 environ readable\n"
+         "200 env SLURM_JOB_ID=4711", True, "9"),
+        # Without cgroups its environment is all there is.
+        ("200 owner 1 bob\n200 cgroup 0::/\n200 environ readable\n200 env SLURM_JOB_ID=4711", False, "4711"),
+        # An array task is named as squeue names it, where its environment agrees with the cgroup.
+        ("200 owner 1 bob\n200 cgroup 0::/a/slurmstepd.scope/job_130/step_0\n200 environ readable\n"
+         "200 env SLURM_JOB_ID=130\n200 env SLURM_ARRAY_JOB_ID=128\n200 env SLURM_ARRAY_TASK_ID=2", True, "128_2"),
+        # SLUID directories: the environment has the number.
+        ("200 owner 1 bob\n200 cgroup 0::/a/slurmstepd.scope/sEKNKTV3WPV500/step_0\n200 environ readable\n"
+         "200 env SLURM_JOB_ID=77", True, "77"),
+        # Outside every Slurm cgroup, on a node that has them.
+        ("200 owner 1 bob\n200 cgroup 0::/user.slice", True, None),
+        # Outside, no cgroups of Slurm, but the environment was read and names no job.
+        ("200 owner 1 bob\n200 cgroup 0::/user.slice\n200 environ readable", False, None),
+    ],
+)
+def test_the_job_of_a_process(owners: str, cgroups: bool, job: str | None) -> None:
+    assert only(read_gpu_processes(answers(owners, cgroups=cgroups))).job == job
+
+
+@pytest.mark.parametrize(
+    ("owners", "cgroups", "words"),
+    [
+        ("200 owner 1 bob\n200 cgroup 0::/user.slice", False, "may not be read"),
+        ("200 owner 1 bob", True, "cgroup could not be read"),
+        ("200 owner 1 bob\n200 cgroup 0::/a/slurmstepd.scope/sEKNKTV3WPV500/step_0", True, "SLUID"),
+        ("200 gone", True, "no such process"),
+        ("", True, "not looked up"),
+    ],
+)
+def test_a_job_that_cannot_be_told_is_unknown(owners: str, cgroups: bool, words: str) -> None:
+    job = only(read_gpu_processes(answers(owners, cgroups=cgroups))).job
+    assert isinstance(job, Unknown)
+    assert words in job.unknown
+
+
+def test_a_user_without_a_name_is_shown_by_number() -> None:
+    assert only(read_gpu_processes(answers("200 owner 77001 "))).owner == "77001"
+
+
+def document(lines: str, node: str = "user=probe\nas=plain") -> NodeAnswers:
+    text = f"{MARKER} begin node\n{node}\n{MARKER} end node 0\n{MARKER} begin processes\n{lines}\n"
+    return read_answers(f"{text}{MARKER} end processes 0\n{MARKER} done\n", MARKER)
+
+
+def test_job_processes_are_the_owners_only_and_the_rank_is_the_launchers() -> None:
+    lines = (
+        "10 owner 0 root\n10 argv slurmstepd: [4.0]\x01\n"
+        "30 owner 7 alice\n30 argv python\x01train.py\x01a\x02b\x01\x01\n30 environ readable\n"
+        "30 env SLURM_PROCID=1\n30 env RANK=9\n30 env X=1\n30 env SECRET=s\n"
+        "20 owner 7 alice\n20 argv bash\x01\n20 environ readable\n20 env SLURM_PROCID=0\n"
+        "40 owner 7 alice\n40 argv \n40 environ readable\n"
+    )
+    views = read_job_processes(document(lines), NodeName("n"), UserName("alice"), ("X", "RANK"))
+    assert not isinstance(views, Unknown)
+    assert [(view.pid, view.argv, view.rank, view.environment) for view in views] == [
+        (20, ("bash",), 0, {}),
+        (30, ("python", "train.py", "a\nb", ""), 9, {"X": "1", "RANK": "9"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [("user=probe\nas=plain", "by probe:"), ("user=probe\nas=sudo-refused", "sudo -n was refused")],
+)
+def test_an_environment_that_may_not_be_read_makes_the_answer_unknown(node: str, words: str) -> None:
+    found = read_job_processes(
+        document("30 owner 7 alice\n30 argv python\x01", node), NodeName("gpu-21"), UserName("alice"), ("X",)
+    )
+    assert isinstance(found, Unknown)
+    assert "process 30 on gpu-21" in found.unknown
+    assert words in found.unknown
+
+
+def test_an_answer_that_was_cut_off_is_unknown_and_not_an_empty_list() -> None:
+    cut = read_answers(f"{MARKER} begin processes\n30 owner 7 alice\n30 argv python\x01\n", MARKER)
+    assert isinstance(read_job_processes(cut, NodeName("n"), UserName("alice"), ()), Unknown)
+    assert isinstance(read_job_processes(read_answers("", MARKER), NodeName("n"), UserName("alice"), ()), Unknown)
