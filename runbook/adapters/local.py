@@ -194,8 +194,11 @@ class LocalScheduler:
         )
 
     def cancel(self, job: JobId) -> None:
-        self._store.path(job)
-        if self._store.read(job, "ended"):
+        try:
+            ended = self._store.read(job, "ended")
+        except NotFound:
+            return
+        if ended:
             return
         self._store.write(job, "cancel", {"time_s": self._clock.now()})
         started = self._store.read(job, "started")

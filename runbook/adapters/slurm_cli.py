@@ -7,6 +7,7 @@ import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from runbook.adapters.clock import SystemClock
 from runbook.adapters.identity import Identity, identity_of
 from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
@@ -20,12 +21,15 @@ from runbook.evidence.slurm_submit import (
     SbatchCommand,
     comment_matches,
     read_submitted,
+    refuse_families,
     sbatch_command,
     submit_environment,
 )
 from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeClass, NodeState, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.ports import Clock
 
+_STORED_TEXT_PATIENCE_S = 5.0
 _JOB_LETTERS = frozenset(string.digits + "_+")
 _NODE_LETTERS = frozenset(string.ascii_letters + string.digits + "_.-")
 
@@ -44,15 +48,18 @@ class SlurmCli:
         cluster: str = "",
         history_days: int = 30,
         identify: Callable[[UserName], Identity] = identity_of,
+        clock: Clock | None = None,
         why: str = "",
     ) -> None:
         self._commands = commands or SlurmCommands()
         self._cluster = cluster
         self._history_days = history_days
         self._identify = identify
+        self._clock = clock or SystemClock()
         self._why = why
         self._random = random.SystemRandom()
         self._columns: frozenset[str] | None = None
+        self._store_flags: frozenset[str] | None = None
 
     def describe(self) -> str:
         why = f", {self._why}" if self._why else ""
@@ -106,6 +113,12 @@ class SlurmCli:
         except (NoAccounting, NotAllowed) as error:
             return Unknown(error.what)
         stored = accounting.read_stored_text(text)
+        deadline_s = self._clock.now() + _STORED_TEXT_PATIENCE_S
+        while stored is None and self._may_still_come("job_env", job) and self._clock.now() < deadline_s:
+            self._clock.sleep(0.5)
+            stored = accounting.read_stored_text(
+                self._ask_privileged("sacct", accounting.environment_arguments(job), job)
+            )
         if stored is None:
             return Unknown(
                 "accounting has no environment (AccountingStoreFlags=job_env is not set, or was not at submission)"
@@ -121,6 +134,7 @@ class SlurmCli:
         return sbatch_command(submission, original, sbatch=self._commands.program("sbatch"), wrapped=wrapped)
 
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
+        refuse_families(original)
         owner = self._identify(submission.owner)
         command = self.command_of(submission, self._with_submit_line(original))
         if submission.environment is None:
@@ -213,6 +227,14 @@ class SlurmCli:
                 next_step="leave it to whoever drained it",
             )
         self._commands.ask("scontrol", nodes.resume_arguments(node))
+
+    def _may_still_come(self, flag: str, job: JobId) -> bool:
+        """Whether accounting is only behind: it keeps such text, and the job is fresh enough to be in the controller.
+
+        The row of a job that died quickly was seen half a second before its script and environment."""
+        if self._store_flags is None:
+            self._store_flags = accounting.store_flags(self._commands.ask("scontrol", ("show", "config")))
+        return flag in self._store_flags and self._from_controller(job) is not None
 
     def _with_submit_line(self, original: JobRecord) -> JobRecord:
         """The original with its submit line; accounting may have been behind when the record was read.

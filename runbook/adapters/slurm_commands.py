@@ -7,7 +7,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_exponential,
+    wait_random,
+)
 
 from runbook.adapters.identity import LOGIN_PATH, Identity
 from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Completed, Runner, run
@@ -75,7 +82,7 @@ class SlurmCommands:
         retrying = Retrying(
             retry=retry_if_exception_type(Unreached),
             stop=stop_after_delay(self._patience_s),
-            wait=wait_exponential_jitter(initial=0.5, max=5.0),
+            wait=wait_exponential(multiplier=0.5, max=5.0) + wait_random(0, 0.5),
             reraise=True,
             sleep=self._sleep or _sleep,
             before_sleep=_nothing,

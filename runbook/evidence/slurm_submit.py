@@ -68,7 +68,7 @@ def sbatch_command(
     Options of `submission.options` replace the original's of the same name; excluded nodes are merged and taken out of
     `--nodelist`. Script arguments are the submission's, or else the original's. `wrapped` is the text behind `--wrap`.
     Raises `NotAllowed` for array tasks and heterogeneous jobs, `BadInput` for a submit line that cannot be read."""
-    _refuse_families(original)
+    refuse_families(original)
     notes: list[str] = []
     line = _original_line(original, wrapped, notes)
     if line.has("array"):
@@ -100,6 +100,18 @@ def sbatch_command(
     return SbatchCommand(argv, tuple(dict.fromkeys(notes)))
 
 
+def refuse_families(original: JobRecord) -> None:
+    """Raises `NotAllowed` for a task of an array and a component of a heterogeneous job."""
+    if original.array_job_id or "_" in original.id:
+        raise _array(original)
+    if "+" in original.id:
+        raise NotAllowed(
+            "a component of a heterogeneous job is not relaunched alone",
+            where=f"job {original.id}",
+            next_step="submit the whole job by hand with the patched script",
+        )
+
+
 def submit_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment for sbatch: the submitter's, without what Slurm itself reads or had put there."""
     return {
@@ -119,17 +131,6 @@ def read_submitted(text: str) -> str | None:
         if number.isascii() and number.isdigit():
             return number
     return None
-
-
-def _refuse_families(original: JobRecord) -> None:
-    if original.array_job_id or "_" in original.id:
-        raise _array(original)
-    if "+" in original.id:
-        raise NotAllowed(
-            "a component of a heterogeneous job is not relaunched alone",
-            where=f"job {original.id}",
-            next_step="submit the whole job by hand with the patched script",
-        )
 
 
 def _array(original: JobRecord) -> NotAllowed:
