@@ -19,6 +19,12 @@ def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Chan
     where = f"{script.file.path}:{occurrence.line}"
     if occurrence.directive is not None:
         return _directive_value(script, occurrence, new, where)
+    if occurrence.comma_ends and "," in new:
+        raise CannotEdit(
+            f"{occurrence.spelling} stands in a list of --export, where a comma ends a value; the new value has one",
+            where=where,
+            next_step=f"export {occurrence.spelling} in the script and name it in --export without a value",
+        )
     value = occurrence.value
     chain = value[0].uses[occurrence.level :] if value else ()
     uniform = all(atom.uses[occurrence.level :] == chain for atom in value)
@@ -42,6 +48,9 @@ def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Chan
             return Change(*occurrence.site, written(new, Quote.BARE, outside, where)), ""
         if is_plain(new):
             return Change(*occurrence.site, new.encode()), ""
+    rest = _rest_of_word(occurrence)
+    if rest is not None:
+        return Change(*rest, written(new, Quote.BARE, outside, where)), ""
     raise CannotEdit(
         f"the value of {occurrence.spelling} is put together from several pieces",
         where=where, next_step=f"write the value of {occurrence.spelling} as one word, then try again",
@@ -91,6 +100,17 @@ def _value_end(option: Token, occurrence: Occurrence) -> int:
             next_step="remove it by hand",
         )
     return token.end
+
+
+def _rest_of_word(occurrence: Occurrence) -> tuple[int, int] | None:
+    """What follows the `=` of `--option=…` in its word, where the option itself is written without quotes."""
+    token = occurrence.option
+    if token is None or occurrence.value_token is not None or token.quote is not Quote.BARE:
+        return None
+    sign = token.atoms[len(occurrence.spelling)]
+    if sign.quote is not Quote.BARE or len(sign.uses) != token.level or sign.end < 0:
+        return None
+    return sign.end, token.end
 
 
 def _deepest(script: Script, chain: Sequence[Use]) -> int:

@@ -71,6 +71,8 @@ class EnvironmentEntry:
     line: int
     where: str
     level: int = 0
+    comma_ends: bool = False
+    """In a list of `--export`, where a comma ends the value."""
 
 
 def environment_entry(command: Command, name: str) -> EnvironmentEntry | None:
@@ -119,7 +121,9 @@ def _piece(token: Token, start: int, stop: int, where: str) -> EnvironmentEntry:
     atoms = token.atoms[start:stop]
     span = span_of(atoms) or (-1, -1)
     quote = atoms[0].quote if atoms else token.quote
-    return EnvironmentEntry(atoms, span, quote, token.line, f"{where} at line {token.line}", token.level)
+    return EnvironmentEntry(
+        atoms, span, quote, token.line, f"{where} at line {token.line}", token.level, where != "env"
+    )
 
 
 @dataclass(frozen=True, slots=True)

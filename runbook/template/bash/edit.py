@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.model.template import Edit, ParameterNames, Surroundings, TemplateFile
 from runbook.template.bash.change import change_value, remove
-from runbook.template.bash.find import Script, in_force, read_script
+from runbook.template.bash.find import Script, in_force, read_script, written_at
 from runbook.template.bash.insert import insert
 from runbook.template.bash.syntax import broken_nodes, line_of, parse
 from runbook.template.bash.words import text_of
@@ -47,9 +47,13 @@ def plan_changes(script: Script, edits: Sequence[Edit]) -> Edited:
 def _one(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
     name = next((item for item in script.names if item.parameter == edit.parameter), names_of(edit))
     occurrences, problem = in_force(script, name)
-    line = occurrences[0].line if occurrences else 1
+    line = written_at(script, occurrences[0]) if occurrences else 1
     where = f"{script.file.path}:{line}"
     if problem:
+        _refuse_hazards(script)
+        broken = next((hazard for hazard in script.hazards), None)
+        if broken is not None:
+            problem = f"{problem}; and at line {broken.line} {broken.what}"
         raise CannotEdit(
             f"{edit.spellings[0]} cannot be set safely: {problem}",
             where=where, next_step=f"set {edit.spellings[0]} to {edit.new} by hand, or write it as plain text",
@@ -77,12 +81,7 @@ def _one(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
 
 def _refuse_broken(script: Script, changes: Sequence[Change]) -> None:
     """Refuse where a hazard makes the whole file doubtful, or where the syntax near a change is not understood."""
-    for hazard in script.hazards:
-        if hazard.blocks:
-            raise CannotEdit(
-                f"the script is not what it looks like: {hazard.what}",
-                where=f"{script.file.path}:{hazard.line}", next_step="mend that line, then try again",
-            )
+    _refuse_hazards(script)
     root = parse(script.data)
     for statement in root.children:
         if not statement.has_error and not statement.is_error:
@@ -94,6 +93,15 @@ def _refuse_broken(script: Script, changes: Sequence[Change]) -> None:
                     where=f"{script.file.path}:{line_of(script.data, change.start)}",
                     next_step="check the script with `bash -n`, simplify that statement, then try again",
                 )
+
+
+def _refuse_hazards(script: Script) -> None:
+    for hazard in script.hazards:
+        if hazard.blocks:
+            raise CannotEdit(
+                f"the script is not what it looks like: {hazard.what}",
+                where=f"{script.file.path}:{hazard.line}", next_step="mend that line, then try again",
+            )
 
 
 def check_result(

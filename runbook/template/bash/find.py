@@ -35,6 +35,8 @@ class Occurrence:
     value_token: Token | None = None
     """The value's own word, for `--a 8`."""
     directive: Directive | None = None
+    comma_ends: bool = False
+    """Stands in a list of `--export`, where a comma would end the value."""
 
 
 @dataclass(slots=True)
@@ -91,6 +93,14 @@ def settings(script: Script) -> tuple[Setting, ...]:
     return tuple(found)
 
 
+def written_at(script: Script, occurrence: Occurrence) -> int:
+    """The line where the value stands in its list: the array, the command, the string of arguments."""
+    start = occurrence.site[0]
+    if start < 0 and occurrence.option is not None:
+        start = occurrence.option.start
+    return line_of(script.data, start) if start >= 0 else occurrence.line
+
+
 def in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     """The occurrences that decide (one for each of the alike commands), or why nothing can be said."""
     if name.kind is SettingKind.SBATCH:
@@ -109,16 +119,17 @@ def in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ..
         if last.condition:
             others = {text_of(item.value) for item in occurrences}
             if len(occurrences) == 1 or len(others) > 1:
-                return (last,), f"{last.spelling} is given at line {last.line} only {last.condition}"
+                at = written_at(script, last)
+                return (last,), f"{last.spelling} is given at line {at} only {last.condition}"
         if last.unresolved or unknown_of(last.value):
             return (last,), last.unresolved or unknown_of(last.value)
         deciding.append(last)
     values = {text_of(item.value) for item in deciding}
     if len(values) > 1:
-        lines = ", ".join(f"{text_of(item.value)} at line {item.line}" for item in deciding)
+        lines = ", ".join(f"{text_of(item.value)} at line {written_at(script, item)}" for item in deciding)
         return tuple(deciding), f"ambiguous: several commands take it with different values ({lines})"
     if not deciding:
-        return (), _mentioned(script, name)
+        return _mentioned(script, name)
     return tuple(deciding), ""
 
 
@@ -227,6 +238,7 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
                     spelling, entry.atoms, entry.site, entry.quote, entry.level, entry.line,
                     (entry.where, *(_shown(use) for atom in entry.atoms[:1] for use in atom.uses)),
                     next((atom.condition for atom in entry.atoms if atom.condition), ""),
+                    comma_ends=entry.comma_ends or _in_header(script, entry.site[0]),
                 )
             )
             break
@@ -251,8 +263,12 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
         lines = ", ".join(f"{text_of(item.value)} at line {item.line}" for item in found)
         return tuple(found), f"ambiguous: the commands do not all have the same value ({lines})"
     if not found:
-        return (), _mentioned(script, name)
+        return _mentioned(script, name)
     return tuple(dict.fromkeys(found)), ""
+
+
+def _in_header(script: Script, at: int) -> bool:
+    return any(item.start <= at < item.end for item in script.header.directives)
 
 
 def _directive(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
@@ -270,14 +286,14 @@ def _directive(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, 
     return (occurrence,), ""
 
 
-def _mentioned(script: Script, name: ParameterNames) -> str:
+def _mentioned(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     """Why an absent parameter is not simply absent: its name stands somewhere that no command was seen to take."""
     if name.kind is SettingKind.ARGUMENT:
         for index, command in enumerate(script.walker.commands):
             occurrences = script.found[index].get(name.parameter)
             if occurrences:
                 shown = command.argv[0].text or "a command"
-                return (
+                return (occurrences[0],), (
                     f"{occurrences[0].spelling} is given only to {shown!r} at line {command.line}, which is not the "
                     "training command"
                 )
@@ -287,17 +303,19 @@ def _mentioned(script: Script, name: ParameterNames) -> str:
             if any(start <= match.start() < end for start, end in script.walker.quiet):
                 continue
             line = line_of(script.data, match.start())
-            text = script.data.split(b"\n")[line - 1].lstrip()
-            if text.startswith(b"#"):
+            if script.data.split(b"\n")[line - 1].lstrip().startswith(b"#"):
                 continue
-            return f"{spelling} stands at line {line}, where the trail from the training command does not lead"
-    return ""
+            place = Occurrence(spelling, (), (match.start(), match.end()), Quote.BARE, 0, line)
+            where = f"{spelling} stands at line {line}"
+            return (place,), f"{where}, where the trail from the training command does not lead"
+    return (), ""
 
 
 def _setting(script: Script, name: ParameterNames, occurrence: Occurrence) -> Setting:
     value = text_of(occurrence.value)
     return Setting(
-        name.parameter, name.kind, occurrence.spelling, value, script.file.path, occurrence.line, occurrence.trail
+        name.parameter, name.kind, occurrence.spelling, value, script.file.path, written_at(script, occurrence),
+        occurrence.trail,
     )
 
 
@@ -307,7 +325,7 @@ def _unresolved(
     first = occurrences[0] if occurrences else None
     return Setting(
         name.parameter, name.kind, first.spelling if first else name.spellings[0], None, script.file.path,
-        first.line if first else None, first.trail if first else (), problem,
+        written_at(script, first) if first else None, first.trail if first else (), problem,
     )
 
 

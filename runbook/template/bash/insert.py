@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 
 from runbook.model.template import Edit, SettingKind
@@ -17,7 +16,7 @@ from runbook.template.bash.commands import (
     slurm_export,
 )
 from runbook.template.bash.find import Script
-from runbook.template.bash.quoting import is_plain, written
+from runbook.template.bash.quoting import is_plain, quoted, written
 from runbook.template.bash.runs import Command
 from runbook.template.bash.words import Quote, Token, Use
 from runbook.template.errors import CannotEdit
@@ -66,7 +65,7 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
             "no command that starts the training was found, so it is not certain that the variable would reach it",
             where=f"{script.file.path}:1", next_step=f"export {name} in the script that starts the training",
         )
-    changes = [_line(script, f"export {name}={shlex.quote(new)}")]
+    changes = [_line(script, f"export {name}={quoted(new)}")]
     for command in commands:
         where = f"{script.file.path}:{command.line}"
         reason = does_not_pass(command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 
 from runbook.template.bash.words import Quote, Use
@@ -11,6 +10,18 @@ from runbook.template.errors import CannotEdit
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 """Text that means itself in every kind of quoting and at every depth."""
+
+
+_ESCAPED = re.compile(r'([$`"\\])')
+
+
+def quoted(value: str) -> str:
+    """One shell word in one kind of quotes, so that it can be changed again."""
+    if is_plain(value):
+        return value
+    if "'" not in value:
+        return f"'{value}'"
+    return '"' + _ESCAPED.sub(r"\\\1", value) + '"'
 
 
 def is_plain(value: str) -> bool:
@@ -32,9 +43,9 @@ def written(value: str, quote: Quote, uses: Sequence[Use], where: str) -> bytes:
             where=where, next_step="put the expansion in double quotes, then try again",
         )
     if quote is Quote.BARE:
-        return shlex.quote(value).encode("utf-8", "surrogateescape")
+        return quoted(value).encode("utf-8", "surrogateescape")
     if quote is Quote.DOUBLE:
-        return re.sub(r'([$`"\\])', r"\\\1", value).encode("utf-8", "surrogateescape")
+        return _ESCAPED.sub(r"\\\1", value).encode("utf-8", "surrogateescape")
     if quote is Quote.SINGLE and "'" not in value:
         return value.encode("utf-8", "surrogateescape")
     raise CannotEdit(

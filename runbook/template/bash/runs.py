@@ -69,7 +69,7 @@ def run_command(
     if printing:
         walker.hush(node, source)
         return
-    if not argv:
+    if not argv or argv[0].prefix.startswith("-"):
         return
     if _builtin(walker, argv, source, state, condition, outer, line):
         return

@@ -132,11 +132,10 @@ class Walker:
         if variable is not None:
             name = source.text(variable)
             branch.variables[name] = not_known(f"{name} changes with {where}", source.line(node))
+        conditions = ("command", "list", "pipeline", "redirected_statement", "negated_command")
         for child in node.named_children:
-            if child == body:
+            if child == body or child.type in conditions:
                 self.statement(child, source, branch, condition or f"inside {where}", outer)
-            elif child.type in ("command", "list", "pipeline", "redirected_statement", "negated_command"):
-                self.statement(child, source, state, condition, outer)
         merge(state, [branch], False, where)
 
     # ---- assignments
