@@ -9,6 +9,7 @@ import contextlib
 import logging
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9_])?\Z")
 _RETRY_PAUSE_S = 0.2
 _POLL_S = 0.02
+_GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,16 @@ class SshSession:
         breaks before anything was read."""
         limit_s = timeout_s if timeout_s is not None else self._settings.command_timeout_s
         started = time.monotonic()
+        # paramiko waits without a limit for the server's word on a command; closing the connection ends that wait.
+        watchdog = threading.Timer(limit_s + _GRACE_S, self._connection.client.close)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            return self._run(command, script, started, limit_s)
+        finally:
+            watchdog.cancel()
+
+    def _run(self, command: str, script: str, started: float, limit_s: float) -> SshAnswer:
         try:
             channel = self._connection.transport.open_session(timeout=min(limit_s, 10.0))
         except Exception as error:
@@ -166,7 +178,7 @@ def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure
     words = " ".join(str(error).split())[:200] or type(error).__name__
     if isinstance(error, ssh.BadHostKeyException):
         return SshFailure(Reach.HOST_KEY, "the node's host key is not the one in known_hosts; it was not accepted")
-    if isinstance(error, ssh.AuthenticationException | ssh.PasswordRequiredException):
+    if isinstance(error, ssh.AuthenticationException | ssh.PasswordRequiredException) and "timeout" not in words:
         return SshFailure(Reach.AUTHENTICATION, f"the node did not accept our user or key: {words}")
     if isinstance(error, ssh.NoValidConnectionsError):
         refused = any(isinstance(each, ConnectionRefusedError) for each in error.errors.values())
@@ -177,7 +189,7 @@ def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure
         return SshFailure(Reach.ERROR, f"the name cannot be resolved: {error.strerror}")
     if isinstance(error, FileNotFoundError | PermissionError):
         return SshFailure(Reach.AUTHENTICATION, f"a key file cannot be read: {words}")
-    if isinstance(error, TimeoutError) or elapsed_s >= limit_s * 0.9:
+    if isinstance(error, TimeoutError | ssh.AuthenticationException) or elapsed_s >= limit_s * 0.9:
         return SshFailure(Reach.TIMEOUT, f"no answer within {limit_s:g} s", may_pass=True)
     if isinstance(error, ssh.ChannelException):
         return SshFailure(Reach.ERROR, f"the jump host could not reach the node: {words}")
@@ -231,8 +243,7 @@ def _prepared(node: NodeName, settings: SshSettings) -> Connection:
     config = Config(lazy=True, ssh_config=ssh_config, overrides={"connect_kwargs": options})
     gateway = Connection(settings.jump_host, config=config.clone()) if settings.jump_host else None
     connection = Connection(
-        node, user=settings.user or None, port=settings.port, gateway=gateway, config=config,
-        connect_kwargs=dict(options),
+        node, user=settings.user or None, port=settings.port, gateway=gateway, config=config
     )
     # fabric takes ConnectTimeout from ssh_config beside our own, and refuses to have both.
     for hop in _chain(connection):

@@ -92,6 +92,12 @@ def test_an_nvidia_smi_that_hangs_is_asked_once_and_the_log_is_read_all_the_same
     assert len(calls(tmp_path, "nvidia-smi")) == 1
 
 
+def test_a_command_that_reads_its_standard_input_does_not_take_the_rest_of_the_script(tools: Tools) -> None:
+    facts = tools(dmesg=f"cat >/dev/null; echo '{LOG}'").check(HERE, since_s=None, until_s=None)
+    assert facts.gpus == Unknown("no nvidia-smi on this machine")
+    assert "cut off" not in facts.reach_detail
+
+
 def test_a_log_that_may_not_be_read_is_unknown(tools: Tools) -> None:
     nodes = tools(dmesg="echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
     facts = nodes.check(HERE, since_s=None, until_s=None)

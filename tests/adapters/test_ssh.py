@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from runbook.adapters.nodes_many import check_many
@@ -230,6 +231,52 @@ def test_a_command_that_hangs_is_cut_at_the_deadline_with_what_it_wrote(server: 
     assert time.monotonic() - started < 3
 
 
+def test_a_server_that_never_says_whether_it_runs_the_command_is_a_timeout(tmp_path: Path) -> None:
+    """sshd whose session set-up hangs (a home on a dead file server): logged in, and then no word."""
+    make_key(tmp_path / "host")
+    make_key(tmp_path / "client")
+    key = paramiko.Ed25519Key.from_private_key_file(str(tmp_path / "host"))
+    release = threading.Event()
+
+    class Silent(paramiko.ServerInterface):
+        def check_auth_publickey(self, username: str, key: object) -> int:
+            return 0
+
+        def get_allowed_auths(self, username: str) -> str:
+            return "publickey"
+
+        def check_channel_request(self, kind: str, chanid: int) -> int:
+            return 0
+
+        def check_channel_exec_request(self, channel: object, command: bytes) -> bool:
+            release.wait(30)
+            return False
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+        (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            transport = paramiko.Transport(connection)
+            transport.add_server_key(key)
+            transport.start_server(server=Silent())
+            release.wait(30)
+            transport.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        settings = SshSettings(
+            user="alice", port=port, key_file=str(tmp_path / "client"), config_file=os.devnull, use_agent=False,
+            known_hosts_file=str(tmp_path / "known_hosts"), command_timeout_s=1, connect_timeout_s=2,
+        )
+        found, detail, took_s = reach(settings)
+        release.set()
+        thread.join(5)
+    assert (found, detail) == (Reach.TIMEOUT, "no answer within 1 s")
+    assert took_s < 4
+
+
 def test_output_beyond_the_limit_is_not_read(server: Server) -> None:
     started = time.monotonic()
     with connected(HOST, replace(server.settings, output_limit_bytes=200_000)) as session:
@@ -256,6 +303,15 @@ def test_the_way_through_a_jump_host_is_checked_at_each_hop(server: Server, tmp_
     with pytest.raises(SshFailure) as failure, connected(HOST, replace(through, known_hosts_file=str(empty))):
         pass
     assert failure.value.reach is Reach.HOST_KEY
+
+
+def test_the_key_of_the_jump_host_itself_must_be_known(server: Server) -> None:
+    """known_hosts has the node, by its address, but not the jump host, by its name."""
+    through = replace(server.settings, jump_host=f"{getpass.getuser()}@localhost:{server.port}")
+    with pytest.raises(SshFailure) as failure, connected(HOST, through):
+        pass
+    assert failure.value.reach is Reach.HOST_KEY
+    assert "localhost" in failure.value.detail
 
 
 def test_a_node_that_the_jump_host_cannot_reach_is_an_error_not_a_hang(server: Server) -> None:

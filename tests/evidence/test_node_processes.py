@@ -84,6 +84,9 @@ def test_owner_age_and_job_of_a_process() -> None:
         # An array task is named as squeue names it, where its environment agrees with the cgroup.
         ("200 owner 1 bob\n200 cgroup 0::/a/slurmstepd.scope/job_130/step_0\n200 environ readable\n"
          "200 env SLURM_JOB_ID=130\n200 env SLURM_ARRAY_JOB_ID=128\n200 env SLURM_ARRAY_TASK_ID=2", True, "128_2"),
+        # An environment taken over from another job's task does not rename the job of the cgroup.
+        ("200 owner 1 bob\n200 cgroup 0::/a/slurmstepd.scope/job_9/step_0\n200 environ readable\n"
+         "200 env SLURM_JOB_ID=130\n200 env SLURM_ARRAY_JOB_ID=128\n200 env SLURM_ARRAY_TASK_ID=2", True, "9"),
         # SLUID directories: the environment has the number.
         ("200 owner 1 bob\n200 cgroup 0::/a/slurmstepd.scope/sEKNKTV3WPV500/step_0\n200 environ readable\n"
          "200 env SLURM_JOB_ID=77", True, "77"),

@@ -62,7 +62,7 @@ def compare(what: str, wanted: Any, found: Any) -> None:
             compare(f"{what}.{number}", item, value)
     elif isinstance(wanted, dict):
         for key, value in wanted.items():
-            name: str = KEYS.get(key, key)
+            name = KEYS[key] if key in KEYS else str(key)
             if key.endswith("_mib"):
                 name, value = key.removesuffix("_mib") + "_bytes", value * MIB if isinstance(value, int) else value
             compare(f"{what}.{key}", value, getattr(found, name))
