@@ -107,13 +107,21 @@ class Engine:
 
         if self._workflow is None:
             raise RuntimeError("launch the engine first")
-        if incident.run > 1:
-            # One run at a time: an earlier one that was left half way must not be taken up beside this one.
-            DBOS.cancel_workflow(workflow_id(replace(incident, run=incident.run - 1)))
+        self._end_earlier_run(incident)
         workflow = workflow_id(incident)
         with SetWorkflowID(workflow):
             DBOS.start_workflow(self._workflow, to_text(incident))
         return workflow
+
+    @staticmethod
+    def _end_earlier_run(incident: Incident) -> None:
+        """One run at a time: an earlier one that was left half way must not be taken up beside the new one."""
+        from dbos import DBOS
+
+        if incident.run > 1:
+            earlier = workflow_id(replace(incident, run=incident.run - 1))
+            if DBOS.get_workflow_status(earlier) is not None:
+                DBOS.cancel_workflow(earlier)
 
     def take_up(self, incident: Incident) -> bool:
         """Go on with a run whose process died. False when that run has ended, so that a new one must begin."""
@@ -125,13 +133,28 @@ class Engine:
         DBOS.resume_workflow(workflow_id(incident))
         return True
 
-    def unfinished(self) -> tuple[str, ...]:
-        """Ids of workflows that no process has finished."""
+    def enqueue(self, incident: Incident) -> None:
+        """As `start`, through the queue, so that only so many are worked on at a time."""
+        from dbos import DBOS, SetWorkflowID
+
+        if self._workflow is None:
+            raise RuntimeError("launch the engine first")
+        self._end_earlier_run(incident)
+        with SetWorkflowID(workflow_id(incident)):
+            DBOS.enqueue_workflow(QUEUE, self._workflow, to_text(incident))
+
+    def adopt(self) -> tuple[str, ...]:
+        """Go on with every workflow that another process left unfinished. Returns their ids."""
         from dbos import DBOS
 
-        return tuple(
-            status.workflow_id for status in DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
-        )
+        left = [
+            status
+            for status in DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
+            if status.executor_id != DBOS.executor_id
+        ]
+        for status in left:
+            DBOS.resume_workflow(status.workflow_id, queue_name=QUEUE)
+        return tuple(status.workflow_id for status in left)
 
     def wait(self, workflow: str) -> None:
         """Until the run has ended."""

@@ -134,9 +134,10 @@ class Application:
 
     @cached_property
     def notify(self) -> Notify:
-        from runbook.adapters.notify import NoNotify
+        from runbook.adapters.notify import AppriseNotify, NoNotify
 
-        return NoNotify()
+        urls = self.inventory.notify.urls
+        return AppriseNotify(urls, self.clock) if urls else NoNotify()
 
     @cached_property
     def playbook(self) -> Playbook:

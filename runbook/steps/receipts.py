@@ -55,10 +55,15 @@ def _process_receipts(context: StepContext, attempt: Attempt, job: JobRecord, ed
 
 
 def _is_rank(view: ProcessView, edits: tuple[Edit, ...]) -> bool:
-    """A training process: it has a rank, or carries one of the options in question."""
-    spellings = {name for edit in edits for name in edit.spellings}
-    carries = any(argument.split("=", 1)[0] in spellings for argument in view.argv)
-    return view.rank is not None or carries
+    """A training process: it carries one of the options in question, or, for the environment, it is a ranked Python.
+    Launchers (srun, the batch shell) carry the same words and are none."""
+    program = view.argv[0].rpartition("/")[2] if view.argv else ""
+    if not program.startswith("python"):
+        return False
+    spellings = {name for edit in edits if edit.kind is SettingKind.ARGUMENT for name in edit.spellings}
+    if not spellings:
+        return view.rank is not None
+    return any(argument.split("=", 1)[0] in spellings for argument in view.argv)
 
 
 def _judged(attempt: Attempt, edit: Edit, ranks: list[ProcessView]) -> Receipt:

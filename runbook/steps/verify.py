@@ -138,16 +138,20 @@ def _not_proven(context: StepContext, attempt: Attempt, why: str) -> StepResult:
 
 def _headroom(context: StepContext, story: LogStory) -> str:
     """Peak reserved against the card, from the log's own memory lines and the first failure's capacity."""
-    peaks = [sample.max_reserved_bytes for sample in story.progress.memory if sample.max_reserved_bytes]
     original = context.incident.original
     cause = original.story.root_cause if original and original.story else None
     capacity = cause.fields.capacity_bytes if cause else None
+    peaks = [(sample.max_reserved_bytes, sample.rank) for sample in story.progress.memory if sample.max_reserved_bytes]
     if not peaks:
         return "headroom not known: the log prints no peak of reserved memory"
-    peak = max(peaks)
+    # The rank that failed is the one to look at; others tell less.
+    failed = [item for item in peaks if cause is not None and item[1] is not None and item[1] == cause.rank]
+    peak, rank = max(failed or peaks, key=lambda item: item[0])
+    who = f"rank {rank}" if rank is not None else "a rank"
     if capacity is None:
-        return f"peak reserved {peak / GIB:.1f} GiB; the card's capacity is not known"
-    return f"peak reserved {peak / GIB:.1f} of {capacity / GIB:.1f} GiB ({100 * peak / capacity:.0f} %)"
+        return f"{who}: peak reserved {peak / GIB:.1f} GiB; the card's capacity is not known"
+    other = "" if failed else "; the rank that failed prints none"
+    return f"{who}: peak reserved {peak / GIB:.1f} of {capacity / GIB:.1f} GiB ({100 * peak / capacity:.0f} %){other}"
 
 
 def _progress_line(attempt: Attempt, job: JobRecord, story: LogStory) -> str:

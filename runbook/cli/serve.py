@@ -1,0 +1,173 @@
+"""`runbook serve`: the daemon. It reads the spool, drives incidents, and shows reports, metrics and health."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook import __version__
+from runbook.cli.main import inventory_option
+from runbook.cli.wiring import Application, flow_picture
+from runbook.engine import Engine
+from runbook.errors import Unavailable
+from runbook.flow import Box
+from runbook.model.incident import BoxVisit, Incident
+from runbook.model.units import IncidentId
+from runbook.report.clean import clean_line, shorten
+from runbook.service.spool import SpoolEvent
+from runbook.steps.base import Proposal
+from runbook.triggers import Opening, open_for
+
+LOG = logging.getLogger("runbook")
+
+
+class LogWatcher:
+    """What happens, one line of the log each."""
+
+    def entered(self, box: Box, incident: Incident) -> None:
+        LOG.debug("%s: %s", incident.id, box.name)
+
+    def left(self, box: Box, visit: BoxVisit, incident: Incident) -> None:
+        LOG.info("%s: %s: %s: %s", incident.id, box.name, visit.outcome, shorten(clean_line(visit.summary), 400))
+
+    def line(self, incident: IncidentId, text: str) -> None:
+        LOG.debug("%s: %s", incident, shorten(clean_line(text), 400))
+
+    def asked(self, incident: Incident, proposal: Proposal) -> None:
+        LOG.warning("%s waits for a yes: %s (runbook approve %s)", incident.id, proposal.sentence, incident.id)
+
+
+@click.command()
+@click.option("--listen", metavar="ADDRESS", help="Default: the inventory's reports.listen, 127.0.0.1.")
+@click.option("--port", type=int, help="Default: the inventory's reports.port, 8642. 0 takes any.")
+@click.option("--verbose", is_flag=True, help="Log every look at a running job, too.")
+@inventory_option
+def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | None) -> int:
+    """Run the daemon until it is told to stop.
+
+    It takes what Slurm's epilog left in the spool, works on several incidents at a time, goes on with those that an
+    earlier daemon left, and serves reports, /metrics and /healthz.
+    """
+    from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
+    from runbook.cli.driver import DriverLock
+    from runbook.cli.wiring import application
+    from runbook.service.app import create_app
+    from runbook.service.daemon import Daemon
+    from runbook.service.serve import serve as run_until_stopped
+    from runbook.service.spool import SpoolReader
+    from runbook.service.status import ServiceStatus
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    for name in ("paramiko", "fabric", "invoke", "asyncio"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    app = application(inventory)
+    with DriverLock(app.state, "daemon") as lock:
+        if not lock.take():
+            holder = lock.holder()
+            raise Unavailable(
+                f"another runbook ({holder.kind}, pid {holder.pid}) drives this database"
+                if holder
+                else "another runbook drives this database",
+                where=str(app.state),
+                next_step="stop it, or wait until it is done",
+            )
+        engine = app.engine(LogWatcher())
+        engine.launch(app.inventory.database_url, executor=_executor(app), queue_concurrency=app.inventory.workers)
+        try:
+            for workflow in engine.adopt():
+                LOG.info("going on with %s", workflow)
+            status = ServiceStatus(started_s=time.time())
+            spool = SpoolReader(_spool_folder(app))
+            daemon = Daemon(spool, lambda event: _open(app, engine, event), app.clock, status)
+
+            def figures() -> ServiceFigures:
+                return ServiceFigures(
+                    now_s=time.time(),
+                    version=__version__,
+                    heartbeat_s=status.last_scan_s,
+                    spool_depth=status.spool_depth,
+                    spool_oldest_s=status.spool_oldest_s,
+                    spool_readable=not status.spool_problem,
+                    spool_bad=status.events_bad,
+                    events_opened=status.events_opened,
+                )
+
+            def health() -> Mapping[str, Any]:
+                return status.document(time.time())
+
+            metrics = IncidentMetrics(app.store.list, figures)
+            web = create_app(
+                app.store, lambda incident: flow_picture(app.flow, incident), health, metrics.text, hosts=_hosts(app)
+            )
+            run_until_stopped(
+                web,
+                daemon,
+                listen or app.inventory.reports.listen,
+                app.inventory.reports.port if port is None else port,
+                lambda address: LOG.info("reports and metrics at %s", address),
+            )
+        finally:
+            engine.close()
+    return 0
+
+
+def _open(app: Application, engine: Engine, event: SpoolEvent) -> str:
+    """Open or join, durably: the event is only forgotten once its workflow is on the queue."""
+    record = app.scheduler.job(event.job)
+    opened = open_for(
+        record,
+        app.store,
+        cluster=app.inventory.cluster,
+        trigger="epilog",
+        policy=app.settings.acts.policy,
+        now_s=app.clock.now(),
+        tool_version=__version__,
+    )
+    if opened.opening is Opening.DONE:
+        return "done before"
+    if opened.opening is not Opening.JOIN:
+        app.store.save(opened.incident)
+        LOG.info("%s: opened for job %s of %s", opened.incident.id, record.id, record.owner)
+    engine.enqueue(opened.incident)
+    return opened.opening.value
+
+
+def _executor(app: Application) -> str:
+    """With a file for a database there is one daemon at a time, and it adopts whatever is unfinished by hand; with
+    PostgreSQL the name is the machine's, so that the library gives each daemon back its own."""
+    if app.inventory.database:
+        return f"daemon-{socket.gethostname()}"
+    return f"daemon-{os.getpid()}-{int(time.time())}"
+
+
+def _spool_folder(app: Application) -> Path:
+    folder = Path(app.inventory.paths.spool)
+    if not folder.is_dir():
+        raise Unavailable(
+            "there is no spool folder",
+            where=str(folder),
+            next_step="make it, writable for Slurm's user (deploy/slurm/README.md), or set paths.spool",
+        )
+    return folder
+
+
+def _hosts(app: Application) -> tuple[str, ...]:
+    """Names that a request may ask for: loopback's, and the one of the address in links."""
+    from urllib.parse import urlsplit
+
+    from runbook.service.app import LOOPBACK_HOSTS
+
+    named = urlsplit(app.inventory.reports.url).hostname if app.inventory.reports.url else None
+    return (*LOOPBACK_HOSTS, *((named,) if named else ()))
