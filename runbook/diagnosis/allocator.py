@@ -59,11 +59,3 @@ def newest_minor(version: str | None) -> int | None:
     major, minor = numbers[-1]
     return int(minor) if int(major) >= 2 else 0
 
-
-def oldest_minor(version: str | None) -> int | None:
-    """As `newest_minor`, for the oldest."""
-    numbers = re.findall(r"(\d+)\.(\d+)", version or "")
-    if not numbers:
-        return None
-    major, minor = numbers[0]
-    return int(minor) if int(major) >= 2 else 0

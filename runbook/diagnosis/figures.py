@@ -19,7 +19,6 @@ class Figures:
     """The figures of one message in bytes; None where the message does not say and nothing follows."""
 
     fields: MemoryFields
-    rounding_bytes: int
     reserved_bytes: int | None
     """R-01."""
     unallocated_bytes: int | None
@@ -30,6 +29,10 @@ class Figures:
     """R-03: in use and nobody's that the message names."""
     available_bytes: int | None
     """R-04: free plus reserved but unallocated, the most that a perfectly defragmented card could give."""
+
+    available_error_bytes: int = 0
+    """What rounding can put on `available_bytes`."""
+    reserved_error_bytes: int = 0
 
     @property
     def tried(self) -> int | None:
@@ -57,10 +60,13 @@ def figures_of(fields: MemoryFields) -> Figures:
     allocated = fields.allocated_bytes
     reserved: int | None = fields.reserved_bytes
     unallocated: int | None = fields.reserved_unallocated_bytes
+    reserved_error, unallocated_error = print_error(reserved), print_error(unallocated)
     if reserved is None and allocated is not None and unallocated is not None:
         reserved = allocated + unallocated
+        reserved_error = print_error(allocated) + unallocated_error
     if unallocated is None and allocated is not None and reserved is not None:
         unallocated = max(0, reserved - allocated)
+        unallocated_error = print_error(reserved) + print_error(allocated)
     outside = None
     if fields.process_bytes is not None and reserved is not None:
         outside = max(0, fields.process_bytes - reserved)
@@ -73,7 +79,20 @@ def figures_of(fields: MemoryFields) -> Figures:
     available = None
     if fields.free_bytes is not None and unallocated is not None:
         available = fields.free_bytes + unallocated
-    return Figures(fields, fields.rounding_bytes or 0, reserved, unallocated, outside, unattributed, available)
+    return Figures(
+        fields, reserved, unallocated, outside, unattributed, available,
+        print_error(fields.free_bytes) + unallocated_error, reserved_error,
+    )
+
+
+def print_error(*figures: int | None) -> int:
+    """The most that PyTorch's print format (two decimals of KiB, MiB or GiB) is off for a sum of these figures."""
+    error = 0.0
+    for figure in figures:
+        if figure is not None and figure > 1 << 10:
+            unit = 1 << 10 if figure <= MIB else MIB if figure <= GIB else GIB
+            error += 0.005 * unit
+    return round(error)
 
 
 def size(value: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runbook.diagnosis.case import Case, Vote
-from runbook.diagnosis.figures import size
+from runbook.diagnosis.figures import print_error, size
 from runbook.model.diagnosis import Kind
 
 _FLOOR, _CEILING = 0.15, 0.88
@@ -13,7 +13,8 @@ def fragmentation(case: Case) -> Vote | None:
     """Claimed only where free plus unallocated would have sufficed (R-04)."""
     figures = case.figures
     tried, available, unallocated = figures.tried, figures.available_bytes, figures.unallocated_bytes
-    if tried is None or available is None or unallocated is None or available < tried - figures.rounding_bytes:
+    error = figures.available_error_bytes + print_error(tried)
+    if tried is None or available is None or unallocated is None or available < tried - error:
         return None
     if figures.free is not None and figures.free >= tried:
         return None
@@ -27,7 +28,7 @@ def fragmentation(case: Case) -> Vote | None:
     ]
     confidence = 0.55
     ratio, share = unallocated / tried, unallocated / reserved if reserved else 0.0
-    if available < tried + figures.rounding_bytes:
+    if available < tried + error:
         confidence -= 0.3
         against.append("The sum exceeds the request by less than the message's rounding.")
     elif ratio >= 2:

@@ -5,12 +5,12 @@ Each follows a numbered rule of the facts on PyTorch's allocator: R-04 is the st
 
 from __future__ import annotations
 
-from runbook.diagnosis.allocator import oldest_minor
+from runbook.diagnosis.allocator import newest_minor
 from runbook.diagnosis.case import Case, Vote
-from runbook.diagnosis.figures import ORDINARY_CONTEXT_BYTES, size
+from runbook.diagnosis.figures import ORDINARY_CONTEXT_BYTES, print_error, size
 from runbook.model.diagnosis import Kind
 from runbook.model.node import GpuProcess, NodeVerdict
-from runbook.model.units import GIB, Unknown
+from runbook.model.units import GIB, MIB, Unknown
 
 _ABSURD_BYTES = 1 << 50
 _MATERIAL_SHARE = 0.05
@@ -32,7 +32,7 @@ def absurd_size(case: Case) -> Vote | None:
 def impossible(case: Case) -> Vote | None:
     """R-08: more was asked for than the card has."""
     tried, capacity = case.figures.tried, case.figures.fields.capacity_bytes
-    if tried is None or capacity is None or tried <= capacity + case.figures.rounding_bytes:
+    if tried is None or capacity is None or tried <= capacity + print_error(tried, capacity):
         return None
     return Vote(
         "R-08 impossible request", Kind.TRUE_OOM, 0.95,
@@ -50,13 +50,13 @@ def limit(case: Case) -> Vote | None:
     allowed, tried, free, reserved = figures.fields.limit_bytes, figures.tried, figures.free, figures.reserved_bytes
     if allowed is None or tried is None or free is None or reserved is None:
         return None
-    if reserved + tried <= allowed - figures.rounding_bytes:
+    if reserved + tried <= allowed - figures.reserved_error_bytes - print_error(tried, allowed):
         return None
     figure = (
         f"Reserved {size(reserved)} and tried {size(tried)} make {size(reserved + tried)}, "
         f"over the {size(allowed)} that this process is allowed"
     )
-    if free + figures.rounding_bytes >= tried:
+    if free + print_error(free, tried) >= tried:
         return Vote(
             "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, 0.96,
             (f"{figure}, while {size(free)} of the card are free.",
@@ -75,8 +75,8 @@ def free_enough(case: Case) -> Vote | None:
     if tried is None or free is None or free < tried or figures.fields.limit_bytes is not None:
         return None
     said = f"Tried {size(tried)} while {size(free)} were free: the figures contradict a plain shortage."
-    oldest = oldest_minor(case.version)
-    hidden = oldest is not None and 1 <= oldest <= 4
+    newest = newest_minor(case.version)
+    hidden = newest is not None and 1 <= newest <= 4
     fraction = case.allocator.fraction is not None
     if fraction or any("fraction" in name.lower() for name in case.settings):
         return Vote(
@@ -108,7 +108,7 @@ def co_tenant(case: Case) -> Vote | None:
     if judgement is not None and judgement.verdict is NodeVerdict.OCCUPIED:
         held = sum(one.used_bytes for one in judgement.tenants if not isinstance(one.used_bytes, Unknown))
         names = [_named(one) for one in judgement.tenants[:4]]
-        if short is None or held + figures.rounding_bytes >= short:
+        if short is None or held + print_error(figures.tried, figures.free) >= short:
             return Vote(
                 "R-17 co-tenant", Kind.CO_TENANT, 0.9 if short is not None else 0.75,
                 (
@@ -125,7 +125,7 @@ def co_tenant(case: Case) -> Vote | None:
     if _is_self(case) is not None:
         foreign = [one for one in foreign if one.pid != _is_self(case)]
     known = sum(one.bytes for one in foreign if one.bytes is not None)
-    if foreign and known + figures.rounding_bytes >= short and known > 0:
+    if foreign and known + print_error(known, figures.tried, figures.free) >= short and known > 0:
         return _message_tenant(case, known, short, [one.pid for one in foreign])
     if figures.unattributed_bytes is not None and figures.unattributed_bytes >= max(short, 2 * GIB):
         return Vote(
@@ -178,12 +178,13 @@ def _message_tenant(case: Case, known: int, short: int, pids: list[int]) -> Vote
 def _is_self(case: Case) -> int | None:
     """R-17 (a): in a container NVML shows the own process under its host pid; then "this process" is missing."""
     fields, reserved = case.figures.fields, case.figures.reserved_bytes
+    error = case.figures.reserved_error_bytes + 6 * MIB
     if fields.process_bytes is not None or reserved is None:
         return None
     fitting = [
         one for one in fields.other_processes
         if one.bytes is not None
-        and reserved - case.figures.rounding_bytes <= one.bytes <= reserved + 3 * GIB + case.figures.rounding_bytes
+        and reserved - error <= one.bytes <= reserved + 3 * GIB + error
     ]
     return fitting[0].pid if len(fitting) == 1 else None
 
@@ -234,21 +235,22 @@ def exhausted(case: Case) -> Vote | None:
     tried, available = figures.tried, figures.available_bytes
     if tried is None or available is None:
         return None
+    error = figures.available_error_bytes + print_error(tried)
     sum_of = (
         f"tried {size(tried)}; free {size(figures.free)} + reserved but unallocated "
         f"{size(figures.unallocated_bytes)} = {size(available)}"
     )
-    if available < tried - figures.rounding_bytes:
+    if available < tried - error:
         return Vote(
             "R-04 perfect defragmentation", Kind.TRUE_OOM, 0.93,
             (f"{sum_of[:1].upper()}{sum_of[1:]}: less than tried, so no allocator setting could have served it.",
              *_static_or_grown(case)),
         )
-    if available < tried + figures.rounding_bytes:
+    if available < tried + error:
         return Vote(
             "R-04 perfect defragmentation", Kind.TRUE_OOM, 0.6,
             (f"{sum_of[:1].upper()}{sum_of[1:]}: equal to what was tried within the rounding of the message "
-             f"({size(figures.rounding_bytes)}), so at best the last byte would have fitted.", *_static_or_grown(case)),
+             f"({size(error)}), so at best the last byte would have fitted.", *_static_or_grown(case)),
             decisive=False,
         )
     unallocated = figures.unallocated_bytes or 0

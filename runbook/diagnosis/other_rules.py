@@ -12,7 +12,7 @@ _FIRM = {
     "SL-OOM-02": 0.95, "SL-OOM-07": 0.9, "SL-TASK-01": 0.95, "KRN-03": 0.95, "RAY-01": 0.85, "RAY-02": 0.92,
     "HOST-01": 0.9, "HOST-02": 0.88, "HOST-02b": 0.85, "HOST-03": 0.78, "CU-05H": 0.85, "CU-01": 0.6, "NCCL-04": 0.8,
     "HOST-04": 0.82, "HOST-04b": 0.93, "NCCL-03": 0.93, "RAY-05": 0.88,
-    "GF-01": 0.93, "GF-02": 0.95, "GF-03": 0.92, "NCCL-01": 0.85,
+    "GF-01": 0.93, "GF-02": 0.95, "GF-03": 0.92, "GF-05": 0.6, "NCCL-01": 0.85,
     "VLLM-04": 0.75, "VLLM-06": 0.75, "VLLM-07": 0.75, "SGL-05": 0.7, "PT-CUDA-11": 0.95,
     "PT-CUDA-10": 0.92, "PY-EXC": 0.85, "NO-02": 0.85,
 }
@@ -79,7 +79,7 @@ def by_signature(case: Case) -> Vote | None:
     if kind is Kind.HARDWARE_FAULT:
         judgement = case.judgement()
         if judgement is not None and judgement.verdict is NodeVerdict.CLEAN:
-            confidence = 0.75
+            confidence = min(confidence - 0.15, 0.75)
             against.append(f"The node check of {judgement.node} found no fault.")
         elif judgement is None:
             missing.append("the node's own ECC, row remap and XID records")

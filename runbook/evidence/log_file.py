@@ -165,12 +165,12 @@ class FileHandler:
         if identity == "PY-TRACEBACK":
             self._traceback(view, match, here, start, stop)
         elif identity in ("FR-RESTART", "FR-REQUEUE"):
-            self._attempt += 1
+            self._restart(view.base + start)
         elif match.integer("resumed_step") is not None:
             self._sample(view, max(0, start - 2 * _TAIL_BYTES), start, last=50)
-            newest = reading.progress.newest(self._index, self._attempt)
+            newest = reading.progress.newest(self._index, view.base + start)
             if newest is not None and newest >= (match.integer("resumed_step") or 0):
-                self._attempt += 1  # the same file goes on with a later run that starts from a checkpoint
+                self._restart(view.base + start)  # the file goes on with a later run that starts from a checkpoint
             reading.progress.checkpoint(match, file=self._index, attempt=self._attempt, offset=view.base + start)
         elif identity == "FR-TE-ROW":
             tables.rows.append(self._row(match))
@@ -186,6 +186,10 @@ class FileHandler:
             tables.version = match.text("version") or tables.version
             speaker = rank if rank is not None else self._rank(here)
             reading.progress.memory(match, speaker, match.integer("step"))
+
+    def _restart(self, offset: int) -> None:
+        self._attempt += 1
+        self._reading.progress.restart(self._index, offset)
 
     def _row(self, match: Match) -> Row:
         rank, pid = match.integer("rank") or 0, match.integer("pid") or 0
@@ -251,8 +255,8 @@ class FileHandler:
             found += 1
             self._reading.tables.note_frame(here)
             self._reading.progress.step(
-                match, file=self._index, attempt=self._attempt, offset=view.base + first, rank=self._rank(here),
-                time_s=read_time(line, self._reading.year),
+                match, file=self._index, first_attempt=self._file.attempt or 0, offset=view.base + first,
+                rank=self._rank(here), time_s=read_time(line, self._reading.year),
             )
         return found
 

@@ -77,6 +77,8 @@ def _finding(
     before = reading.progress.step_before(seen.file, seen.offset) if handled else None
     if before is None:
         before = reading.progress.last_step(seen.attempt)
+    if before is None:
+        before = reading.progress.start_of(seen.attempt)
     device = seen.match.integer("device")
     return Finding(
         signature=seen.match.signature.id,

@@ -21,7 +21,8 @@ class Mark:
     """A step seen at a place of a file."""
 
     file: int
-    attempt: int
+    first_attempt: int
+    """The file's first attempt; restarts before the place count on top."""
     offset: int
     step: int
 
@@ -51,9 +52,17 @@ class ProgressReader:
         self._saved_without_step: list[tuple[int, int, int]] = []
         self._resumed: tuple[int, int, int, int] | None = None
         self._sorted: dict[int, list[Mark]] | None = None
+        self._restarts: dict[int, list[int]] = {}
+
+    def restart(self, file: int, offset: int) -> None:
+        """From here on the file tells of a later attempt. Offsets come in order."""
+        self._restarts.setdefault(file, []).append(offset)
+
+    def _attempt(self, mark: Mark) -> int:
+        return mark.first_attempt + bisect_left(self._restarts.get(mark.file, []), mark.offset)
 
     def step(
-        self, match: Match, *, file: int, attempt: int, offset: int, rank: int | None, time_s: float | None
+        self, match: Match, *, file: int, first_attempt: int, offset: int, rank: int | None, time_s: float | None
     ) -> None:
         """One progress line. Lines may come twice; the same place counts once."""
         step = match.integer("step")
@@ -64,11 +73,11 @@ class ProgressReader:
             return
         steps.lines += 1
         if len(steps.marks) < MARKS_A_FILE * 4:
-            steps.marks[(file, offset)] = Mark(file, attempt, offset, step)
+            steps.marks[(file, offset)] = Mark(file, first_attempt, offset, step)
         else:
             oldest = next(iter(steps.marks))
             del steps.marks[oldest]
-            steps.marks[(file, offset)] = Mark(file, attempt, offset, step)
+            steps.marks[(file, offset)] = Mark(file, first_attempt, offset, step)
         steps.first = step if steps.first is None else min(steps.first, step)
         total = match.integer("total_steps")
         steps.total = total if total is not None else steps.total
@@ -94,11 +103,12 @@ class ProgressReader:
                 Bytes(peak_reserved) if peak_reserved is not None else None,
             )
 
-    def newest(self, file: int, attempt: int) -> int | None:
-        """The greatest step seen so far in a file's attempt."""
+    def newest(self, file: int, before: int) -> int | None:
+        """The greatest step that a file shows before an offset, since its last restart."""
+        start = max(self._restarts.get(file, [0]))
         return max(
             (mark.step for steps in self._steps.values() for mark in steps.marks.values()
-             if mark.file == file and mark.attempt == attempt),
+             if mark.file == file and start <= mark.offset < before),
             default=None,
         )
 
@@ -126,7 +136,7 @@ class ProgressReader:
         """The steps that the file shows after an offset within the same attempt."""
         marks = self._of_file(file)
         index = bisect_right(marks, offset, key=lambda mark: mark.offset)
-        return {mark.step for mark in marks[index:] if mark.attempt == attempt}
+        return {mark.step for mark in marks[index:] if self._attempt(mark) == attempt}
 
     def _of_file(self, file: int) -> list[Mark]:
         """Marks of a file in order of place; sorted once, when reading is over."""
@@ -137,9 +147,14 @@ class ProgressReader:
                 self._sorted.setdefault(mark.file, []).append(mark)
         return self._sorted.get(file, [])
 
+    def start_of(self, attempt: int | None) -> int | None:
+        """The step that an attempt resumed from, if the log says so."""
+        return self._resumed[3] if self._resumed is not None and self._resumed[0] == attempt else None
+
     def last_step(self, attempt: int | None) -> int | None:
         steps = self._chosen()
-        marks = [mark.step for mark in steps.marks.values() if attempt in (None, mark.attempt)] if steps else []
+        every = steps.marks.values() if steps else ()
+        marks = [mark.step for mark in every if attempt is None or self._attempt(mark) == attempt]
         return max(marks, default=None)
 
     @property
@@ -154,8 +169,9 @@ class ProgressReader:
     def result(self, attempt: int | None) -> Progress:
         """The progress of an attempt (None: of all)."""
         steps = self._chosen()
-        if attempt is not None and self.last_step(attempt) is None:
-            attempt = None
+        last = self.last_step(attempt)
+        if last is None:
+            last = self.start_of(attempt) if self.start_of(attempt) is not None else self.last_step(None)
         saved = set(self._saved)
         for file, _, offset in self._saved_without_step:
             before = self.step_before(file, offset)
@@ -166,7 +182,7 @@ class ProgressReader:
         if steps is None:
             return Progress(saved_steps=tuple(sorted(saved)), resumed_from_step=resumed, memory=memory)
         return Progress(
-            last_step=self.last_step(attempt), total_steps=steps.total, first_step=steps.first,
+            last_step=last, total_steps=steps.total, first_step=steps.first,
             last_step_by_rank=dict(sorted(steps.by_rank.items())), step_duration_s=_duration(steps),
             resumed_from_step=resumed, saved_steps=tuple(sorted(saved)), memory=memory,
         )

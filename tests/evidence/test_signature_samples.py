@@ -62,7 +62,8 @@ def test_a_line_belongs_to_one_signature(entry: SampleEntry) -> None:
         others = {
             other.id
             for other in SIGNATURES.all
-            if other.id != own.id and not other.fallback and holds_literal(other, sample.line) and other.match(sample.line)
+            if other.id != own.id and not other.fallback
+            and holds_literal(other, sample.line) and other.match(sample.line)
         }
         if own.means == "framing":
             # One start-up line may tell the version and the world size.
@@ -100,8 +101,8 @@ def test_a_hostile_line_costs_linear_time(signature: Signature) -> None:
 
 def test_rounding_follows_the_print_format() -> None:
     match = SIGNATURES.by_id["PT-CUDA-07"].match(
-        "CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 79.15 GiB of which 512 bytes is "
-        "free. Of the allocated memory 47.00 GiB is allocated by PyTorch, and 149.10 MiB is reserved by PyTorch but "
+        "CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 79.15 GiB of which 512 bytes "
+        "is free. Of the allocated memory 47.00 GiB is allocated by PyTorch, and 149.10 MiB is reserved by PyTorch but "
         "unallocated."
     )
     assert match is not None
@@ -112,9 +113,9 @@ def test_rounding_follows_the_print_format() -> None:
 
 def test_nvml_sentinel_is_no_size() -> None:
     match = SIGNATURES.by_id["PT-CUDA-08"].match(
-        "CUDA out of memory. Tried to allocate 18.63 GiB. GPU 0 has a total capacity of 45.00 GiB of which 43.66 GiB is "
-        "free. Process 1459 has 17179869184.00 GiB memory in use. 2.25 GiB allowed; Of the allocated memory 0 bytes is "
-        "allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+        "CUDA out of memory. Tried to allocate 18.63 GiB. GPU 0 has a total capacity of 45.00 GiB of which 43.66 GiB "
+        "is free. Process 1459 has 17179869184.00 GiB memory in use. 2.25 GiB allowed; Of the allocated memory 0 bytes "
+        "is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
     )
     assert match is not None
     fields = match.memory_fields()
@@ -171,5 +172,5 @@ def test_a_site_adds_a_signature_by_adding_a_file(tmp_path: Path) -> None:
 def test_two_files_may_not_use_one_id(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(GOOD)
     (tmp_path / "two.yaml").write_text(GOOD)
-    with pytest.raises(DocumentsInvalid, match="already used in one.yaml"):
+    with pytest.raises(DocumentsInvalid, match=r"already used in one\.yaml"):
         load_signatures(tmp_path)
