@@ -1,7 +1,7 @@
 """Makes ``runbook.simulator`` importable for the scripts of this folder, without importing anything of runbook.
 
 A folder ``simulator`` beside this file wins, so that the scripts can be copied to a place of their own together
-with ``runbook/simulator``; otherwise the repository that this folder belongs to is used.
+with ``runbook/simulator``; otherwise it is looked for in the repository or the installed package around this folder.
 """
 
 import os
@@ -17,9 +17,12 @@ def _make_importable() -> None:
         package.__path__ = [_HERE]
         sys.modules["runbook"] = package
         return
-    repository = os.path.dirname(os.path.dirname(_HERE))
-    if os.path.isdir(os.path.join(repository, "runbook", "simulator")):
-        sys.path.append(repository)
+    folder = _HERE
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        if os.path.isdir(os.path.join(folder, "runbook", "simulator")):
+            sys.path.append(folder)
+            return
 
 
 _make_importable()

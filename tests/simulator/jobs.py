@@ -69,7 +69,10 @@ def script_arguments(script: str) -> list[str]:
 
 
 def run_job(
-    arguments: list[str], ranks: int = 8, extra_environment: dict[str, str] | None = None, launcher: tuple[str, ...] = ()
+    arguments: list[str],
+    ranks: int = 8,
+    extra_environment: dict[str, str] | None = None,
+    launcher: tuple[str, ...] = (),
 ) -> Result:
     """Run train.py under launch.py and wait for it."""
     command = [sys.executable, str(LAUNCH), "--nproc-per-node", str(ranks), *launcher, str(TRAIN), *arguments]

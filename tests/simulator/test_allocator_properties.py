@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +69,7 @@ def play(config: AllocatorConfig, sequence: list[int | None], check: bool = Fals
 
 def check_invariants(allocator: CachingAllocator, memory: GpuMemory, live: list[Block]) -> None:
     blocks = allocator.blocks()
-    for before, after in zip(blocks, blocks[1:], strict=False):
+    for before, after in pairwise(blocks):
         assert before.address + before.size_bytes <= after.address, "blocks overlap"
         if before.next is after:
             assert before.allocated or after.allocated, "free neighbours are not merged"

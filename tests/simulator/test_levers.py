@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .jobs import Result, run_script
+from tests.simulator.jobs import Result, run_script
 
 GIB = 1 << 30
 HALF = ("--micro-batch-size", "2", "--gradient-accumulation-steps", "2")
@@ -141,10 +141,10 @@ class TestTwoLevers:
 def test_exhausted_dies_with_every_lever(
     tmp_path: Path, checkpointing: str, micro_batch_size: str, conf: str | None
 ) -> None:
-    changes = ("--activation-checkpointing", checkpointing, "--micro-batch-size", micro_batch_size)
-    changes += ("--gradient-accumulation-steps", str(2 // int(micro_batch_size)), "--seq-length", "2048")
-    shipped = changes[:-2]
-    for options in (shipped, changes):
+    accumulation = str(2 // int(micro_batch_size))
+    batch = ("--micro-batch-size", micro_batch_size, "--gradient-accumulation-steps", accumulation)
+    shipped = ("--activation-checkpointing", checkpointing, *batch)
+    for options in (shipped, (*shipped, "--seq-length", "2048")):
         result = run_script("exhausted.sbatch", tmp_path / "none", *options, conf=conf)
         assert result.status == 1
         assert result.iterations() == []

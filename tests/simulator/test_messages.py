@@ -38,7 +38,10 @@ START = (
     "CUDA out of memory. Tried to allocate 1000.00 MiB. GPU 1 has a total capacity of 80.00 GiB "
     "of which 58.00 MiB is free. "
 )
-USE = "Of the allocated memory 48.00 GiB is allocated by PyTorch, and 1024.00 MiB is reserved by PyTorch but unallocated. "
+USE = (
+    "Of the allocated memory 48.00 GiB is allocated by PyTorch, "
+    "and 1024.00 MiB is reserved by PyTorch but unallocated. "
+)
 LEAD = "If reserved but unallocated memory is large try setting "
 FRAGMENTATION = "expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  "
 OLD_PAGE = "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
