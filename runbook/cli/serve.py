@@ -100,7 +100,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                     spool_depth=status.spool_depth,
                     spool_oldest_s=status.spool_oldest_s,
                     spool_readable=not status.spool_problem,
-                    spool_bad=status.events_bad,
+                    spool_bad=status.spool_bad,
                     events_opened=status.events_opened,
                 )
 

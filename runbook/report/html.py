@@ -253,4 +253,4 @@ def _quoted(word: str) -> str:
 
 def _total(incident: Incident) -> float | None:
     end = incident.closed_s if incident.closed_s is not None else incident.updated_s
-    return end - incident.opened_s if end and end >= incident.opened_s else None
+    return end - incident.opened_s if end and end > incident.opened_s else None

@@ -85,7 +85,7 @@ def how_it_stands(incident: Incident) -> str:
 def to_do(incident: Incident) -> tuple[str, ...]:
     """What a person should do, most urgent first; never empty."""
     if incident.state is IncidentState.AWAITING_APPROVAL and incident.awaiting:
-        ask = f"Say yes or no: {incident.awaiting}"
+        ask = f"Say yes with `runbook approve {incident.id}`, or no with `--no`: {incident.awaiting.rstrip('.')}."
         return (ask, *incident.to_do)
     if incident.to_do:
         return incident.to_do

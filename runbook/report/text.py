@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from runbook.model.incident import Attempt, Incident
+from runbook.model.incident import Attempt, Incident, IncidentState
 from runbook.model.node import NodeVerdict, Reach
 from runbook.report import narrative, words
 from runbook.report.clean import clean, clean_line, shorten, shorten_lines
@@ -230,6 +230,12 @@ def _undo(incident: Incident) -> Iterator[str]:
     if not any(not act.planned_only for act in incident.acts):
         yield "There is nothing to undo."
         return
-    if narrative.proven_attempt(incident) and not incident.promoted:
-        yield f"runbook promote {incident.id}"
-    yield f"runbook rollback {incident.id}"
+    if incident.promoted:
+        yield f"put the old template back:  runbook rollback {incident.id}"
+    elif incident.state is IncidentState.RECOVERED:
+        yield f"keep the change:  runbook promote {incident.id}"
+        yield "drop it: nothing to do, the owner's template is as it was"
+    else:
+        yield "The owner's template is as it was."
+    if incident.drained_nodes:
+        yield f"give drained nodes back, once mended:  runbook rollback {incident.id} --undrain"

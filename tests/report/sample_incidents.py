@@ -770,7 +770,7 @@ def hostile() -> Incident:
     return replace(
         first,
         failure=failure,
-        original=failure,
+        original=None,
         state=IncidentState.ESCALATED,
         conclusion=HOSTILE * 20,
         to_do=(HOSTILE,) * 200,

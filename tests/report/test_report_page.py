@@ -16,6 +16,7 @@ from tests.report.sample_incidents import (
     HOSTILE,
     OPENED_S,
     SAMPLES,
+    awaiting,
     co_tenant,
     escalated,
     hardware_fault,
@@ -108,7 +109,7 @@ def test_the_page_answers_in_the_order_of_somebody_just_woken() -> None:
         "runbook:oom-alpha-884213:1",
         "llama-70b-sft-884213.out:8123",
         "evidence/llama-70b-sft-884213.out",
-        "runbook rollback oom-alpha-884213",
+        "To drop it, do nothing",
     ]
     place = 0
     for piece in order:
@@ -125,8 +126,10 @@ def test_the_page_answers_in_the_order_of_somebody_just_woken() -> None:
             ("Attempt 1: job 884301 failed", "Attempt 2: job 884377 passed", "Same samples, other rounding"),
         ),
         (escalated(), ("Needs a person", "Ask ana: may sequences be cut to 4096 tokens?")),
+        (replace(recovered(), promoted="train.sh.bak"), ("kept as train.sh.bak", "runbook rollback oom-alpha-884213")),
+        (awaiting(), ("runbook approve oom-alpha-884213", "submit train.sh with --micro-batch-size 2")),
         (planned(), ("Planned", "What is planned", "planned, not done", "There is nothing to undo")),
-        (hardware_fault(), ("GPU hardware fault", "Kept off gpu-22", "runs on 3 nodes", "48", "Double Bit ECC")),
+        (hardware_fault(), ("GPU hardware fault", "Kept off gpu-22", "runs on 3 nodes", "Double Bit ECC", "--undrain")),
         (co_tenant(), ("Simulation:", "bo", "31.20 GiB", "unknown: the process is gone from /proc", "timed out")),
         (unreachable_node(), ("did not answer (timeout)", "does not give the GPU's memory", "not seen", "now")),
         (just_opened(), ("has not been read yet", "There is no diagnosis yet.")),

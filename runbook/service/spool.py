@@ -1,0 +1,237 @@
+"""The spool: small files that Slurm's epilog leaves when a job has ended badly, read without trusting them.
+
+A file is removed only when its incident is durably opened; what is no event is moved to `bad/` with the reason
+beside it, so that nothing is lost silently and nothing is looked at twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.errors import Unavailable
+from runbook.model.units import JobId
+
+FORMAT = 1
+MOST_BYTES = 4096
+"""An event has nine short lines."""
+MOST_AGED = 5000
+"""Files whose age is looked at: in a flood of more, an estimate is enough."""
+MOST_BAD = 1000
+"""Files kept in `bad/`; later ones are dropped."""
+
+_NAME = re.compile(r"(?P<cluster>[A-Za-z0-9][A-Za-z0-9_.-]{0,39})-(?P<job>\d{1,18})-(?P<restart>\d{1,18})\.event")
+_CODE = re.compile(r"(\d{1,5}):(\d{1,3})")
+_NUMBER = re.compile(r"\d{1,18}")
+_KNOWN = (
+    "format", "job_id", "array_job_id", "array_task_id", "uid", "exit_code", "derived_exit_code", "restart_count",
+    "cluster", "time",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolEvent:
+    """A job that ended badly, as the epilog noted it. None: it did not say."""
+
+    file: str
+    """The file's name in the spool: the event's identity."""
+    cluster: str
+    """"unknown" where Slurm gave none."""
+    job: JobId
+    """"4711", or "4700_3" for a task of an array."""
+    raw_job_id: str
+    """The number of its own that Slurm gives every array task."""
+    restart_count: int
+    time_s: float
+    uid: int | None = None
+    exit_code: tuple[int, int] | None = None
+    """Status and signal."""
+    derived_exit_code: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadEvent:
+    """A file that is no event, and why."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStatus:
+    """How much waits. `oldest_s`: when the oldest waiting event was written, epoch seconds."""
+
+    depth: int
+    oldest_s: float | None
+    bad: int = 0
+    """Files set aside in `bad/`."""
+
+
+def parse_event(file: str, data: bytes, written_s: float) -> SpoolEvent | BadEvent:
+    """Read one event. `written_s`: when the file was written, which is when the job ended unless it says so."""
+    name = _NAME.fullmatch(file)
+    if name is None:
+        return BadEvent(file, "its name is not <cluster>-<job id>-<restart count>.event")
+    if len(data) > MOST_BYTES:
+        return BadEvent(file, f"it is larger than {MOST_BYTES} bytes")
+    try:
+        text = data.decode("ascii")
+    except UnicodeDecodeError:
+        return BadEvent(file, "it is not ASCII text")
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
+        if not line:
+            continue
+        key, equals, value = line.partition("=")
+        if not equals or key in values:
+            return BadEvent(file, f"the line {line[:60]!r} is no key=value, or its key comes twice")
+        # A newer epilog may say more; what is not known here is passed over.
+        if key in _KNOWN:
+            values[key] = value
+    return _event(name, values, written_s)
+
+
+def _event(name: re.Match[str], values: dict[str, str], written_s: float) -> SpoolEvent | BadEvent:
+    file = name.string
+    if values.get("format") != str(FORMAT):
+        said = values.get("format", "missing")
+        return BadEvent(file, f"format {said!r} is not {FORMAT}; upgrade runbook or its epilog")
+    job, restart, cluster = values.get("job_id", ""), values.get("restart_count", ""), values.get("cluster", "")
+    if (cluster, job, restart) != (name["cluster"], name["job"], name["restart"]):
+        return BadEvent(file, "its name and its content tell of different jobs")
+    for key in ("array_job_id", "array_task_id", "uid"):
+        if values.get(key) and not _NUMBER.fullmatch(values[key]):
+            return BadEvent(file, f"{key} is no number")
+    codes: dict[str, tuple[int, int] | None] = {}
+    for key in ("exit_code", "derived_exit_code"):
+        match = _CODE.fullmatch(values.get(key, ""))
+        if values.get(key) and match is None:
+            return BadEvent(file, f"{key} is not status:signal")
+        codes[key] = (int(match[1]), int(match[2])) if match else None
+    array, task = values.get("array_job_id", ""), values.get("array_task_id", "")
+    said_s = values.get("time", "")
+    return SpoolEvent(
+        file=file,
+        cluster=cluster,
+        job=JobId(f"{array}_{task}" if array and task else job),
+        raw_job_id=job,
+        restart_count=int(restart),
+        time_s=float(said_s) if re.fullmatch(r"\d{1,11}", said_s) else written_s,
+        uid=int(values["uid"]) if values.get("uid") else None,
+        exit_code=codes["exit_code"],
+        derived_exit_code=codes["derived_exit_code"],
+    )
+
+
+class SpoolReader:
+    """One spool folder. One daemon reads it; any number of epilogs write."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bad = folder / "bad"
+
+    def scan(self, limit: int = 1000) -> tuple[SpoolEvent, ...]:
+        """Events that wait, oldest first, at most `limit`. Bad files are set aside on the way.
+
+        Raises `Unavailable` when the folder cannot be read."""
+        events: list[SpoolEvent] = []
+        for name in self._names()[:limit]:
+            found = self._read(name)
+            if isinstance(found, SpoolEvent):
+                events.append(found)
+            elif found is not None:
+                # One that cannot even be moved stays where it is; the others must not wait for it.
+                with contextlib.suppress(Unavailable):
+                    self.set_aside(found.file, found.why)
+        return tuple(sorted(events, key=lambda event: (event.time_s, event.file)))
+
+    def status(self) -> SpoolStatus:
+        """How many events wait and since when. Raises `Unavailable`."""
+        oldest: float | None = None
+        names = self._names()
+        for name in names[:MOST_AGED]:
+            with contextlib.suppress(OSError):
+                written = (self._folder / name).lstat().st_mtime
+                oldest = written if oldest is None else min(oldest, written)
+        return SpoolStatus(len(names), oldest, self._count_bad())
+
+    def done(self, event: SpoolEvent) -> None:
+        """Forget an event whose incident is durably opened. Already gone is fine. Raises `Unavailable`."""
+        try:
+            (self._folder / event.file).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unavailable(error, self._folder / event.file) from error
+
+    def set_aside(self, file: str, why: str) -> None:
+        """Move a file to `bad/` and write the reason beside it. Raises `Unavailable`."""
+        source = self._folder / file
+        try:
+            self._bad.mkdir(mode=0o700, exist_ok=True)
+            if self._count_bad() >= MOST_BAD:
+                self._remove(source)
+                return
+            # A name from outside is kept as a name only: without separators, which a name cannot have.
+            target = self._bad / file.lstrip(".")
+            source.rename(target)
+            target.with_name(target.name[:200] + ".reason").write_text(why[:500] + "\n", encoding="utf-8")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _unavailable(error, source) from error
+
+    def _count_bad(self) -> int:
+        try:
+            with os.scandir(self._bad) as kept:
+                return sum(1 for entry in kept if not entry.name.endswith(".reason"))
+        except OSError:
+            return 0
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+
+    def _names(self) -> list[str]:
+        """Names that an epilog has finished writing, in a stable order."""
+        try:
+            with os.scandir(self._folder) as entries:
+                return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.name != "bad")
+        except OSError as error:
+            raise _unavailable(error, self._folder) from error
+
+    def _read(self, name: str) -> SpoolEvent | BadEvent | None:
+        """None when it went away meanwhile."""
+        try:
+            # O_NONBLOCK: opening a named pipe would wait for a writer that never comes.
+            descriptor = os.open(
+                self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return BadEvent(name, f"it cannot be opened as a plain file: {error.strerror}")
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return BadEvent(name, "it is not a plain file")
+            data = os.read(descriptor, MOST_BYTES + 1)
+        except OSError as error:
+            return BadEvent(name, f"it cannot be read: {error.strerror}")
+        finally:
+            os.close(descriptor)
+        return parse_event(name, data, status.st_mtime)
+
+
+def _unavailable(error: OSError, path: Path) -> Unavailable:
+    return Unavailable(
+        f"the spool cannot be used: {error.strerror}",
+        where=str(path),
+        next_step="make it as deploy/slurm/README.md says: owned by SlurmUser, group of the daemon, mode 2770",
+    )

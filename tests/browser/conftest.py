@@ -1,0 +1,73 @@
+"""A real Chromium, and pages that remember what they said and asked for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ARGUMENTS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)
+
+
+@dataclass
+class Visit:
+    """A page as opened, with what its console said and every address that it asked for beyond itself."""
+
+    page: Page
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Visit]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Browser, tmp_path: Path) -> Iterator[Open]:
+    """`visit(html_or_address, width=…, dark=…, script=…)` opens a page in a fresh context."""
+    contexts = []
+
+    def open_page(source: str, *, width: int = 1200, dark: bool = False, script: bool = True, **more: Any) -> Visit:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 844}, color_scheme="dark" if dark else "light",
+            java_script_enabled=script, **more,
+        )
+        contexts.append(context)
+        seen = Visit(context.new_page())
+        if source.startswith("http://"):
+            address = source
+        else:
+            file = tmp_path / f"page{len(contexts)}.html"
+            file.write_text(source, encoding="utf-8")
+            address = file.as_uri()
+        seen.page.on("console", lambda message: seen.console.append(message.text))
+        seen.page.on("pageerror", lambda error: seen.console.append(str(error)))
+        seen.page.on(
+            "request",
+            lambda request: seen.requests.append(request.url)
+            if request.url != address and not request.url.startswith("data:") else None,
+        )
+        seen.page.goto(address)
+        return seen
+
+    yield open_page
+    for context in contexts:
+        context.close()

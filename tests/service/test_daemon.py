@@ -1,0 +1,221 @@
+"""The loop: durable before forgetting, patient with what is down, deaf to what is broken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from runbook.errors import BadInput, NotFound, Unavailable
+from runbook.service.daemon import Daemon
+from runbook.service.spool import SpoolEvent, SpoolReader
+from runbook.service.status import LATE_S, ServiceStatus
+
+
+@dataclass
+class StandingClock:
+    """Time that moves when a test says so."""
+
+    time_s: float = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time_s
+
+    def sleep(self, seconds: float) -> None:
+        self.time_s += seconds
+
+
+@dataclass
+class Opener:
+    """Opens incidents, or fails as told; remembers what it was asked."""
+
+    problem: Callable[[SpoolEvent], Exception | None] = field(default=lambda _event: None)
+    asked: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+
+    def __call__(self, event: SpoolEvent) -> object:
+        self.asked.append(event.job)
+        problem = self.problem(event)
+        if problem is not None:
+            raise problem
+        self.opened.append(event.job)
+        return None
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    return folder
+
+
+def _write(spool: Path, job: int, restart: int = 0) -> None:
+    text = f"format=1\njob_id={job}\nrestart_count={restart}\ncluster=alpha\n"
+    (spool / f"alpha-{job}-{restart}.event").write_text(text)
+
+
+def _daemon(spool: Path, opener: Opener, clock: StandingClock | None = None) -> Daemon:
+    clock = clock or StandingClock()
+    return Daemon(SpoolReader(spool), opener, clock, ServiceStatus(clock.now()), interval_s=0.01)
+
+
+def _events(spool: Path) -> list[str]:
+    return sorted(path.name for path in spool.iterdir() if path.name != "bad")
+
+
+def test_an_event_is_forgotten_only_after_its_incident_is_open(spool: Path) -> None:
+    _write(spool, 1)
+    there: list[bool] = []
+
+    def look(event: SpoolEvent) -> None:
+        there.append((spool / event.file).exists())
+
+    opener = Opener(look)
+    _daemon(spool, opener).round()
+    assert there == [True]
+    assert _events(spool) == []
+
+
+def test_events_of_before_the_start_are_taken_up(spool: Path) -> None:
+    for job in range(5):
+        _write(spool, job)
+    opener = Opener()
+    _daemon(spool, opener).round()
+    assert sorted(opener.opened) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_requeued_job_is_one_failure(spool: Path) -> None:
+    for restart in range(3):
+        _write(spool, 7, restart)
+    opener = Opener()
+    _daemon(spool, opener).round()
+    assert opener.asked == ["7"]
+    assert _events(spool) == []
+
+
+def test_what_is_down_is_asked_again_with_growing_pauses_and_never_given_up(spool: Path) -> None:
+    _write(spool, 1)
+    clock = StandingClock()
+    opener = Opener(lambda _event: Unavailable("Slurm does not answer"))
+    daemon = _daemon(spool, opener, clock)
+    for _ in range(7_200):
+        daemon.round()
+        clock.time_s += 1
+    assert 20 < len(opener.asked) < 50
+    assert _events(spool) == ["alpha-1-0.event"]
+    assert daemon.status.events_waiting_again == 1
+    assert "Slurm does not answer" in daemon.status.last_problem
+    opener.problem = lambda _event: None
+    clock.time_s += 301
+    daemon.round()
+    assert opener.opened == ["1"]
+    assert daemon.status.events_waiting_again == 0
+
+
+@pytest.mark.parametrize("problem", [NotFound("no such job"), BadInput("no"), ZeroDivisionError(), KeyError("x")])
+def test_what_cannot_come_right_is_set_aside_after_an_hour(spool: Path, problem: Exception) -> None:
+    _write(spool, 1)
+    _write(spool, 2)
+    clock = StandingClock()
+    opener = Opener(lambda event: problem if event.job == "1" else None)
+    daemon = _daemon(spool, opener, clock)
+    daemon.round()
+    assert opener.opened == ["2"]
+    assert _events(spool) == ["alpha-1-0.event"]
+    for _ in range(4_500):
+        clock.time_s += 1
+        daemon.round()
+    assert _events(spool) == []
+    assert (spool / "bad" / "alpha-1-0.event").exists()
+    assert daemon.status.spool_bad == 1
+
+
+def test_a_lost_spool_is_unhealthy_and_comes_back(spool: Path) -> None:
+    clock = StandingClock()
+    daemon = _daemon(spool, Opener(), clock)
+    daemon.round()
+    assert daemon.status.healthy(clock.now())
+    spool.rename(spool.with_name("away"))
+    daemon.round()
+    assert not daemon.status.healthy(clock.now())
+    assert "spool" in str(daemon.status.document(clock.now())["spool_problem"])
+    spool.with_name("away").rename(spool)
+    daemon.round()
+    assert daemon.status.healthy(clock.now())
+
+
+def test_a_loop_that_stands_still_is_unhealthy(spool: Path) -> None:
+    clock = StandingClock()
+    daemon = _daemon(spool, Opener(), clock)
+    daemon.round()
+    assert not daemon.status.healthy(clock.now() + LATE_S + 1)
+    daemon.status.driver_alive = lambda: False
+    assert not daemon.status.healthy(clock.now())
+
+
+def test_the_measures_are_those_of_the_spool(spool: Path) -> None:
+    for job in range(3):
+        _write(spool, job)
+    (spool / "junk").write_text("x")
+    daemon = _daemon(spool, Opener(lambda _event: Unavailable("later")))
+    daemon.round()
+    assert (daemon.status.spool_depth, daemon.status.spool_bad) == (3, 1)
+
+
+def test_a_beat_that_fails_stops_nothing(spool: Path) -> None:
+    _write(spool, 1)
+    opener = Opener()
+    daemon = _daemon(spool, opener)
+
+    def broken() -> None:
+        raise OSError("no")
+
+    daemon.beat = broken
+    daemon.round()
+    daemon.round()
+    assert opener.opened == ["1"]
+
+
+def test_stop_ends_the_loop_after_the_event_at_hand(spool: Path) -> None:
+    for job in range(3):
+        _write(spool, job)
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(_event: SpoolEvent) -> Exception | None:
+        began.set()
+        go_on.wait(5)
+        return None
+
+    opener = Opener(slow)
+    daemon = _daemon(spool, opener)
+    loop = threading.Thread(target=daemon.run)
+    loop.start()
+    assert began.wait(5)
+    daemon.stop()
+    go_on.set()
+    loop.join(5)
+    assert not loop.is_alive()
+    assert len(opener.opened) == 1
+    assert len(_events(spool)) == 2
+
+
+def test_a_new_event_is_seen_within_a_second(spool: Path) -> None:
+    opener = Opener()
+    daemon = _daemon(spool, opener)
+    daemon.interval_s = 0.2
+    loop = threading.Thread(target=daemon.run)
+    loop.start()
+    try:
+        time.sleep(0.05)
+        _write(spool, 9)
+        end = time.monotonic() + 2
+        while not opener.opened and time.monotonic() < end:
+            time.sleep(0.01)
+        assert opener.opened == ["9"]
+    finally:
+        daemon.stop()
+        loop.join(5)

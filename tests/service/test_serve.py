@@ -1,0 +1,109 @@
+"""The whole service as a process: listens, opens from the spool, tells systemd, and ends cleanly when told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from dataclasses import replace
+from runbook.adapters.clock import SystemClock
+from runbook.adapters.store import IncidentStore
+from runbook.model.units import IncidentId
+from runbook.service.app import create_app
+from runbook.service.daemon import Daemon
+from runbook.service.serve import serve
+from runbook.service.spool import SpoolReader
+from runbook.service.status import ServiceStatus
+from tests.report.sample_incidents import FLOW, just_opened
+root = Path(sys.argv[1])
+clock = SystemClock()
+status = ServiceStatus(clock.now())
+store = IncidentStore(root / "state")
+def opened(event):
+    store.save(replace(just_opened(), id=IncidentId(f"oom-{event.cluster}-{event.job}")))
+daemon = Daemon(SpoolReader(root / "spool"), opened, clock, status, 0.05)
+app = create_app(store, lambda incident: FLOW, lambda: status.document(clock.now()), lambda: b"")
+serve(app, daemon, port=int(sys.argv[2]), on_ready=lambda address: print(address, flush=True))
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "spool").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    """systemd's side of the notify socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.settimeout(10)
+        yield channel
+
+
+@contextlib.contextmanager
+def _start(root: Path, port: int = 0) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(root), str(port)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "NOTIFY_SOCKET": str(root / "notify")},
+    ) as service:
+        try:
+            yield service
+        finally:
+            service.kill()
+
+
+def _get(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=5) as answer:
+        return bytes(answer.read())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_from_the_spool_to_the_page_and_to_a_clean_end(
+    root: Path, listener: socket.socket, number: signal.Signals
+) -> None:
+    with _start(root) as service:
+        assert service.stdout is not None
+        address = service.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        said = {listener.recv(100).decode()}
+        (root / "spool" / "alpha-5-0.event").write_text("format=1\njob_id=5\nrestart_count=0\ncluster=alpha\n")
+        end = time.monotonic() + 10
+        while b"oom-alpha-5" not in _get(address) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert b"Identify the job" in _get(address + "incidents/oom-alpha-5")
+        assert json.loads(_get(address + "healthz"))["ok"] is True
+        assert list((root / "spool").iterdir()) == []
+        service.send_signal(number)
+        out, problems = service.communicate(timeout=20)
+        assert (service.returncode, out) == (0, "ended\n"), problems
+        while "STOPPING=1" not in said:
+            said.add(listener.recv(100).decode())
+        assert said == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
+
+
+def test_a_taken_port_is_said(root: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with _start(root, taken.getsockname()[1]) as service:
+            _, problems = service.communicate(timeout=20)
+    assert service.returncode != 0
+    assert "the web server cannot listen there" in problems

@@ -1,0 +1,230 @@
+"""The web pages over a real store: found, filtered, safe to serve, and honest when something is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
+from runbook.adapters.store import IncidentStore
+from runbook.model.units import IncidentId
+from runbook.service.app import create_app
+from tests.report.sample_incidents import (
+    FLOW,
+    HOSTILE,
+    OPENED_S,
+    awaiting,
+    co_tenant,
+    escalated,
+    hardware_fault,
+    hostile,
+    just_opened,
+    planned,
+    recovered,
+)
+
+HEALTHY = {"ok": True}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> IncidentStore:
+    store = IncidentStore(tmp_path)
+    for number, make in enumerate((recovered, escalated, planned, awaiting, hardware_fault, just_opened)):
+        incident = make()
+        store.save(replace(incident, id=IncidentId(f"oom-alpha-{number}"), opened_s=OPENED_S + number), {"version": 1})
+    return store
+
+
+def _client(store: IncidentStore, health: Mapping[str, Any] = HEALTHY) -> TestClient:
+    figures = ServiceFigures(
+        now_s=OPENED_S + 100, version="0.1.0", heartbeat_s=OPENED_S + 99, spool_depth=3, spool_oldest_s=OPENED_S + 40,
+        spool_bad=1, events_opened=7,
+    )
+    app = create_app(
+        store, lambda _incident: FLOW, lambda: health, IncidentMetrics(store.list, lambda: figures).text,
+        hosts=("testserver",),
+    )
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def test_the_list_names_every_incident_newest_first(store: IncidentStore) -> None:
+    page = _client(store).get("/").text
+    places = [page.index(f'href="/incidents/oom-alpha-{number}"') for number in (5, 4, 3, 2, 1, 0)]
+    assert places == sorted(places)
+    assert "ran out of GPU memory on rank 19" in page
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ids"),
+    [("person", {1, 3}), ("recovered", {0, 4}), ("planned", {2}), ("running", {5}), ("closed", set()),
+     ("no-such-filter", {0, 1, 2, 3, 4, 5})],
+)
+def test_the_list_by_state(store: IncidentStore, chosen: str, ids: set[int]) -> None:
+    page = _client(store).get("/", params={"state": chosen}).text
+    assert {number for number in range(6) if f'/incidents/oom-alpha-{number}"' in page} == ids
+
+
+def test_an_empty_list_says_how_incidents_come(tmp_path: Path) -> None:
+    assert "runbook oom --job ID" in _client(IncidentStore(tmp_path / "new")).get("/").text
+
+
+@pytest.mark.parametrize("page", ["0", "2", "3", "999999", "99999999999999", "-1", "x", "²"])
+def test_pages_of_a_long_list(tmp_path: Path, page: str) -> None:
+    store = IncidentStore(tmp_path)
+    for number in range(150):
+        store.save(replace(just_opened(), id=IncidentId(f"oom-alpha-{number}"), opened_s=OPENED_S + number))
+    answer = _client(store).get("/", params={"page": page})
+    assert answer.status_code == 200
+    second = page in ("2", "3", "999999")
+    assert answer.text.count('href="/incidents/') == (50 if second else 100)
+
+
+def test_the_page_of_an_incident(store: IncidentStore) -> None:
+    page = _client(store).get("/incidents/oom-alpha-0").text
+    assert "What to do first" in page
+    assert "The diagnosis for machines" in page
+    assert "./evidence/" not in page
+    assert 'http-equiv="refresh"' not in page
+    assert 'http-equiv="refresh"' in _client(store).get("/incidents/oom-alpha-5").text
+
+
+def test_the_document_is_the_stored_one(store: IncidentStore) -> None:
+    answer = _client(store).get("/incidents/oom-alpha-0/incident.json")
+    assert answer.headers["content-type"] == "application/json"
+    assert json.loads(answer.content)["contract"] == {"version": 1}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/incidents/oom-alpha-77", "/incidents/oom-alpha-77/incident.json", "/incidents/x", "/incidents/..%2f..%2fetc",
+        "/incidents/%00", "/incidents/<script>", "/incidents/oom-alpha-0/evidence/job.out",
+        "/incidents/oom-alpha-0/evidence", "/incidents/oom-alpha-0/crash.txt", "/nothing",
+    ],
+)
+def test_what_there_is_not_is_a_page_that_says_so(store: IncidentStore, path: str) -> None:
+    store.write_file(IncidentId("oom-alpha-0"), "evidence/job.out", b"the user's log")
+    answer = _client(store).get(path)
+    assert answer.status_code == 404
+    assert "<h1>" in answer.text
+    assert "<script>" not in answer.text
+    assert "user's log" not in answer.text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_nothing_can_be_changed(store: IncidentStore, method: str) -> None:
+    assert _client(store).request(method, "/incidents/oom-alpha-0").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/incidents/oom-alpha-0", "/incidents/oom-alpha-0/incident.json", "/healthz", "/metrics", "/nothing"]
+)
+def test_every_answer_forbids_scripts_frames_and_guessing(store: IncidentStore, path: str) -> None:
+    headers = _client(store).get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+
+
+def test_a_request_under_another_name_is_refused(store: IncidentStore) -> None:
+    answer = _client(store).get("/", headers={"host": "evil.example"})
+    assert answer.status_code == 400
+    assert "oom-alpha" not in answer.text
+
+
+def test_a_hostile_incident_is_text(tmp_path: Path) -> None:
+    store = IncidentStore(tmp_path)
+    store.save(hostile())
+    client = _client(store)
+    for path in ("/", f"/incidents/{hostile().id}"):
+        page = client.get(path).text
+        assert "<script" not in page
+        assert "&lt;script&gt;document" in page
+        assert "\x1b" not in page
+    assert HOSTILE not in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"version": 99}', b'{"version": 1}'])
+def test_a_damaged_incident_is_said_and_hides_no_other(store: IncidentStore, damage: bytes) -> None:
+    store.write_file(IncidentId("oom-alpha-0"), "incident.json", damage)
+    client = _client(store)
+    assert client.get("/incidents/oom-alpha-0").status_code == 503
+    page = client.get("/").text
+    assert "1 incident folder cannot be read" in page
+    assert "oom-alpha-1" in page
+
+
+def test_a_fault_of_the_program_shows_no_trace(store: IncidentStore) -> None:
+    def broken(_incident: object) -> Any:
+        raise ZeroDivisionError("secret")
+
+    app = create_app(store, broken, lambda: HEALTHY, lambda: b"", hosts=("testserver",))
+    answer = TestClient(app, raise_server_exceptions=False).get("/incidents/oom-alpha-0")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+
+
+def test_health_is_a_status_code_too(store: IncidentStore) -> None:
+    assert _client(store).get("/healthz").json() == {"ok": True}
+    answer = _client(store, {"ok": False, "spool_depth": 9}).get("/healthz")
+    assert (answer.status_code, answer.json()["spool_depth"]) == (503, 9)
+
+
+def test_the_metrics_count_what_is_stored(store: IncidentStore) -> None:
+    store.save(replace(co_tenant(), opened_s=OPENED_S + 50))
+    text = _client(store).get("/metrics").text
+    for line in (
+        'runbook_incidents{cluster="alpha",diagnosis="true_oom",outcome="recovered"} 1.0',
+        'runbook_incidents{cluster="alpha",diagnosis="hardware_fault",outcome="recovered"} 1.0',
+        'runbook_incidents{cluster="alpha",diagnosis="co_tenant",outcome="escalated"} 1.0',
+        'runbook_incidents{cluster="alpha",diagnosis="none",outcome="open"} 1.0',
+        'runbook_open_incidents{cluster="alpha",state="awaiting_approval"} 1.0',
+        'runbook_open_incidents{cluster="alpha",state="interrupted"} 0.0',
+        'runbook_relaunches{cluster="alpha"} 3.0',
+        'runbook_lever_tries{lever="micro_batch_size",result="worked"} 1.0',
+        'runbook_lever_tries{lever="micro_batch_size",result="failed"} 1.0',
+        'runbook_drained_nodes{cluster="alpha"} 1.0',
+        'runbook_recovery_seconds_bucket{le="14400.0"} 2.0',
+        "runbook_recovery_seconds_count 2.0",
+        "runbook_spool_depth 3.0",
+        "runbook_spool_oldest_age_seconds 60.0",
+        "runbook_spool_bad 1.0",
+        "runbook_driver_up 1.0",
+        "runbook_events_opened_total 7.0",
+        'runbook_build_info{version="0.1.0"} 1.0',
+    ):
+        assert line in text.splitlines()
+
+
+def test_the_metrics_are_understood_by_prometheus_own_reader(store: IncidentStore) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    names = {family.name for family in text_string_to_metric_families(_client(store).get("/metrics").text)}
+    assert {"runbook_incidents", "runbook_heartbeat_timestamp_seconds", "runbook_recovery_seconds"} <= names
+
+
+def test_odd_names_do_not_multiply_the_series(tmp_path: Path) -> None:
+    store = IncidentStore(tmp_path)
+    first = recovered()
+    plan = first.attempts[0].plan
+    assert plan is not None
+    for number in range(120):
+        use = replace(plan.uses[0], lever=f"lever{number}")
+        attempt = replace(first.attempts[0], plan=replace(plan, uses=(use,)))
+        store.save(
+            replace(first, id=IncidentId(f"oom-c{number}-1"), cluster=f"c{number}", attempts=(attempt,))
+        )
+    text = IncidentMetrics(store.list).text().decode()
+    series = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) < 300
+    assert 'runbook_relaunches{cluster="other"} 100.0' in series
+    assert 'runbook_lever_tries{lever="other",result="worked"} 60.0' in series
