@@ -37,7 +37,10 @@ from runbook.simulator.messages import cuda_error_name
 from runbook.simulator.workload import TrainingWorkload, WorkloadSettings
 
 _MIB = 1 << 20
-_SIMULATED_IN_FULL = 2  # micro-batches of an iteration that are all alike: the third finds what the second left
+# Of equal micro-batches, and of equal iterations, so many are played out; further ones would find every block where
+# the ones before left it.
+_MICRO_BATCHES_PLAYED = 2
+_ITERATIONS_PLAYED = 4
 
 
 class TrainingJob:
@@ -60,6 +63,8 @@ class TrainingJob:
         self.iteration = 0
         self.consumed_samples = 0
         self._host_leak: list[bytearray] = []
+        self._batches: list[MicroBatch] = []
+        self._alike = 0
 
     def pretrain(self) -> None:
         """Set up, load a checkpoint if there is one, and train."""
@@ -129,15 +134,19 @@ class TrainingJob:
             self.rank.rank, iteration, options.micro_batch_size, options.accumulation
         )
         if options.lengths.is_constant():
-            batches = batches[:_SIMULATED_IN_FULL]
-        for batch in batches:
+            batches = batches[:_MICRO_BATCHES_PLAYED]
+        self._alike = self._alike + 1 if batches == self._batches else 0
+        self._batches = batches
+        plays = self._alike < _ITERATIONS_PLAYED or bool(options.arguments.leak_mib_per_step)
+        for batch in batches if plays else ():
             self.forward_backward(batch)
         time.sleep(options.arguments.step_seconds)
         if options.arguments.host_leak_mib:
             self._host_leak.append(bytearray(b"\x01") * (options.arguments.host_leak_mib * _MIB))
         assert self.collective is not None
         self.collective.barrier()
-        self.optimizer_step()
+        if plays:
+            self.optimizer_step()
         self.gpu.publish()
 
     def forward_backward(self, batch: MicroBatch) -> None:
