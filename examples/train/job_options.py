@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     """All options, in groups."""
     parser = argparse.ArgumentParser(
         prog="train.py",
+        allow_abbrev=False,
         description="A training job in which only the memory is simulated: it runs real processes, waits, barriers, "
         "logs and checkpoints, and takes memory from a model of PyTorch's allocator on a simulated GPU.",
     )
