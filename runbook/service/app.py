@@ -76,7 +76,7 @@ def create_app(
                 store.load_contract(name),
                 evidence_links=False,
                 home_url="/",
-                refresh_s=0 if incident.state.ended else _REFRESH_S,
+                refresh_s=0 if incident.finished else _REFRESH_S,
             )
         )
 

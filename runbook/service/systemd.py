@@ -15,7 +15,7 @@ def tell_systemd(message: str) -> bool:
     target = "\0" + address[1:] if address.startswith("@") else address
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-            channel.settimeout(1.0)
+            channel.settimeout(0.2)
             channel.sendto(message.encode(), target)
     except OSError:
         return False

@@ -118,3 +118,13 @@ def _unknown_keys(value: Any, part: dict[str, Any], whole: dict[str, Any], path:
     if isinstance(value, list):
         return [item for entry in value for item in _unknown_keys(entry, part.get("items", {}), whole, f"{path}[]")]
     return [] if "enum" not in part or value in part["enum"] else [path]
+
+
+def test_the_documents_page_names_keys_that_there_are() -> None:
+    page = (SCHEMA_FILE.parent / "incident.md").read_text(encoding="utf-8")
+    table = page.split("## What is where")[1].split("## Examples")[0]
+    named = {
+        key.strip(" `") for row in table.splitlines() if row.startswith("| `") for key in row.split("|")[1].split(",")
+    }
+    assert named <= schema()["properties"].keys()
+    assert len(named) > 15
