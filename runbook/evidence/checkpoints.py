@@ -6,7 +6,7 @@ import json
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 from runbook.model.units import Unknown
@@ -47,8 +47,20 @@ def judge_checkpoints(entries: Sequence[DirectoryEntry], small_files: Mapping[st
     Completeness is by each format's own last-written mark: Megatron's `metadata.json` and tracker, DCP's `.metadata`
     (torch/distributed/checkpoint/filesystem.py), DeepSpeed's `latest`, HF's `trainer_state.json`.
     """
-    judged = [_judge(folder, entries, small_files) for folder in _folders(entries)]
+    judged = [_with_tracker(_judge(folder, entries, small_files), small_files) for folder in _folders(entries)]
     return tuple(sorted(judged, key=lambda checkpoint: checkpoint.step or 0, reverse=True))
+
+
+def _with_tracker(checkpoint: Checkpoint, small: Mapping[str, bytes]) -> Checkpoint:
+    """Whether the tracker beside the folder names it."""
+    folder, name = posixpath.split(checkpoint.path)
+    for tracker in (TRACKER, "latest"):
+        content = small.get(f"{folder}/{tracker}")
+        if content is not None:
+            text = content.decode("utf-8", "replace").strip()
+            named = text == name or (text.isdigit() and checkpoint.step == int(text))
+            return replace(checkpoint, latest=named)
+    return checkpoint
 
 
 def choose_checkpoint(checkpoints: Sequence[Checkpoint], *, world_size_changes: bool) -> Checkpoint | Unknown:

@@ -27,3 +27,6 @@ class Checkpoint:
     world_size: int | None = None
     reshardable: bool | None = None
     """None: unknown, so a changed world size needs a person."""
+    latest: bool | None = None
+    """Whether the program's own tracker (`latest`, `latest_checkpointed_iteration.txt`) names this one; None: the
+    format has none. Where it names another, the program has to be told the step."""

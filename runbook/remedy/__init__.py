@@ -1,7 +1,20 @@
 """Levers, constraints and ladders: from a diagnosis and a template's values to a plan or a refusal."""
 
-from runbook.remedy.documents import LeverDocument, load_levers, recognise
+from runbook.remedy.document import LeverDocument, load_levers
 from runbook.remedy.ladder import propose
-from runbook.remedy.world import reduce_world, resume_edits
+from runbook.remedy.limits import cool_off_left_s, drain_refused, relaunch_refused
+from runbook.remedy.recognise import recognise
+from runbook.remedy.resume import resume_edits
+from runbook.remedy.world import reduce_world
 
-__all__ = ["LeverDocument", "load_levers", "propose", "recognise", "reduce_world", "resume_edits"]
+__all__ = [
+    "LeverDocument",
+    "cool_off_left_s",
+    "drain_refused",
+    "load_levers",
+    "propose",
+    "recognise",
+    "reduce_world",
+    "relaunch_refused",
+    "resume_edits",
+]

@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
-from runbook.model.remedy import LeverUse, NoPlan, Plan, RefusedLever
-from runbook.model.template import Setting
-from runbook.remedy.documents import LeverDocument
-from runbook.remedy.functions import FUNCTIONS, Situation
-from runbook.remedy.values import values_of
+from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
+from runbook.model.template import Edit, Setting
+from runbook.remedy.constraints import CONSTRAINTS, allocator_could_have_served, request_fits_the_gpu
+from runbook.remedy.document import LeverDocument, LeverRule
+from runbook.remedy.functions import FUNCTIONS
+from runbook.remedy.situation import Refusal, Situation
 
 ELSEWHERE = frozenset({Kind.CO_TENANT, Kind.HARDWARE_FAULT})
 """Kinds that no template change helps: the unchanged job runs on other nodes."""
 
-_PERSON: dict[Kind, tuple[str, str]] = {
-    Kind.HOST_OOM: (
-        "the host's memory ran out: no GPU lever helps, and offloading would make it worse",
-        "May the job ask for more host memory (--mem), or use fewer data-loading workers?",
-    ),
-    Kind.SHM: (
-        "/dev/shm was full: the size belongs to the node or the container",  # noqa: S108
-        "Can /dev/shm be made larger, or num_workers smaller?",
-    ),
-    Kind.PER_PROCESS_LIMIT: (
-        "the process was limited to a share of the card, and hit that limit",
-        "Who sets the memory fraction, and may it be raised?",
-    ),
-    Kind.MEMORY_LEAK: (
-        "memory grows step by step: a lever would only move the failure to a later step",
-        "What does the training loop keep between steps?",
-    ),
-    Kind.CUDA_CONTEXT_OR_DRIVER: (
-        "the driver failed outside PyTorch's allocator, with no figures to decide by",
-        "What does nvidia-smi show on the node while such a job starts?",
-    ),
-    Kind.INFERENCE_RESERVATION: (
-        "a colocated inference engine holds a static share of the card",
-        "May the engine's share (gpu_memory_utilization, mem_fraction_static) be lowered?",
-    ),
-    Kind.KV_CACHE_SIZING: (
-        "the engine's KV cache does not fit its share",
-        "May the engine's share be raised, or the context and the number of sequences lowered?",
-    ),
+CHEAP_FIRST_FROM = 0.3
+"""From this confidence in fragmentation, an allocator lever that costs no experiment goes before the working set."""
+WORTH_TRYING_FROM = 0.1
+"""From this confidence in fragmentation, its levers come behind those of the working set."""
+
+_NOTHING_TO_CHANGE: dict[Kind, str] = {
+    Kind.NOT_OOM: "the job did not die of memory, so no memory lever is right",
+    Kind.UNDETERMINED: "what the job died of is not known, and a lever on a guess would cost a relaunch",
 }
 
 
@@ -57,31 +39,116 @@ def propose(
     *,
     tried: Sequence[str] = (),
     allow_training_change: bool = False,
+    checkpoints: Sequence[Checkpoint] | None = None,
 ) -> Plan | NoPlan:
-    """The next plan. A lever that was tried with the same value, or refuses, is passed over with the reason kept."""
+    """The next plan. A lever that was tried with the same value, or is refused, is passed over with the reason.
+
+    `tried` holds the keys of lever uses. A plan without uses says: relaunch the unchanged template on other nodes.
+    """
     kind = diagnosis.best.kind
     if kind in ELSEWHERE:
         return Plan(uses=(), system=system.id, ladder="elsewhere")
-    ladder = system.ladders.get(kind, ())
-    if not ladder:
-        why, question = _PERSON.get(kind, (f"no ladder of {system.id} is for {kind.value}", "What may be changed?"))
-        return NoPlan(why, exhausted=False, question=question)
-    values = values_of(system, settings)
+    if kind in _NOTHING_TO_CHANGE:
+        return NoPlan(_NOTHING_TO_CHANGE[kind], exhausted=False, question=_missing(diagnosis))
+    known = tuple(checkpoints) if checkpoints is not None else None
+    situation = Situation(system, tuple(settings), story, job, diagnosis, known)
+    ladder = system.ladder(kind, situation.phase)
+    if ladder is None:
+        return NoPlan(
+            f"{system.title} has no ladder for {kind.value.replace('_', ' ')}", exhausted=False,
+            question="What may be changed for this kind of failure?",
+        )
+    if not ladder.levers:
+        return NoPlan(ladder.why, exhausted=False, question=ladder.question)
     refused: list[RefusedLever] = []
-    for name in ladder:
-        entry = system.levers[name]
-        made = FUNCTIONS[entry.function](Situation(name, entry, values, job, story, allow_training_change))
-        if isinstance(made, LeverUse) and made.key in tried:
-            refused.append(RefusedLever(name, f"{made.title} was tried already in this incident"))
-        elif isinstance(made, LeverUse):
-            return Plan(uses=(made,), refused=tuple(refused), system=system.id, ladder=kind.value)
-        else:
-            refused.append(made)
+    for name in _rungs(situation, kind, ladder.levers):
+        outcome = use_lever(situation, system.lever(name), tried, allow_training_change)
+        if isinstance(outcome, LeverUse):
+            return Plan(uses=(outcome,), refused=tuple(refused), system=system.id, ladder=ladder.id)
+        refused.append(outcome)
+    return _nothing_left(refused, ladder.question)
+
+
+def use_lever(
+    situation: Situation, rule: LeverRule, tried: Sequence[str], allow_training_change: bool
+) -> LeverUse | RefusedLever:
+    """One lever in this situation, with values; or why not."""
+    for conflict in rule.conflicts:
+        setting = situation.setting(conflict.parameter)
+        if setting is not None and (setting.value is None or not conflict.values or setting.value in conflict.values):
+            shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
+            question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
+            return RefusedLever(rule.id, f"not beside {shown}: {conflict.why}", bool(question), question)
+    for need in rule.needs:
+        unmet = CONSTRAINTS[need.constraint](situation, need.arguments)
+        if unmet is not None:
+            return _refused(rule, unmet)
+    edits: list[Edit] = []
+    remarks: list[str] = []
+    for step in rule.edits:
+        made = FUNCTIONS[step.function](situation, situation.system.parameter(step.parameter), step.arguments)
+        if isinstance(made, Refusal):
+            return _refused(rule, made)
+        edits += made.edits
+        remarks += made.remarks
+        changed = {edit.parameter: edit.new for edit in made.edits if edit.new is not None}
+        situation = replace(situation, changed={**situation.changed, **changed})
+    values = ",".join(f"{edit.parameter}={edit.new}" for edit in edits)
+    key = f"{rule.id}:{values}"
+    shown = "; ".join(f"{edit.spellings[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
+    if key in tried:
+        return RefusedLever(rule.id, f"tried already in this incident ({shown})")
+    question = rule.consent or (
+        f"May the experiment be changed ({shown})? {rule.cost}" if rule.effect is Effect.TRAINING else ""
+    )
+    if question and not (rule.effect is Effect.TRAINING and allow_training_change):
+        why = "it changes the experiment" if rule.effect is Effect.TRAINING else "a person has to agree"
+        return RefusedLever(rule.id, f"{why} ({shown})", True, question)
+    return LeverUse(
+        lever=rule.id,
+        title=f"{rule.title} ({shown})",
+        why=rule.why,
+        source=rule.source,
+        effect=rule.effect,
+        cost=rule.cost,
+        edits=tuple(edits),
+        key=key,
+        expectation="; ".join(part for part in (rule.expectation, *remarks) if part),
+        needs_reshard=any(need.constraint == "checkpoint_reshardable" for need in rule.needs),
+    )
+
+
+def _rungs(situation: Situation, kind: Kind, levers: Sequence[str]) -> tuple[str, ...]:
+    """The ladder's levers, and those against fragmentation where it cannot be excluded: in front when likely, for
+    they cost no experiment, else behind."""
+    if kind is not Kind.TRUE_OOM:
+        return tuple(levers)
+    possible = allocator_could_have_served(situation, {}) is None and request_fits_the_gpu(situation, {}) is None
+    confidence = situation.confidence(Kind.FRAGMENTATION)
+    other = situation.system.ladder(Kind.FRAGMENTATION, situation.phase)
+    if not possible or other is None or confidence < WORTH_TRYING_FROM:
+        return tuple(levers)
+    cheap = [name for name in other.levers if situation.system.lever(name).effect is Effect.NONE and name not in levers]
+    if confidence >= CHEAP_FIRST_FROM:
+        return tuple(dict.fromkeys((*cheap[:1], *levers, *cheap[1:])))
+    return tuple(dict.fromkeys((*levers, *cheap)))
+
+
+def _refused(rule: LeverRule, refusal: Refusal) -> RefusedLever:
+    return RefusedLever(rule.id, refusal.why, bool(refusal.question), refusal.question)
+
+
+def _nothing_left(refused: Sequence[RefusedLever], question: str) -> NoPlan:
     asking = [item for item in refused if item.needs_person]
     reasons = "; ".join(f"{item.lever.replace('_', ' ')}: {item.why}" for item in refused)
     return NoPlan(
         f"no lever is left that could be used without asking ({reasons})",
         refused=tuple(refused),
         exhausted=not asking,
-        question=asking[0].question if asking else "",
+        question=asking[0].question if asking else question,
     )
+
+
+def _missing(diagnosis: Diagnosis) -> str:
+    missing = diagnosis.best.missing
+    return f"What would settle it: {'; '.join(missing)}." if missing else ""

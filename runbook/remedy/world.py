@@ -1,86 +1,155 @@
-"""Another number of nodes, and the flags that make a job resume: edits that keep the global batch exactly."""
+"""Fewer nodes with exactly the same global batch: fewer data-parallel ranks, more accumulation."""
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 
-from runbook.model.checkpoint import Checkpoint
 from runbook.model.job import JobRecord
+from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
 from runbook.model.template import Edit, Setting
-from runbook.remedy.documents import LeverDocument
-from runbook.remedy.values import Values, values_of
+from runbook.remedy.batch import derives
+from runbook.remedy.document import LeverDocument
+from runbook.remedy.edits import edit_of
+from runbook.remedy.situation import Refusal, Situation, largest_divisor
 
 
 def reduce_world(
-    settings: Sequence[Setting], job: JobRecord, *, nodes_left: int, system: LeverDocument
+    settings: Sequence[Setting],
+    job: JobRecord,
+    *,
+    nodes_left: int,
+    system: LeverDocument,
+    story: LogStory | None = None,
 ) -> Plan | NoPlan:
-    """Fewer nodes with the same global batch: fewer data-parallel ranks, as many times more accumulation."""
+    """The edits for `nodes_left` nodes, or why the global batch could not be kept exactly."""
+    situation = Situation(system, tuple(settings), story or LogStory(root_cause=None), job)
     nodes = job.num_nodes or len(job.nodes)
-    values = values_of(system, settings)
     if nodes_left < 1 or nodes_left >= nodes:
         return NoPlan(f"{nodes_left} of {nodes} nodes is no reduction", exhausted=False)
-    if not job.num_tasks or job.num_tasks % nodes:
-        return NoPlan("the tasks of the job are not spread evenly over its nodes", exhausted=False)
-    ranks = job.num_tasks // nodes * nodes_left
-    micro, accumulation = values.of("micro_batch_size"), values.of("gradient_accumulation_steps")
-    if micro.number is None:
-        return NoPlan(f"the micro-batch is not known: {micro.why_not}", exhausted=False)
-    if accumulation.number is None:
-        return NoPlan(f"gradient accumulation is not known: {accumulation.why_not}", exhausted=False)
-    if accumulation.number * nodes % nodes_left:
-        return NoPlan(
-            f"{accumulation.number} accumulation steps on {nodes} nodes are no whole number on {nodes_left}, "
-            "so the global batch would change",
-            exhausted=False,
-        )
-    problem = _sharding(values, ranks)
-    if problem:
-        return NoPlan(problem, exhausted=False)
-    new = accumulation.number * nodes // nodes_left
-    edits = [values.edit("gradient_accumulation_steps", str(new))]
-    if values.of("tasks").from_template:
-        edits.append(values.edit("tasks", str(ranks)))
+    outcome = _edits(situation, nodes, nodes_left)
+    if isinstance(outcome, Refusal):
+        return NoPlan(outcome.why, exhausted=False, question=outcome.question)
+    edits, kept = outcome
     use = LeverUse(
         lever="reduce_world",
-        title=f"{nodes} → {nodes_left} nodes, accumulation {accumulation.number} → {new}",
-        why="No spare node is free. The samples of an optimizer step stay the same.",
-        source="The training-OOM runbook: drain node, resume at reduced world-size.",
+        title=f"{nodes_left} nodes instead of {nodes}",
+        why="No spare node is free. The samples of an optimizer step stay exactly the same.",
+        source="The training-OOM runbook: drain the node, resume at reduced world size.",
         effect=Effect.NUMERICS,
         cost=f"steps take about {nodes / nodes_left:.1f} times as long",
-        edits=tuple(edits),
-        key=f"reduce_world:{nodes_left}",
-        expectation=f"global batch kept: {accumulation.number} x {nodes} = {new} x {nodes_left}",
+        edits=edits,
+        key=f"reduce_world:nodes={nodes_left}," + ",".join(f"{edit.parameter}={edit.new}" for edit in edits),
+        expectation=kept,
         needs_reshard=True,
     )
     return Plan(uses=(use,), system=system.id, ladder="reduce_world")
 
 
-def _sharding(values: Values, ranks: int) -> str:
-    shard = values.of("shard_degree")
-    if shard.number is None:
-        return f"the sharding degree is not known: {shard.why_not}"
-    if ranks % shard.number:
-        return f"{ranks} ranks cannot be divided by the sharding degree {shard.number}"
-    return ""
+def _edits(situation: Situation, nodes: int, left: int) -> tuple[tuple[Edit, ...], str] | Refusal:
+    world = _fewer_ranks(situation, nodes, left)
+    if isinstance(world, Refusal):
+        return world
+    batch = _batch(situation, nodes, left)
+    if isinstance(batch, Refusal):
+        return batch
+    values, kept = batch
+    edits = list(world)
+    for parameter, value in values.items():
+        made = edit_of(situation, situation.system.parameter(parameter), value)
+        if isinstance(made, Refusal):
+            return made
+        edits += [edit for edit in made.edits if edit.new != edit.old]
+    return tuple(edits), kept
 
 
-def resume_edits(settings: Sequence[Setting], checkpoint: Checkpoint, *, system: LeverDocument) -> tuple[Edit, ...]:
-    """What makes the template resume from a checkpoint; nothing where it does already."""
-    if system.resume is None:
-        return ()
-    wanted = posixpath.dirname(checkpoint.path) if system.resume.value == "folder" else checkpoint.path
-    values = values_of(system, settings)
-    now = values.of(system.resume.parameter)
-    if now.from_template and now.text is not None and _same_folder(now.text, wanted):
-        return ()
+def _fewer_ranks(situation: Situation, nodes: int, left: int) -> list[Edit] | Refusal:
+    """Literal numbers of nodes and ranks in the template; those that follow Slurm need no change."""
+    edits: list[Edit] = []
+    for parameter in (*situation.system.world.nodes, *situation.system.world.ranks):
+        setting = situation.setting(parameter)
+        if setting is None or (setting.value is None and "SLURM_" in setting.unresolved):
+            continue
+        present = situation.number(parameter)
+        if isinstance(present, Refusal):
+            return present
+        counts_nodes = parameter in situation.system.world.nodes
+        if present is None or present * left % nodes or (counts_nodes and present != nodes):
+            return Refusal(f"{setting.spelling} {setting.value} does not go with {left} of {nodes} nodes")
+        made = edit_of(situation, situation.system.parameter(parameter), str(present * left // nodes))
+        if isinstance(made, Refusal):
+            return made
+        edits += made.edits
+    world = situation.world_size
+    degree = situation.number(situation.system.world.shard_degree)
+    if isinstance(degree, Refusal):
+        return degree
+    if degree is not None:
+        if world is None:
+            return Refusal("the number of ranks is not known, so whether the sharding still divides is not known")
+        if (world * left // nodes) % degree:
+            return Refusal(f"a sharding degree of {degree} does not divide the {world * left // nodes} ranks left")
+    return edits
 
-    return (values.edit(system.resume.parameter, wanted),)
+
+def _batch(situation: Situation, nodes: int, left: int) -> tuple[dict[str, str], str] | Refusal:
+    """New values of micro-batch and accumulation; the micro-batch only ever shrinks."""
+    rules = situation.system.batch
+    if rules is None:
+        return Refusal("the system's document does not say what makes up the global batch")
+    micro, total, ranks = situation.number(rules.micro), situation.number(rules.total), situation.data_parallel()
+    for value in (micro, total, ranks):
+        if isinstance(value, Refusal):
+            return value
+    assert not isinstance(micro, Refusal) and not isinstance(total, Refusal) and not isinstance(ranks, Refusal)
+    if micro is None:
+        return Refusal("the micro-batch size is not known")
+    if ranks is not None and ranks * left % nodes:
+        return Refusal(f"{ranks} data-parallel ranks on {nodes} nodes are no whole number on {left}")
+    if derives(situation):
+        return _derived(situation, micro, total, ranks, nodes, left)
+    steps = situation.number(rules.accumulation)
+    if isinstance(steps, Refusal):
+        return steps
+    if steps is None:
+        return Refusal("the accumulation steps are not known, so the global batch could not be kept")
+    if total is not None and ranks is not None and micro * steps * ranks != total:
+        made_up = f"{micro} × {steps} × {ranks} ranks"
+        return Refusal(f"the template's own numbers do not fit together: {total} is not {made_up}")
+    samples = micro * steps * nodes
+    if samples % left:
+        return Refusal(
+            f"{micro} × {steps} samples on each rank of {nodes} nodes are no whole number on {left}, so the global "
+            "batch would change"
+        )
+    new_micro = _whole(samples // left, micro)
+    new_steps = samples // left // new_micro
+    values = {rules.accumulation: str(new_steps)}
+    if new_micro != micro:
+        values[rules.micro] = str(new_micro)
+    return values, f"{micro} × {steps} × {nodes} nodes = {new_micro} × {new_steps} × {left} nodes"
 
 
-def _same_folder(text: str, wanted: str) -> bool:
-    """Relative paths are the job's own: they end as the wanted one does."""
-    if posixpath.isabs(text):
-        return posixpath.normpath(text) == posixpath.normpath(wanted)
-    return posixpath.normpath("/" + wanted).endswith("/" + posixpath.normpath(text).lstrip("./"))
+def _derived(
+    situation: Situation, micro: int, total: int | None, ranks: int | None, nodes: int, left: int
+) -> tuple[dict[str, str], str] | Refusal:
+    rules = situation.system.batch
+    assert rules is not None
+    if ranks is None:
+        return Refusal("the number of data-parallel ranks is not known")
+    values: dict[str, str] = {}
+    if total is None:
+        total = micro * ranks
+        values[rules.total] = str(total)
+    fewer = ranks * left // nodes
+    if total % (micro * ranks) or total % fewer:
+        return Refusal(f"a global batch of {total} does not divide among {fewer} ranks")
+    new_micro = _whole(total // fewer, micro)
+    if new_micro != micro:
+        values[rules.micro] = str(new_micro)
+    return values, f"global batch {total} = {new_micro} × {total // fewer // new_micro} × {fewer} ranks"
+
+
+def _whole(samples: int, micro: int) -> int:
+    return largest_divisor(samples, min(micro, samples))
+

@@ -28,7 +28,7 @@ _NOT_FORWARDED = {
     "ray": "workers of a running Ray cluster have the environment of `ray start`",
     "sudo": "sudo clears the environment",
 }
-"""Launchers that an exported variable does not get past (facts: "where an env change must be put")."""
+"""Launchers that an exported variable does not get past. DeepSpeed: `EXPORT_ENVS` in deepspeed/launcher/runner.py."""
 
 
 def basename(token: Token) -> str:
@@ -46,7 +46,7 @@ def chain(command: Command) -> Iterator[Command]:
 def program_at(argv: Sequence[Token]) -> int | None:
     """Index of the training program: the first `*.py` or module after `-m` that is no launcher itself."""
     for index, token in enumerate(argv):
-        text = token.prefix if token.text is None else token.text
+        text = "".join(atom.char for atom in token.atoms)  # a folder that is not known does not hide the program
         if text.endswith(".py") and not text.startswith("-") and basename(token) not in ("launch.py", "launcher.py"):
             return index
         if text == "-m" and index + 1 < len(argv) and basename(argv[index + 1]) not in LAUNCHERS:

@@ -1,0 +1,118 @@
+"""Merge an option into the allocator's variable, under the name that this version of PyTorch reads."""
+
+from __future__ import annotations
+
+from runbook.model.template import Edit
+from runbook.remedy.allocator import (
+    SMALLEST_SPLIT_MIB,
+    Options,
+    merge,
+    native_backend,
+    read_options,
+    without_for_expandable,
+    write_options,
+)
+from runbook.remedy.document import Parameter
+from runbook.remedy.edits import Arguments, Made, edit_of
+from runbook.remedy.situation import Refusal, Situation
+
+
+def merge_allocator(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+    """Merge `option:value` into what is set there.
+
+    `parameter` is the name that every version reads; the argument `newer` is the parameter of the name that counts
+    from 2.10 on. `without` lists options to take out.
+    """
+    newer = situation.system.parameter(str(arguments["newer"]))
+    old, new = situation.text(parameter.id), situation.text(newer.id)
+    if isinstance(old, Refusal):
+        return old
+    if isinstance(new, Refusal):
+        return new
+    name, new_name = parameter.spellings[0], newer.spellings[0]
+    if old is not None and new is not None and old != new:
+        return Refusal(
+            f"{name} and {new_name} are both set and differ, so which one holds is not certain",
+            f"Which of {name} and {new_name} is meant? Remove the other.",
+        )
+    ignored = old is None and new is not None and situation.versions.surely_below((2, 10))
+    options = read_options("" if ignored else (old if old is not None else new) or "")
+    if isinstance(options, Refusal):
+        return options
+    merged = _merged(situation, options, arguments)
+    if isinstance(merged, Refusal):
+        return merged
+    text, remarks = merged
+    targets, why = _targets(situation, parameter, newer, old, new)
+    present = {parameter.id: old, newer.id: new}
+    edits: list[Edit] = []
+    for target in targets:
+        if present[target.id] == text:
+            continue
+        made = edit_of(situation, target, text)
+        if isinstance(made, Refusal):
+            return made
+        edits += made.edits
+    if not edits:
+        return Refusal(f"the allocator's setting is {text} already")
+    return Made(tuple(edits), (*remarks, why))
+
+
+def _merged(situation: Situation, options: Options, arguments: Arguments) -> tuple[str, tuple[str, ...]] | Refusal:
+    option, value = str(arguments["option"]), str(arguments["value"])
+    keys = dict(options)
+    if not native_backend(options):
+        return Refusal(f"the allocator's backend is {keys['backend']}, which ignores {option}")
+    listed = arguments.get("without", ())
+    gone = tuple(str(item) for item in (listed if isinstance(listed, tuple) else (listed,)))
+    remarks = tuple(f"{item} is left out" for item in gone if item in keys)
+    if option == "expandable_segments":
+        refusal = _expandable(situation, keys, value)
+        if refusal is not None:
+            return refusal
+        more, reasons = without_for_expandable(options, situation.versions)
+        gone, remarks = (*gone, *more), (*remarks, *reasons)
+    elif option == "max_split_size_mb":
+        if int(value) < SMALLEST_SPLIT_MIB:
+            return Refusal(f"max_split_size_mb must be at least {SMALLEST_SPLIT_MIB}")
+        present = keys.get(option, "")
+        if present.isdigit() and int(present) <= int(value):
+            return Refusal(f"max_split_size_mb is {present} already")
+    return write_options(merge(options, {option: value}, gone)), remarks
+
+
+def _expandable(situation: Situation, keys: dict[str, str], value: str) -> Refusal | None:
+    if situation.versions.surely_below((2, 1)):
+        return Refusal(f"PyTorch {situation.versions.said} has no expandable segments (2.1 and later have)")
+    present = keys.get("expandable_segments")
+    if present == value:
+        return Refusal(f"expandable_segments:{value} is set already")
+    if present is not None:
+        return Refusal(
+            f"expandable_segments:{present} is set on purpose",
+            "Somebody switched expandable_segments off. May it be switched on?",
+        )
+    return None
+
+
+def _targets(
+    situation: Situation, parameter: Parameter, newer: Parameter, old: str | None, new: str | None
+) -> tuple[tuple[Parameter, ...], str]:
+    """Which variable to write, and why. 2.10 is the first version whose CUDA allocator reads the newer name: up to
+    2.8 it is unknown, in 2.9 it is parsed without effect (pytorch#183387)."""
+    name, new_name, versions = parameter.spellings[0], newer.spellings[0], situation.versions
+    if old is not None and new is not None:
+        return (parameter, newer), f"{name} and {new_name} are both set: both get the same value"
+    if old is not None:
+        return (parameter,), f"{name} is the name in the template, and every version of PyTorch reads it"
+    if new is None:
+        why = f"{name} is the name that every version of PyTorch reads"
+        return (parameter,), why if versions.said else f"{why}; which version this job has is not known"
+    if versions.surely_at_least((2, 10)):
+        return (newer,), f"{new_name} is the name in the template, and PyTorch {versions.said} reads it"
+    if versions.surely_below((2, 10)):
+        return (parameter,), f"PyTorch {versions.said} does not read {new_name} (2.10 and later do), so {name} is set"
+    return (parameter, newer), (
+        f"whether this PyTorch reads {new_name} is not known ({versions.said or 'no version in the log'}), so both "
+        "names get the same value"
+    )

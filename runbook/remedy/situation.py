@@ -1,0 +1,122 @@
+"""Everything a lever may look at: settings, figures of the failure, the job's size."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from runbook.model.checkpoint import Checkpoint
+from runbook.model.diagnosis import Diagnosis, Kind
+from runbook.model.job import JobRecord
+from runbook.model.log import LogStory, MemoryFields, Phase
+from runbook.model.template import Setting
+from runbook.remedy.document import LeverDocument
+from runbook.remedy.versions import Versions, read_versions
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a lever, a function or a constraint says no. `question` opens it to a person."""
+
+    why: str
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The failure, the template and the system, as one value."""
+
+    system: LeverDocument
+    settings: tuple[Setting, ...]
+    story: LogStory
+    job: JobRecord
+    diagnosis: Diagnosis | None = None
+    checkpoints: tuple[Checkpoint, ...] | None = None
+    """None: not looked up yet."""
+    changed: dict[str, str] = field(default_factory=dict)
+    """New values that earlier edits of the same lever gave."""
+
+    @property
+    def fields(self) -> MemoryFields:
+        cause = self.story.root_cause
+        return cause.fields if cause is not None else MemoryFields()
+
+    @property
+    def phase(self) -> Phase:
+        cause = self.story.root_cause
+        return cause.phase if cause is not None else Phase.UNKNOWN
+
+    @property
+    def versions(self) -> Versions:
+        cause = self.story.root_cause
+        said = self.story.framework_version or (cause.framework_version if cause is not None else None)
+        return read_versions(said or "")
+
+    def confidence(self, kind: Kind) -> float:
+        if self.diagnosis is None:
+            return 0.0
+        for hypothesis in (self.diagnosis.best, *self.diagnosis.runners_up):
+            if hypothesis.kind is kind:
+                return hypothesis.confidence
+        return 0.0
+
+    def setting(self, parameter: str) -> Setting | None:
+        """The setting as found; of several files the one that says most."""
+        found = [item for item in self.settings if item.parameter == parameter]
+        return next((item for item in found if item.value is not None), found[0] if found else None)
+
+    def text(self, parameter: str) -> str | None | Refusal:
+        """The value in force, the program's default, None where neither is known to be there."""
+        if not parameter:
+            return None
+        setting = self.setting(parameter)
+        if setting is None:
+            return self.system.parameter(parameter).default
+        if setting.value is None:
+            return Refusal(
+                f"{setting.spelling} is not known: {setting.unresolved}",
+                f"What is {setting.spelling}? Write it into the template as plain text.",
+            )
+        return setting.value
+
+    def number(self, parameter: str) -> int | None | Refusal:
+        """As `text`, for a whole number above zero."""
+        text = self.text(parameter)
+        if text is None or isinstance(text, Refusal):
+            return text
+        if not re.fullmatch(r"[1-9][0-9]{0,11}", text):
+            spelling = self.system.parameter(parameter).spellings[0]
+            return Refusal(f"{spelling} is {text!r}, not a whole number above zero")
+        return int(text)
+
+    def is_set(self, parameter: str) -> bool:
+        return self.setting(parameter) is not None
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks: as the log says, else as Slurm gave GPUs."""
+        if self.story.world_size:
+            return self.story.world_size
+        nodes, gpus = self.job.num_nodes or len(self.job.nodes) or None, self.job.gpus_per_node
+        return nodes * gpus if nodes and gpus else None
+
+    def data_parallel(self) -> int | None | Refusal:
+        """Ranks that see different samples; None when the number of ranks is not known."""
+        world, batch = self.world_size, self.system.batch
+        if world is None or batch is None:
+            return None
+        degrees = 1
+        for parameter in batch.model_parallel:
+            degree = self.number(parameter)
+            if isinstance(degree, Refusal):
+                return degree
+            degrees *= degree or 1
+        if world % degrees:
+            return Refusal(f"{world} ranks cannot be divided by a model-parallel size of {degrees}")
+        return world // degrees
+
+
+def largest_divisor(number: int, at_most: int) -> int:
+    """The largest divisor of `number` that is not above `at_most` (which is at least 1)."""
+    return next(candidate for candidate in range(at_most, 0, -1) if number % candidate == 0)
+
