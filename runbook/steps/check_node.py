@@ -7,8 +7,10 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.diagnosis.nodes import judge_node
+from runbook.errors import NotFound, RunbookError
+from runbook.model.job import JobClass
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
-from runbook.model.units import NodeName
+from runbook.model.units import JobId, NodeName, Unknown
 from runbook.steps.base import StepContext, StepResult, with_notes
 
 WINDOW_MARGIN_S = 120.0
@@ -35,7 +37,12 @@ def run(context: StepContext) -> StepResult:
     with ThreadPoolExecutor(max_workers=min(16, len(names))) as pool:
         facts = tuple(pool.map(lambda name: context.ports.nodes.check(name, since_s=since_s, until_s=until_s), names))
     states = context.ports.scheduler.nodes(names)
-    judgements = tuple(_judge(context, fact) for fact in facts)
+    gpus = {state.name: state.gpus for state in states}
+    facts = tuple(
+        replace(fact, expected_gpus=gpus.get(fact.node) or context.settings.expected_gpus_per_node) for fact in facts
+    )
+    live = _live_jobs(context, facts)
+    judgements = tuple(_judge(context, fact, live) for fact in facts)
     failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
     incident = with_notes(replace(context.incident, failure=failure), note)
     outcome = _worst(judgements)
@@ -58,12 +65,35 @@ def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
     return nodes, "the log does not tell the failing rank's node; all nodes of the job were checked"
 
 
-def _judge(context: StepContext, facts: NodeFacts) -> NodeJudgement:
+def _live_jobs(context: StepContext, facts: tuple[NodeFacts, ...]) -> frozenset[JobId] | None:
+    """Which jobs of the processes found there still run: a tenant of an ended job is a leak. None: not known."""
+    found = {
+        process.job
+        for fact in facts
+        if not isinstance(fact.gpus, Unknown)
+        for gpu in fact.gpus
+        if not isinstance(gpu.processes, Unknown)
+        for process in gpu.processes
+        if isinstance(process.job, str)
+    }
+    live: set[JobId] = set()
+    for job in found:
+        try:
+            if context.ports.scheduler.job(job).state.job_class is JobClass.ACTIVE:
+                live.add(job)
+        except NotFound:
+            continue
+        except RunbookError:
+            return None
+    return frozenset(live)
+
+
+def _judge(context: StepContext, facts: NodeFacts, live: frozenset[JobId] | None) -> NodeJudgement:
     story = context.failure.story
     cause = story.root_cause if story else None
     on_this_node = cause is not None and (cause.node is None or cause.node == facts.node)
     device = cause.device if cause is not None and on_this_node else None
-    return judge_node(facts, job=context.failure.job, oom_device=device, xids=context.playbook.xids)
+    return judge_node(facts, job=context.failure.job, oom_device=device, xids=context.playbook.xids, live_jobs=live)
 
 
 def _worst(judgements: tuple[NodeJudgement, ...]) -> Outcome:

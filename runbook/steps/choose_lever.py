@@ -10,6 +10,7 @@ from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
 from runbook.remedy import propose
 from runbook.steps.base import StepContext, StepResult
+from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.template_view import settings_in_force, system_of
 
 
@@ -47,6 +48,7 @@ def run(context: StepContext) -> StepResult:
         system,
         tried=tried(incident),
         allow_training_change=context.settings.acts.may_change_training,
+        checkpoints=list_checkpoints(context)[0],
     )
     if isinstance(plan, NoPlan):
         return _without(incident, plan)

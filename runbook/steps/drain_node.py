@@ -10,6 +10,7 @@ from runbook.model.incident import Act, Incident
 from runbook.model.job import NodeClass, NodeState
 from runbook.model.node import NodeJudgement
 from runbook.model.units import NodeName
+from runbook.remedy import drain_refused
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
 
 REASON_PREFIX = "runbook:"
@@ -70,21 +71,22 @@ def _wanted(context: StepContext) -> tuple[list[NodeJudgement], list[str]]:
     faulty = _faulty(context)
     if not faulty:
         return [], ["no rule asks for a drain"]
-    if not acts.may_drain:
-        return [], ["the inventory does not allow draining (policy.may_drain)"]
     everyone = context.ports.scheduler.nodes()
     states = {state.name: state for state in everyone}
-    wanted = [judgement for judgement in faulty if not _is_drained(states.get(judgement.node))]
-    ours = sum(1 for state in everyone if state.reason.startswith(REASON_PREFIX) and _is_drained(state))
-    most = max(1, int(acts.max_drained_share * len(everyone)))
-    room = max(0, most - ours)
-    if len(wanted) > room:
-        left = ", ".join(judgement.node for judgement in wanted[room:])
-        return wanted[:room], [
-            f"{left} was left in service: {ours} of {len(everyone)} nodes are drained by this tool already, "
-            f"the inventory allows {most}"
-        ]
-    return wanted, []
+    drained_by_us = sum(1 for state in everyone if state.reason.startswith(REASON_PREFIX) and _is_drained(state))
+    wanted: list[NodeJudgement] = []
+    left: list[str] = []
+    for judgement in faulty:
+        if _is_drained(states.get(judgement.node)):
+            continue
+        refused = drain_refused(
+            drained_by_us + len(wanted), len(everyone), acts.max_drained_share, may_drain=acts.may_drain
+        )
+        if refused:
+            left.append(f"{judgement.node} was left in service: {refused}")
+        else:
+            wanted.append(judgement)
+    return wanted, left
 
 
 def _is_drained(state: NodeState | None) -> bool:

@@ -9,6 +9,7 @@ from runbook.errors import NotAllowed
 from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.job import JobEnvironment, Submission
 from runbook.model.units import JobId
+from runbook.remedy import relaunch_refused
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
 from runbook.steps.patch import copy_name
 from runbook.steps.reduce_world import excluded
@@ -131,11 +132,8 @@ def failed_step(context: StepContext) -> int | None:
 
 
 def _limit(context: StepContext) -> str:
-    most = context.settings.acts.max_relaunches
-    done = len(context.incident.attempts)
-    if done < most:
-        return ""
-    return f"The job was relaunched {done} times, as often as the inventory allows (policy.max_relaunches)."
+    refused = relaunch_refused(len(context.incident.attempts), context.settings.acts.max_relaunches)
+    return f"{refused[:1].upper()}{refused[1:]} (policy.max_relaunches)." if refused else ""
 
 
 def _same_again(context: StepContext) -> str:
