@@ -163,7 +163,10 @@ def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, obj
     """The child's one line; None when it ended without one. Descriptors are appended as they come."""
     received = bytearray()
     while not received.endswith(b"\n"):
-        data, came, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+        try:
+            data, came, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+        except ConnectionResetError:
+            return None
         descriptors.extend(came)
         if not data or len(received) > _ANSWER_LIMIT_BYTES:
             return None

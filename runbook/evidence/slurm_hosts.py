@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
@@ -22,9 +23,9 @@ def expand_hosts(text: str) -> tuple[NodeName, ...]:
     names: dict[NodeName, None] = {}
     try:
         for part in _split(stripped):
-            nodes = NodeSet(part)
-            if len(nodes) + len(names) > _MOST_NODES:
+            if _count(part) + len(names) > _MOST_NODES:
                 return ()
+            nodes = NodeSet(part)
             names.update(dict.fromkeys(NodeName(str(name)) for name in nodes))
     except NodeSetException:
         return ()
@@ -37,6 +38,21 @@ def fold_hosts(names: Iterable[NodeName]) -> str:
     for name in names:
         folded.update(str(name))
     return str(folded)
+
+
+def _count(part: str) -> int:
+    """An upper bound of the names in one part, before any is made."""
+    product = 1
+    for inside in re.findall(r"\[([^\]]*)\]", part):
+        total = 0
+        for item in inside.split(","):
+            first, _, last = item.partition("-")
+            last = last.partition("/")[0]
+            if len(first) > 9 or len(last) > 9 or not (first + last).isdigit():
+                return _MOST_NODES + 1
+            total += max(int(last) - int(first), 0) + 1 if last else 1
+        product *= max(total, 1)
+    return product
 
 
 def _split(text: str) -> list[str]:

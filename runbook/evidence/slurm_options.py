@@ -192,7 +192,7 @@ def _long(token: str, rest: list[str], script: str) -> SbatchOption:
         if not rest:
             raise BadInput(f"sbatch's option --{full} has no value", where=token)
         return SbatchOption(full, rest.pop(0))
-    if takes is None and rest and not rest[0].startswith("-") and rest[0] != script:
+    if takes is None and rest and not rest[0].startswith("-") and _last_part(rest[0]) != _last_part(script):
         raise BadInput(
             f"--{full} is not an sbatch option of this table, and {rest[0]!r} may be its value or the script",
             where="SubmitLine",
@@ -216,7 +216,11 @@ def _short(token: str, rest: list[str]) -> list[SbatchOption]:
         letter, letters = letters[0], letters[1:]
         name = SHORT_OPTIONS.get(letter)
         if name is None:
-            raise BadInput(f"-{letter} is not an option of sbatch", where=token)
+            raise BadInput(
+                f"-{letter} is not an option of sbatch",
+                where=token,
+                next_step="submit by hand with the patched script",
+            )
         takes = LONG_OPTIONS[name]
         if takes is Takes.VALUE:
             if not letters and not rest:

@@ -53,9 +53,9 @@ def merge(controller: JobRecord | None, accounting: JobRecord | None) -> JobReco
     )
 
 
-def with_submit_line(record: JobRecord) -> JobRecord:
-    """Excluded nodes as they stand in the submit line."""
-    line = _submit_line(record)
+def with_submit_line(record: JobRecord, wrapped: str = "") -> JobRecord:
+    """Excluded nodes as they stand in the submit line; `wrapped` is the text of its `--wrap`, where known."""
+    line = _submit_line(record, wrapped)
     excluded = (line.value("exclude") or "") if line else ""
     return replace(record, excluded_nodes=expand_hosts(excluded) if excluded and "/" not in excluded else ())
 

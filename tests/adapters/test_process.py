@@ -1,0 +1,126 @@
+"""The one runner: output, limits, time, other users."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from runbook.adapters.identity import identity_of
+from runbook.adapters.process import run
+from runbook.errors import NotFound, Unavailable
+from runbook.model.units import UserName
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+
+
+def test_output_exit_code_and_input() -> None:
+    done = run(("sh", "-c", "cat; echo problem >&2; exit 7"), timeout_s=10, stdin=b"x" * 300_000)
+    assert (done.exit_code, done.stdout, done.stderr) == (7, b"x" * 300_000, b"problem\n")
+    assert not done.truncated
+    assert 0 < done.duration_s < 10
+
+
+def test_a_command_that_reads_nothing() -> None:
+    assert run(("true",), timeout_s=10, stdin=b"x" * 1_000_000).exit_code == 0
+
+
+def test_output_is_cut_at_the_limit_and_the_rest_is_drained() -> None:
+    done = run(("head", "-c", "5000000", "/dev/zero"), timeout_s=20, output_limit_bytes=1000)
+    assert (len(done.stdout), done.truncated, done.exit_code) == (1000, True, 0)
+
+
+def test_the_whole_group_is_killed_at_the_timeout() -> None:
+    started = time.monotonic()
+    with pytest.raises(Unavailable) as late:
+        run(("sh", "-c", "sleep 77.123 & sleep 77.123"), timeout_s=0.5)
+    assert time.monotonic() - started < 5
+    assert "0.5 s" in late.value.what and late.value.where and late.value.next_step
+    deadline = time.monotonic() + 5
+    while subprocess.run(("pgrep", "-f", "sleep 77.123"), capture_output=True, check=False).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_grandchild_that_keeps_the_pipe_is_not_waited_for() -> None:
+    started = time.monotonic()
+    done = run(("sh", "-c", "echo out; setsid sleep 5 &"), timeout_s=20)
+    assert done.stdout == b"out\n"
+    assert time.monotonic() - started < 3
+
+
+def test_a_program_or_a_folder_that_is_not_there() -> None:
+    with pytest.raises(NotFound, match="no-such-program"):
+        run(("no-such-program",), timeout_s=5)
+    with pytest.raises(NotFound, match="working directory"):
+        run(("true",), timeout_s=5, cwd="/no/such/folder")
+
+
+def test_a_signal_is_a_negative_exit_code() -> None:
+    assert run(("sh", "-c", "kill -9 $$"), timeout_s=5).exit_code == -9
+
+
+def test_an_argument_is_never_shell_text() -> None:
+    assert run(("echo", "$(id)", "; ls", "a b"), timeout_s=5).text() == "$(id) ; ls a b\n"
+
+
+@as_root
+def test_another_user_with_their_groups_environment_and_folder() -> None:
+    daemon = identity_of(UserName("daemon"))
+    script = "id -u; id -G; pwd; umask; cat; env | sort"
+    done = run(
+        ("sh", "-c", script), timeout_s=10, as_user=daemon, cwd="/usr", stdin=b"fed\n", umask=0o027,
+        env={"A": "two\nlines", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    lines = done.text().splitlines()
+    assert lines[:5] == [str(daemon.uid), " ".join(map(str, daemon.groups)), "/usr", "0027", "fed"]
+    assert "A=two" in lines and "lines" in lines
+    assert done.stderr == b""
+    assert not [line for line in lines if line.startswith(("PYTHON", "VIRTUAL_ENV", "HOME="))]
+
+
+@as_root
+def test_another_users_environment_is_a_login_not_ours() -> None:
+    os.environ["RUNBOOK_TEST_SECRET"] = "x"
+    try:
+        done = run(("env",), timeout_s=10, as_user=identity_of(UserName("daemon")))
+    finally:
+        del os.environ["RUNBOOK_TEST_SECRET"]
+    assert "RUNBOOK_TEST_SECRET" not in done.text()
+    assert "USER=daemon" in done.text().splitlines()
+
+
+@as_root
+def test_secrets_of_the_environment_are_in_no_process_list() -> None:
+    daemon = identity_of(UserName("daemon"))
+    code = "import os; print(open('/proc/self/cmdline').read())"
+    variables = {"TOKEN": "s3cret", "PATH": "/usr/bin"}
+    done = run(("/usr/bin/env", "python3", "-c", code), timeout_s=10, as_user=daemon, env=variables)
+    assert "s3cret" not in done.text()
+
+
+@as_root
+def test_what_another_user_cannot_enter_or_run() -> None:
+    daemon = identity_of(UserName("daemon"))
+    with pytest.raises(NotFound, match="working directory"):
+        run(("true",), timeout_s=10, as_user=daemon, cwd="/root")
+    with pytest.raises(NotFound, match="no-such-program"):
+        run(("no-such-program",), timeout_s=10, as_user=daemon)
+
+
+@as_root
+def test_another_users_command_is_killed_at_the_timeout() -> None:
+    with pytest.raises(Unavailable):
+        run(("sleep", "78.321"), timeout_s=0.6, as_user=identity_of(UserName("daemon")))
+    assert not subprocess.run(("pgrep", "-f", "sleep 78.321"), capture_output=True, check=False).stdout
+
+
+def test_the_same_user_needs_no_stage() -> None:
+    import pwd
+
+    me = identity_of(UserName(pwd.getpwuid(os.geteuid()).pw_name))
+    done = run((sys.executable, "-c", "import os; print(os.getppid())"), timeout_s=10, as_user=me)
+    assert int(done.text()) == os.getpid()

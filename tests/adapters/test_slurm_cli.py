@@ -1,0 +1,268 @@
+"""Slurm's commands when they fail, lag or refuse: small programs stand in for them and print what Slurm printed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters.slurm_choice import choose_scheduler
+from runbook.adapters.slurm_cli import SlurmCli
+from runbook.adapters.slurm_commands import SlurmCommands
+from runbook.adapters.slurm_pyslurm import SlurmPyslurm
+from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
+from runbook.model.job import JobEnvironment, JobScript, Submission
+from runbook.model.units import JobId, NodeName, Unknown, UserName
+from tests.contract.fakes import FakeClock
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "slurm" / "22.05.8"
+REPOSITORY = Path(__file__).parents[2]
+NO_JOB = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
+UNREACHED = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+DENIED = "echo 'scancel: error: Kill job error on job id 7: Access/permission denied' >&2; exit 210"
+
+
+class Desk:
+    """A folder of stand-in commands, and what was asked of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.log = folder / "asked"
+        self.slept_s: list[float] = []
+        self.clock = FakeClock()
+        for name in ("squeue", "sacct", "sinfo", "scontrol", "scancel", "sbatch"):
+            self.answer(name, "exit 0")
+        # The patience is measured on the real clock: enough for every retry of a test.
+        commands = SlurmCommands(
+            bin_dir=str(self.bin), slurm_conf="/etc/test/slurm.conf", patience_s=0.5, sleep=self.slept_s.append
+        )
+        self.slurm = SlurmCli(commands, cluster="c", clock=self.clock)
+
+    def answer(self, name: str, body: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\nprintf '%s\\n' \"{name} $*\" >>{self.log}\n{body}\n")
+        path.chmod(0o755)
+
+    def print_recorded(self, name: str, file: str, otherwise: str = "", owner: str = "sb-alice") -> None:
+        """The recorded answer with the separator that was asked for; `otherwise` is run first."""
+        self.answer(
+            name,
+            f'{otherwise}\nseparator=$(printf "%s" "$*" | grep -o "~[a-z]*~" | head -n 1)\n'
+            f'sed -e "s/~recordedseparator~/$separator/g" -e "s/sb-alice/{owner}/g" {RECORDED / file}',
+        )
+
+    def asked(self, name: str) -> list[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if line.partition(" ")[0] == name]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_without_accounting_the_controller_has_to_do(desk: Desk) -> None:
+    desk.print_recorded("squeue", "squeue_failed.txt")
+    desk.answer("sacct", NO_ACCOUNTING)
+    record = desk.slurm.job(JobId("115"))
+    assert (record.source, record.submit_line, record.owner) == ("squeue", "", "sb-alice")
+    desk.answer("squeue", NO_JOB)
+    with pytest.raises(NotFound, match="knows no job 115"):
+        desk.slurm.job(JobId("115"))
+    script, environment = desk.slurm.script(JobId("115")), desk.slurm.environment(JobId("115"))
+    assert isinstance(environment, Unknown) and "no accounting" in environment.unknown
+    assert isinstance(script, Unknown) and "no accounting" in script.unknown
+
+
+def test_a_database_that_is_down_is_not_a_missing_submit_line(desk: Desk) -> None:
+    desk.print_recorded("squeue", "squeue_failed.txt")
+    desk.answer("sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
+    with pytest.raises(Unavailable, match="database"):
+        desk.slurm.job(JobId("115"))
+    with pytest.raises(Unavailable, match="database"):
+        desk.slurm.find_submitted("runbook:oom-c-1:1")
+
+
+def test_a_controller_that_comes_back_is_asked_again(desk: Desk, tmp_path: Path) -> None:
+    second_time = f"if [ ! -e {tmp_path}/tried ]; then : >{tmp_path}/tried; {UNREACHED}; fi"
+    desk.print_recorded("sinfo", "sinfo.txt", otherwise=second_time)
+    assert [node.name for node in desk.slurm.nodes()] == ["gpu-21", "gpu-22", "gpu-23", "gpu-24"]
+    assert len(desk.asked("sinfo")) == 2
+    assert desk.slept_s
+
+
+def test_a_controller_that_stays_away_is_told_with_its_words(desk: Desk) -> None:
+    desk.answer("sinfo", UNREACHED)
+    with pytest.raises(Unavailable) as away:
+        desk.slurm.nodes()
+    assert "Unable to contact slurm controller" in away.value.what
+    assert away.value.where.startswith("sinfo") and "slurmctld" in away.value.next_step
+
+
+def test_script_and_environment_that_accounting_gets_a_little_later(desk: Desk, tmp_path: Path) -> None:
+    desk.print_recorded("squeue", "squeue_failed.txt")
+    desk.answer("scontrol", f'case "$*" in *config*) cat {RECORDED}/scontrol_config.txt;; *) {NO_JOB};; esac')
+    desk.answer(
+        "sacct",
+        f"if [ ! -e {tmp_path}/tried ]; then : >{tmp_path}/tried; printf 'Environment used for 115\\n----\\nNONE\\n'; "
+        f"else cat {RECORDED}/sacct_environment.txt; fi",
+    )
+    kept = desk.slurm.environment(JobId("115"))
+    assert isinstance(kept, JobEnvironment) and kept.variables["MARK"] == "two words"
+    assert desk.clock.slept_s == [0.5]
+
+
+def test_an_environment_that_is_not_kept_is_not_waited_for(desk: Desk) -> None:
+    desk.print_recorded("squeue", "squeue_failed.txt")
+    desk.answer("scontrol", "echo 'AccountingStoreFlags    = job_comment'")
+    desk.answer("sacct", "printf 'Environment used for 115\\n----\\nNONE\\n'")
+    assert isinstance(desk.slurm.environment(JobId("115")), Unknown)
+    assert desk.clock.slept_s == []
+
+
+def test_the_controllers_copy_of_the_script_first_then_accountings(desk: Desk) -> None:
+    desk.answer("scontrol", "printf '#!/bin/sh\\ntrue\\n'")
+    assert desk.slurm.script(JobId("115")) == JobScript("#!/bin/sh\ntrue\n", "scontrol write batch_script")
+    desk.answer("scontrol", NO_JOB)
+    desk.answer("sacct", f"cat {RECORDED}/sacct_script.txt")
+    script = desk.slurm.script(JobId("115"))
+    assert isinstance(script, JobScript) and script.source == "sacct -B"
+
+
+def submission(folder: Path, **changes: object) -> Submission:
+    values: dict[str, object] = {"owner": UserName(getpass.getuser()), "work_dir": str(folder),
+                                 "script_path": "/inc/p.sh", "comment": "runbook:oom-c-115:1", **changes}  # fmt: skip
+    return Submission(**values)  # type: ignore[arg-type]
+
+
+def recorded_job(desk: Desk) -> None:
+    desk.print_recorded("squeue", "squeue_failed.txt")
+    columns = f'case "$*" in *helpformat*) cat {RECORDED}/sacct_helpformat.txt; exit;; esac'
+    desk.print_recorded("sacct", "sacct_failed.txt", otherwise=columns)
+
+
+def test_submit_runs_in_the_jobs_folder_with_the_submitters_environment(desk: Desk, tmp_path: Path) -> None:
+    recorded_job(desk)
+    desk.answer("sbatch", f"pwd >{tmp_path}/where; env >{tmp_path}/env; echo 'Welcome'; echo '4711;c'")
+    original = desk.slurm.job(JobId("115"))
+    os.environ["RUNBOOK_TEST_SECRET"] = "x"
+    try:
+        kept = JobEnvironment({"A": "1", "SBATCH_QOS": "low", "SLURM_JOB_ID": "9", "PATH": "/usr/bin:/bin"})
+        job = desk.slurm.submit(submission(tmp_path, environment=kept), original)
+    finally:
+        del os.environ["RUNBOOK_TEST_SECRET"]
+    assert job == "4711"
+    assert (tmp_path / "where").read_text().strip() == str(tmp_path)
+    variables = set((tmp_path / "env").read_text().splitlines())
+    assert {"A=1", "SLURM_CONF=/etc/test/slurm.conf"} <= variables
+    assert not [line for line in variables if line.startswith(("SBATCH_", "SLURM_JOB", "SLURM_TIME", "RUNBOOK_"))]
+    assert "--qos=low" in desk.log.read_text()
+
+
+def test_a_record_read_before_accounting_knew_the_job_is_completed_or_refused(desk: Desk, tmp_path: Path) -> None:
+    desk.print_recorded("squeue", "squeue_failed.txt")
+    desk.answer("sacct", f'case "$*" in *helpformat*) cat {RECORDED}/sacct_helpformat.txt;; esac')
+    early = desk.slurm.job(JobId("115"))
+    assert early.submit_line == ""
+    with pytest.raises(Unavailable, match="submit line"):
+        desk.slurm.submit(submission(tmp_path), early)
+    recorded_job(desk)
+    desk.answer("sbatch", "echo 4712")
+    assert desk.slurm.submit(submission(tmp_path), early) == "4712"
+    assert "--gres=gpu:2" in desk.log.read_text()
+
+
+def test_sbatch_is_not_repeated_and_its_words_are_told(desk: Desk, tmp_path: Path) -> None:
+    recorded_job(desk)
+    original = desk.slurm.job(JobId("115"))
+    for words, error in (
+        ("Batch job submission failed: Invalid qos specification", NotAllowed),
+        ("Batch job submission failed: Socket timed out on send/recv operation", Unavailable),
+        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", Unavailable),
+    ):
+        desk.answer("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
+        with pytest.raises(error, match=words.partition(": ")[2][:20]):
+            desk.slurm.submit(submission(tmp_path), original)
+    desk.answer("sbatch", "echo no number")
+    with pytest.raises(Unavailable, match="no job id"):
+        desk.slurm.submit(submission(tmp_path), original)
+    assert len(desk.asked("sbatch")) == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_what_slurm_refuses_us_is_asked_again_as_the_owner(desk: Desk, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == os.getuid() and folder != Path("/") and str(folder).startswith("/tmp/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    desk.log.touch()
+    desk.log.chmod(0o666)
+    desk.print_recorded("squeue", "squeue_failed.txt", owner="daemon")
+    desk.answer("scancel", f'if [ "$(id -un)" = daemon ]; then exit 0; fi; {DENIED}')
+    desk.slurm.cancel(JobId("115"))
+    assert len(desk.asked("scancel")) == 2
+
+
+def test_ids_and_names_are_not_options(desk: Desk) -> None:
+    for job in ("--all", "-u root", "1;2", "", "7\n8", "٣"):
+        with pytest.raises((BadInput, NotFound)):
+            desk.slurm.job(JobId(job))
+        with pytest.raises((BadInput, NotFound)):
+            desk.slurm.cancel(JobId(job))
+    for node in ("-x", "gpu-[1-9]", "ALL x", ""):
+        with pytest.raises(NotFound):
+            desk.slurm.drain(NodeName(node), "runbook:x")
+    assert desk.asked("scancel") == desk.asked("scontrol") == []
+
+
+def test_a_foreign_reason_is_never_overwritten(desk: Desk) -> None:
+    desk.print_recorded("sinfo", "sinfo.txt")
+    with pytest.raises(NotAllowed, match="already drained: runbook:oom-1 GPU 3"):
+        desk.slurm.drain(NodeName("gpu-24"), "runbook:oom-2")
+    with pytest.raises(NotAllowed, match="somebody else"):
+        desk.slurm.undrain(NodeName("gpu-24"), "runbook:oom-2")
+    desk.slurm.drain(NodeName("gpu-24"), "runbook:oom-1 GPU 3: a=b | c")
+    assert desk.asked("scontrol") == []
+
+
+def test_a_missing_command_says_where_to_set_the_folder(tmp_path: Path) -> None:
+    slurm = SlurmCli(SlurmCommands(bin_dir=str(tmp_path)))
+    with pytest.raises(NotFound) as missing:
+        slurm.nodes()
+    assert "sinfo" in missing.value.what and "inventory" in missing.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("module", "cluster_version", "chosen", "why"),
+    [
+        ("tests.contract.standin_pyslurm", "slurm 25.11.7", SlurmPyslurm, "pyslurm 25.11.2 for live jobs"),
+        ("tests.contract.standin_pyslurm", "slurm-wlm 22.05.8", SlurmCli, "is not for slurm-wlm 22.05.8"),
+        ("no_such_pyslurm", "slurm 25.11.7", SlurmCli, "does not import here"),
+        ("dies_in_import", "slurm 25.11.7", SlurmCli, "does not import here"),
+    ],
+)
+def test_the_choice_of_adapter(
+    module: str, cluster_version: str, chosen: type, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dies_in_import.py").write_text("import os\nos._exit(1)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), str(REPOSITORY), *filter(None, sys.path))))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "scontrol").write_text(f"#!/bin/sh\necho '{cluster_version}'\n")
+    (tmp_path / "bin" / "scontrol").chmod(0o755)
+    scheduler = choose_scheduler(bin_dir=str(tmp_path / "bin"), module=module)
+    assert isinstance(scheduler, chosen)
+    assert why in scheduler.describe()
+    assert "dies_in_import" not in sys.modules
+
+
+def test_the_inventory_may_want_the_commands(desk: Desk) -> None:
+    desk.answer("scontrol", "echo 'slurm 25.11.7'")
+    scheduler = choose_scheduler(bin_dir=str(desk.bin), prefer="cli")
+    assert "as the inventory says" in scheduler.describe()
