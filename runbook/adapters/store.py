@@ -15,12 +15,12 @@ import contextlib
 import os
 import re
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
+from runbook.adapters.kept_log import copy_windows
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId
@@ -29,8 +29,6 @@ from runbook.report.summary import IncidentSummary, summaries_adapter, summarize
 
 _ID = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 _PRIVATE_FOLDERS = frozenset({"evidence"})
-_CHUNK_BYTES = 1 << 20
-_LINE_SEARCH_BYTES = 1 << 16
 _INDEX_REWRITE_CHANGES = 32
 _INDEX_VERSION = b"runbook-index 1\n"
 
@@ -42,7 +40,7 @@ def check_incident_id(text: str) -> IncidentId:
     if not _ID.fullmatch(text) or ".." in text:
         raise BadInput(
             f"{text[:80]!r} is no incident id",
-            next_step="name one as `runbook list` prints it: oom-CLUSTER-JOB",
+            next_step="name one as `runbook incidents` prints it: oom-CLUSTER-JOB",
         )
     return IncidentId(text)
 
@@ -145,7 +143,7 @@ class IncidentStore:
         says at its end why it died) with a line between that tells what was left out. Returns (path, shortened)."""
         path = self._place(incident, relative)
         with _replacing(path, 0o600, None) as target:
-            shortened = _copy_windows(stream, target, max(limit_bytes, 1))
+            shortened = copy_windows(stream, target, max(limit_bytes, 1))
         return path, shortened
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes:
@@ -160,7 +158,7 @@ class IncidentStore:
             raise NotFound(
                 f"{relative} is not kept for {incident}" if known else f"no incident {incident}",
                 where=str(path),
-                next_step="`runbook list` shows the incidents that there are",
+                next_step="`runbook incidents` shows the incidents that there are",
             ) from error
         except OSError as error:
             raise _problem(error, "reading", path) from error
@@ -313,65 +311,3 @@ def _problem(error: OSError, doing: str, path: Path) -> RunbookError:
         where=str(path),
         next_step="make room or mend the file system, then go on with `runbook resume`",
     )
-
-
-def _copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
-    head_bytes = max(limit // 4, 1)
-    tail_bytes = max(limit - head_bytes, 1)
-    head = _read_up_to(source, head_bytes)
-    target.write(head)
-    if len(head) < head_bytes:
-        return False
-    skipped, tail = _skip_to_tail(source, tail_bytes)
-    if skipped == 0:
-        for chunk in tail:
-            target.write(chunk)
-        return False
-    first = next(tail, b"")
-    cut = first.find(b"\n", 0, _LINE_SEARCH_BYTES) + 1
-    note = (
-        f"[runbook: {skipped + cut} bytes are left out here; "
-        f"what follows begins at byte {head_bytes + skipped + cut} of the log]\n"
-    )
-    target.write((b"" if head.endswith(b"\n") else b"\n") + note.encode())
-    target.write(first[cut:])
-    for chunk in tail:
-        target.write(chunk)
-    return True
-
-
-def _read_up_to(source: BinaryIO, limit: int) -> bytes:
-    parts = []
-    while limit > 0 and (chunk := source.read(min(limit, _CHUNK_BYTES))):
-        parts.append(chunk)
-        limit -= len(chunk)
-    return b"".join(parts)
-
-
-def _skip_to_tail(source: BinaryIO, tail_bytes: int) -> tuple[int, Iterator[bytes]]:
-    """How much lies between here and the last `tail_bytes`, and those. A log may still grow: its end is where
-    it was when this looked."""
-    if source.seekable():
-        here = source.tell()
-        end = source.seek(0, os.SEEK_END)
-        start = max(here, end - tail_bytes)
-        source.seek(start)
-        return start - here, _chunks(source, end - start)
-    kept: deque[bytes] = deque()
-    size = skipped = 0
-    while chunk := source.read(_CHUNK_BYTES):
-        kept.append(chunk)
-        size += len(chunk)
-        while size - len(kept[0]) >= tail_bytes:
-            size -= len(kept[0])
-            skipped += len(kept.popleft())
-    if kept and size > tail_bytes:
-        skipped += size - tail_bytes
-        kept[0] = kept[0][size - tail_bytes :]
-    return skipped, iter(kept)
-
-
-def _chunks(source: BinaryIO, length: int) -> Iterator[bytes]:
-    while length > 0 and (chunk := source.read(min(length, _CHUNK_BYTES))):
-        length -= len(chunk)
-        yield chunk

@@ -7,7 +7,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from runbook.report.clean import clean_line, shorten
-from runbook.report.flow_layout import BOX_HEIGHT, BOX_WIDTH, Layout, PlacedArrow, PlacedBox, lay_out
+from runbook.report.flow_layout import BOX_HEIGHT, BOX_WIDTH, PlacedArrow, PlacedBox, lay_out
 from runbook.report.picture import FlowPicture, Stay
 from runbook.report.svg import element, text, title
 
@@ -19,8 +19,16 @@ def flow_chart(flow: FlowPicture, path: tuple[Stay, ...]) -> tuple[Markup, tuple
     walked = frozenset((here.box, there.box) for here, there in pairwise(path))
     layout = lay_out(flow, walked)
     shapes: list[Markup] = [title(f"{flow.title}: {len(path)} boxes visited"), _arrow_heads()]
-    for arrow in sorted(layout.arrows, key=lambda arrow: arrow.taken):
-        shapes.extend(_arrow(arrow, path, layout))
+    labelled: set[tuple[float, float]] = set()
+    # Labels of one box share a place: the taken way's is shown, else the one straight down. Taken lines lie on top.
+    lines: list[Markup] = []
+    labels: list[Markup] = []
+    for arrow in sorted(layout.arrows, key=lambda arrow: (not arrow.taken, len(arrow.points))):
+        lines.insert(0, _line(arrow))
+        if arrow.label_at not in labelled:
+            labelled.add(arrow.label_at)
+            labels.append(_label(arrow, path))
+    shapes += lines + labels
     for box in layout.boxes:
         shapes.append(_box(box, [stay for stay in path if stay.box == box.name]))
     picture = element(
@@ -42,36 +50,28 @@ def _arrow_heads() -> Markup:
     return element("defs", heads)
 
 
-def _arrow(arrow: PlacedArrow, path: tuple[Stay, ...], layout: Layout) -> list[Markup]:
+def _line(arrow: PlacedArrow) -> Markup:
     name = "taken" if arrow.taken else "pale"
-    shapes = [
-        element("path", d=_rounded(arrow.points), class_=f"arrow arrow-{name}", marker_end=f"url(#head-{name})")
-    ]
+    return element("path", d=_rounded(arrow.points), class_=f"arrow arrow-{name}", marker_end=f"url(#head-{name})")
+
+
+def _label(arrow: PlacedArrow, path: tuple[Stay, ...]) -> Markup:
     if arrow.taken:
-        walked = {
-            here.outcome
+        walked = [
+            here.outcome.replace("_", " ")
             for here, there in pairwise(path)
             if (here.box, there.box) == (arrow.source, arrow.target) and here.outcome
-        }
-        label = " / ".join(outcome.replace("_", " ") for outcome in sorted(walked))
+        ]
+        words = " / ".join(dict.fromkeys(walked))
+        label = words if len(words) <= 20 else walked[-1]
     else:
         shown = [outcome.replace("_", " ") for outcome in arrow.outcomes[:2]]
         label = " / ".join(shown) + (" …" if len(arrow.outcomes) > 2 else "")
-    # Where two arrows leave one box, a pale one that goes straight down would print over the taken one's label.
-    crowded = not arrow.taken and any(
-        other.taken and other.source == arrow.source and abs(other.label_at[0] - arrow.label_at[0]) < 60
-        for other in layout.arrows
+    x, y = arrow.label_at
+    return text(
+        clean_line(label)[:32], x=x, y=y, class_=f"label label-{'taken' if arrow.taken else 'pale'}",
+        text_anchor="end" if x < arrow.points[0][0] else "start",
     )
-    if label and not crowded:
-        x, y = arrow.label_at
-        leftwards = x < arrow.points[0][0]
-        shapes.append(
-            text(
-                clean_line(label)[:32], x=x, y=y, class_=f"label label-{name}",
-                text_anchor="end" if leftwards else "start",
-            )
-        )
-    return shapes
 
 
 def _box(box: PlacedBox, visits: list[Stay]) -> Markup:

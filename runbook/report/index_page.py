@@ -30,9 +30,9 @@ class _Choice:
     count: int
 
 
-def render_index(rows: Sequence[IncidentSummary], chosen: str = "all", page: int = 1, unreadable: int = 0) -> str:
+def render_index(rows: Sequence[IncidentSummary], chosen: str = "all", page: int = 1, unreadable: Sequence[str] = ()) -> str:
     """The list, newest first. `rows`: all incidents; `chosen`: a key of `FILTERS` (others mean "all"); `page` from 1,
-    brought into range."""
+    brought into range; `unreadable`: names of folders that hold no readable incident."""
     if chosen not in FILTERS:
         chosen = "all"
     kept = [row for row in rows if row.state in FILTERS[chosen][1]]

@@ -63,7 +63,7 @@ def create_app(
         page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
         rows = store.list()
         return HTMLResponse(
-            render_index(rows, request.query_params.get("state", "all"), page, len(store.unreadable()))
+            render_index(rows, request.query_params.get("state", "all"), page, store.unreadable())
         )
 
     def incident_page(request: Request) -> Response:

@@ -64,7 +64,7 @@ def test_the_contract_is_made_where_none_is_given(tmp_path: Path) -> None:
 def test_an_unknown_incident_is_not_found(store: IncidentStore) -> None:
     with pytest.raises(NotFound, match="no incident oom-alpha-1") as refusal:
         store.load(IncidentId("oom-alpha-1"))
-    assert "runbook list" in refusal.value.next_step
+    assert "runbook incidents" in refusal.value.next_step
     assert store.list() == ()
 
 

@@ -159,7 +159,7 @@ def test_a_damaged_incident_is_said_and_hides_no_other(store: IncidentStore, dam
     client = _client(store)
     assert client.get("/incidents/oom-alpha-0").status_code == 503
     page = client.get("/").text
-    assert "1 incident folder cannot be read" in page
+    assert "1 incident folder cannot be read and is not listed: oom-alpha-0" in page
     assert "oom-alpha-1" in page
 
 
