@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -147,3 +148,5 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     yield made
     for job in made.scheduler.find_submitted("contract"):
         made.scheduler.cancel(job)
+    if made.work_dir != tmp_path:
+        shutil.rmtree(made.work_dir, ignore_errors=True)
