@@ -30,7 +30,9 @@ class _Choice:
     count: int
 
 
-def render_index(rows: Sequence[IncidentSummary], chosen: str = "all", page: int = 1, unreadable: Sequence[str] = ()) -> str:
+def render_index(
+    rows: Sequence[IncidentSummary], chosen: str = "all", page: int = 1, unreadable: Sequence[str] = ()
+) -> str:
     """The list, newest first. `rows`: all incidents; `chosen`: a key of `FILTERS` (others mean "all"); `page` from 1,
     brought into range; `unreadable`: names of folders that hold no readable incident."""
     if chosen not in FILTERS:
