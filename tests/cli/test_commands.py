@@ -1,0 +1,261 @@
+"""What a person types and what they get: exit codes, clear errors, no traceback, whatever the input."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+
+def test_help_names_every_command_and_the_exit_codes(shell: Shell) -> None:
+    done = shell("--help")
+    assert done.returncode == 0
+    for word in ("oom", "incidents", "approve", "resume", "promote", "rollback", "serve", "doctor", "playbooks"):
+        assert word in done.stdout
+        assert shell(word, "--help").returncode == 0
+    assert "Exit codes" in done.stdout
+
+
+def test_the_loop_with_yes_then_show_report_promote_rollback(shell: Shell) -> None:
+    job = shell.failed_job()
+    done = shell("oom", "--job", job, "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    incident = json.loads(done.stdout)
+    assert incident["state"] == "recovered"
+    assert incident["contract"]["diagnosis"]["kind"] == "true_oom"
+    assert incident["contract"]["root_cause"]["rank"] == 0
+    assert len(incident["attempts"]) == 1
+    again = shell("oom", "--job", job, "--yes")
+    assert again.returncode == 0
+    assert len(json.loads((shell.state / "incidents" / incident["id"] / "incident.json").read_text())["attempts"]) == 1
+    listed = shell("incidents")
+    assert incident["id"] in listed.stdout
+    shown = shell("show", incident["id"])
+    assert "micro-batch" in shown.stdout
+    assert Path(shell("report", incident["id"]).stdout.strip()).is_file()
+    script = shell.work / "train.sbatch"
+    before = script.read_bytes()
+    promoted = shell("promote", incident["id"], "--yes")
+    assert promoted.returncode == 0, promoted.stderr
+    assert b"--micro-batch-size 4" in script.read_bytes()
+    assert shell("promote", incident["id"], "--yes").returncode == 5
+    assert shell("rollback", incident["id"], "--yes").returncode == 0
+    assert script.read_bytes() == before
+
+
+def test_promote_refuses_a_template_that_was_changed_meanwhile(shell: Shell) -> None:
+    job = shell.failed_job()
+    assert shell("oom", "--job", job, "--yes").returncode == 0
+    script = shell.work / "train.sbatch"
+    script.write_text(script.read_text() + "# my own change\n")
+    done = shell("promote", f"oom-here-{job}", "--yes")
+    assert done.returncode == 3
+    assert script.read_text().endswith("# my own change\n")
+
+
+def test_without_a_terminal_and_without_yes_it_only_plans(shell: Shell) -> None:
+    job = shell.failed_job()
+    done = shell("oom", "--job", job, "--json")
+    assert done.returncode == 0, done.stderr
+    incident = json.loads(done.stdout)
+    assert incident["state"] == "planned"
+    assert incident["attempts"] == []
+    assert "micro-batch" in incident["patch"]["diff"]
+    assert [act["what"] for act in incident["acts"]] == ["submit"]
+    assert incident["acts"][0]["planned_only"] is True
+
+
+def test_an_inventory_that_only_plans_refuses_yes(shell: Shell) -> None:
+    job = shell.failed_job()
+    shell.write_inventory("plan")
+    done = shell("oom", "--job", job, "--yes")
+    assert done.returncode == 3
+    assert "only plans" in done.stderr
+
+
+def test_at_a_terminal_each_act_is_asked_for_and_no_is_respected(shell: Shell) -> None:
+    job = shell.failed_job()
+    screen, code = at_terminal(shell, ("oom", "--job", job), answer="no")
+    assert "submit attempt 1" in screen
+    assert code == 4
+    incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
+    assert incident["state"] == "escalated"
+    assert incident["attempts"] == []
+    screen, code = at_terminal(shell, ("resume", f"oom-here-{job}"), answer="yes")
+    assert code == 0, screen
+    incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
+    assert incident["state"] == "recovered"
+
+
+def at_terminal(shell: Shell, arguments: tuple[str, ...], answer: str) -> tuple[str, int]:
+    """Run the command in a pseudo-terminal and answer every question."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        (sys.executable, "-m", "runbook", *arguments),
+        cwd=shell.work,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env={**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory), "TERM": "xterm"},
+        close_fds=True,
+    )
+    os.close(follower)
+    screen = b""
+    answered = 0
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([leader], [], [], 0.2)
+        if ready:
+            try:
+                data = os.read(leader, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            screen += data
+        if screen.count(b"yes or no:") > answered:
+            answered += 1
+            os.write(leader, answer.encode() + b"\n")
+        if process.poll() is not None and not ready:
+            break
+    os.close(leader)
+    return screen.decode("utf-8", "replace"), process.wait(timeout=30)
+
+
+def test_a_job_that_does_not_exist(shell: Shell) -> None:
+    done = shell("oom", "--job", "4711", "--yes")
+    assert done.returncode == 3
+    assert "4711" in done.stderr
+    assert "next:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("oom",),
+        ("oom", "--job", "1", "--log", "x"),
+        ("oom", "--job", "1", "--plan", "--yes"),
+        ("oom", "--log", "missing.out"),
+        ("oom", "--job", "1", "--inventory", "nowhere"),
+        ("show", "../../etc/passwd"),
+        ("frobnicate",),
+        ("submit", "missing.sh"),
+    ],
+)
+def test_bad_command_lines_exit_2_with_a_sentence(shell: Shell, arguments: tuple[str, ...]) -> None:
+    done = shell(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.strip()
+
+
+def test_unknown_incidents_exit_3(shell: Shell) -> None:
+    for command in ("show", "report", "approve", "resume", "promote", "rollback"):
+        assert shell(command, "oom-here-99").returncode == 3, command
+
+
+def test_an_inventory_with_errors_names_file_and_line(shell: Shell) -> None:
+    shell.inventory.write_text(shell.inventory.read_text() + "polcy: {}\n")
+    done = shell("incidents")
+    assert done.returncode == 2
+    assert "here.yaml:9" in done.stderr
+
+
+def test_a_state_folder_that_cannot_be_made(shell: Shell) -> None:
+    shell.state.write_text("a file is in the way")
+    done = shell("oom", "--job", "1", "--yes")
+    assert done.returncode == 6
+    assert str(shell.state) in done.stderr
+
+
+def test_a_log_that_is_gone_escalates_and_keeps_the_job(shell: Shell) -> None:
+    job = shell.failed_job()
+    (shell.work / f"tiny-{job}.out").unlink()
+    done = shell("oom", "--job", job, "--yes")
+    assert done.returncode == 4
+    assert "could be read" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe" * 5000, b"all is well\n"])
+def test_logs_without_a_memory_error_are_no_business_of_ours(shell: Shell, content: bytes) -> None:
+    job = shell.failed_job()
+    (shell.work / f"tiny-{job}.out").write_bytes(content)
+    done = shell("oom", "--job", job, "--yes")
+    assert done.returncode == 5, done.stderr
+
+
+def test_offline_diagnosis_and_patch_from_files_alone(shell: Shell, tmp_path: Path) -> None:
+    job = shell.failed_job()
+    out = tmp_path / "out"
+    script = shell.work / "train.sbatch"
+    before = script.read_bytes()
+    done = shell(
+        "oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(script), "--output", str(out), "--json",
+        XDG_STATE_HOME=str(tmp_path / "xdg"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--micro-batch-size 4" in (out / "train.runbook.sbatch").read_text()
+    assert script.read_bytes() == before
+    assert json.loads(done.stdout)["contract"]["diagnosis"]["kind"] == "true_oom"
+    assert list(out.glob("*.html"))
+
+
+def test_offline_with_a_template_that_is_no_script(shell: Shell, tmp_path: Path) -> None:
+    job = shell.failed_job()
+    config = tmp_path / "config.py"
+    config.write_text("#!/usr/bin/env python3\nmicro_batch_size = 8\n")
+    done = shell(
+        "oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(config), "--output", str(tmp_path / "o"),
+        XDG_STATE_HOME=str(tmp_path / "xdg"),
+    )
+    assert done.returncode == 4, done.stderr
+    assert not list((tmp_path / "o").glob("*.py"))
+
+
+def test_doctor_says_what_it_found(shell: Shell) -> None:
+    done = shell("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "local scheduler" in done.stdout
+    assert "playbooks" in done.stdout
+
+
+def test_playbooks_check_reports_a_broken_document(shell: Shell, tmp_path: Path) -> None:
+    import shutil
+
+    from runbook.locations import data_folder
+
+    assert shell("playbooks", "check").returncode == 0
+    copy = tmp_path / "oom"
+    shutil.copytree(data_folder("playbooks") / "oom", copy)
+    flow = copy / "flow.yaml"
+    flow.write_text(flow.read_text().replace("clean: classify", "clean: nowhere"))
+    done = shell("playbooks", "check", "--folder", str(copy))
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
+
+
+def test_completion_scripts(shell: Shell) -> None:
+    for name in ("bash", "zsh", "fish"):
+        assert "_RUNBOOK_COMPLETE" in shell("completion", name).stdout
+
+
+def test_two_commands_for_one_job_are_one_incident(shell: Shell) -> None:
+    job = shell.failed_job()
+    command = (sys.executable, "-m", "runbook", "oom", "--job", job, "--yes")
+    environment = {**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}
+    both = [
+        subprocess.Popen(command, cwd=shell.work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ends = [process.communicate(timeout=80) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ends
+    incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
+    assert len(incident["attempts"]) == 1

@@ -1,0 +1,108 @@
+"""Which incident a failed job belongs to, whatever its comment claims."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from runbook.errors import NotFound
+from runbook.model.incident import Attempt, Incident, IncidentState, Policy
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.units import IncidentId, JobId, UserName
+from runbook.triggers import Opened, Opening, incident_id, open_for
+
+
+class Stored:
+    """Incidents in memory."""
+
+    def __init__(self, *incidents: Incident) -> None:
+        self._incidents = {incident.id: incident for incident in incidents}
+
+    def load(self, incident: IncidentId) -> Incident:
+        if incident not in self._incidents:
+            raise NotFound(f"no incident {incident}")
+        return self._incidents[incident]
+
+
+def job(number: str, comment: str = "") -> JobRecord:
+    return JobRecord(
+        id=JobId(number),
+        cluster="c",
+        name="train",
+        owner=UserName("alice"),
+        state=JobState("FAILED", JobClass.FAILED),
+        comment=comment,
+    )
+
+
+def incident(state: IncidentState, *, closed: bool = True, attempts: tuple[Attempt, ...] = ()) -> Incident:
+    return Incident(
+        id=incident_id("c", JobId("1")),
+        cluster="c",
+        root_job=JobId("1"),
+        policy=Policy.APPLY,
+        trigger="epilog",
+        opened_s=1.0,
+        state=state,
+        closed_s=2.0 if closed else None,
+        attempts=attempts,
+    )
+
+
+def opened(record: JobRecord, known: Stored, trigger: str = "epilog") -> Opened:
+    return open_for(
+        record, known, cluster="c", trigger=trigger, policy=Policy.APPLY, now_s=5.0, tool_version="0"
+    )
+
+
+RELAUNCH = (Attempt(number=1, job=JobId("2")),)
+
+
+def test_a_new_failure_opens_an_incident_named_after_cluster_and_job() -> None:
+    result = opened(job("1"), Stored())
+    assert (result.opening, result.incident.id) == (Opening.NEW, "oom-c-1")
+
+
+def test_the_same_failure_reported_again_joins() -> None:
+    running = incident(IncidentState.RUNNING, closed=False)
+    for _ in range(100):
+        assert opened(job("1"), Stored(running)).opening is Opening.JOIN
+
+
+def test_an_interrupted_one_is_joined_not_begun_beside_itself() -> None:
+    assert opened(job("1"), Stored(incident(IncidentState.INTERRUPTED, closed=False))).opening is Opening.JOIN
+
+
+def test_a_verdict_without_a_report_is_joined() -> None:
+    assert opened(job("1"), Stored(incident(IncidentState.RECOVERED, closed=False))).opening is Opening.JOIN
+
+
+def test_the_epilog_does_not_reopen_what_has_ended() -> None:
+    for state in (IncidentState.RECOVERED, IncidentState.ESCALATED, IncidentState.CLOSED, IncidentState.PLANNED):
+        assert opened(job("1"), Stored(incident(state, attempts=RELAUNCH))).opening is Opening.DONE
+
+
+def test_a_person_takes_an_escalated_or_planned_one_up_again() -> None:
+    for state in (IncidentState.ESCALATED, IncidentState.CLOSED, IncidentState.PLANNED):
+        result = opened(job("1"), Stored(incident(state)), "person")
+        assert result.opening is Opening.AGAIN
+        assert (result.incident.run, result.incident.state, result.incident.box) == (2, IncidentState.RUNNING, "")
+
+
+def test_a_proven_relaunch_that_fails_later_is_the_next_attempt_of_the_same_incident() -> None:
+    known = Stored(incident(IncidentState.RECOVERED, attempts=RELAUNCH))
+    result = opened(job("2", "runbook:oom-c-1:1"), known)
+    assert result.opening is Opening.AGAIN
+    assert result.incident.id == "oom-c-1"
+    assert result.incident.attempts == RELAUNCH
+
+
+def test_a_forged_comment_joins_nothing() -> None:
+    known = Stored(incident(IncidentState.RUNNING, closed=False, attempts=RELAUNCH))
+    for comment in ("runbook:oom-c-1:1", "runbook:../../etc:1", "runbook:oom-c-1:1; rm", "runbook:oom-c-77:1"):
+        result = opened(job("9", comment), known)
+        assert (result.opening, result.incident.id) == (Opening.NEW, "oom-c-9")
+
+
+def test_hostile_job_ids_and_cluster_names_stay_inside_an_id() -> None:
+    assert "/" not in incident_id("../x", JobId("1/../../2"))
+    assert opened(replace(job("4_7")), Stored()).incident.id == "oom-c-4_7"
