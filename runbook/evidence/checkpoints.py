@@ -12,9 +12,11 @@ from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 from runbook.model.units import Unknown
 
 TRACKER = "latest_checkpointed_iteration.txt"
-_STEP_FOLDER = re.compile(r"(?P<kind>iter_|global_step_?|checkpoint-|step-)(?P<step>\d+)\Z")
+_STEP_FOLDER = re.compile(r"(?P<kind>iter_|global_step_?|checkpoint-|step-)(?P<step>[0-9]{1,12})\Z")
+_NUMBER = re.compile(r"[0-9]{1,12}")
 _SMALL = frozenset({TRACKER, "latest", "metadata.json", "trainer_state.json"})
 _SMALL_LIMIT_BYTES = 4 << 20
+_ZERO_RANK = re.compile(r"zero_pp_rank_([0-9]{1,7})_mp_rank_")
 _CLOCK_TOLERANCE_S = 2.0
 
 
@@ -58,7 +60,7 @@ def _with_tracker(checkpoint: Checkpoint, small: Mapping[str, bytes]) -> Checkpo
         content = small.get(f"{folder}/{tracker}")
         if content is not None:
             text = content.decode("utf-8", "replace").strip()
-            named = text == name or (text.isdigit() and checkpoint.step == int(text))
+            named = text == name or (bool(_NUMBER.fullmatch(text)) and checkpoint.step == int(text))
             return replace(checkpoint, latest=named)
     return checkpoint
 
@@ -79,13 +81,32 @@ def choose_checkpoint(checkpoints: Sequence[Checkpoint], *, world_size_changes: 
 
 
 def _folders(entries: Sequence[DirectoryEntry]) -> list[_Folder]:
-    folders: list[_Folder] = []
+    """Checkpoint folders with all that lies in them. One inside another (DeepSpeed's in a Hugging Face checkpoint)
+    is a part of the outer one."""
+    names: dict[str, re.Match[str]] = {}
     for entry in entries:
         match = _STEP_FOLDER.fullmatch(posixpath.basename(entry.path)) if entry.is_dir else None
         if match:
-            inside = tuple(other for other in entries if other.path.startswith(entry.path + "/"))
-            folders.append(_Folder(entry.path, match["kind"].rstrip("_-"), int(match["step"]), inside))
-    return folders
+            names[entry.path] = match
+    inside: dict[str, list[DirectoryEntry]] = {path: [] for path in names if _outermost(path, names) == path}
+    for entry in entries:
+        outer = _outermost(posixpath.dirname(entry.path), names)
+        if outer is not None:
+            inside[outer].append(entry)
+    return [
+        _Folder(path, names[path]["kind"].rstrip("_-"), int(names[path]["step"]), tuple(found))
+        for path, found in inside.items()
+    ]
+
+
+def _outermost(path: str, names: Mapping[str, object]) -> str | None:
+    """The highest checkpoint folder on the way to a path, the path itself included."""
+    found = None
+    while path not in ("", "/", "."):
+        if path in names:
+            found = path
+        path = posixpath.dirname(path)
+    return found
 
 
 def _judge(folder: _Folder, entries: Sequence[DirectoryEntry], small: Mapping[str, bytes]) -> Checkpoint:
@@ -139,42 +160,67 @@ def _legacy_megatron(folder: _Folder, small: Mapping[str, bytes]) -> Checkpoint:
 
 
 def _hugging_face(folder: _Folder, small: Mapping[str, bytes]) -> Checkpoint:
-    state = _json(small.get(f"{folder.path}/trainer_state.json"))
+    path = f"{folder.path}/trainer_state.json"
+
+    def torn(why: str) -> Checkpoint:
+        return Checkpoint(folder.path, folder.step, False, why, "huggingface")
+
+    entry = next((item for item in folder.entries if item.path == path), None)
+    if entry is None:
+        return torn("trainer_state.json is missing: the save did not finish")
+    content = small.get(path)
+    if content is None or len(content) < entry.size_bytes:
+        # A long log history makes it larger than what is read; then nothing is concluded from it.
+        return torn(f"trainer_state.json ({entry.size_bytes} bytes) was not read whole, so nothing is known of it")
+    state = _json(content)
     if state is None:
-        why = "trainer_state.json is missing or does not parse: the save did not finish"
-        return Checkpoint(folder.path, folder.step, False, why, "huggingface")
+        return torn("trainer_state.json does not parse: the save did not finish")
     if state.get("global_step") != folder.step:
-        why = f"trainer_state.json names step {state.get('global_step')}"
-        return Checkpoint(folder.path, folder.step, False, why, "huggingface")
-    sharded = any(entry.path.endswith("/.metadata") for entry in folder.entries)
+        return torn(f"trainer_state.json names step {str(state.get('global_step'))[:40]}")
+    sharded = any(item.path.endswith("/.metadata") for item in folder.entries)
     optimizer = sharded or folder.has("optimizer.pt") or folder.has("optimizer.bin") or folder.has("latest")
     if not (optimizer and folder.has("scheduler.pt")):
-        why = "optimizer or scheduler state is missing: the save did not finish, or saved only the model"
-        return Checkpoint(folder.path, folder.step, False, why, "huggingface")
+        return torn("optimizer or scheduler state is missing: the save did not finish, or saved only the model")
     return Checkpoint(folder.path, folder.step, True, "", "huggingface", reshardable=True if sharded else None)
 
 
 def _deepspeed(folder: _Folder, small: Mapping[str, bytes]) -> Checkpoint:
-    latest = small.get(f"{posixpath.dirname(folder.path)}/latest")
-    states = [entry for entry in folder.entries if entry.path.endswith("_states.pt")]
-    if latest is None or not states:
-        why = "no `latest` file, or no state files" if states or latest is None else "no state files"
-        return Checkpoint(folder.path, folder.step, False, why, "deepspeed")
-    match = re.search(r"(\d+)\s*\Z", latest.decode("utf-8", "replace"))
-    if match is None or folder.step > int(match.group(1)):
-        why = f"`latest` names {latest.decode('utf-8', 'replace').strip()!r}: this save did not finish"
-        return Checkpoint(folder.path, folder.step, False, why, "deepspeed")
-    return Checkpoint(folder.path, folder.step, True, "", "deepspeed", reshardable=False)
+    """`latest` is written by rank 0 after all ranks saved; each data-parallel rank has one optimizer-state file."""
+    tracker = small.get(f"{posixpath.dirname(folder.path)}/latest")
+    ranks = {
+        int(match[1])
+        for item in folder.named("_optim_states.pt")
+        if (match := _ZERO_RANK.search(posixpath.basename(item.path)))
+    }
+    world_size = len(ranks) or None
+
+    def torn(why: str) -> Checkpoint:
+        return Checkpoint(folder.path, folder.step, False, why, "deepspeed", world_size)
+
+    if not folder.named("_model_states.pt"):
+        return torn("no model-state file")
+    if tracker is None:
+        return torn("there is no readable `latest`, by which the program would find it")
+    if ranks != set(range(len(ranks))):
+        missing = sorted(set(range(max(ranks) + 1)) - ranks)
+        return torn(f"the optimizer state of data-parallel rank {missing[0]} is missing")
+    if any(item.size_bytes == 0 for item in folder.named("_states.pt")):
+        return torn("a state file is empty")
+    shown = tracker.decode("utf-8", "replace").strip()
+    match = re.search(r"([0-9]{1,12})\Z", shown)
+    if match is None or folder.step > int(match[1]):
+        return torn(f"`latest` names {shown[:60]!r}: this save did not finish")
+    return Checkpoint(folder.path, folder.step, True, "", "deepspeed", world_size, reshardable=False)
 
 
 def _tracked(folder: _Folder, small: Mapping[str, bytes]) -> int | None:
     text = small.get(f"{posixpath.dirname(folder.path)}/{TRACKER}", b"").decode("utf-8", "replace").strip()
-    return int(text) if text.isdigit() else None
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def _world_size(content: bytes | None) -> int | None:
     value = (_json(content) or {}).get("world_size")
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _json(content: bytes | None) -> dict[str, object] | None:
@@ -182,6 +228,6 @@ def _json(content: bytes | None) -> dict[str, object] | None:
         return None
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

@@ -1,0 +1,147 @@
+"""Case files: a diagnosis and the values in force → the next lever with its values, or why there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from runbook.locations import data_folder
+from runbook.model.checkpoint import Checkpoint
+from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import Finding, LogStory, MemoryFields, Phase
+from runbook.model.remedy import NoPlan, Plan
+from runbook.model.template import Setting
+from runbook.model.units import GIB, Bytes, JobId, UserName
+from runbook.remedy import LeverDocument, load_levers, propose
+
+DOCUMENTS = {item.id: item for item in load_levers(data_folder("playbooks") / "oom" / "levers")}
+FILE: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "proposals.yaml")
+CASES: list[dict[str, Any]] = FILE["cases"]
+
+
+def _settings(case: dict[str, Any], system: LeverDocument) -> tuple[Setting, ...]:
+    values = case["only"] if "only" in case else {**FILE["base"], **case.get("settings", {})}
+    found = []
+    for parameter, value in values.items():
+        if value is None:
+            continue
+        entry = system.parameter(parameter)
+        unknown = value == "?"
+        found.append(
+            Setting(
+                parameter, entry.kind, entry.spellings[0], None if unknown else str(value),
+                unresolved="the command substitution decides" if unknown else "",
+            )
+        )
+    return tuple(found)
+
+
+def _bytes(fields: dict[str, float], name: str) -> Bytes | None:
+    return Bytes(int(fields[name] * GIB)) if name in fields else None
+
+
+def _story(case: dict[str, Any]) -> LogStory:
+    fields = case.get("fields", {})
+    memory = MemoryFields(
+        tried_bytes=_bytes(fields, "tried"), capacity_bytes=_bytes(fields, "capacity"),
+        free_bytes=_bytes(fields, "free"), reserved_unallocated_bytes=_bytes(fields, "unallocated"),
+        private_pool_bytes=_bytes(fields, "private"),
+    )
+    cause = Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", phase=Phase(case.get("phase", "forward")), fields=memory)
+    return LogStory(cause, framework_version=str(case.get("version", "2.6.0")) or None)
+
+
+def _job(case: dict[str, Any]) -> JobRecord:
+    size = {"nodes": 2, "gpus": 4, **case.get("job", {})}
+    state = JobState("FAILED", JobClass.FAILED)
+    return JobRecord(
+        JobId("1"), "c", "n", UserName("ada"), state, num_nodes=size["nodes"], gpus_per_node=size["gpus"]
+    )
+
+
+def _proposed(case: dict[str, Any]) -> Plan | NoPlan:
+    system = DOCUMENTS[case.get("system", "pytorch")]
+    runners = tuple(Hypothesis(Kind(kind), share) for kind, share in case.get("runners", {}).items())
+    best = Hypothesis(Kind(case.get("kind", "true_oom")), 0.6, missing=tuple(case.get("missing", ())))
+    checkpoints = None
+    if "checkpoints" in case:
+        checkpoints = tuple(Checkpoint("/ckpt/x", complete=True, **item) for item in case["checkpoints"])
+    return propose(
+        Diagnosis(best, runners), _story(case), _job(case), _settings(case, system), system,
+        tried=case.get("tried", ()), allow_training_change=case.get("consent", False), checkpoints=checkpoints,
+    )
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in CASES])
+def test_the_next_rung(case: dict[str, Any]) -> None:
+    outcome = _proposed(case)
+    for lever, why in case.get("refused", {}).items():
+        assert why in {item.lever: item.why for item in outcome.refused}[lever]
+    if "no_plan" in case:
+        assert isinstance(outcome, NoPlan), outcome
+        assert outcome.exhausted is case["no_plan"]["exhausted"], outcome
+        assert case["no_plan"]["question"] in outcome.question
+        assert outcome.why
+        return
+    wanted = case["plan"]
+    assert isinstance(outcome, Plan), outcome
+    new = {parameter: None if value is None else str(value) for parameter, value in wanted["set"].items()}
+    assert {edit.parameter: edit.new for edit in outcome.edits} == new
+    assert outcome.ladder == wanted.get("ladder", outcome.ladder)
+    if not outcome.uses:
+        assert "lever" not in wanted
+        return
+    use = outcome.uses[0]
+    assert use.lever == wanted["lever"]
+    assert use.effect.value == wanted.get("effect", use.effect.value)
+    assert use.needs_reshard is wanted.get("needs_reshard", use.lever == "more_sharding")
+    assert use.title and use.why and use.source and use.cost
+    for words in case.get("says", ()):
+        assert words in use.expectation
+
+
+def test_the_file_has_what_it_should() -> None:
+    assert len(CASES) >= 40
+    assert len({case["title"] for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("system", sorted(DOCUMENTS))
+@pytest.mark.parametrize("kind", [Kind.TRUE_OOM, Kind.FRAGMENTATION])
+def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) -> None:
+    """Take every plan as tried, with the template changed each time: the ladder must come to its end."""
+    document = DOCUMENTS[system]
+    values = {"micro_batch_size": "12", "global_batch_size": "192", "seq_length": "1024", "shard_degree": "2"}
+    if system == "pytorch":
+        values["gradient_accumulation_steps"] = "2"
+    tried: list[str] = []
+    case: dict[str, Any] = {"kind": kind.value}
+    for _ in range(30):
+        settings = tuple(
+            Setting(key, document.parameter(key).kind, document.parameter(key).spellings[0], value)
+            for key, value in values.items()
+            if any(item.id == key for item in document.parameters)
+        )
+        outcome = propose(
+            Diagnosis(Hypothesis(kind, 0.9)), _story(case), _job(case), settings, document, tried=tried,
+            allow_training_change=True,
+        )
+        if isinstance(outcome, NoPlan):
+            break
+        assert outcome.uses[0].key not in tried
+        tried.append(outcome.uses[0].key)
+        for edit in outcome.edits:
+            assert edit.new != edit.old
+            if edit.new is None:
+                values.pop(edit.parameter)
+            else:
+                values[edit.parameter] = edit.new
+        samples = int(values["micro_batch_size"]) * int(values.get("gradient_accumulation_steps", "0"))
+        assert samples in (0, 24), "the global batch changed"
+        assert 192 % (int(values["micro_batch_size"]) * 8) == 0
+    else:
+        pytest.fail("the ladder does not end")
+    assert len(tried) >= 4
