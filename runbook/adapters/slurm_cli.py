@@ -29,7 +29,7 @@ from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeClass, N
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock
 
-_STORED_TEXT_PATIENCE_S = 5.0
+_ACCOUNTING_PATIENCE_S = 5.0
 _JOB_LETTERS = frozenset(string.digits + "_+")
 _NODE_LETTERS = frozenset(string.ascii_letters + string.digits + "_.-")
 
@@ -113,7 +113,7 @@ class SlurmCli:
         except (NoAccounting, NotAllowed) as error:
             return Unknown(error.what)
         stored = accounting.read_stored_text(text)
-        deadline_s = self._clock.now() + _STORED_TEXT_PATIENCE_S
+        deadline_s = self._clock.now() + _ACCOUNTING_PATIENCE_S
         while stored is None and self._may_still_come("job_env", job) and self._clock.now() < deadline_s:
             self._clock.sleep(0.5)
             stored = accounting.read_stored_text(
@@ -239,12 +239,16 @@ class SlurmCli:
     def _with_submit_line(self, original: JobRecord) -> JobRecord:
         """The original with its submit line; accounting may have been behind when the record was read.
 
-        A job that accounting should have and does not have yet is waited for by the caller: without its submit line it
-        would be submitted with other options."""
+        A job that accounting should have and does not have yet is waited for a few seconds and then refused: without its
+        submit line it would be submitted with other options."""
         if original.submit_line:
             return original
         try:
             kept = self._from_accounting(original.id)
+            deadline_s = self._clock.now() + _ACCOUNTING_PATIENCE_S
+            while kept is None and self._clock.now() < deadline_s:
+                self._clock.sleep(0.5)
+                kept = self._from_accounting(original.id)
         except NoAccounting:
             return original
         if kept is None:

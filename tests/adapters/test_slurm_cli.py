@@ -171,6 +171,7 @@ def test_a_record_read_before_accounting_knew_the_job_is_completed_or_refused(de
     assert early.submit_line == ""
     with pytest.raises(Unavailable, match="submit line"):
         desk.slurm.submit(submission(tmp_path), early)
+    assert sum(desk.clock.slept_s) == 5 and desk.asked("sbatch") == []
     recorded_job(desk)
     desk.answer("sbatch", "echo 4712")
     assert desk.slurm.submit(submission(tmp_path), early) == "4712"
