@@ -239,8 +239,8 @@ class SlurmCli:
     def _with_submit_line(self, original: JobRecord) -> JobRecord:
         """The original with its submit line; accounting may have been behind when the record was read.
 
-        A job that accounting should have and does not have yet is waited for a few seconds and then refused: without its
-        submit line it would be submitted with other options."""
+        A job that accounting should have and does not have yet is waited for a few seconds and then refused: without
+        its submit line it would be submitted with other options."""
         if original.submit_line:
             return original
         try:
