@@ -8,6 +8,11 @@ from dataclasses import dataclass
 
 CUDA_NAME = "PYTORCH_CUDA_ALLOC_CONF"
 NEW_NAME = "PYTORCH_ALLOC_CONF"
+_NAMES = {
+    CUDA_NAME: CUDA_NAME, "PYTORCH_HIP_ALLOC_CONF": CUDA_NAME, "ALLOCATOR_CUDA": CUDA_NAME,
+    "EXPANDABLE_SEGMENTS": CUDA_NAME, NEW_NAME: NEW_NAME, "ALLOCATOR_NEWER": NEW_NAME,
+}
+"""The variables, and the ids under which lever documents name them."""
 _ON = re.compile(r"(?:^|[,\s'\"])expandable_segments\s*[:=]\s*true\b", re.IGNORECASE)
 _FRACTION = re.compile(r"(?:^|,)\s*per_process_memory_fraction\s*:\s*([0-9.]+)", re.IGNORECASE)
 
@@ -30,18 +35,17 @@ def allocator_settings(settings: Mapping[str, str], version: str | None) -> Allo
 
     PYTORCH_ALLOC_CONF has no effect before 2.9 and does not reach the CUDA allocator in 2.9 (pytorch issue 183387)."""
     expandable, ignored, fraction, known = False, "", None, False
-    for name, value in settings.items():
-        upper = name.upper()
-        if "ALLOC_CONF" not in upper and "EXPANDABLE" not in upper:
-            continue
+    named = {name.upper(): value for name, value in settings.items() if name.upper() in _NAMES}
+    variables = {_NAMES[name] for name in named}
+    for name, value in named.items():
         known = True
-        on = bool(_ON.search(value)) or ("EXPANDABLE" in upper and value.strip().lower() in ("true", "1", "yes", "on"))
+        on = bool(_ON.search(value)) or (name == "EXPANDABLE_SEGMENTS" and value.strip().lower() == "true")
         found = _FRACTION.search(value)
         fraction = float(found[1]) if found else fraction
         if not on:
             continue
         newest = newest_minor(version)
-        if upper == NEW_NAME and CUDA_NAME not in settings and newest is not None and newest < 10:
+        if _NAMES[name] == NEW_NAME and CUDA_NAME not in variables and newest is not None and newest < 10:
             ignored = (
                 f"{NEW_NAME} sets expandable_segments, but PyTorch 2.{newest} does not read that variable for CUDA "
                 f"({CUDA_NAME} is the name it reads)"

@@ -45,12 +45,13 @@ def judge_node(
     policy: NodePolicy | None = None,
     visible_gpus: tuple[int, ...] | None = None,
     live_jobs: frozenset[JobId] | None = None,
+    named_pids: frozenset[int] = frozenset(),
 ) -> NodeJudgement:
     """Judge one node for one failed job.
 
     `oom_device` is the index of the failing GPU as the job saw it; `visible_gpus` are the node's indexes of the job's
     GPUs in that order, None where not known (then every GPU of the node counts). `live_jobs`: the ids of all jobs
-    that run now, None where not asked."""
+    that run now, None where not asked. `named_pids`: processes that the error message lists on the failing GPU."""
     policy = policy or NodePolicy()
     if facts.reach is not Reach.OK:
         return NodeJudgement(
@@ -65,7 +66,7 @@ def judge_node(
     gpus = job_gpus(facts, job, oom_device, visible_gpus)
     signs = [_in_scope(sign, gpus) for sign in state_signs(facts, policy)]
     signs += xid_signs(facts, job, gpus, xids, policy)
-    tenants, others = tenant_signs(facts, job, gpus, policy, live_jobs)
+    tenants, others = tenant_signs(facts, job, gpus, policy, live_jobs, named_pids)
     signs += others
     unread, missing = _unread(facts, job, gpus)
     signs.sort(key=lambda sign: (-sign.weight, sign.gpu != gpus.failing, sign.gpu if sign.gpu is not None else -1))

@@ -26,17 +26,23 @@ _START_SLACK_S = 10.0
 
 
 def tenant_signs(
-    facts: NodeFacts, job: JobRecord, gpus: JobGpus, policy: NodePolicy, live_jobs: frozenset[JobId] | None
+    facts: NodeFacts,
+    job: JobRecord,
+    gpus: JobGpus,
+    policy: NodePolicy,
+    live_jobs: frozenset[JobId] | None,
+    named_pids: frozenset[int] = frozenset(),
 ) -> tuple[list[tuple[GpuProcess, Sign]], list[Sign]]:
     """Tenants with a sentence each, those of the failing GPU first, then the largest; and what is not a tenant but
-    must be said. `live_jobs` None: which jobs run is not known."""
+    must be said. `live_jobs` None: which jobs run is not known. `named_pids`: processes that the error message itself
+    lists on the GPU that ran out of memory."""
     tenants: list[tuple[GpuProcess, Sign]] = []
     others: list[Sign] = []
     for gpu in () if isinstance(facts.gpus, Unknown) else facts.gpus:
         if not gpus.counts(gpu.index) or isinstance(gpu.processes, Unknown):
             continue
         for process in gpu.processes:
-            weight, text = _judge(process, facts, job, gpus, policy, live_jobs)
+            weight, text = _judge(process, facts, job, gpus, policy, live_jobs, process.pid in named_pids)
             if not text:
                 continue
             sign = Sign(weight or Weight.WARN, f"{gpu_name(gpu)}: {text}", gpu.index, "co-tenant")
@@ -51,7 +57,7 @@ def tenant_signs(
 
 def _judge(
     process: GpuProcess, facts: NodeFacts, job: JobRecord, gpus: JobGpus, policy: NodePolicy,
-    live_jobs: frozenset[JobId] | None,
+    live_jobs: frozenset[JobId] | None, named: bool,
 ) -> tuple[Weight | None, str]:
     """(None, sentence) for a tenant, (weight, sentence) for something to say, (NOTE, "") for nothing."""
     used = process.used_bytes
@@ -80,12 +86,13 @@ def _judge(
         return None, f"{described} belongs to no Slurm job: leaked, or started beside Slurm{own}"
     if live_jobs is not None and process.job not in live_jobs:
         return None, f"{described} is leaked: its Slurm job {process.job} has ended"
-    if not gpus.whole_node and gpus.indexes is None:
+    if not named and not gpus.whole_node and gpus.indexes is None:
         return Weight.WARN, (
             f"{described} of Slurm job {process.job}: a neighbour; which GPUs of the node this job had is not known"
         )
     state = "" if live_jobs is None else ", which is running"
-    return None, f"{described} of Slurm job {process.job}{state}"
+    by_message = "; the error message names it on the GPU that ran out of memory" if named else ""
+    return None, f"{described} of Slurm job {process.job}{state}{by_message}"
 
 
 def _hidden(gpu: GpuFacts, policy: NodePolicy) -> Iterable[Sign]:

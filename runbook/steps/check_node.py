@@ -93,7 +93,17 @@ def _judge(context: StepContext, facts: NodeFacts, live: frozenset[JobId] | None
     cause = story.root_cause if story else None
     on_this_node = cause is not None and (cause.node is None or cause.node == facts.node)
     device = cause.device if cause is not None and on_this_node else None
-    return judge_node(facts, job=context.failure.job, oom_device=device, xids=context.playbook.xids, live_jobs=live)
+    named: frozenset[int] = frozenset()
+    if cause is not None and on_this_node:
+        named = frozenset(use.pid for use in cause.fields.other_processes)
+    return judge_node(
+        facts,
+        job=context.failure.job,
+        oom_device=device,
+        xids=context.playbook.xids,
+        live_jobs=live,
+        named_pids=named,
+    )
 
 
 def _worst(judgements: tuple[NodeJudgement, ...]) -> Outcome:
