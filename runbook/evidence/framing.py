@@ -40,6 +40,8 @@ class Frame:
     node: NodeName | None = None
     pid: int | None = None
     device: int | None = None
+    stamp: str = ""
+    """The line's beginning with its prefix, where c10d's stamp of time stands."""
 
     @property
     def speaker(self) -> tuple[object, ...]:
@@ -75,6 +77,8 @@ def frame(line: str, file: FileFrame) -> Frame:
     if file.labelled and (found := _LABEL.match(text)):
         task, position = int(found[1]), found.end()
     for _ in range(5):
+        if not file.nodes and text[position:position + 1] not in ("[", "("):
+            break
         if found := _RANK.match(text, position):
             rank = int(found[1])
         elif found := _ROLE.match(text, position):
@@ -90,7 +94,7 @@ def frame(line: str, file: FileFrame) -> Frame:
         else:
             break
         position = found.end()
-    if found := _NCCL.match(text, position):
+    if " NCCL " in text and (found := _NCCL.match(text, position)):
         node, pid, device = NodeName(_short(found[1])), int(found[2]), int(found[3])
     return Frame(
         text=text[position:],
@@ -100,6 +104,7 @@ def frame(line: str, file: FileFrame) -> Frame:
         node=node or file.node,
         pid=pid,
         device=device,
+        stamp=text[:200],
     )
 
 

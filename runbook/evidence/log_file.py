@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from runbook.evidence.framing import FileFrame, Frame, frame, frame_of_file, read_time
 from runbook.evidence.log_phases import phase_of
@@ -18,6 +19,9 @@ from runbook.model.units import NodeName
 
 _TAIL_BYTES = 64 << 10
 _HEAD_LINES = 60
+_LINES_AFTER = 12
+_LINES_FOR_TIME = 60
+_FRAMES_REMEMBERED = 4_000
 _HANDLED = re.compile(
     r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
     r"|reduc(?:ing|ed) (?:the )?(?:micro-?)?batch)\b", re.IGNORECASE,
@@ -39,13 +43,19 @@ class Reading:
     kept: dict[tuple[str, int, tuple[object, ...]], Kept] = field(default_factory=dict)
     tables: Tables = field(default_factory=Tables)
     progress: ProgressReader = field(default_factory=ProgressReader)
+    known_sets: dict[frozenset[bytes], list[Signature]] = field(default_factory=dict)
+    """Candidates by the set of literals that a line holds."""
     cut_lines: int = 0
     last_attempt: int = 0
 
     def candidates(self, line: bytes) -> list[Signature]:
         """Signatures one of whose literals is in the line, in the documents' order."""
-        found = {literal.decode() for literal in self.events.within(line)}
-        return [one for one in self.signatures.events if not found.isdisjoint(one.literals)]
+        found = frozenset(self.events.within(line))
+        known = self.known_sets.get(found)
+        if known is None:
+            known = [one for one in self.signatures.events if not found.isdisjoint(one.encoded)]
+            self.known_sets[found] = known
+        return known
 
 
 class FileHandler:
@@ -57,6 +67,10 @@ class FileHandler:
         self._file = named
         self._attempt = named.attempt or 0
         self._sampled_to = 0
+        self._framed: dict[int, Frame] = {}
+        self._previous: Signature | None = None
+        """What matched last: many lines of one kind often stand together, and a line belongs to one signature."""
+        self._latest: dict[tuple[str, int, tuple[object, ...]], tuple[Match, Frame, int, int]] = {}
         self.read_to = 0
 
     def first(self, view: View) -> None:
@@ -71,10 +85,14 @@ class FileHandler:
         reading = self._reading
         here = frame(decode(raw), self._file)
         reading.tables.note_frame(here)
-        candidates = reading.candidates(raw)
-        match = self._match(view, here, stop, candidates)
+        match = self._previous.match(here.text) if self._previous and self._previous.held_by(raw) else None
+        candidates: Sequence[Signature] = ()
+        if match is None:
+            candidates = reading.candidates(raw)
+            match = self._match(view, here, stop, candidates)
         if match is None:
             return
+        self._previous = match.signature if match.signature.stands_alone else None
         meaning = match.signature.means
         if meaning == FRAMING:
             self._framing(view, match, here, start, stop)
@@ -89,6 +107,7 @@ class FileHandler:
     def stretch(self, view: View, start: int, stop: int) -> None:
         """Sample the steps: the stretch's end; all of it where the end holds none."""
         self.read_to = view.base + stop
+        self._keep_latest(view)
         if stop - start <= 2 * _TAIL_BYTES:
             self._sample(view, start, stop, last=2000)
         elif not self._sample(view, stop - _TAIL_BYTES, stop, last=1200):
@@ -100,25 +119,35 @@ class FileHandler:
     def _match(self, view: View, here: Frame, stop: int, candidates: Sequence[Signature]) -> Match | None:
         several = [one for one in candidates if one.lines > 1]
         match = self._reading.signatures.first_match(here.text, [one for one in candidates if one.lines == 1])
-        if match is not None and not match.signature.fallback and match.signature.id[-1] != "T":
+        if match is not None and match.signature.whole:
             return match
         if several:
-            own = [line.text for line in self._frames(view.after(stop)) if line.speaker == here.speaker]
+            nearby = islice(self._frames(view, view.after(stop)), 60)
+            own = [line.text for line in nearby if line.speaker == here.speaker]
             for signature in several:
                 longer = signature.match("\n".join([here.text, *own[: signature.lines - 1]]))
                 if longer is not None:
                     return longer
         if match is not None and here.task is not None:
             # srun --label cuts a long line in two: the rest stands on the next line of the same task.
-            rest = next((line.text for line in self._frames(view.after(stop)) if line.speaker == here.speaker), "")
+            following = islice(self._frames(view, view.after(stop)), 60)
+            rest = next((line.text for line in following if line.speaker == here.speaker), "")
             whole = self._reading.signatures.first_match(here.text + rest, candidates)
-            if whole is not None and not whole.signature.fallback and whole.signature.id[-1] != "T":
+            if whole is not None and whole.signature.whole:
                 self._reading.cut_lines += 1
                 return whole
         return match
 
-    def _frames(self, lines: Sequence[str]) -> list[Frame]:
-        return [frame(line, self._file) for line in lines]
+    def _frames(self, view: View, spans: Iterable[tuple[int, int]]) -> Iterator[Frame]:
+        """Lines framed. What is around one failure is around the next, so the newest are remembered."""
+        for start, stop in spans:
+            known = self._framed.get(view.base + start)
+            if known is None:
+                if len(self._framed) >= _FRAMES_REMEMBERED:
+                    self._framed.clear()
+                known = frame(decode(view.buffer[start:stop]).rstrip("\r"), self._file)
+                self._framed[view.base + start] = known
+            yield known
 
     def _keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
         key = (match.signature.id, self._index, (here.speaker, here.pid))
@@ -128,36 +157,47 @@ class FileHandler:
                 return
             kept = self._reading.kept[key] = Kept()
         kept.count += 1
-        serious = match.signature.means not in (CONSEQUENCE, HARMLESS)
-        if not kept.room() and not serious:
-            return
-        kept.add(self._seen(view, match, here, start, stop, serious))
+        if kept.room():
+            kept.add(self._seen(view, match, here, start, stop))
+        elif match.signature.means not in (CONSEQUENCE, HARMLESS):
+            # Of many, the last one of each chunk is looked at closely, when the chunk is done.
+            self._latest[key] = (match, here, start, stop)
 
-    def _seen(self, view: View, match: Match, here: Frame, start: int, stop: int, serious: bool) -> Seen:
+    def _keep_latest(self, view: View) -> None:
+        for key, (match, here, start, stop) in self._latest.items():
+            self._reading.kept[key].add(self._seen(view, match, here, start, stop))
+        self._latest.clear()
+
+    def _seen(self, view: View, match: Match, here: Frame, start: int, stop: int) -> Seen:
         line = decode(view.buffer[start:stop])
         time_s = read_time(line, self._reading.year)
-        if not serious:
+        if match.signature.means in (CONSEQUENCE, HARMLESS):
             return Seen(
                 match, here, self._index, self._attempt, view.base + start, view.line_number(start), time_s,
                 excerpt((), line), time_s is not None,
             )
-        lines_before = view.before(start)
-        before = self._frames(lines_before)
-        stack, raised = traceback_before(before, here.speaker)
-        after = [one.text for one in self._frames(view.after(stop, limit_lines=12)) if one.speaker == here.speaker]
+        stack, raised = traceback_before(self._frames(view, view.before(start)), here.speaker)
+        following = islice(self._frames(view, view.after(stop)), _LINES_AFTER)
+        after = [one.text for one in following if one.speaker == here.speaker]
         exact = time_s is not None
         if time_s is None:
-            own = (text for one, text in zip(reversed(before), reversed(lines_before)) if one.speaker == here.speaker)
-            stamps = (read_time(text, self._reading.year) for text in own)
+            nearby = islice(self._frames(view, view.before(start)), _LINES_FOR_TIME)
+            stamps = (read_time(one.stamp, self._reading.year) for one in nearby if one.speaker == here.speaker)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
-        nearby = " ".join([here.text, *after[:4]])
-        handled = _HANDLED.search(nearby)
-        self._sample(view, max(0, start - 2 * _TAIL_BYTES), start, last=200)
+        handled = _HANDLED.search(" ".join([here.text, *after[:4]]))
+        self._sample_before(view, start)
         return Seen(
             match, here, self._index, self._attempt, view.base + start, view.line_number(start), time_s,
             excerpt(stack, here.text, after[:2]), exact, phase_of(stack) if stack else Phase.UNKNOWN, raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
         )
+
+    def _sample_before(self, view: View, position: int) -> None:
+        """Read the steps in front of a failure, each stretch once."""
+        start = max(0, position - 2 * _TAIL_BYTES, self._sampled_to - view.base)
+        if position > start:
+            self._sample(view, start, position, last=200)
+            self._sampled_to = view.base + position
 
     def _framing(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
         reading, tables = self._reading, self._reading.tables
@@ -167,7 +207,7 @@ class FileHandler:
         elif identity in ("FR-RESTART", "FR-REQUEUE"):
             self._restart(view.base + start)
         elif match.integer("resumed_step") is not None:
-            self._sample(view, max(0, start - 2 * _TAIL_BYTES), start, last=50)
+            self._sample_before(view, start)
             newest = reading.progress.newest(self._index, view.base + start)
             if newest is not None and newest >= (match.integer("resumed_step") or 0):
                 self._restart(view.base + start)  # the file goes on with a later run that starts from a checkpoint
@@ -202,26 +242,29 @@ class FileHandler:
 
     def _traceback(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
         """A failure that no signature knows: the traceback's last line, if nothing in it is known."""
-        own = [one for one in self._frames(view.after(stop, 32 << 10, 400)) if one.speaker == here.speaker]
-        ended = next(
-            (index for index, one in enumerate(own) if one.text[:1] not in (" ", "\t", "") and one.text.strip()), None
-        )
-        if ended is None:
+        nearby = islice(self._frames(view, view.after(stop, 32 << 10)), 600)
+        following = (one for one in nearby if one.speaker == here.speaker)
+        frames: list[Frame] = []
+        for one in following:
+            frames.append(one)
+            if one.text[:1] not in (" ", "\t", "") and one.text.strip():
+                break
+        else:
             return
-        last = own[ended]
+        last = frames.pop()
         if not _EXCEPTION.match(last.text) or last.text.startswith("Traceback"):
             return
         text = last.text.encode()
         known = self._match(view, last, stop, self._reading.candidates(text))
         if known is not None and known.signature.means != FRAMING:
             return
-        if known is None and self._known_below(own[ended + 1: ended + 8]):
+        if known is None and self._known_below(list(islice(following, 7))):
             return
         signature = replace_signature(match.signature)
         key = (signature.id, self._index, (here.speaker, here.pid))
         kept = self._reading.kept.setdefault(key, Kept())
         kept.count += 1
-        stack = [here.text, *(one.text for one in own[:ended])]
+        stack = [here.text, *(one.text for one in frames)]
         found = Match(signature, {"detail": last.text[:200]}, 0.0)
         kept.add(Seen(
             found, here, self._index, self._attempt, view.base + start, view.line_number(start),

@@ -46,7 +46,8 @@ def choose(
     """Pick the first failure of the last attempt that has one. `seen` is in the order of files and places."""
     failures = [one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)]
     handled = [one for one in failures if _handled(one, reading, job)]
-    failures = [one for one in failures if one not in handled]
+    settled = {id(one) for one in handled}
+    failures = [one for one in failures if id(one) not in settled]
     notes: list[str] = []
     if handled:
         notes.append(_handled_note(handled, job))
@@ -98,15 +99,15 @@ def _handled_note(handled: Sequence[Seen], job: JobRecord | None) -> str:
 def _after_no_collapse(strong: Sequence[Seen], seen: Sequence[Seen]) -> list[Seen]:
     """Leave out garbage sizes that follow a failed collective (NCCL-08): the collective is what matters then."""
     kept = []
+    timeouts: dict[int, int] = {}
+    for other in seen:
+        if other.match.signature.id in ("NCCL-05", "NCCL-06"):
+            timeouts[other.file] = min(other.offset, timeouts.get(other.file, other.offset))
     for one in strong:
         garbage = meaning(one) == Kind.NOT_OOM and (
             one.match.signature.id == "PT-CUDA-10" or (one.match.integer("tried_bytes") or 0) >= ABSURD_BYTES
         )
-        preceded = any(
-            other.match.signature.id in ("NCCL-05", "NCCL-06") and other.file == one.file and other.offset < one.offset
-            for other in seen
-        )
-        if not (garbage and preceded):
+        if not (garbage and timeouts.get(one.file, one.offset) < one.offset):
             kept.append(one)
     return kept
 
@@ -138,9 +139,9 @@ def _in_order(pool: Sequence[Seen], paths: Sequence[str], where: Places) -> tupl
         return [*prompt, *late], []
     if all(stamp is not None for stamp in stamps.values()):
         ordered = sorted(firsts, key=lambda one: (stamps[id(one)] or 0.0, one.file, one.offset))
-        rest = [one for one in prompt if one not in ordered]
+        rest = _others(prompt, ordered)
         return [*ordered, *rest, *late], _time_note(ordered, stamps, where, paths)
-    rest = [one for one in prompt if one not in firsts]
+    rest = _others(prompt, firsts)
     if len(files) == 1:
         return [*firsts, *rest, *late], [
             f"{_count(firsts, where)} report a failure; {_who(firsts[0], where)} is named because its line comes "
@@ -150,6 +151,11 @@ def _in_order(pool: Sequence[Seen], paths: Sequence[str], where: Places) -> tupl
         f"{_count(firsts, where)} report a failure in different files without time stamps, so which was first is "
         f"not known; {_who(firsts[0], where)} is named because {paths[firsts[0].file]} was read first."
     ]
+
+
+def _others(every: Sequence[Seen], without: Sequence[Seen]) -> list[Seen]:
+    taken = {id(one) for one in without}
+    return [one for one in every if id(one) not in taken]
 
 
 def _time_note(

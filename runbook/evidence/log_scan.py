@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, cast
 
@@ -71,11 +71,11 @@ class View:
     def line(self, position: int) -> tuple[int, int]:
         return line_at(self.buffer, position, self.end)
 
-    def before(self, position: int, limit_bytes: int = 48 << 10, limit_lines: int = 400) -> list[str]:
-        return lines_before(self.buffer, position, limit_bytes, limit_lines)
+    def before(self, position: int, limit_bytes: int = 48 << 10) -> Iterator[tuple[int, int]]:
+        return lines_before(self.buffer, position, limit_bytes)
 
-    def after(self, position: int, limit_bytes: int = 16 << 10, limit_lines: int = 60) -> list[str]:
-        return lines_after(self.buffer, position, self.end, limit_bytes, limit_lines)
+    def after(self, position: int, limit_bytes: int = 8 << 10) -> Iterator[tuple[int, int]]:
+        return lines_after(self.buffer, position, self.end, limit_bytes)
 
 
 class Handler(Protocol):
@@ -184,12 +184,10 @@ def _position(stream: BinaryIO, otherwise: int) -> int:
 
 
 def _binary(head: memoryview) -> str:
-    """Many NUL bytes at the start, in a file without text lines, mean that it is no log."""
-    sample = bytes(head)
-    if not sample:
-        return ""
-    strange = sample.count(0) + sum(sample.count(byte) for byte in (1, 2, 3, 4, 5, 6, 14, 15, 16))
-    return "binary data, not read as a log" if strange * 10 > len(sample) * 3 else ""
+    """Control bytes among the first ones mean that it is no log. NUL bytes do not: a truncated log begins with them."""
+    sample = bytes(head).replace(b"\0", b"")
+    strange = sum(sample.count(byte) for byte in (1, 2, 3, 4, 5, 6, 14, 15, 16, 127))
+    return "binary data, not read as a log" if strange * 10 > len(sample) else ""
 
 
 def positions_of_lines(view: View, search: Search, start: int, stop: int, last: int) -> Sequence[tuple[int, int]]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from runbook.evidence.framing import Frame
 from runbook.evidence.signatures import Match
 from runbook.model.log import Phase
 from runbook.model.units import NodeName
 
-FIRST_KEPT = 4
-LAST_KEPT = 4
+FIRST_KEPT = 3
+LAST_KEPT = 3
 SPEAKERS_KEPT = 20_000
+LINES_BACK = 1_000
+OWN_LINES_BACK = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +102,19 @@ class Tables:
             self.nodes_of_ranks.setdefault(frame.rank, frame.node)
 
 
-def traceback_before(lines: Sequence[Frame], speaker: tuple[object, ...]) -> tuple[list[str], bool]:
+def traceback_before(lines: Iterable[Frame], speaker: tuple[object, ...]) -> tuple[list[str], bool]:
     """Lines of the same speaker back to the traceback's beginning, and whether a traceback directly precedes.
 
-    The lines between its head and the exception are indented, or join chained exceptions."""
-    own = [line.text for line in lines if line.speaker == speaker]
+    `lines` come nearest first. Those between the head and the exception are indented, or join chained exceptions; a
+    head that is out of reach does not matter."""
     collected: list[str] = []
-    for text in reversed(own[-160:]):
-        collected.append(text)
+    for line in islice((one for one in islice(lines, LINES_BACK) if one.speaker == speaker), OWN_LINES_BACK):
+        text = line.text
         if text.startswith("Traceback (most recent call last)"):
+            collected.append(text)
             return list(reversed(collected)), True
         if text[:1] not in (" ", "\t", "") and not text.startswith(("During handling", "The above exception")):
-            break
-    return [], False
+            return [], False
+        collected.append(text)
+    frames = sum(1 for text in collected if text.startswith('  File "'))
+    return (list(reversed(collected)), True) if frames >= 2 else ([], False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 LINE_CAP_BYTES = 16 << 10
 """A longer line is looked at in windows of this size."""
+SHORT_BYTES = 512
 EXCERPT_LINES = 40
 EXCERPT_CHARACTERS = 2048
 
@@ -18,6 +19,8 @@ def line_at(buffer: bytearray, position: int, end: int) -> tuple[int, int]:
     low = max(0, position - LINE_CAP_BYTES)
     high = min(end, position + LINE_CAP_BYTES)
     start = max(buffer.rfind(b"\n", low, position), buffer.rfind(b"\r", low, position)) + 1
+    if start == 0 and low > 0:
+        low = position - SHORT_BYTES  # an endless line: only a little of what stands before
     stop = buffer.find(b"\n", position, high)
     stop = high if stop < 0 else stop
     turn = buffer.find(b"\r", position, stop)
@@ -29,23 +32,27 @@ def decode(piece: bytes | bytearray) -> str:
     return bytes(piece).decode("utf-8", "replace")
 
 
-def lines_before(buffer: bytearray, position: int, limit_bytes: int, limit_lines: int) -> list[str]:
-    """Whole lines that end before `position`, oldest first."""
+def lines_before(buffer: bytearray, position: int, limit_bytes: int) -> Iterator[tuple[int, int]]:
+    """Start and end of the whole lines before `position`, nearest first, looked up as far as they are asked for."""
     low = max(0, position - limit_bytes)
-    piece = buffer[low:position]
-    if low > 0:
-        cut = piece.find(b"\n")
-        piece = piece[cut + 1:] if cut >= 0 else bytearray()
-    return [decode(line[:LINE_CAP_BYTES]) for line in piece.splitlines()[-limit_lines:]]
+    stop = position - 1
+    while stop >= low:
+        start = buffer.rfind(b"\n", low, stop) + 1
+        if start == 0 and low > 0:
+            return  # the line begins out of reach
+        yield start, min(stop, start + LINE_CAP_BYTES)
+        stop = start - 1
 
 
-def lines_after(buffer: bytearray, position: int, end: int, limit_bytes: int, limit_lines: int) -> list[str]:
-    """Lines that begin after the line end at `position`."""
-    piece = buffer[position:min(end, position + limit_bytes)]
-    lines = piece.splitlines()
-    if lines and not lines[0]:
-        lines = lines[1:]
-    return [decode(line[:LINE_CAP_BYTES]) for line in lines[:limit_lines]]
+def lines_after(buffer: bytearray, position: int, end: int, limit_bytes: int) -> Iterator[tuple[int, int]]:
+    """Start and end of the lines after the line end at `position`, nearest first."""
+    high = min(end, position + limit_bytes)
+    start = buffer.find(b"\n", position, high) + 1
+    while 0 < start < high:
+        stop = buffer.find(b"\n", start, high)
+        stop = high if stop < 0 else stop
+        yield start, min(stop, start + LINE_CAP_BYTES)
+        start = stop + 1
 
 
 def printable(text: str) -> str:

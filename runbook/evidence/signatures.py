@@ -171,6 +171,24 @@ class Signature:
     def pattern(self) -> re.Pattern[str]:
         return re.compile(self.expression)
 
+    @cached_property
+    def encoded(self) -> tuple[bytes, ...]:
+        return tuple(literal.encode() for literal in self.literals)
+
+    @property
+    def whole(self) -> bool:
+        """It reads a complete message: not a fallback, and not one of those for a message that breaks off ("…T")."""
+        return not self.fallback and not self.id.endswith("T")
+
+    @property
+    def stands_alone(self) -> bool:
+        """Where it matches, no other signature has to be tried."""
+        return self.whole and self.lines == 1 and self.means != FRAMING
+
+    def held_by(self, line: bytes) -> bool:
+        """Whether one of its literals is in a line."""
+        return any(literal in line for literal in self.encoded)
+
     def match(self, text: str) -> Match | None:
         """Search one line (or `lines` lines) of text without its launcher's prefix."""
         found = self.pattern.search(text)

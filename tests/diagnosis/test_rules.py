@@ -1,0 +1,177 @@
+"""What must hold of every diagnosis, whatever the figures; and the edges of single rules."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runbook.diagnosis import diagnose
+from runbook.diagnosis.allocator import allocator_settings
+from runbook.diagnosis.contract import to_contract
+from runbook.diagnosis.figures import figures_of, print_error
+from runbook.model.diagnosis import Diagnosis, Kind
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, ProcessUse, Progress
+from runbook.model.node import GpuFacts, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
+from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, UserName
+
+sizes = st.integers(0, 200 * GIB).map(Bytes)
+maybe = st.one_of(st.none(), sizes)
+fields_of_messages = st.builds(
+    MemoryFields, tried_bytes=sizes, capacity_bytes=sizes, free_bytes=sizes, allocated_bytes=sizes,
+    reserved_unallocated_bytes=sizes, process_bytes=maybe, limit_bytes=maybe, private_pool_bytes=maybe,
+    other_processes=st.lists(st.builds(ProcessUse, st.integers(1, 9), maybe), max_size=4).map(tuple),
+)
+
+
+def story(fields: MemoryFields, **progress: int | None) -> LogStory:
+    root = Finding(
+        "PT-CUDA-07", "true_oom", "train.out", 0, 1, "…", rank=3, node=NodeName("gpu-22"), fields=fields,
+        framework_version="2.6.0",
+    )
+    return LogStory(root, progress=Progress(**progress), world_size=8)  # type: ignore[arg-type]
+
+
+def message(tried: int, free: int, allocated: int, unallocated: int) -> MemoryFields:
+    return MemoryFields(
+        tried_bytes=Bytes(tried), capacity_bytes=Bytes(80 * GIB), free_bytes=Bytes(free),
+        allocated_bytes=Bytes(allocated), reserved_unallocated_bytes=Bytes(unallocated),
+    )
+
+
+def kind(diagnosis: Diagnosis) -> Kind:
+    return diagnosis.best.kind
+
+
+@given(fields_of_messages)
+def test_every_diagnosis_keeps_its_promises(fields: MemoryFields) -> None:
+    diagnosis = diagnose(story(fields, last_step=10, first_step=1), job=None)
+    every = (diagnosis.best, *diagnosis.runners_up)
+    assert all(0.0 <= one.confidence <= 1.0 for one in every)
+    assert sum(one.confidence for one in every) <= 1.0 + 1e-9
+    assert len({one.kind for one in every}) == len(every)
+    assert diagnosis.best.reasons
+    assert diagnosis.rules
+    json.dumps(to_contract(story(fields), diagnosis))
+
+
+@given(fields_of_messages)
+def test_fragmentation_is_never_claimed_where_nothing_could_have_fitted(fields: MemoryFields) -> None:
+    """R-04, the strongest rule: free plus unallocated below the request."""
+    diagnosis = diagnose(story(fields, last_step=10, first_step=1), job=None)
+    figures = figures_of(fields)
+    assert figures.available_bytes is not None
+    assert figures.tried is not None
+    if figures.available_bytes < figures.tried - figures.available_error_bytes - print_error(figures.tried):
+        assert all(one.kind is not Kind.FRAGMENTATION for one in (diagnosis.best, *diagnosis.runners_up))
+
+
+@given(fields_of_messages)
+def test_expandable_segments_never_raise_fragmentation(fields: MemoryFields) -> None:
+    def share(settings: dict[str, str]) -> float:
+        diagnosis = diagnose(story(fields, last_step=10, first_step=1), job=None, settings=settings)
+        every = (diagnosis.best, *diagnosis.runners_up)
+        return next((one.confidence for one in every if one.kind is Kind.FRAGMENTATION), 0.0)
+
+    on = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    off = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:256"}
+    assert share(on) <= max(share(off), 0.15)
+
+
+def test_the_edge_of_r04_is_the_rounding_of_the_message() -> None:
+    """2.00 GiB tried; 1.00 GiB free and 0.99 to 1.01 GiB unallocated: between them nothing can be decided."""
+    below = message(2 * GIB, GIB, 70 * GIB, int(0.97 * GIB))
+    at = message(2 * GIB, GIB, 70 * GIB, GIB)
+    above = message(2 * GIB, GIB, 60 * GIB, 9 * GIB)
+    progress = {"last_step": 500, "first_step": 1}
+    assert diagnose(story(below, **progress), job=None).best.confidence >= 0.9
+    assert kind(diagnose(story(below, **progress), job=None)) is Kind.TRUE_OOM
+    undecided = diagnose(story(at, **progress), job=None)
+    assert undecided.best.confidence < 0.9
+    assert kind(diagnose(story(above, **progress), job=None)) is Kind.FRAGMENTATION
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "expandable", "ignored"),
+    [
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "2.6.0", True, False),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"}, None, True, False),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, "2.6.0", False, False),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "2.8.0", False, True),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "2.9.1", False, True),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "2.10.0", True, False),
+        ({"allocator_newer": "expandable_segments:True"}, "2.10.0", True, False),
+        ({"allocator_cuda": "expandable_segments:True"}, "2.4-2.9", True, False),
+        ({"micro_batch_size": "expandable_segments:True"}, "2.6.0", False, False),
+    ],
+)
+def test_allocator_variables_count_by_version(
+    settings: dict[str, str], version: str | None, expandable: bool, ignored: bool
+) -> None:
+    found = allocator_settings(settings, version)
+    assert found.expandable is expandable
+    assert bool(found.ignored) is ignored
+
+
+def test_processes_that_the_node_knows_as_the_jobs_own_are_no_tenants() -> None:
+    fields = replace(
+        message(2 * GIB, GIB // 2, 40 * GIB, GIB // 2), process_bytes=Bytes(42 * GIB),
+        other_processes=(ProcessUse(4711, Bytes(37 * GIB)),),
+    )
+    job = JobRecord(JobId("7"), "c", "n", UserName("ada"), JobState("FAILED", JobClass.FAILED))
+    process = GpuProcess(4711, Bytes(37 * GIB), job=JobId("7"))
+    facts = NodeFacts(NodeName("gpu-22"), Reach.OK, gpus=(GpuFacts(0, processes=(process,)),))
+    assert kind(diagnose(story(fields), job=job)) is Kind.CO_TENANT
+    assert kind(diagnose(story(fields), job=job, facts=[facts])) is not Kind.CO_TENANT
+
+
+@pytest.mark.parametrize("verdict", list(NodeVerdict))
+def test_an_unknown_node_is_named_as_missing_and_only_then(verdict: NodeVerdict) -> None:
+    fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
+    judgement = NodeJudgement(NodeName("gpu-22"), verdict, ("why",), missing=("ssh timed out",))
+    best = diagnose(story(fields), job=None, judgements=[judgement]).best
+    assert any("gpu-22" in one and "ssh timed out" in one for one in best.missing) is (verdict is NodeVerdict.UNKNOWN)
+    assert (best.kind is Kind.HARDWARE_FAULT) is (verdict is NodeVerdict.FAULTY)
+
+
+def test_a_judgement_on_another_node_does_not_count() -> None:
+    fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
+    judgement = NodeJudgement(NodeName("gpu-99"), NodeVerdict.FAULTY, ("GPU 0: row remap failed",))
+    assert kind(diagnose(story(fields), job=None, judgements=[judgement])) is Kind.TRUE_OOM
+
+
+def test_memory_that_levels_off_is_no_leak() -> None:
+    def diagnosed(values: list[int]) -> Kind:
+        samples = tuple(
+            MemorySample(3, step, Bytes(value * MIB), None) for step, value in enumerate(values, start=1)
+        )
+        fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
+        told = story(fields, last_step=len(values), first_step=1)
+        return kind(diagnose(LogStory(told.root_cause, progress=Progress(len(values), memory=samples)), job=None))
+
+    assert diagnosed([100, 200, 240, 280, 320, 360, 400]) is Kind.MEMORY_LEAK
+    assert diagnosed([100, 200, 400, 400, 401, 400, 400]) is Kind.TRUE_OOM
+    assert diagnosed([100, 200]) is Kind.TRUE_OOM
+
+
+def test_the_contract_has_every_field_even_where_nothing_is_known() -> None:
+    nothing = LogStory(None)
+    said = to_contract(nothing, diagnose(nothing, job=None))
+    assert list(said) == ["version", "diagnosis", "runners_up", "root_cause", "fields", "collateral"]
+    assert said["root_cause"] is None
+    fields = said["fields"]
+    assert isinstance(fields, dict)
+    assert set(fields) == {
+        "tried_bytes", "capacity_bytes", "free_bytes", "allocated_bytes", "reserved_unallocated_bytes",
+        "reserved_bytes", "process_bytes", "limit_bytes", "private_pool_bytes", "other_processes",
+    }
+    full = story(message(GIB, 0, 70 * GIB, 0))
+    root = to_contract(full, diagnose(full, job=None))["root_cause"]
+    assert isinstance(root, dict)
+    assert set(root) == {
+        "signature", "rank", "node", "pid", "device", "phase", "step", "time", "file", "line", "excerpt",
+    }
