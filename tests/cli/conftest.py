@@ -74,9 +74,7 @@ class Shell:
     def failed_job(self, more: str = "") -> str:
         """Submit the tiny training job and wait until it has died."""
         script = self.work / "train.sbatch"
-        script.write_text(
-            SCRIPT.format(work=self.work, python=sys.executable, train=TINY, more=more), encoding="utf-8"
-        )
+        script.write_text(SCRIPT.format(work=self.work, python=sys.executable, train=TINY, more=more), encoding="utf-8")
         done = self("submit", "--wait", str(script))
         return done.stdout.strip()
 

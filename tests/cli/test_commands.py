@@ -198,7 +198,14 @@ def test_offline_diagnosis_and_patch_from_files_alone(shell: Shell, tmp_path: Pa
     script = shell.work / "train.sbatch"
     before = script.read_bytes()
     done = shell(
-        "oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(script), "--output", str(out), "--json",
+        "oom",
+        "--log",
+        str(shell.work / f"tiny-{job}.out"),
+        "--template",
+        str(script),
+        "--output",
+        str(out),
+        "--json",
         XDG_STATE_HOME=str(tmp_path / "xdg"),
     )
     assert done.returncode == 0, done.stderr
@@ -213,7 +220,13 @@ def test_offline_with_a_template_that_is_no_script(shell: Shell, tmp_path: Path)
     config = tmp_path / "config.py"
     config.write_text("#!/usr/bin/env python3\nmicro_batch_size = 8\n")
     done = shell(
-        "oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(config), "--output", str(tmp_path / "o"),
+        "oom",
+        "--log",
+        str(shell.work / f"tiny-{job}.out"),
+        "--template",
+        str(config),
+        "--output",
+        str(tmp_path / "o"),
         XDG_STATE_HOME=str(tmp_path / "xdg"),
     )
     assert done.returncode == 4, done.stderr
@@ -252,7 +265,9 @@ def test_two_commands_for_one_job_are_one_incident(shell: Shell) -> None:
     command = (sys.executable, "-m", "runbook", "oom", "--job", job, "--yes")
     environment = {**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}
     both = [
-        subprocess.Popen(command, cwd=shell.work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, cwd=shell.work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     ends = [process.communicate(timeout=80) for process in both]

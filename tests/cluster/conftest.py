@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,13 @@ class Cluster:
     def jobs(self) -> Path:
         return self.home / "jobs"
 
-    def slurm(self, *argv: str, user: str | None = None, cwd: Path | None = None, **more: str) -> str:
-        prefix = () if user is None else ("sudo", "-n", "-u", user, *(f"{key}={value}" for key, value in more.items()))
+    def slurm(self, *argv: str, user: str | None = None, environment: Mapping[str, str] = SLURM) -> str:
+        words = tuple(f"{key}={value}" for key, value in environment.items())
+        prefix = () if user is None else ("sudo", "-n", "-u", user, *words)
         done = subprocess.run(
             (*prefix, *argv),
             env={**os.environ, **SLURM},
-            cwd=cwd or self.jobs,
+            cwd=self.jobs,
             capture_output=True,
             text=True,
             timeout=60,
@@ -71,8 +72,8 @@ class Cluster:
         return done.stdout.strip()
 
     def submit(self, script: str, *options: str, user: str = "sb-alice", **environment: str) -> str:
-        environment = {**SLURM, **environment}
-        return self.slurm("sbatch", "--parsable", *options, script, user=user, **environment).partition(";")[0]
+        answer = self.slurm("sbatch", "--parsable", *options, script, user=user, environment={**SLURM, **environment})
+        return answer.partition(";")[0]
 
     def state_of(self, job: str) -> str:
         return self.slurm("scontrol", "show", "job", "-o", job).partition("JobState=")[2].partition(" ")[0]
@@ -132,7 +133,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A clean cluster: healthy GPUs, ssh up, no drained node, and nothing of this test left afterwards."""
     if os.geteuid() != 0 or not ROOT.exists():
         pytest.fail("the sandbox cluster is not up: `make cluster` (Debian, root)")
+    marker = request.node.get_closest_marker("policy")
     name = request.node.name.replace("[", "-").replace("]", "")
+    yield from prepared(name, *(marker.args if marker else ()))
+
+
+def prepared(name: str, *more_policy: str) -> Iterator[Cluster]:
+    """A place of its own on the cluster under a name, taken down when the caller goes on."""
     home = ROOT / "home" / "sb-alice" / name
     state = ROOT / "tests" / name
     for folder in (home, state):
@@ -144,15 +151,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     shutil.chown(home, "sb-alice", "sb-alice")
     for path in home.rglob("*"):
         shutil.chown(path, "sb-alice", "sb-alice")
-    marker = request.node.get_closest_marker("policy")
-    more = "".join(f"  {line}\n" for line in marker.args) if marker else ""
     inventory = state / "inventory.yaml"
+    more = "".join(f"  {line}\n" for line in more_policy)
     inventory.write_text(INVENTORY.format(name=name, root=ROOT, state=state, more_policy=more), encoding="utf-8")
     place = Cluster(name, home, state, inventory)
     _heal(place)
     yield place
-    subprocess.run(("scancel", "--user=sb-alice"), env={**os.environ, **SLURM}, check=False, capture_output=True)
-    subprocess.run(("scancel", "--user=sb-bob"), env={**os.environ, **SLURM}, check=False, capture_output=True)
+    for user in ("sb-alice", "sb-bob"):
+        subprocess.run(("scancel", f"--user={user}"), env={**os.environ, **SLURM}, check=False, capture_output=True)
     _heal(place)
     shutil.rmtree(home, ignore_errors=True)
 

@@ -114,9 +114,10 @@ def test_gpu_fault_drains_the_node_and_the_job_runs_elsewhere(cluster: Cluster) 
     assert "DRAIN" in cluster.node_field("gpu-22", "State")
     assert cluster.node_field("gpu-22", "Reason").startswith(f"runbook:oom-sandbox-{job}")
     (attempt,) = incident["attempts"]
-    assert "gpu-22" not in cluster.slurm(
-        "scontrol", "show", "hostnames", cluster.field(attempt["job"], "NodeList")
-    ).split()
+    assert (
+        "gpu-22"
+        not in cluster.slurm("scontrol", "show", "hostnames", cluster.field(attempt["job"], "NodeList")).split()
+    )
     assert not attempt["patch"]["diff"], "the template has no part in a fault"
     assert cluster.runbook("rollback", incident["id"], "--undrain", "--yes").returncode == 0
     assert "DRAIN" not in cluster.node_field("gpu-22", "State")
@@ -199,7 +200,7 @@ def test_cancelled_by_its_user_while_watched(cluster: Cluster) -> None:
     running = cluster.start_runbook("oom", "--job", job, "--yes")
     cluster.until(lambda: cluster.relaunches(job), "the relaunch is submitted")
     relaunched = cluster.relaunches(job)[0].partition("JobId=")[2].partition(" ")[0]
-    cluster.slurm("scancel", relaunched, user="sb-alice", **{"SLURM_CONF": str(cluster.state.parents[1] / "etc/slurm.conf")})
+    cluster.slurm("scancel", relaunched, user="sb-alice")
     out, err = running.communicate(timeout=120)
     assert running.returncode == 5, (out, err)
     incident = cluster.incident(job)
@@ -247,7 +248,11 @@ def test_epilog_alone_brings_a_job_back(cluster: Cluster) -> None:
     for left in (cluster.state.parents[1] / "spool").glob("*.event"):
         left.unlink()
     daemon = subprocess.Popen(
-        cluster.argv("serve", "--port", "0"), cwd=cluster.state, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        cluster.argv("serve", "--port", "0"),
+        cwd=cluster.state,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         job = cluster.submit("true-oom.sbatch", SLURM_KILL_BAD_EXIT="1")

@@ -49,7 +49,9 @@ def test_the_commands_line_policy_goes_before_the_inventorys(tmp_path: Path) -> 
 
 
 def test_every_problem_is_named_with_its_line(tmp_path: Path) -> None:
-    text = GOOD.replace("kind: slurm", "kind: sulrm").replace("policy: {mode: plan}", "policy:\n  mode: plan\n  max_relaunch: 3")
+    text = GOOD.replace("kind: slurm", "kind: sulrm").replace(
+        "policy: {mode: plan}", "policy:\n  mode: plan\n  max_relaunch: 3"
+    )
     with pytest.raises(DocumentsInvalid) as caught:
         load_inventory(write(tmp_path, text))
     message = str(caught.value)

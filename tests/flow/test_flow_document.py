@@ -49,7 +49,9 @@ def test_an_outcome_that_leads_nowhere(tmp_path: Path) -> None:
 
 
 def test_an_outcome_that_no_step_has(tmp_path: Path) -> None:
-    assert "has no outcome 'sunny'" in broken(tmp_path, "      clean: classify\n", "      clean: classify\n      sunny: report\n")
+    assert "has no outcome 'sunny'" in broken(
+        tmp_path, "      clean: classify\n", "      clean: classify\n      sunny: report\n"
+    )
 
 
 def test_a_box_that_does_not_exist(tmp_path: Path) -> None:

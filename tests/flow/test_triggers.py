@@ -49,9 +49,7 @@ def incident(state: IncidentState, *, closed: bool = True, attempts: tuple[Attem
 
 
 def opened(record: JobRecord, known: Stored, trigger: str = "epilog") -> Opened:
-    return open_for(
-        record, known, cluster="c", trigger=trigger, policy=Policy.APPLY, now_s=5.0, tool_version="0"
-    )
+    return open_for(record, known, cluster="c", trigger=trigger, policy=Policy.APPLY, now_s=5.0, tool_version="0")
 
 
 RELAUNCH = (Attempt(number=1, job=JobId("2")),)

@@ -1,0 +1,105 @@
+"""Measurements, not tests: start-up, the epilog, and on the sandbox the time from a failed job to its relaunch.
+
+    make bench
+
+Every figure is the median of several runs with the smallest and largest beside it; a bare interpreter is timed in the
+same run, as these figures move with the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY))
+SANDBOX = Path("/var/lib/runbook-sandbox")
+
+
+def timed(argv: tuple[str, ...], runs: int, **environment: str) -> list[float]:
+    figures = []
+    for number in range(runs + 1):
+        started = time.perf_counter()
+        subprocess.run(argv, capture_output=True, check=True, env={**os.environ, **environment})
+        if number:
+            figures.append(time.perf_counter() - started)
+    return figures
+
+
+def row(name: str, figures: list[float], unit: str = "ms", note: str = "") -> None:
+    scale = 1000.0 if unit == "ms" else 1.0
+    low, middle, high = (scale * value for value in (min(figures), statistics.median(figures), max(figures)))
+    print(f"{name:<44} {middle:8.1f} {unit}   ({low:.1f} to {high:.1f}, {len(figures)} runs){note}", flush=True)
+
+
+def start_up() -> None:
+    bare = timed((sys.executable, "-c", "pass"), 9)
+    row("python -c pass", bare)
+    row("runbook --help", timed((sys.executable, "-m", "runbook", "--help"), 9), note="   aim: under 200 ms")
+    row("runbook playbooks check", timed((sys.executable, "-m", "runbook", "playbooks", "check"), 5))
+
+
+def epilog() -> None:
+    script = REPOSITORY / "deploy" / "slurm" / "runbook-epilog"
+    with tempfile.TemporaryDirectory() as spool:
+        figures = timed(
+            ("sh", str(script)),
+            21,
+            RUNBOOK_SPOOL=spool,
+            SLURM_JOB_ID="123",
+            SLURM_JOB_UID="1000",
+            SLURM_JOB_EXIT_CODE2="1:0",
+            SLURM_JOB_DERIVED_EC="256",
+            SLURM_CLUSTER_NAME="c",
+            SLURM_JOB_RESTART_COUNT="0",
+        )
+    row("epilog script", figures, note="   aim: under 20 ms")
+    row("sh -c :", timed(("sh", "-c", ":"), 21))
+
+
+def loop(runs: int = 3) -> None:
+    """Wedged job on the sandbox cluster: seconds from the failure's line in the log to the relaunch, by box."""
+    if os.geteuid() != 0 or not SANDBOX.exists():
+        print("failure to relaunch: left out (the sandbox cluster is not up: make cluster)")
+        return
+    from tests.cluster import conftest
+
+    totals: list[float] = []
+    boxes: dict[str, list[float]] = {}
+    for number in range(runs):
+        generator = conftest.prepared(f"bench-{number}")
+        place = next(generator)
+        try:
+            job = place.submit("true-oom.sbatch")
+            place.until_dead(job, "true-oom")
+            failed = time.time()
+            done = place.runbook("oom", "--job", job, "--yes")
+            assert done.returncode == 0, done.stderr
+            incident = place.incident(job)
+            totals.append(incident["attempts"][0]["submitted_s"] - failed)
+            for visit in incident["visits"]:
+                boxes.setdefault(visit["box"], []).append(visit["ended_s"] - visit["started_s"])
+        finally:
+            next(generator, None)
+    row("failure seen to relaunch submitted", totals, "s", "   aim: under 10 s")
+    for name, figures in boxes.items():
+        row(f"  {name}", figures, "s")
+
+
+def main() -> None:
+    with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
+        model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "unknown")
+    print(f"{os.cpu_count()} cores, {model}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
+    print("median (smallest to largest)")
+    start_up()
+    epilog()
+    loop()
+
+
+if __name__ == "__main__":
+    main()
