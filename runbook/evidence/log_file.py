@@ -110,7 +110,7 @@ class FileHandler:
         self._keep_latest(view)
         if stop - start <= 2 * _TAIL_BYTES:
             self._sample(view, start, stop, last=2000)
-        elif not self._sample(view, stop - _TAIL_BYTES, stop, last=1200):
+        elif not self._sample(view, stop - _TAIL_BYTES, stop, last=500):
             self._sample(view, start, stop - _TAIL_BYTES, last=400)
 
     def finish(self) -> None:

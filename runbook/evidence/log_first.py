@@ -46,9 +46,17 @@ def choose(
     """Pick the first failure of the last attempt that has one. `seen` is in the order of files and places."""
     failures = [one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)]
     handled = [one for one in failures if _handled(one, reading, job)]
-    settled = {id(one) for one in handled}
-    failures = [one for one in failures if id(one) not in settled]
     notes: list[str] = []
+    remaining = _others(failures, handled)
+    died = [one for one in handled if one.raised and not one.remark]
+    if not remaining and died and _ended_badly(seen, job):
+        # Output that a process buffers stands behind the traceback although it was printed before.
+        notes.append(
+            "Steps stand behind the failure in the log, as they do when a process buffers its output; the job ended "
+            "badly and nothing else explains it, so the failure counts."
+        )
+        handled = _others(handled, died)
+    failures = _others(failures, handled)
     if handled:
         notes.append(_handled_note(handled, job))
     strong = _after_no_collapse([one for one in failures if not one.match.signature.weak], seen)
@@ -70,6 +78,13 @@ def choose(
     company = _one_a_rank(ordered[1:], where, rank)
     notes += _absurd(root)
     return Choice(root, tuple(company), tuple(handled), tuple(notes))
+
+
+def _ended_badly(seen: Sequence[Seen], job: JobRecord | None) -> bool:
+    """Whether the job is known to have failed: by Slurm's state, or by processes that ended after a failure."""
+    if job is not None and job.state.job_class is not JobClass.UNKNOWN:
+        return job.state.job_class is JobClass.FAILED
+    return any(meaning(one) == CONSEQUENCE for one in seen)
 
 
 def _handled(seen: Seen, reading: Reading, job: JobRecord | None) -> bool:

@@ -10,12 +10,9 @@ from runbook.evidence import log_story
 from runbook.evidence.framing import FileFrame, frame_of_file, frames_of_family
 from runbook.evidence.log_file import FileHandler, Reading
 from runbook.evidence.log_scan import CHUNK_BYTES, KEPT_BYTES, Search, scan
-from runbook.evidence.log_text import decode
 from runbook.evidence.signatures import Signatures
 from runbook.model.job import JobRecord
 from runbook.model.log import LogSource, LogStory
-
-_HEAD_BYTES = 16 << 10
 
 
 class LogReader:
@@ -63,11 +60,6 @@ class LogReader:
         nodes = job.nodes if job else ()
         frames = [frame_of_file(path, (), nodes) for path, _, _ in sources]
         return frames_of_family([path for path, _, _ in sources], frames, job.num_tasks if job else None)
-
-
-def first_lines(buffer: bytearray, end: int) -> list[str]:
-    """The lines that tell how a file is labelled."""
-    return [decode(line[:400]) for line in buffer[:min(end, _HEAD_BYTES)].splitlines()[:60]]
 
 
 def _year(job: JobRecord | None) -> int | None:
