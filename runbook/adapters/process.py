@@ -98,6 +98,7 @@ class Runner(Protocol):
         as_user: Identity | None = None,
         output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
         umask: int = 0o022,
+        hold: int | None = None,
     ) -> Completed: ...
 
 
@@ -111,11 +112,13 @@ def run(
     as_user: Identity | None = None,
     output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
     umask: int = 0o022,
+    hold: int | None = None,
 ) -> Completed:
     """Run a command to its end; a non-zero exit code is an answer, not an error.
 
     `env` is the whole environment; None is ours, or the login environment of another user. `umask` counts for another
     user's command only. `output_limit_bytes` caps standard output and standard error each; the rest is thrown away.
+    `hold` is a descriptor that the command inherits, such as a lock that it keeps while it lives; sudo closes it.
     At the timeout the command and its process group are killed. Raises `Unavailable` (timeout, the machine cannot
     start processes), `NotFound` (no such program or directory), `NotAllowed` (sudo refuses).
     """
@@ -132,9 +135,10 @@ def run(
             }
         ).encode("ascii")
         stdin = b"%d\n" % len(head) + head + stdin
-        process = start_as((stage_interpreter(), "-I", "-S", "-c", _STAGE, *command), as_user, subprocess.PIPE)
+        staging = (stage_interpreter(), "-I", "-S", "-c", _STAGE, *command)
+        process = start_as(staging, as_user, subprocess.PIPE, hold=hold)
     else:
-        process = _popen(command, subprocess.PIPE, env=env, cwd=cwd)
+        process = _popen(command, subprocess.PIPE, env=env, cwd=cwd, hold=hold)
     collected = _Collected(output_limit_bytes)
     try:
         in_time = _pump(process, stdin, started + timeout_s, collected)
@@ -170,7 +174,7 @@ def run(
 
 
 def start_as(
-    argv: Sequence[str], identity: Identity, stdin: int | IO[bytes] | socket.socket
+    argv: Sequence[str], identity: Identity, stdin: int | IO[bytes] | socket.socket, *, hold: int | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a program of ours with another user's rights: a session of its own, in `/`, with a bare environment.
 
@@ -179,9 +183,9 @@ def start_as(
     environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "LANG": "C.UTF-8"}
     match road_to(identity):
         case Road.SAME:
-            return _popen(tuple(argv), stdin, env=environment, cwd="/")
+            return _popen(tuple(argv), stdin, env=environment, cwd="/", hold=hold)
         case Road.ROOT:
-            return _popen(tuple(argv), stdin, env=environment, cwd="/", become=identity)
+            return _popen(tuple(argv), stdin, env=environment, cwd="/", become=identity, hold=hold)
         case Road.SUDO:
             return _popen(("sudo", "-n", "-u", identity.name, "--", *argv), stdin, env=environment, cwd="/")
 
@@ -231,6 +235,7 @@ def _popen(
     env: Mapping[str, str] | None,
     cwd: str | None,
     become: Identity | None = None,
+    hold: int | None = None,
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -241,6 +246,7 @@ def _popen(
             env=None if env is None else dict(env),
             cwd=cwd,
             start_new_session=True,
+            pass_fds=() if hold is None else (hold,),
             user=become.uid if become else None,
             group=become.gid if become else None,
             extra_groups=become.groups if become else None,

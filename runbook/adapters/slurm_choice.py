@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 from runbook.adapters.identity import Identity, identity_of
@@ -32,14 +33,15 @@ def choose_scheduler(
     identify: Callable[[UserName], Identity] = identity_of,
     module: str = "pyslurm",
     timeout_s: float = 30.0,
+    locks: Path | None = None,
 ) -> Scheduler:
     """`prefer`: "auto" or "cli". The reason for the choice is in `describe()`. Only the commands' folder and the
     configuration file are taken as given; whether Slurm answers is found out at the first question."""
     commands = SlurmCommands(bin_dir=bin_dir, slurm_conf=slurm_conf, runner=runner, timeout_s=timeout_s)
     if prefer == "cli":
-        return SlurmCli(commands, cluster=cluster, identify=identify, why="as the inventory says")
+        return SlurmCli(commands, cluster=cluster, identify=identify, why="as the inventory says", locks=locks)
     version, why_not = probe(module, commands, runner)
-    cli = SlurmCli(commands, cluster=cluster, identify=identify, why=why_not)
+    cli = SlurmCli(commands, cluster=cluster, identify=identify, why=why_not, locks=locks)
     if why_not:
         return cli
     return SlurmPyslurm(

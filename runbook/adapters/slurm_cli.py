@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from runbook.adapters.alone import alone
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.identity import Identity, identity_of
 from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
@@ -30,6 +33,7 @@ from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock
 
 _ACCOUNTING_PATIENCE_S = 5.0
+_ORPHAN_PATIENCE_S = 60.0
 _JOB_LETTERS = frozenset(string.digits + "_+")
 _NODE_LETTERS = frozenset(string.ascii_letters + string.digits + "_.-")
 
@@ -50,7 +54,10 @@ class SlurmCli:
         identify: Callable[[UserName], Identity] = identity_of,
         clock: Clock | None = None,
         why: str = "",
+        locks: Path | None = None,
     ) -> None:
+        """`locks`: a folder for the locks that keep a submission from being made twice by a resumed process."""
+        self._locks = locks
         self._commands = commands or SlurmCommands()
         self._cluster = cluster
         self._history_days = history_days
@@ -142,14 +149,20 @@ class SlurmCli:
         else:
             base = submit_environment(submission.environment.variables)
             umask = _umask(submission.environment.variables)
-        done = self._commands.run(
-            "sbatch",
-            command.argv[1:],
-            as_user=owner,
-            env=self._commands.environment(base),
-            cwd=submission.work_dir,
-            umask=umask,
-        )
+        with self._alone(submission.comment) as held:
+            # Once more, now that no orphan of an earlier process can still be at it.
+            before = self.find_submitted(submission.comment) if submission.comment else ()
+            if before:
+                return before[0]
+            done = self._commands.run(
+                "sbatch",
+                command.argv[1:],
+                as_user=owner,
+                env=self._commands.environment(base),
+                cwd=submission.work_dir,
+                umask=umask,
+                hold=held,
+            )
         if done.exit_code != 0:
             raise self._commands.error(done)
         number = read_submitted(done.text())
@@ -160,6 +173,11 @@ class SlurmCli:
                 next_step=f"look for a job with the comment {submission.comment!r}",
             )
         return JobId(number)
+
+    def _alone(self, token: str) -> contextlib.AbstractContextManager[int | None]:
+        if self._locks is None or not token:
+            return contextlib.nullcontext()
+        return alone(self._locks, token, _ORPHAN_PATIENCE_S)
 
     def find_submitted(self, token: str) -> tuple[JobId, ...]:
         separator = self._separator()

@@ -98,6 +98,7 @@ class SlurmCommands:
         env: Mapping[str, str],
         cwd: str | None = None,
         umask: int = 0o022,
+        hold: int | None = None,
     ) -> Completed:
         """A command that must not be repeated blindly (sbatch), as it ended."""
         return self._runner(
@@ -107,6 +108,7 @@ class SlurmCommands:
             cwd=cwd,
             as_user=as_user,
             umask=umask,
+            hold=hold,
         )
 
     def _ask_once(self, name: str, arguments: tuple[str, ...], as_user: Identity | None) -> str:

@@ -100,6 +100,7 @@ class Application:
             slurm_conf=document.slurm_conf,
             prefer="auto" if document.adapter == "auto" else "cli",
             timeout_s=document.command_timeout_s,
+            locks=self.state / "locks",
         )
 
     @cached_property

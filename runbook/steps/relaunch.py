@@ -58,7 +58,8 @@ def run(context: StepContext) -> StepResult:
     scheduler, clock = context.ports.scheduler, context.ports.clock
     original = incident.original.job if incident.original else failure.job
     started = clock.now()
-    submitted = scheduler.find_submitted(token)
+    # A comment is anybody's text: only a job of the same owner is the one that was submitted.
+    submitted = tuple(job for job in scheduler.find_submitted(token) if scheduler.job(job).owner == original.owner)
     result = "found submitted already"
     if not submitted:
         environment = scheduler.environment(original.id)
