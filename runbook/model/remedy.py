@@ -9,7 +9,7 @@ from runbook.model.template import Edit
 
 
 class Effect(StrEnum):
-    """What a change does to the experiment. Anything but NONE needs the owner's consent."""
+    """What a change does to the experiment. TRAINING is never used without the owner's consent."""
 
     NONE = "none"
     """The mathematics stays: the same global batch, the same tokens."""

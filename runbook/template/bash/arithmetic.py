@@ -14,7 +14,7 @@ def evaluate(node: Node, variable: Callable[[str], int | None]) -> int | None:
     text = (node.text or b"").decode("utf-8", "replace")
     kind = node.type
     if kind in ("number", "word"):
-        return int(text) if text.isascii() and text.isdigit() and (text == "0" or text[0] != "0") else (
+        return int(text) if text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0") else (
             variable(text) if text.isidentifier() else None
         )
     if kind == "variable_name":

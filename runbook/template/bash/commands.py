@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from runbook.template.bash.header import Header
 from runbook.template.bash.runs import Command
@@ -73,9 +74,11 @@ class EnvironmentEntry:
     level: int = 0
     comma_ends: bool = False
     """In a list of `--export`, where a comma ends the value."""
+    kept_away: str = ""
+    """Why it does not reach the program, although the script sets it."""
 
 
-def environment_entry(command: Command, name: str) -> EnvironmentEntry | None:
+def environment_entry(command: Command, name: str, header: Header) -> EnvironmentEntry | None:
     """The setting of a variable that wins for this command, nearest first; None when the script sets none."""
     for current in chain(command):
         own = current.argv[: (program_at(current.argv) or len(current.argv))]
@@ -85,15 +88,36 @@ def environment_entry(command: Command, name: str) -> EnvironmentEntry | None:
                 return entry
         for key, binding in reversed(current.prefix):
             if key == name:
-                return bound(binding, f"in front of the command at line {current.line}")
+                where = f"in front of the command at line {current.line}"
+                return bound(binding, where, kept_away(command, name, binding, header))
     if name in command.exported:
         binding = command.exported[name]
-        return bound(binding, f"exported at line {binding.line}")
+        return bound(binding, f"exported at line {binding.line}", kept_away(command, name, binding, header))
     return None
 
 
-def bound(binding: Binding, where: str) -> EnvironmentEntry:
-    return EnvironmentEntry(binding.atoms, binding.site, Quote.BARE, binding.line, where)
+def bound(binding: Binding, where: str, away: str = "") -> EnvironmentEntry:
+    return EnvironmentEntry(binding.atoms, binding.site, Quote.BARE, binding.line, where, kept_away=away)
+
+
+def kept_away(command: Command, name: str, binding: Binding, header: Header) -> str:
+    """What keeps a variable of the script from the program: a launcher between the two, `env -u`, Slurm's export."""
+    for current in chain(command):
+        known = dict(current.prefix).get(name, current.exported.get(name))
+        if known != binding:
+            continue  # set further in than this command
+        own = current.argv[: (program_at(current.argv) or len(current.argv))]
+        words = [token.text or token.prefix for token in own]
+        if "env" in [basename(token) for token in own] and (
+            f"--unset={name}" in words or any(pair == ("-u", name) for pair in pairwise(words))
+        ):
+            return f"`env -u {name}` takes it away at line {current.line}"
+        if does_not_pass(current):
+            return does_not_pass(current)
+        export = slurm_export(current, header)
+        if export.mode == "none" or (export.mode == "list" and name not in export.names):
+            return f"{export.where} keeps it from the program"
+    return ""
 
 
 def _in_token(token: Token, name: str, argv: Sequence[Token]) -> EnvironmentEntry | None:

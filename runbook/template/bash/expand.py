@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tree_sitter import Node
 
 from runbook.template.bash.arithmetic import evaluate
-from runbook.template.bash.state import Binding, State
+from runbook.template.bash.state import Binding, State, change_by_arithmetic
 from runbook.template.bash.words import (
     PLACEHOLDER,
     Atom,
@@ -80,7 +80,7 @@ class Expander:
         whole = self._whole_array(node, source, state)
         if whole is not None:
             return whole
-        pieces = self.pieces(node, source, state, quoted=False)
+        pieces = self._checked(self.pieces(node, source, state, quoted=False), node, source, state)
         site = source.place(node.start_byte, node.end_byte)
         line = source.line(node)
         if not pieces:
@@ -90,6 +90,32 @@ class Expander:
         if source.atoms is None:
             return tokens
         return [self._nested(token, node, source, len(tokens) == 1) for token in tokens]
+
+    def _checked(self, pieces: list[Piece], node: Node, source: Source, state: State) -> list[Piece]:
+        """Braces, `~` and a changed IFS make other words than those that are written."""
+        bare = "".join(
+            atom.char if atom.quote in (Quote.BARE, Quote.NESTED) and not cuttable and not atom.unknown else "x"
+            for atom, cuttable in pieces
+        )
+        if node.type != "raw_string" and re.search(r"\{[^{}]*(?:,|\.\.)[^{}]*\}", bare) and _unquoted_brace(node):
+            return [self._unknown("braces that expand", node, source)]
+        if bare.startswith("~") and node.type in ("word", "concatenation"):
+            return self._home(pieces, node, source)
+        separators = state.variables.get("IFS")
+        if separators is not None and separators.elements is None:
+            marks = f"{text_of(separators.atoms) or ''} \t\n"
+            if any(cuttable and atom.char in marks for atom, cuttable in pieces):
+                reason = f"IFS is changed at line {separators.line}, and with it the words"
+                return [(self._unknown(reason, node, source)[0], True)]
+        return pieces
+
+    def _home(self, pieces: list[Piece], node: Node, source: Source) -> list[Piece]:
+        home = (self.environment or {}).get("HOME")
+        if home is None or not re.match(r"~(?:/|$)", "".join(atom.char for atom, _ in pieces)):
+            return [self._unknown("the home folder of ~ decides", node, source)]
+        start, end = source.place(node.start_byte, node.start_byte + 1)
+        use = Use("~", start, end, source.line(node), True)
+        return [*((atom, False) for atom in plain(home, uses=(use,))), *pieces[1:]]
 
     def _nested(self, token: Token, node: Node, source: Source, alone: bool) -> Token:
         """The place in the file of a word of a text that is read by a second shell."""
@@ -105,7 +131,11 @@ class Expander:
 
     def atoms(self, node: Node, source: Source, state: State) -> tuple[Atom, ...]:
         """As an assignment's right side: no word splitting."""
-        return tuple(atom for atom, _ in self.pieces(node, source, state, quoted=False))
+        pieces = self.pieces(node, source, state, quoted=False)
+        tilde = pieces and pieces[0][0].char == "~" and pieces[0][0].quote in (Quote.BARE, Quote.NESTED)
+        if tilde and not pieces[0][0].uses and node.type in ("word", "concatenation"):
+            pieces = self._home(pieces, node, source)
+        return tuple(atom for atom, _ in pieces)
 
     def pieces(self, node: Node, source: Source, state: State, quoted: bool) -> list[Piece]:
         kind = node.type
@@ -182,7 +212,7 @@ class Expander:
         match = re.match(r"\$\{(\w+)(:-|-|:=|=|:\?|\?)", shown)
         if match:
             default = match.end() + node.start_byte if match[2] in _DEFAULTS else None
-            return self._value(match[1], node, source, state, quoted, default)
+            return self._value(match[1], node, source, state, quoted, default, empty_counts=":" not in match[2])
         match = re.fullmatch(r"\$\{(\w+)\[(\d+)\]\}", shown)
         if match and (binding := state.variables.get(match[1])) is not None and binding.elements is not None:
             use = self.use(match[1], node, source, quoted)
@@ -196,19 +226,27 @@ class Expander:
         return [(self._unknown(f"the expansion {shown[:60]} decides", node, source)[0], not quoted)]
 
     def _value(
-        self, name: str, node: Node, source: Source, state: State, quoted: bool, default: int | None
+        self,
+        name: str,
+        node: Node,
+        source: Source,
+        state: State,
+        quoted: bool,
+        default: int | None,
+        empty_counts: bool = True,
     ) -> list[Piece]:
-        """A variable's value; `default` is the byte where the text after `:-` begins."""
+        """A variable's value; `default` is the byte where the text after `:-` begins. `empty_counts`: without the
+        colon an empty value is a value."""
         line = source.line(node)
         use = self.use(name, node, source, quoted)
-        if name.isdigit():
+        if name.isdecimal():
             return self._positional(int(name), use, state, line, quoted)
         binding = state.variables.get(name)
         if binding is not None and binding.elements is not None:
             if binding.elements:
                 return [(atom.through(use), not quoted) for atom in binding.elements[0].atoms]
             return []
-        if binding is not None and (binding.atoms or default is None):
+        if binding is not None and (binding.atoms or default is None or empty_counts):
             return [(atom.through(use), not quoted) for atom in binding.atoms]
         if binding is None and self.environment is not None and name in self.environment:
             return [(atom, not quoted) for atom in plain(self.environment[name], uses=(use,))]
@@ -254,9 +292,10 @@ class Expander:
             self.use(name, node, source, quoted)
             binding: Binding | None = state.variables.get(name)
             text = text_of(binding.atoms) if binding is not None and binding.elements is None else None
-            return int(text) if text is not None and text.isascii() and text.isdigit() else None
+            return int(text) if text is not None and re.fullmatch(r"0|[1-9][0-9]{0,15}", text) else None
 
         value = evaluate(node, variable)
+        change_by_arithmetic(state, source.text(node), source.line(node))
         shown = " ".join(source.text(node).split())[:60]
         if value is None:
             return [(self._unknown(f"the arithmetic {shown} is not known", node, source)[0], not quoted)]
@@ -265,9 +304,11 @@ class Expander:
         return [(atom, not quoted) for atom in plain(str(value), uses=(use,))]
 
     def _whole_array(self, node: Node, source: Source, state: State) -> list[Token] | None:
-        """`"${A[@]}"`, `${A[*]}`, `"$@"` alone in a word: the elements as they are."""
+        """`"${A[@]}"`, `${A[*]}`, `"$@"` alone in a word: the elements as they are; `"${A[*]}"` is one word."""
         shown = source.text(node)
         quoted = shown.startswith('"')
+        if quoted and re.fullmatch(r'"\$(?:\*|\{\*\}|\{\w+\[\*\]\})"', shown):
+            return None
         bare = shown[1:-1] if quoted and len(shown) > 2 else shown
         line = source.line(node)
         if bare in ("$@", "${@}", "$*", "${*}", '${@:1}'):
@@ -298,6 +339,13 @@ class Expander:
             )
             for index, token in enumerate(binding.elements)
         ]
+
+
+def _unquoted_brace(node: Node) -> bool:
+    """Braces in quotes are text. The grammar makes a word of its own of each that is not."""
+    if node.type == "concatenation":
+        return any(child.type == "word" and b"{" in (child.text or b"") for child in node.children)
+    return node.type in ("word", "brace_expression")
 
 
 def joined(tokens: Sequence[Token]) -> list[Atom]:

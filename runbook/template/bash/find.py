@@ -230,7 +230,7 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
     absent = 0
     for command in commands:
         for spelling in name.spellings:
-            entry = environment_entry(command, spelling)
+            entry = environment_entry(command, spelling, script.header)
             if entry is None:
                 continue
             found.append(
@@ -238,6 +238,7 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
                     spelling, entry.atoms, entry.site, entry.quote, entry.level, entry.line,
                     (entry.where, *(_shown(use) for atom in entry.atoms[:1] for use in atom.uses)),
                     next((atom.condition for atom in entry.atoms if atom.condition), ""),
+                    entry.kept_away,
                     comma_ends=entry.comma_ends or _in_header(script, entry.site[0]),
                 )
             )
@@ -254,6 +255,8 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
                 )
                 break
     for item in found:
+        if item.unresolved:
+            return (item,), f"{item.spelling} is set at line {item.line}, but {item.unresolved}"
         if unknown_of(item.value):
             return (item,), unknown_of(item.value)
         if item.condition:

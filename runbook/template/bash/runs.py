@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tree_sitter import Node
 
 from runbook.template.bash.expand import Source, joined
-from runbook.template.bash.state import Binding, State, not_known
-from runbook.template.bash.syntax import parse
+from runbook.template.bash.state import Binding, State, change_by_arithmetic, merge, not_known
+from runbook.template.bash.syntax import parse, walk
 from runbook.template.bash.words import PLACEHOLDER, Atom, Quote, Token
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ def run_command(
     start, end = source.place(node.start_byte, node.end_byte)
     line = source.line(node)
     if printing:
+        printed = [token.text or "" for token in argv]
+        if "-v" in printed[1:-1]:
+            target = printed[printed.index("-v") + 1]
+            state.variables[target] = not_known(f"{target} is set by printf at line {line}", line)
         walker.hush(node, source)
         return
     if not argv or argv[0].prefix.startswith("-"):
@@ -81,7 +85,7 @@ def run_command(
     walker.commands.append(command)
     _inner_shell(walker, command, source, state, heredoc)
     if name == "exec" and not condition and len(argv) > 1:
-        state.stopped = True
+        state.stopped = "exit"
 
 
 def _parts(walker: Walker, node: Node, source: Source, state: State) -> tuple[list[tuple[str, Binding]], list[Node]]:
@@ -122,7 +126,7 @@ def _builtin(
     if name == ":":
         return True
     if name in ("exit", "return"):
-        state.stopped = True
+        state.stopped = name
         return True
     if name in ("source", "."):
         shown = (rest[0] if rest and rest[0] else argv[1].prefix if len(argv) > 1 else "") or "a file"
@@ -137,6 +141,9 @@ def _builtin(
         elif "+a" in rest:
             state.export_all = False
         return True
+    if name == "let":
+        change_by_arithmetic(state, " ".join(token.prefix for token in argv[1:]), line)
+        return True
     if name == "shift":
         state.positional = None
         return True
@@ -150,15 +157,30 @@ def _builtin(
         return True
     if name in state.functions and walker.depth < _DEPTH:
         body = state.functions[name]
-        kept = state.positional
-        state.positional = tuple(argv[1:])
+        before_call = state.copy()
+        kept, outer_local = state.positional, state.local
+        state.positional, state.local = tuple(argv[1:]), {}
         walker.depth += 1
         walker.statement(body, walker.root, state, condition, outer)
         walker.depth -= 1
-        state.positional = kept
-        state.stopped = False
+        for local, before in (state.local or {}).items():
+            state.variables.pop(local, None)
+            if before is not None:
+                state.variables[local] = before
+        state.positional, state.local = kept, outer_local
+        state.stopped = "exit" if state.stopped == "exit" else ""
+        if _may_return_early(body) and not state.stopped:
+            after = state.copy()
+            state.variables, state.exported = before_call.variables, before_call.exported
+            merge(state, [after], False, f"the function {name} (it may return early)")
         return True
     return False
+
+
+def _may_return_early(body: Node) -> bool:
+    """A `return` anywhere but as the body's own last statement."""
+    returns = [node for node in walk(body) if node.type == "command" and (node.text or b"").split()[:1] == [b"return"]]
+    return any(node != body.named_children[-1] for node in returns)
 
 
 def _inner_shell(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
@@ -183,7 +205,7 @@ def _inner_shell(walker: Walker, command: Command, source: Source, state: State,
 def _child(walker: Walker, command: Command, state: State, arguments: Sequence[Token]) -> State:
     """What a child shell knows: exported variables and its own arguments."""
     variables = {**command.exported, **dict(command.prefix)}
-    return State(variables, set(variables), {}, tuple(arguments), (), False, False)
+    return State(variables, set(variables), positional=tuple(arguments))
 
 
 def _heredoc(walker: Walker, heredoc: Node, source: Source, state: State, child: State, command: Command) -> None:

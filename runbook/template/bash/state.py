@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -41,14 +42,28 @@ class State:
     sourced: tuple[str, ...] = ()
     """Files read by `source` so far: ("env.sh at line 12",)."""
     export_all: bool = False
-    stopped: bool = False
-    """`exit` or `exec` was reached: what follows does not run."""
+    local: dict[str, Binding | None] | None = None
+    """In a function: what its local variables were before; None outside of functions."""
+    stopped: str = ""
+    """"exit" or "return" was reached: what follows in the script, or in the function, does not run."""
 
     def copy(self) -> State:
         return State(
             dict(self.variables), set(self.exported), dict(self.functions), self.positional, self.sourced,
-            self.export_all, self.stopped,
+            self.export_all, self.local, self.stopped,
         )
+
+
+_ARITHMETIC_CHANGE = re.compile(
+    r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\[[^]]*\]\s*)?(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)"
+)
+
+
+def change_by_arithmetic(state: State, text: str, line: int) -> None:
+    """`(( MBS /= 2 ))`, `let i++`: variables that arithmetic sets are not followed."""
+    for match in _ARITHMETIC_CHANGE.finditer(text):
+        name = match[1] or match[2]
+        state.variables[name] = not_known(f"{name} is set by arithmetic at line {line}", line)
 
 
 def merge(state: State, branches: Sequence[State], covers_all: bool, where: str) -> None:
@@ -58,7 +73,8 @@ def merge(state: State, branches: Sequence[State], covers_all: bool, where: str)
     """
     ways = [branch for branch in branches if not branch.stopped]
     if not ways:
-        state.stopped = state.stopped or (bool(branches) and covers_all)
+        if branches and covers_all:
+            state.stopped = "exit" if all(branch.stopped == "exit" for branch in branches) else "return"
         return
     before = state.copy()
     if not covers_all:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -9,9 +10,9 @@ from tree_sitter import Node
 
 from runbook.template.bash.expand import Expander, Source
 from runbook.template.bash.runs import Command, run_command
-from runbook.template.bash.state import Binding, State, merge, not_known
+from runbook.template.bash.state import Binding, State, change_by_arithmetic, merge, not_known
 from runbook.template.bash.syntax import walk
-from runbook.template.bash.words import Quote, Token, plain
+from runbook.template.bash.words import Quote, Token, plain, text_of
 
 
 @dataclass(slots=True)
@@ -42,9 +43,9 @@ class Walker:
         elif kind == "declaration_command":
             self._declaration(node, source, state)
         elif kind == "unset_command":
-            for child in node.named_children:
-                state.variables.pop(source.text(child), None)
-                state.exported.discard(source.text(child))
+            self._unset(node, source, state)
+        elif source.text(node).startswith("(("):
+            change_by_arithmetic(state, source.text(node), line)
         elif kind == "command":
             run_command(self, node, source, state, condition, outer, None)
         elif kind == "redirected_statement":
@@ -82,6 +83,15 @@ class Walker:
         start, end = source.place(node.start_byte, node.end_byte)
         if start >= 0:
             self.quiet.append((start, end))
+
+    def _unset(self, node: Node, source: Source, state: State) -> None:
+        for child in node.named_children:
+            name, element, _ = source.text(child).strip("'\"").partition("[")
+            if element and name in state.variables:
+                state.variables[name] = not_known(f"an element of {name} is taken out", source.line(child))
+            elif not element:
+                state.variables.pop(name, None)
+                state.exported.discard(name)
 
     def _list(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
         left, right = node.named_children[0], node.named_children[-1]
@@ -199,14 +209,32 @@ class Walker:
         keyword = words[0]
         options = "".join(word[1:] for word in words[1:] if word.startswith("-"))
         exporting = (keyword == "export" and "n" not in options) or "x" in options
+        local = keyword == "local" or (keyword in ("declare", "typeset") and "g" not in options)
         for child in node.named_children:
+            name = source.text(child).split("=", 1)[0].rstrip("+")
+            if local and state.local is not None and name.isidentifier():
+                state.local.setdefault(name, state.variables.get(name))
             if child.type == "variable_assignment":
                 self.assignments(child, source, state, exporting)
+                self._attributes(name, keyword, options, source.line(child), state)
+            elif child.type in ("string", "concatenation", "simple_expansion", "expansion", "command_substitution"):
+                state.sourced += (f"the computed name at line {source.line(child)}",)
             elif child.type == "variable_name":
                 if exporting:
                     state.exported.add(source.text(child))
                 elif keyword == "export":
                     state.exported.discard(source.text(child))
+
+    def _attributes(self, name: str, keyword: str, options: str, line: int, state: State) -> None:
+        """`declare -i` calculates, `declare -n` makes another name for a variable."""
+        if keyword not in ("declare", "typeset", "local") or name not in state.variables:
+            return
+        text = text_of(state.variables[name].atoms)
+        if "n" in options:
+            for other in {name, text or name}:
+                state.variables[other] = not_known(f"{name} at line {line} is another name for {text}", line)
+        elif "i" in options and not re.fullmatch(r"0|[1-9][0-9]*", text or ""):
+            state.variables[name] = not_known(f"{name} at line {line} is calculated", line)
 
     def _substitutions(self, node: Node, source: Source, state: State) -> None:
         """Commands inside `$( … )` run too."""

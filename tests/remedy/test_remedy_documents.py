@@ -1,0 +1,105 @@
+"""Lever documents: what is wrong with one is said at once; allocator settings and versions are read exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runbook.documents import DocumentsInvalid
+from runbook.locations import data_folder
+from runbook.model.diagnosis import Kind
+from runbook.model.log import Phase
+from runbook.model.remedy import Effect
+from runbook.remedy import load_levers
+from runbook.remedy.allocator import merge, read_options, write_options
+from runbook.remedy.situation import Refusal, largest_divisor
+from runbook.remedy.versions import read_versions
+
+FOLDER = data_folder("playbooks") / "oom" / "levers"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("function: halve, parameter: micro", "function: shrink, parameter: micro", "no function 'shrink'"),
+        ("function: halve, parameter: seq_length", "function: halve, parameter: length", "no parameter 'length'"),
+        ("constraint: checkpoint_reshardable", "constraint: lucky", "no constraint 'lucky'"),
+        ("levers: [more_sharding]\n", "levers: [much_sharding]\n", "no lever 'much_sharding'"),
+        ("levers: [expandable_segments, cap_splitting, ", "levers: [expandable_segments, ", "stands on no ladder"),
+        ("effect: training", "effect: whatever", "effect"),
+        ("fallback: true", "fallbak: true", "unknown key"),
+        ("- {pattern: '\\btorchrun\\b'}", "- {pattern: '(torchrun'}", "not a regular expression"),
+        ("  micro: micro_batch_size", "  micro: batch", "no parameter 'batch'"),
+        ("spellings: [--save]", "spellings: [--load]", "--load belongs to two parameters"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, wanted: str) -> None:
+    text = (FOLDER / "pytorch.yaml").read_text(encoding="utf-8")
+    assert text.count(old) >= 1, "the document changed; so must this test"
+    (tmp_path / "pytorch.yaml").write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(DocumentsInvalid) as caught:
+        load_levers(tmp_path)
+    assert wanted in str(caught.value)
+
+
+def test_two_documents_of_one_id(tmp_path: Path) -> None:
+    text = (FOLDER / "pytorch.yaml").read_text(encoding="utf-8")
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(DocumentsInvalid, match="id of two documents"):
+        load_levers(tmp_path)
+
+
+@pytest.mark.parametrize("document", load_levers(FOLDER), ids=lambda item: item.id)
+def test_what_changes_the_experiment_comes_last(document: object) -> None:
+    from runbook.remedy import LeverDocument
+
+    assert isinstance(document, LeverDocument)
+    for ladder in document.ladders:
+        effects = [document.lever(name).effect is Effect.TRAINING for name in ladder.levers]
+        assert effects == sorted(effects), f"{document.id}: {ladder.id}"
+    for phase in Phase:
+        assert document.ladder(Kind.TRUE_OOM, phase) is not None
+        assert document.ladder(Kind.FRAGMENTATION, phase) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "lowest", "highest"),
+    [
+        ("2.6.0", (2, 6), (2, 6)), ("2.4-2.13", (2, 4), (2, 13)), ("<2.1", None, (2, 0)), (">=2.4", (2, 4), None),
+        ("2.10.0a0+git12", (2, 10), (2, 10)), ("2.4+", (2, 4), None), ("", None, None), ("nightly", None, None),
+    ],
+)
+def test_versions(text: str, lowest: tuple[int, int] | None, highest: tuple[int, int] | None) -> None:
+    found = read_versions(text)
+    assert (found.lowest, found.highest) == (lowest, highest)
+    assert not (found.surely_below((2, 10)) and found.surely_at_least((2, 10)))
+
+
+_KEYS = st.sampled_from(("max_split_size_mb", "backend", "roundup_power2_divisions", "pinned_use", "a"))
+_VALUES = st.sampled_from(("True", "128", "[256:1,512:2,>:4]", "native", "0.8"))
+
+
+@given(st.dictionaries(_KEYS, _VALUES), _KEYS, _VALUES)
+def test_merging_keeps_what_is_there(options: dict[str, str], key: str, value: str) -> None:
+    text = write_options(tuple(options.items()))
+    read = read_options(text)
+    assert not isinstance(read, Refusal)
+    assert dict(read) == options
+    assert dict(merge(read, {key: value})) == {**options, key: value}
+    assert [item for item, _ in merge(read, {key: value}) if item != key] == [item for item in options if item != key]
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":b", "a:[1,2", "a:1,a:2", "a:1,,b"])
+def test_an_allocator_setting_that_is_not_understood(text: str) -> None:
+    assert isinstance(read_options(text), Refusal)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_largest_divisor(number: int, at_most: int) -> None:
+    found = largest_divisor(number, at_most)
+    assert number % found == 0 and found <= at_most
+    assert not any(number % candidate == 0 for candidate in range(found + 1, at_most + 1))

@@ -1,0 +1,203 @@
+"""Fewer nodes, going on from a checkpoint, the limits of an incident, and which system a job runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from runbook.locations import data_folder
+from runbook.model.checkpoint import Checkpoint
+from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import LogStory
+from runbook.model.remedy import NoPlan, Plan
+from runbook.model.template import Setting, TemplateFile
+from runbook.model.units import JobId, UserName
+from runbook.remedy import (
+    LeverDocument,
+    cool_off_left_s,
+    drain_refused,
+    load_levers,
+    propose,
+    recognise,
+    reduce_world,
+    relaunch_refused,
+    resume_edits,
+)
+from runbook.template import apply, find_settings
+
+ALL = load_levers(data_folder("playbooks") / "oom" / "levers")
+DOCUMENTS = {item.id: item for item in ALL}
+WORLDS: list[dict[str, Any]] = YAML(typ="safe").load(Path(__file__).parent / "worlds.yaml")
+JOB = JobRecord(
+    JobId("1"), "c", "n", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=4, gpus_per_node=4
+)
+STORY = LogStory(root_cause=None)
+
+
+def _set(system: LeverDocument, values: dict[str, Any]) -> tuple[Setting, ...]:
+    found = []
+    for key, value in values.items():
+        entry, text = system.parameter(key), str(value)
+        unknown = text[1:] if text.startswith("?") else ""
+        found.append(Setting(key, entry.kind, entry.spellings[0], None if unknown else text, unresolved=unknown))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in WORLDS])
+def test_fewer_nodes_at_the_same_global_batch(case: dict[str, Any]) -> None:
+    system = DOCUMENTS[case.get("system", "pytorch")]
+    outcome = reduce_world(_set(system, case["settings"]), JOB, nodes_left=case["left"], system=system)
+    if "why" in case:
+        assert isinstance(outcome, NoPlan) and case["why"] in outcome.why, outcome
+        return
+    assert isinstance(outcome, Plan), outcome
+    assert {edit.parameter: edit.new for edit in outcome.edits} == {key: str(new) for key, new in case["set"].items()}
+    assert outcome.uses[0].needs_reshard
+
+
+_SIZES = st.integers(1, 64)
+
+
+@given(_SIZES, _SIZES, st.integers(2, 12), st.integers(1, 11), st.sampled_from((1, 2, 4, 8)))
+def test_fewer_nodes_never_change_the_global_batch(micro: int, steps: int, nodes: int, left: int, gpus: int) -> None:
+    system = DOCUMENTS["pytorch"]
+    settings = _set(system, {"micro_batch_size": micro, "gradient_accumulation_steps": steps})
+    job = replace(JOB, num_nodes=nodes, gpus_per_node=gpus)
+    outcome = reduce_world(settings, job, nodes_left=left, system=system)
+    if isinstance(outcome, NoPlan):
+        assert left >= nodes or micro * steps * nodes % left
+        return
+    new = {edit.parameter: int(edit.new or 0) for edit in outcome.edits}
+    new_micro = new.get("micro_batch_size", micro)
+    assert new_micro <= micro
+    assert new_micro * new.get("gradient_accumulation_steps", steps) * left == micro * steps * nodes
+
+
+@given(_SIZES, _SIZES)
+def test_a_smaller_micro_batch_never_changes_the_global_batch(micro: int, steps: int) -> None:
+    system = DOCUMENTS["pytorch"]
+    settings = _set(system, {"micro_batch_size": micro, "gradient_accumulation_steps": steps})
+    outcome = propose(Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.9)), STORY, JOB, settings, system)
+    assert isinstance(outcome, Plan)
+    if micro == 1:
+        assert outcome.uses[0].lever != "smaller_micro_batch"
+        return
+    new = {edit.parameter: int(edit.new or 0) for edit in outcome.edits}
+    assert 1 <= new["micro_batch_size"] <= micro // 2
+    assert new["micro_batch_size"] * new["gradient_accumulation_steps"] == micro * steps
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=4
+ARGS=(
+    --micro-batch-size 8
+    --gradient-accumulation-steps 2
+    --save ckpt/run
+)
+srun torchrun --nnodes 4 train.py "${ARGS[@]}"
+"""
+
+
+def test_from_a_template_to_a_template_that_trains_the_same() -> None:
+    """The rooms together: read, propose, write, read again."""
+    system = recognise((TemplateFile("job.sh", SCRIPT),), STORY, ALL)
+    assert system is not None and system.id == "pytorch"
+    names = system.parameter_names()
+    file = TemplateFile("job.sh", SCRIPT)
+    plan = propose(Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.9)), STORY, JOB, find_settings(file, names), system)
+    world = reduce_world(find_settings(file, names), JOB, nodes_left=2, system=system)
+    assert isinstance(plan, Plan) and isinstance(world, Plan)
+    smaller = apply((file,), plan.edits, names=names).files
+    after = reduce_world(find_settings(smaller[0], names), JOB, nodes_left=2, system=system)
+    assert isinstance(after, Plan)
+    checkpoint = Checkpoint("/work/ckpt/run/iter_0000100", 100, True, latest=True)
+    resume = resume_edits(find_settings(smaller[0], names), checkpoint, system=system)
+    text = apply(smaller, (*after.edits, *resume), names=names).files[0].text
+    assert text == SCRIPT.replace("size 8", "size 4").replace("steps 2", "steps 8").replace(
+        "--nodes=4", "--nodes=2"
+    ).replace("--nnodes 4", "--nnodes 2").replace("ckpt/run\n", "ckpt/run\n    --load /work/ckpt/run\n")
+
+
+LATEST = Checkpoint("/work/ckpt/iter_0000100", 100, True, latest=True)
+OLDER = replace(LATEST, latest=False)
+
+
+@pytest.mark.parametrize(
+    ("system", "values", "checkpoint", "wanted"),
+    [
+        pytest.param("pytorch", {}, LATEST, {"load_dir": "/work/ckpt"}, id="added"),
+        pytest.param("pytorch", {"load_dir": "/work/ckpt/"}, LATEST, {}, id="there already"),
+        pytest.param("pytorch", {"load_dir": "ckpt"}, LATEST, {}, id="there already, from the job's folder"),
+        pytest.param("pytorch", {"load_dir": "kpt"}, LATEST, {"load_dir": "/work/ckpt"}, id="only the same ending"),
+        pytest.param("pytorch", {"load_dir": "/old"}, LATEST, {"load_dir": "/work/ckpt"}, id="another folder"),
+        pytest.param(
+            "pytorch", {"load_dir": "/work/ckpt"}, OLDER, {"checkpoint_step": "100"}, id="the tracker names another"
+        ),
+        pytest.param(
+            "pytorch", {"load_dir": "/work/ckpt", "checkpoint_step": 40}, LATEST, {"checkpoint_step": None},
+            id="a step that would go back",
+        ),
+        pytest.param(
+            "megatron", {}, LATEST, {"load_dir": "/work/ckpt", "exit_on_missing_checkpoint": "true"},
+            id="never from scratch without a word",
+        ),
+        pytest.param(
+            "pytorch", {"load_dir": "?there"}, LATEST, {"load_dir": "/work/ckpt"}, id="not known, so not passed over"
+        ),
+    ],
+)
+def test_going_on_from_a_checkpoint(
+    system: str, values: dict[str, Any], checkpoint: Checkpoint, wanted: dict[str, str | None]
+) -> None:
+    document = DOCUMENTS[system]
+    edits = resume_edits(_set(document, values), checkpoint, system=document)
+    assert {edit.parameter: edit.new for edit in edits} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "wanted"),
+    [
+        ("srun python pretrain_gpt.py --micro-batch-size 4 --tensor-model-parallel-size 2", None, "megatron"),
+        ("srun torchrun train.py --micro-batch-size 4", None, "pytorch"),
+        ("srun python train.py", "pytorch", "pytorch"),
+        ("# torchrun pretrain_gpt.py\nsrun ./simulate", None, None),
+        ("srun ./simulate", "pytorch", "pytorch"),
+        ("python3 -m verl.trainer.main_ppo actor.ppo_micro_batch_size_per_gpu=4", None, None),
+        ("ray start --head\npython train.py", None, None),
+        ("python -m openrlhf.cli.train_ppo --micro_train_batch_size 4", "pytorch", None),
+        ("python pretrain_gpt.py --yaml-cfg a.yaml", None, "pytorch"),
+    ],
+)
+def test_which_system(text: str, framework: str | None, wanted: str | None) -> None:
+    found = recognise((TemplateFile("job.sh", f"#!/bin/bash\n{text}\n"),), LogStory(None, framework=framework), ALL)
+    assert (found.id if found else None) == wanted
+
+
+def test_limits_of_relaunching() -> None:
+    assert relaunch_refused(3, 4) == ""
+    assert "relaunched 4 times" in relaunch_refused(4, 4)
+    assert relaunch_refused(0, 0)
+
+
+def test_cool_off() -> None:
+    assert cool_off_left_s(None, 1000.0, 60.0) == 0
+    assert cool_off_left_s(990.0, 1000.0, 60.0) == 50
+    assert cool_off_left_s(900.0, 1000.0, 60.0) == 0
+    assert cool_off_left_s(2000.0, 1000.0, 60.0) == 60, "a clock that went back"
+
+
+@pytest.mark.parametrize(
+    ("drained", "nodes", "share", "allowed"),
+    [(0, 1, 0.1, True), (0, None, 0.0, True), (1, None, 0.5, False), (1, 8, 0.25, True), (2, 8, 0.25, False),
+     (1, 4, 0.1, False), (9, 100, 0.1, True), (10, 100, 0.1, False)],
+)
+def test_share_of_drained_nodes(drained: int, nodes: int | None, share: float, allowed: bool) -> None:
+    assert (drain_refused(drained, nodes, share) == "") is allowed
+    assert drain_refused(drained, nodes, share, may_drain=False)
