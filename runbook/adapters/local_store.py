@@ -46,13 +46,13 @@ class LocalStore:
 
     def ids(self) -> list[JobId]:
         with contextlib.suppress(FileNotFoundError):
-            numbers = (int(entry.name) for entry in self.jobs.iterdir() if entry.name.isdigit())
+            numbers = (int(entry.name) for entry in self.jobs.iterdir() if entry.name.isdecimal())
             return [JobId(str(number)) for number in sorted(numbers)]
         return []
 
     def path(self, job: JobId) -> Path:
         folder = self.jobs / job
-        if not (job.isascii() and job.isdigit() and folder.is_dir()):
+        if not (job.isascii() and job.isdecimal() and folder.is_dir()):
             raise NotFound(
                 f"the local scheduler has no job {job!r}", where=str(self.folder), next_step="see `runbook local jobs`"
             )

@@ -52,7 +52,7 @@ def descendants(of: int) -> list[int]:
     """Live processes below a process. With the supervisor as subreaper, none of a job's can slip away."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+        if entry.name.isdecimal():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text(encoding="latin-1").rpartition(")")[2].split()
                 if fields[0] != "Z":

@@ -280,7 +280,7 @@ def _stage_answer(stderr: bytes, argv: tuple[str, ...], cwd: str, identity: Iden
     before, ready, after = stderr.partition(_READY)
     line, _, _ = (after if ready else stderr).partition(b"\n")
     words = line[len(_STAGE_ERROR) :].split() if line.startswith(_STAGE_ERROR) else []
-    if len(words) == 2 and words[0].isdigit():
+    if len(words) == 2 and words[0].isdecimal():
         error = OSError(int(words[0]), os.strerror(int(words[0])))
         raise _not_started(argv, cwd, cwd if words[1] == b"enter" else "", error)
     if not ready:

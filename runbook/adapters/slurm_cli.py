@@ -318,7 +318,7 @@ def _both(first: RunbookError, second: RunbookError) -> NotAllowed:
 
 
 def _checked_job(job: JobId) -> JobId:
-    if not job or not set(job) <= _JOB_LETTERS or not job[0].isdigit():
+    if not job or not set(job) <= _JOB_LETTERS or not job[0].isdecimal():
         raise BadInput(f"not a Slurm job id: {job!r}", next_step="give a number, 123_4 for an array task, or 123+1")
     return job
 

@@ -46,7 +46,7 @@ class SlurmPyslurm:
         )
 
     def job(self, job: JobId) -> JobRecord:
-        if not job.isdigit():
+        if not job.isdecimal():
             return self._fallback.job(job)
         try:
             found = self._call(lambda: self._module.Job.load(int(job)))
@@ -62,7 +62,7 @@ class SlurmPyslurm:
         return replace(kept, source=f"pyslurm+{kept.source}")
 
     def script(self, job: JobId) -> JobScript | Unknown:
-        if job.isdigit():
+        if job.isdecimal():
             try:
                 text = self._call(lambda: self._module.Job.load(int(job)).get_batch_script())
             except (NotFound, NotAllowed):
@@ -81,7 +81,7 @@ class SlurmPyslurm:
         return self._fallback.find_submitted(token)
 
     def cancel(self, job: JobId) -> None:
-        if not job.isdigit():
+        if not job.isdecimal():
             self._fallback.cancel(job)
             return
         try:

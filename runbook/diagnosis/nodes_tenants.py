@@ -72,7 +72,7 @@ def _judge(
         )
     mine = process.owner == job.owner and _started_after(process, facts, job)
     described = _described(process)
-    if mine and (isinstance(process.job, Unknown) or (process.job is not None and not job.id.isdigit())):
+    if mine and (isinstance(process.job, Unknown) or (process.job is not None and not job.id.isdecimal())):
         whose = process.job.unknown if isinstance(process.job, Unknown) else f"it is in Slurm job {process.job}"
         return Weight.WARN, (
             f"{described} started during the job and belongs to its owner; perhaps the job's own leftover ({whose})"

@@ -79,7 +79,7 @@ def read_answers(text: str, marker: str) -> NodeAnswers:
 
 
 def _status(words: list[str]) -> int | None:
-    return int(words[3]) if len(words) == 4 and words[3].isdigit() else None
+    return int(words[3]) if len(words) == 4 and words[3].isdecimal() else None
 
 
 def printable(text: str, limit: int = 400) -> str:

@@ -45,7 +45,7 @@ def read_gpus(answers: NodeAnswers) -> tuple[tuple[GpuFacts, ...] | Unknown, str
     for name, section in asked:
         for line in section.lines:
             cells = [cell.strip() for cell in line.split(", ")]
-            if len(cells) != len(GPU_QUERIES[name]) or not cells[0].isdigit():
+            if len(cells) != len(GPU_QUERIES[name]) or not cells[0].isdecimal():
                 continue
             row = dict(zip(GPU_QUERIES[name], cells, strict=True))
             gpu = _gpu(row)

@@ -51,7 +51,7 @@ def read_gpu_processes(answers: NodeAnswers) -> dict[str, tuple[GpuProcess, ...]
     found: dict[str, list[GpuProcess]] = {}
     for line in section.lines:
         cells = [cell.strip() for cell in line.split(", ", 3)]
-        if len(cells) != 4 or not cells[1].isdigit():
+        if len(cells) != 4 or not cells[1].isdecimal():
             if "No running processes" in line or line.startswith("gpu_uuid"):
                 continue
             return Unknown(f"a line of nvidia-smi's process list cannot be read: {printable(line, 80)}")
@@ -94,7 +94,7 @@ def start_times(answers: NodeAnswers) -> dict[int, float]:
     started: dict[int, float] = {}
     for pid, seen in owners_of(answers).items():
         age_s = _age_s(seen.stat, answers)
-        if isinstance(age_s, float) and now.isdigit():
+        if isinstance(age_s, float) and now.isdecimal():
             started[pid] = int(now) - age_s
     return started
 
@@ -150,7 +150,7 @@ def _seen(lines: Sequence[str]) -> dict[int, _Seen]:
     for line in lines:
         pid, _, rest = line.partition(" ")
         kind, _, value = rest.partition(" ")
-        if not pid.isdigit():
+        if not pid.isdecimal():
             continue
         seen = found.setdefault(int(pid), _Seen())
         match kind:
@@ -158,7 +158,7 @@ def _seen(lines: Sequence[str]) -> dict[int, _Seen]:
                 seen.gone = True
             case "owner":
                 uid, _, user = value.partition(" ")
-                seen.uid = int(uid) if uid.isdigit() else None
+                seen.uid = int(uid) if uid.isdecimal() else None
                 seen.user = user.strip()
             case "stat":
                 seen.stat = value
@@ -179,12 +179,12 @@ def _seen(lines: Sequence[str]) -> dict[int, _Seen]:
 def _job(seen: _Seen, *, slurm_has_cgroups: bool) -> JobId | None | Unknown:
     array, task = seen.environment.get("SLURM_ARRAY_JOB_ID", ""), seen.environment.get("SLURM_ARRAY_TASK_ID", "")
     by_environment = seen.environment.get("SLURM_JOB_ID", "")
-    in_array = array.isdigit() and task.isdigit()
+    in_array = array.isdecimal() and task.isdecimal()
     by_cgroup = [job for path in seen.cgroups if (job := job_of_cgroup(path)) is not None]
     named = next((job for job in by_cgroup if not isinstance(job, Unknown)), None)
     if named is not None:
         return JobId(f"{array}_{task}") if in_array and by_environment == named else named
-    if by_environment.isdigit() and len(by_environment) < 13:
+    if by_environment.isdecimal() and len(by_environment) < 13:
         return JobId(f"{array}_{task}") if in_array else JobId(by_environment)
     unknown = next(iter(by_cgroup), None)
     if unknown is not None:
@@ -209,4 +209,4 @@ def _age_s(stat: str, answers: NodeAnswers) -> float | Unknown:
 
 def _first_number(environment: dict[str, str], names: Sequence[str]) -> int | None:
     values = (environment.get(name, "") for name in names)
-    return next((int(value) for value in values if value.isdigit() and len(value) < 8), None)
+    return next((int(value) for value in values if value.isdecimal() and len(value) < 8), None)

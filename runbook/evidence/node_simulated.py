@@ -82,7 +82,7 @@ def _processes(answers: NodeAnswers) -> dict[int, list[GpuProcess]]:
         place, _, rest = line.partition(" ")
         written, _, text = rest.partition(" ")
         gpu, _, pid_text = place.partition("/")
-        if not (gpu.isdigit() and pid_text.isdigit() and written.isdigit()):
+        if not (gpu.isdecimal() and pid_text.isdecimal() and written.isdecimal()):
             continue
         pid = int(pid_text)
         if pid not in started or started[pid] > int(written) + 2:

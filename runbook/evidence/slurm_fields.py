@@ -21,7 +21,7 @@ def text_or_empty(value: str | None) -> str:
 def number(value: str | None) -> int | None:
     """A whole number; "2-4" (a range of nodes) is not one."""
     stripped = (value or "").strip()
-    return int(stripped) if stripped.isascii() and stripped.isdigit() and len(stripped) < 19 else None
+    return int(stripped) if stripped.isascii() and stripped.isdecimal() and len(stripped) < 19 else None
 
 
 def epoch_s(value: str | None) -> float | None:
@@ -64,7 +64,7 @@ def memory_bytes(value: str | None) -> Bytes | None:
 def resident_bytes(value: str | None) -> Bytes | None:
     """sacct's MaxRSS: "15908K", "1.2G"; a bare number is bytes; 0 was not sampled."""
     stripped = (value or "").strip()
-    if stripped.isdigit() and len(stripped) < 19:
+    if stripped.isdecimal() and len(stripped) < 19:
         return Bytes(int(stripped)) or None
     return memory_bytes(stripped)
 

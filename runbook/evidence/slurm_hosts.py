@@ -48,7 +48,7 @@ def _count(part: str) -> int:
         for item in inside.split(","):
             first, _, last = item.partition("-")
             last = last.partition("/")[0]
-            if len(first) > 9 or len(last) > 9 or not (first + last).isdigit():
+            if len(first) > 9 or len(last) > 9 or not (first + last).isdecimal():
                 return _MOST_NODES + 1
             total += max(int(last) - int(first), 0) + 1 if last else 1
         product *= max(total, 1)

@@ -46,7 +46,7 @@ def expand(pattern: str, values: PatternValues) -> str | None:
         table = {
             "A": values.array_job_id or values.job_id,
             "a": task or "4294967294",
-            "b": str(int(task) % 10) if task.isdigit() else "",
+            "b": str(int(task) % 10) if task.isdecimal() else "",
             "J": values.job_id,
             "j": values.job_id,
             "N": values.node.partition(".")[0],
@@ -61,7 +61,7 @@ def expand(pattern: str, values: PatternValues) -> str | None:
             return match[0]
         value = table[letter]
         unknown = unknown or value == ""
-        return value.zfill(min(int(width), 10)) if width and value.isdigit() else value
+        return value.zfill(min(int(width), 10)) if width and value.isdecimal() else value
 
     expanded = re.sub(r"%(\d*)([A-Za-z%])", replace, pattern)
     return None if unknown else expanded

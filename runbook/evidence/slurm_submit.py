@@ -128,7 +128,7 @@ def read_submitted(text: str) -> str | None:
     """The job id in sbatch's `--parsable` answer ("123" or "123;cluster"); site banners before it are skipped."""
     for line in reversed(text.strip().splitlines()):
         number = line.strip().partition(";")[0]
-        if number.isascii() and number.isdigit():
+        if number.isascii() and number.isdecimal():
             return number
     return None
 

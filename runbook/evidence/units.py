@@ -92,8 +92,8 @@ def read_number_list(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in text.strip("[]").split(","):
         first, _, last = part.partition("-")
-        if first.isdigit():
-            stop = int(last) if last.isdigit() else int(first)
+        if first.isdecimal():
+            stop = int(last) if last.isdecimal() else int(first)
             numbers.extend(range(int(first), min(stop, int(first) + 65_535) + 1))
     return tuple(numbers)
 

@@ -122,7 +122,7 @@ def _xid(match: re.Match[str]) -> XidLine:
     pid, name = None, ""
     if process:
         digits = process["pid"].strip("' ")
-        pid = int(digits) if digits.isdigit() and len(digits) < 10 else None
+        pid = int(digits) if digits.isdecimal() and len(digits) < 10 else None
         name = process["name"] or ""
         rest = process["text"].strip()
     return XidLine(int(match["code"]), bus_id(match["bus"]), rest, pid, name, match["mig"] or "")

@@ -76,7 +76,7 @@ def _merged(situation: Situation, options: Options, arguments: Arguments) -> tup
         if int(value) < SMALLEST_SPLIT_MIB:
             return Refusal(f"max_split_size_mb must be at least {SMALLEST_SPLIT_MIB}")
         present = keys.get(option, "")
-        if present.isdigit() and int(present) <= int(value):
+        if present.isdecimal() and int(present) <= int(value):
             return Refusal(f"max_split_size_mb is {present} already")
     return write_options(merge(options, {option: value}, gone)), remarks
 

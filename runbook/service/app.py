@@ -60,7 +60,7 @@ def create_app(
 
     def index(request: Request) -> Response:
         number = request.query_params.get("page", "1")
-        page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
+        page = int(number) if number.isascii() and number.isdecimal() and len(number) < 7 else 1
         rows = store.list()
         return HTMLResponse(
             render_index(rows, request.query_params.get("state", "all"), page, store.unreadable())

@@ -245,7 +245,7 @@ def _registered_processes(folder: str) -> Iterator[GpuProcess]:
     except OSError:
         return
     for name in names:
-        if not name.isdigit() or int(name) == os.getpid():
+        if not name.isdecimal() or int(name) == os.getpid():
             continue
         if not _is_alive(int(name)):
             with suppress(OSError):  # Only its owner may; a left-over entry would count again if its pid came back.
@@ -276,7 +276,7 @@ def gpu_of_rank(visible_devices: str | None, local_rank: int) -> tuple[int, int]
     """
     if visible_devices is None:
         return local_rank, local_rank
-    indexes = [int(part) for part in visible_devices.split(",") if part.strip().isdigit()]
+    indexes = [int(part) for part in visible_devices.split(",") if part.strip().isdecimal()]
     if len(indexes) == 1:
         return 0, indexes[0]
     if local_rank >= len(indexes):

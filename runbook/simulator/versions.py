@@ -15,7 +15,7 @@ class TorchVersion(NamedTuple):
     def parse(cls, text: str) -> TorchVersion:
         """Read ``2.6``, ``2.6.0`` or ``2.6.0+cu124``; ValueError says what was expected."""
         parts = text.split("+")[0].split(".")
-        if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
             raise ValueError(f"not a PyTorch version: {text!r} (expected for example 2.6.0)")
         return cls(int(parts[0]), int(parts[1]))
 

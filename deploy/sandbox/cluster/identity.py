@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+from pathlib import Path
 
 from cluster.settings import (
     ALICE,
@@ -22,6 +23,9 @@ from cluster.settings import (
     User,
 )
 from cluster.system import SandboxError, make_directory, run
+
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def make_users() -> None:
@@ -59,6 +63,15 @@ def create_user(user: User) -> None:
         )
     )
     os.chmod(HOMES / user.name, 0o755 if user in (ALICE, BOB) else 0o750)
+    if user in (ALICE, BOB):
+        _give_examples(user)
+
+
+def _give_examples(user: User) -> None:
+    """A copy of the examples at home: the users cannot read everybody's checkout."""
+    target = HOMES / user.name / "examples"
+    run(("sh", str(REPOSITORY / "examples" / "copy-to.sh"), str(target)))
+    run(("chown", "-R", f"{user.name}:{user.name}", str(target)))
 
 
 def entry_of(user: User) -> pwd.struct_passwd | None:

@@ -72,7 +72,7 @@ class User:
 NODES = tuple(Node(f"gpu-{number}", f"{SUBNET_PREFIX}{number}") for number in range(21, 25))
 ALICE = User("sb-alice", 77001, "research")
 BOB = User("sb-bob", 77002, "inference")
-SERVICE = User("sb-runbook", 77003, "operations", "Operator")
+SERVICE = User("sb-runbook", 77003, "operations", "Administrator")
 PROBE = User("sb-probe", 77004, None)
 USERS = (ALICE, BOB, SERVICE, PROBE)
 
