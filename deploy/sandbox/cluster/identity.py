@@ -24,7 +24,6 @@ from cluster.settings import (
 )
 from cluster.system import SandboxError, make_directory, run
 
-
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
