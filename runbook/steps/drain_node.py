@@ -39,6 +39,8 @@ def run(context: StepContext) -> StepResult:
     wanted, why_not = _wanted(context)
     incident = with_notes(context.incident, *why_not)
     already = [judgement.node for judgement in _faulty(context) if judgement not in wanted]
+    # Drained by this incident in a run that was killed before it could say so.
+    incident = _remember(incident, _ours(context, already))
     if not wanted:
         outcome = Outcome.LEFT_IN_SERVICE if why_not else Outcome.ALREADY_DRAINED
         return StepResult(outcome, incident, "; ".join(why_not) or f"{', '.join(already)} is drained already")
@@ -87,6 +89,12 @@ def _wanted(context: StepContext) -> tuple[list[NodeJudgement], list[str]]:
         else:
             wanted.append(judgement)
     return wanted, left
+
+
+def _ours(context: StepContext, names: list[NodeName]) -> list[NodeName]:
+    token = f"{REASON_PREFIX}{context.incident.id} "
+    states = context.ports.scheduler.nodes(names) if names else ()
+    return [state.name for state in states if _is_drained(state) and state.reason.startswith(token)]
 
 
 def _is_drained(state: NodeState | None) -> bool:

@@ -1,9 +1,10 @@
-"""Works on the local scheduler's job 1 as `runbook oom --job 1 --yes` does, and kills itself at one numbered point.
+"""Works on a job as `runbook oom --job ID --yes` does, and kills itself at one point.
 
-    driver.py INVENTORY POINT COUNT_FILE
+    driver.py INVENTORY POINT COUNT_FILE [JOB]
 
-A point is a moment just before or just after a write to the store or an effect on the scheduler. When it was not
-killed it writes the names of all points to COUNT_FILE.
+A point is a moment just before or just after a write to the store or an effect on the scheduler: a number, or the
+name of one ("after scheduler.submit", its first time). When it was not killed it writes the names of all points to
+COUNT_FILE.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EFFECTS = frozenset({"submit", "cancel", "drain", "undrain", "save", "write_file
 class Deadly:
     """A port that passes every call on, and kills the process at the chosen point."""
 
-    def __init__(self, inner: Any, name: str, point: int, seen: list[str]) -> None:
+    def __init__(self, inner: Any, name: str, point: str, seen: list[str]) -> None:
         self._inner, self._name, self._point, self._seen = inner, name, point, seen
 
     def __getattr__(self, method: str) -> Any:
@@ -45,20 +46,21 @@ class Deadly:
         return call
 
     def _reach(self, where: str) -> None:
-        if len(self._seen) == self._point:
+        if self._point in (str(len(self._seen)), where):
             os.kill(os.getpid(), signal.SIGKILL)
         self._seen.append(where)
 
 
 def main() -> int:
-    inventory, point, count_file = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    inventory, point, count_file = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    job = JobId(sys.argv[4] if len(sys.argv) > 4 else "1")
     seen: list[str] = []
     app = application(inventory, Policy.APPLY)
     parts: dict[str, Any] = app.__dict__
     parts["scheduler"] = Deadly(app.scheduler, "scheduler", point, seen)
     parts["store"] = Deadly(app.store, "store", point, seen)
     opened = open_for(
-        app.scheduler.job(JobId("1")),
+        app.scheduler.job(job),
         app.store,
         cluster=app.inventory.cluster,
         trigger="person",
