@@ -329,10 +329,11 @@ class Engine:
             visit = replace(visit, ended_s=now, outcome=str(result.outcome))
         incident = replace(incident, visits=(*incident.visits[:-1], visit), updated_s=now)
         stored = incident if following == END or waiting else replace(incident, box=following)
+        if following == END:
+            # The page first: once the incident is stored as closed, nobody comes back to draw it.
+            self.draw(incident)
         if not waiting or self._changed(incident, before):
             self.store.save(stored)
-        if following == END:
-            self.draw(incident)
         self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
         text = to_text(incident) if not waiting or self._changed(incident, before) else ""
         return BoxRecord(outcome=str(result.outcome), incident=text, poll_s=result.poll_s, unavailable="", bug="")

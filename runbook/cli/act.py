@@ -59,7 +59,8 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
     app = application(inventory)
     stored = _load(app, incident)
     if stored.finished and stored.state is IncidentState.RECOVERED:
-        raise NothingToDo(f"{stored.id} is recovered: {stored.conclusion}", next_step=f"runbook show {stored.id}")
+        click.echo(f"{stored.id} is recovered already: {stored.conclusion}", err=True)
+        return 0
     if stored.finished:
         policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=is_interactive())
         fresh = again(stored, policy=policy, now_s=app.clock.now())

@@ -113,7 +113,8 @@ def _submitted(
         failed_step=failed_step(context),
     )
     patched = incident.patch.files if incident.patch else incident.templates
-    incident = replace(incident, attempts=(*incident.attempts, attempt), templates=patched)
+    # The world's edits are in the template now; only the number of nodes is told to the scheduler each time.
+    incident = replace(incident, attempts=(*incident.attempts, attempt), templates=patched, world_plan=None)
     incident = with_act(incident, Act("submit", job, started_s, token=token, result=result))
     return StepResult(Outcome.SUBMITTED, incident, f"job {job}, attempt {number}")
 
