@@ -30,6 +30,8 @@ _KILL_WAIT_S = 2.0
 
 # Reads "LENGTH\n" and that many bytes of JSON byte by byte where needed, so that what follows on standard input is
 # left for the command. Signals ignored by a parent service must not stay ignored in the command.
+SCRIPT_PLACE = "{script}"
+
 _STAGE = r"""
 import json, os, signal, sys
 def go():
@@ -51,6 +53,13 @@ def go():
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.umask(head["umask"])
+    if head["script"] is not None:
+        held = os.memfd_create("script", 0)
+        with os.fdopen(os.dup(held), "wb") as stream:
+            stream.write(head["script"].encode("utf-8", "surrogateescape"))
+        os.lseek(held, 0, 0)
+        place = "/proc/self/fd/%d" % held
+        sys.argv[1:] = [place if word == head["place"] else word for word in sys.argv[1:]]
     what = "enter"
     try:
         os.chdir(head["cwd"])
@@ -99,6 +108,7 @@ class Runner(Protocol):
         output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
         umask: int = 0o022,
         hold: int | None = None,
+        script: str | None = None,
     ) -> Completed: ...
 
 
@@ -113,11 +123,14 @@ def run(
     output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
     umask: int = 0o022,
     hold: int | None = None,
+    script: str | None = None,
 ) -> Completed:
     """Run a command to its end; a non-zero exit code is an answer, not an error.
 
     `env` is the whole environment; None is ours, or the login environment of another user. `umask` counts for another
     user's command only. `output_limit_bytes` caps standard output and standard error each; the rest is thrown away.
+    `script` is the text of a file that another user's command is to read where its arguments say `SCRIPT_PLACE`: it
+    is handed over in that user's own memory, so that no copy that he could read has to lie on a disk.
     `hold` is a descriptor that the command inherits, such as a lock that it keeps while it lives; sudo closes it.
     At the timeout the command and its process group are killed. Raises `Unavailable` (timeout, the machine cannot
     start processes), `NotFound` (no such program or directory), `NotAllowed` (sudo refuses).
@@ -132,6 +145,8 @@ def run(
                 "cwd": cwd or "/",
                 "env": dict(env) if env is not None else as_user.login_environment(),
                 "umask": umask,
+                "script": script,
+                "place": SCRIPT_PLACE,
             }
         ).encode("ascii")
         stdin = b"%d\n" % len(head) + head + stdin
@@ -280,7 +295,7 @@ def _stage_answer(stderr: bytes, argv: tuple[str, ...], cwd: str, identity: Iden
     before, ready, after = stderr.partition(_READY)
     line, _, _ = (after if ready else stderr).partition(b"\n")
     words = line[len(_STAGE_ERROR) :].split() if line.startswith(_STAGE_ERROR) else []
-    if len(words) == 2 and words[0].isdecimal():
+    if len(words) == 2 and words[0].isdigit():
         error = OSError(int(words[0]), os.strerror(int(words[0])))
         raise _not_started(argv, cwd, cwd if words[1] == b"enter" else "", error)
     if not ready:

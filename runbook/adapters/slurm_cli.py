@@ -11,7 +11,8 @@ from pathlib import Path
 
 from runbook.adapters.alone import alone
 from runbook.adapters.clock import SystemClock
-from runbook.adapters.identity import Identity, identity_of
+from runbook.adapters.identity import Identity, Road, identity_of, road_to
+from runbook.adapters.process import SCRIPT_PLACE
 from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.evidence import slurm_accounting as accounting
@@ -149,6 +150,11 @@ class SlurmCli:
         else:
             base = submit_environment(submission.environment.variables)
             umask = _umask(submission.environment.variables)
+        arguments, script = command.argv[1:], None
+        if road_to(owner) is Road.SUDO:
+            # A copy of ours cannot be given to the owner, and one that everybody may read could hold secrets.
+            script = _own_text(submission.script_path)
+            arguments = tuple(SCRIPT_PLACE if word == submission.script_path else word for word in arguments)
         with self._alone(submission.comment) as held:
             # Once more, now that no orphan of an earlier process can still be at it.
             before = self.find_submitted(submission.comment) if submission.comment else ()
@@ -156,12 +162,13 @@ class SlurmCli:
                 return before[0]
             done = self._commands.run(
                 "sbatch",
-                command.argv[1:],
+                arguments,
                 as_user=owner,
                 env=self._commands.environment(base),
                 cwd=submission.work_dir,
                 umask=umask,
                 hold=held,
+                script=script,
             )
         if done.exit_code != 0:
             raise self._commands.error(done)
@@ -327,6 +334,13 @@ def _checked_node(name: NodeName) -> NodeName:
     if not name or not set(name) <= _NODE_LETTERS or name.startswith("-"):
         raise NotFound(f"not a node name: {name!r}", next_step="give a name as `sinfo -N` prints it")
     return name
+
+
+def _own_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise Unavailable(f"the patched script cannot be read: {error.strerror}", where=path) from error
 
 
 def _umask(submitted: dict[str, str]) -> int:

@@ -99,6 +99,7 @@ class SlurmCommands:
         cwd: str | None = None,
         umask: int = 0o022,
         hold: int | None = None,
+        script: str | None = None,
     ) -> Completed:
         """A command that must not be repeated blindly (sbatch), as it ended."""
         return self._runner(
@@ -109,6 +110,7 @@ class SlurmCommands:
             as_user=as_user,
             umask=umask,
             hold=hold,
+            script=script,
         )
 
     def _ask_once(self, name: str, arguments: tuple[str, ...], as_user: Identity | None) -> str:

@@ -14,7 +14,6 @@ from runbook.model.template import Setting
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.template_view import settings_in_force, system_of
 
-
 SMALL_FILE_BYTES = 4 << 20
 """A Hugging Face trainer_state.json holds the whole log history and must be read whole to be judged."""
 
@@ -60,7 +59,8 @@ def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tupl
     for folder in folders:
         try:
             entries = context.ports.files.entries(folder, owner, depth=2)
-            small = {path: context.ports.files.read_small(path, owner, SMALL_FILE_BYTES) for path in wanted_small_files(entries)}
+            wanted = wanted_small_files(entries)
+            small = {path: context.ports.files.read_small(path, owner, SMALL_FILE_BYTES) for path in wanted}
         except NotFound:
             continue
         except NotAllowed as error:
