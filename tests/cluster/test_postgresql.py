@@ -72,7 +72,7 @@ def test_the_loop_runs_on_postgresql(shell: Shell) -> None:
 def test_a_killed_run_is_taken_up_from_postgresql(shell: Shell) -> None:
     job = shell.failed_job()
     killed = subprocess.run(
-        (sys.executable, str(DRIVER), str(shell.inventory), "after scheduler.submit", str(shell.folder / "points"), job),
+        (sys.executable, str(DRIVER), str(shell.inventory), "after scheduler.submit", str(shell.folder / "p"), job),
         cwd=shell.work,
         capture_output=True,
         check=False,
