@@ -39,8 +39,13 @@ def run(context: StepContext) -> StepResult:
         return StepResult(
             Outcome.FOUND, replace(incident, checkpoint=chosen), f"step {chosen.step} in {chosen.path}{skipped}"
         )
-    incomplete = [checkpoint for checkpoint in checkpoints if not checkpoint.complete]
-    if saved or incomplete or checkpoints:
+    if context.incident.trigger == "files":
+        # Nothing is submitted from files, so nothing can be overwritten: the person who submits has to look.
+        sentence = f"no checkpoint was looked at ({chosen.unknown})"
+        check = "Before you submit it: see that the patched template resumes from the last complete checkpoint."
+        incident = replace(incident, to_do=tuple(dict.fromkeys((check, *incident.to_do))))
+        return StepResult(Outcome.NONE_YET, with_notes(incident, sentence), sentence)
+    if saved or checkpoints:
         conclusion = (
             f"No checkpoint can be resumed from ({chosen.unknown}), although "
             + (f"the log says that step {max(saved)} was saved" if saved else "checkpoint folders are there")

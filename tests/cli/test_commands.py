@@ -215,6 +215,21 @@ def test_offline_diagnosis_and_patch_from_files_alone(shell: Shell, tmp_path: Pa
     assert list(out.glob("*.html"))
 
 
+def test_offline_elsewhere_than_the_job_ran_still_writes_the_patch(shell: Shell, tmp_path: Path) -> None:
+    """The log says that checkpoints were saved, and their folder is not on this machine."""
+    job = shell.failed_job()
+    script = tmp_path / "train.sbatch"
+    text = (shell.work / "train.sbatch").read_text().replace(f"{shell.work}/ckpt", "$SLURM_SUBMIT_DIR/ckpt")
+    script.write_text(text)
+    done = shell(
+        "oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(script), "--output", str(tmp_path / "o"),
+        XDG_STATE_HOME=str(tmp_path / "xdg"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "--micro-batch-size 4" in (tmp_path / "o" / "train.runbook.sbatch").read_text()
+    assert "checkpoint" in done.stderr, "what was not looked at has to be said"
+
+
 def test_offline_with_a_template_that_is_no_script(shell: Shell, tmp_path: Path) -> None:
     job = shell.failed_job()
     config = tmp_path / "config.py"
