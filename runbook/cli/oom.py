@@ -75,9 +75,10 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
     policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=interactive)
     view = View(sys.stderr)
     view.heading(f"runbook oom --job {job}   cluster {app.inventory.cluster}   policy {policy.value}")
-    record = app.scheduler.job(job)
-    if policy is not Policy.PLAN:
-        _may_act_as(record.owner)
+    with view.working(f"asking the scheduler about job {job}"):
+        record = app.scheduler.job(job)
+        if policy is not Policy.PLAN:
+            _may_act_as(record.owner)
     app.policy = policy
     opened = open_for(
         record,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -89,6 +90,15 @@ class View:
 
     def heading(self, text: str) -> None:
         self._console.print(Text(clean_line(text), style="bold"))
+
+    @contextlib.contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """A spinner over something that may be slow, on a terminal."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(Text(f"{text} …"), spinner="dots"):
+            yield
 
     def draw(self, event: Event) -> None:
         if isinstance(event, Entered):
