@@ -156,7 +156,7 @@ def find_inventory(name: str | None) -> Path:
     folder = data_folder("inventories")
     if not wanted:
         return SITE_INVENTORY if SITE_INVENTORY.is_file() else folder / "local.yaml"
-    if "/" in wanted or wanted.endswith((".yaml", ".yml")):
+    if "/" in wanted or wanted.endswith((".yaml", ".yml")) or Path(wanted).is_file():
         path = Path(wanted).expanduser()
     else:
         path = next(

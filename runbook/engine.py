@@ -19,12 +19,15 @@ from runbook.ports import Clock
 from runbook.report.codec import dump, load
 from runbook.settings import ActSettings
 from runbook.steps.base import Proposal, StepContext, StepResult
+from runbook.steps.without_leave import without_leave
 
 APPLICATION_VERSION = "1"
 """Set by hand: raised only when an open incident of the version before could not be carried on."""
 
 QUEUE = "incidents"
 WORKFLOW = "incident"
+_BY_POLICY = "policy"
+"""Who said yes where the policy is `apply`."""
 
 
 class Watcher(Protocol):
@@ -54,6 +57,17 @@ class BoxRecord(TypedDict):
     incident: str
     """JSON; "" when the box changed nothing, so that hours of polling cost no space."""
     poll_s: float
+    unavailable: str
+    bug: str
+
+
+class Asked(TypedDict):
+    """What DBOS keeps of the question that an acting box puts; `sentence` is "" when it has nothing to do outside."""
+
+    sentence: str
+    what: str
+    target: str
+    token: str
     unavailable: str
     bug: str
 
@@ -143,6 +157,20 @@ class Engine:
         with SetWorkflowID(workflow_id(incident)):
             DBOS.enqueue_workflow(QUEUE, self._workflow, to_text(incident))
 
+    def ensure(self, incident: Incident, begin_again: Callable[[Incident], Incident]) -> str:
+        """See to it that an unfinished incident is worked on, once. A run that was never begun is put on the queue; one
+        that ended without finishing (interrupted, or broken) is followed by another; a living one is left alone."""
+        from dbos import DBOS
+
+        status = DBOS.get_workflow_status(workflow_id(incident))
+        if status is not None and status.status in ("SUCCESS", "ERROR", "CANCELLED"):
+            incident = begin_again(incident)
+            self.store.save(incident)
+        elif status is not None:
+            return "at work"
+        self.enqueue(incident)
+        return "begun"
+
     def adopt(self) -> tuple[str, ...]:
         """Go on with every workflow that another process left unfinished. Returns their ids."""
         from dbos import DBOS
@@ -180,8 +208,8 @@ class Engine:
         while name != END:
             box = self.flow.boxes[name]
             before = to_text(incident)
-            decided = self._decide(box, before) if box.acts else None
-            record = decided or DBOS.run_step({"name": name}, self._run_box, name, before)
+            decided, by = self._decide(box, before) if box.acts else (None, "")
+            record = decided or DBOS.run_step({"name": name}, self._run_box, name, before, by)
             if record["bug"]:
                 return "bug"
             if record["unavailable"]:
@@ -201,73 +229,89 @@ class Engine:
             name = following
         return incident.state.value
 
-    def _decide(self, box: Box, before: str) -> BoxRecord | None:
-        """None: go ahead. Else the record of a box that was planned only, or declined."""
+    def _decide(self, box: Box, before: str) -> tuple[BoxRecord | None, str]:
+        """(None, who said yes): go ahead; nobody's yes means that the box may look and not act. Else the record of a
+        box that was planned only or declined, or whose question could not be put."""
         from dbos import DBOS
 
         incident = from_text(before)
         if incident.policy is Policy.APPLY:
-            return None
+            return None, _BY_POLICY
         asked = DBOS.run_step({"name": f"{box.name}.propose"}, self._propose, box.name, before)
+        if asked["unavailable"] or asked["bug"]:
+            unasked = BoxRecord(outcome="", incident="", poll_s=0, unavailable=asked["unavailable"], bug=asked["bug"])
+            return unasked, ""
         if not asked["sentence"]:
-            # Nothing to do outside, or the outside does not answer: the box itself finds out which.
-            return None
+            return None, ""
         if incident.policy is Policy.PLAN:
             return DBOS.run_step(
                 {"name": f"{box.name}.planned"}, self._not_done, box.name, before, asked, "planned", ""
-            )
-        answer: Answer | None = DBOS.recv(
-            approval_topic(incident, box.name), timeout_seconds=self.acts.approval_limit_s
-        )
+            ), ""
+        topic = approval_topic(incident, box.name)
+        answer: Answer | None = DBOS.recv(topic, timeout_seconds=self.acts.approval_limit_s)
         if answer is not None and answer["yes"]:
             DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, before)
-            return None
+            return None, answer["by"]
         by = answer["by"] if answer else "nobody answered"
-        return DBOS.run_step({"name": f"{box.name}.declined"}, self._not_done, box.name, before, asked, "declined", by)
+        return DBOS.run_step(
+            {"name": f"{box.name}.declined"}, self._not_done, box.name, before, asked, "declined", by
+        ), ""
 
     # -- recorded steps --------------------------------------------------------------------------------------
 
-    def _run_box(self, name: str, before: str) -> BoxRecord:
+    def _run_box(self, name: str, before: str, by: str) -> BoxRecord:
+        """`by`: who said yes; "" for an acting box means that nobody was asked, so that it may only look."""
         box = self.flow.boxes[name]
-        incident = self._entered(box, from_text(before))
+        incident = from_text(before)
         try:
-            result = box.run(self._context(incident))
+            incident = self._entered(box, incident)
+            context = self._context(incident)
+            if box.acts and not by:
+                context = replace(context, ports=without_leave(context.ports))
+            result = box.run(context)
+            return self._left(box, _signed(result, len(incident.acts), by), before)
         except Unavailable as error:
+            # A full disk as well: nothing of this box was recorded, and it is safe to run again.
             self.watcher.line(incident.id, f"{error.what}; trying again")
             return BoxRecord(outcome="", incident="", poll_s=0, unavailable=str(error), bug="")
         except RunbookError as error:
             return self._stopped(incident, str(error))
         except Exception:
             return self._stopped(incident, "", traceback.format_exc())
-        return self._left(box, result, before)
 
-    def _propose(self, name: str, before: str) -> dict[str, str]:
+    def _propose(self, name: str, before: str) -> Asked:
         box = self.flow.boxes[name]
         incident = from_text(before)
         try:
             proposal = box.propose(self._context(incident)) if box.propose else None
-        except RunbookError:
-            proposal = None
+            if proposal is not None and incident.policy is Policy.APPROVE:
+                asking = replace(
+                    self._entered(box, incident), state=IncidentState.AWAITING_APPROVAL, awaiting=proposal.sentence
+                )
+                self.store.save(asking)
+                self.watcher.asked(asking, proposal)
+        except Unavailable as error:
+            self.watcher.line(incident.id, f"{error.what}; trying again")
+            return Asked(sentence="", what="", target="", token="", unavailable=str(error), bug="")
+        except RunbookError as error:
+            stopped = self._stopped(self._entered(box, incident), str(error))
+            return Asked(sentence="", what="", target="", token="", unavailable="", bug=stopped["bug"])
         if proposal is None:
-            return {"sentence": "", "what": "", "target": "", "token": ""}
-        if incident.policy is Policy.APPROVE:
-            asking = replace(
-                self._entered(box, incident), state=IncidentState.AWAITING_APPROVAL, awaiting=proposal.sentence
-            )
-            self.store.save(asking)
-            self.watcher.asked(asking, proposal)
-        return {
-            "sentence": proposal.sentence,
-            "what": proposal.what,
-            "target": proposal.target,
-            "token": proposal.token,
-        }
+            return Asked(sentence="", what="", target="", token="", unavailable="", bug="")
+        return Asked(
+            sentence=proposal.sentence,
+            what=proposal.what,
+            target=proposal.target,
+            token=proposal.token,
+            unavailable="",
+            bug="",
+        )
 
     def _go_on(self, before: str) -> None:
         incident = replace(from_text(before), state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
         self.store.save(incident)
 
-    def _not_done(self, name: str, before: str, asked: dict[str, str], outcome: str, by: str) -> BoxRecord:
+    def _not_done(self, name: str, before: str, asked: Asked, outcome: str, by: str) -> BoxRecord:
         """A box that acts, passed without acting: only planned, or a person said no."""
         box = self.flow.boxes[name]
         incident = self._entered(box, from_text(before))
@@ -279,7 +323,8 @@ class Engine:
         incident = replace(incident, acts=(*incident.acts, act), awaiting="", state=IncidentState.RUNNING)
         following = self.flow.after(name, outcome)
         if outcome == "planned" and following == "report":
-            conclusion = f"Planned only, nothing was touched. The tool {would}."
+            by_hand = " Submit the patched template yourself." if incident.trigger == "files" else f" The tool {would}."
+            conclusion = f"Planned only, nothing was touched.{by_hand}"
             incident = replace(incident, state=IncidentState.PLANNED, conclusion=conclusion)
         if outcome == "declined":
             incident = replace(incident, conclusion=f"Declined ({by}): {asked['sentence']}.")
@@ -364,6 +409,13 @@ class Engine:
         self.store.save(stopped)
         self.watcher.line(incident.id, stopped.conclusion)
         return BoxRecord(outcome="", incident="", poll_s=0, unavailable="", bug=why)
+
+
+def _signed(result: StepResult, acts_before: int, by: str) -> StepResult:
+    """The result with the name of whoever said yes on the acts that it adds."""
+    acts = result.incident.acts
+    fresh = tuple(replace(act, approved_by=act.approved_by or by) for act in acts[acts_before:])
+    return replace(result, incident=replace(result.incident, acts=(*acts[:acts_before], *fresh))) if fresh else result
 
 
 def workflow_id(incident: Incident) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from runbook.errors import NotFound
 from runbook.model.incident import Incident, IncidentState, Policy
-from runbook.model.job import JobRecord
+from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import IncidentId, JobId
 
 _TOKEN = re.compile(r"\Arunbook:(oom-[A-Za-z0-9_.+-]+):(\d{1,3})(?:\s|\Z)")
@@ -64,7 +64,8 @@ def open_for(
         # Interrupted ones too: whoever joins finds out whether their run still lives.
         return Opened(Opening.JOIN, existing)
     last_job = existing.attempts[-1].job if existing.attempts else existing.root_job
-    if existing.state is IncidentState.RECOVERED and job.id == last_job and existing.attempts:
+    failed_since = job.state.job_class is JobClass.FAILED
+    if existing.state is IncidentState.RECOVERED and job.id == last_job and existing.attempts and failed_since:
         # The relaunch was proven, and failed later: the next attempt of the same incident.
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     if trigger == "person" and existing.state is not IncidentState.RECOVERED:
@@ -75,8 +76,13 @@ def open_for(
 def again(incident: Incident, *, policy: Policy, now_s: float) -> Incident:
     """The incident ready for one more run: from the box where it was interrupted, else from the beginning."""
     interrupted = incident.state is IncidentState.INTERRUPTED
+    visits = incident.visits
+    if visits and not visits[-1].outcome:
+        # A box that was left half way is entered anew, with a question of its own.
+        visits = visits[:-1]
     return replace(
         incident,
+        visits=visits,
         run=incident.run + 1,
         policy=policy,
         state=IncidentState.RUNNING,
@@ -96,9 +102,14 @@ def _of_relaunch(job: JobRecord, known: Known) -> Incident | None:
     if match is None:
         return None
     incident = _load(known, IncidentId(match.group(1)))
-    if incident is None or all(attempt.job != job.id for attempt in incident.attempts):
+    if incident is None:
         return None
-    return incident
+    if any(attempt.job == job.id for attempt in incident.attempts):
+        return incident
+    # Submitted by a run that was killed before it could say so: the next attempt, by the same owner.
+    owner = incident.original.job.owner if incident.original else ""
+    is_next = int(match.group(2)) == len(incident.attempts) + 1
+    return incident if not incident.finished and is_next and owner == job.owner else None
 
 
 def _load(known: Known, incident: IncidentId) -> Incident | None:

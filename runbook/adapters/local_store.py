@@ -54,7 +54,7 @@ class LocalStore:
         folder = self.jobs / job
         if not (job.isascii() and job.isdecimal() and folder.is_dir()):
             raise NotFound(
-                f"the local scheduler has no job {job!r}", where=str(self.folder), next_step="see `runbook local jobs`"
+                f"the local scheduler has no job {job!r}", where=str(self.folder), next_step="see `runbook jobs`"
             )
         return folder
 

@@ -142,8 +142,8 @@ class SlurmCommands:
                 return Denied(
                     f"Slurm refuses: {shown}",
                     where=where,
-                    next_step="give this user Slurm's operator level "
-                    "(`sacctmgr modify user … set adminlevel=operator`), or run as the job's owner",
+                    next_step="give this user Slurm's rights (`sacctmgr modify user … set adminlevel=`operator to "
+                    "cancel other people's jobs, administrator to drain nodes), or run as the job's owner",
                 )
             case Complaint.NO_ACCOUNTING:
                 return NoAccounting(f"this Slurm keeps no accounting: {shown}", where=where)

@@ -11,7 +11,7 @@ import click
 from runbook.cli.exit import code_of
 from runbook.cli.main import inventory_option
 from runbook.errors import NotAllowed, NothingToDo
-from runbook.model.incident import Incident, IncidentState
+from runbook.model.incident import Incident, IncidentState, Policy
 
 if TYPE_CHECKING:
     from runbook.cli.wiring import Application
@@ -58,6 +58,13 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
 
     app = application(inventory)
     stored = _load(app, incident)
+    if stored.cluster != app.inventory.cluster:
+        raise NotAllowed(
+            f"{stored.id} is of {stored.cluster!r}, not of this inventory's cluster {app.inventory.cluster!r}",
+            next_step="run `runbook oom --log … --template …` again"
+            if stored.trigger == "files"
+            else "name the inventory of its cluster with --inventory",
+        )
     if stored.finished and stored.state is IncidentState.RECOVERED:
         click.echo(f"{stored.id} is recovered already: {stored.conclusion}", err=True)
         return 0
@@ -79,8 +86,13 @@ def _go_on(app: Application, incident: Incident, *, new_run: bool = False) -> in
     from runbook.cli.terminal import View
     from runbook.triggers import Opened, Opening
 
+    if app.inventory.policy.mode is Policy.PLAN and incident.policy is not Policy.PLAN:
+        raise NotAllowed(
+            f"this inventory only plans by now, and {incident.id} was begun under {incident.policy.value}",
+            next_step=f"`runbook resume {incident.id} --plan`, or have policy.mode of the inventory changed",
+        )
     view = View(sys.stderr)
-    view.heading(f"runbook resume {incident.id}   at {incident.box or 'the start'}   policy {incident.policy.value}")
+    view.heading(f"runbook resume {incident.id} · at {incident.box or 'the start'} · policy {incident.policy.value}")
     app.policy = incident.policy
     opened = Opened(Opening.AGAIN if new_run else Opening.JOIN, incident)
     ended = bring_back(app, opened, view, interactive=is_interactive())

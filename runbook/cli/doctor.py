@@ -72,14 +72,16 @@ def _state(app: Application) -> Iterator[Found]:
     free = os.statvfs(folder)
     free_gib = free.f_bavail * free.f_frsize / (1 << 30)
     text = f"{folder}, {free_gib:.1f} GiB free"
-    if free_gib < 1:
+    if free_gib < 0.05:
+        yield Found(Mark.BAD, text, "make room: nothing can be stored, so nothing will be done")
+    elif free_gib < 1:
         yield Found(Mark.WARNING, text, "kept logs need room: up to 64 MiB each")
     else:
         yield Found(Mark.GOOD, text)
     waiting = [row for row in app.store.list() if row.state == "interrupted"]
     if waiting:
         names = ", ".join(row.id for row in waiting[:5])
-        yield Found(Mark.WARNING, f"{len(waiting)} interrupted incidents: {names}", "runbook resume INCIDENT")
+        yield Found(Mark.WARNING, f"interrupted: {names}", "runbook resume INCIDENT")
 
 
 def _playbooks(app: Application) -> Iterator[Found]:
@@ -90,7 +92,7 @@ def _playbooks(app: Application) -> Iterator[Found]:
 def _scheduler(app: Application) -> Iterator[Found]:
     yield Found(Mark.GOOD, app.scheduler.describe())
     nodes = app.scheduler.nodes()
-    yield Found(Mark.GOOD, f"{len(nodes)} nodes: {', '.join(state.name for state in nodes[:8])}")
+    yield Found(Mark.GOOD, f"nodes: {', '.join(state.name for state in nodes[:8])}")
     ours = [state.name for state in nodes if state.reason.startswith("runbook:")]
     if ours:
         yield Found(

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from dataclasses import replace
 from types import FrameType
 
@@ -20,6 +21,7 @@ from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.triggers import Opened, Opening, again
 
 _FOLLOW_S = 0.3
+_LEAST_FREE_BYTES = 4 << 20
 
 
 def bring_back(app: Application, opened: Opened, view: View, *, interactive: bool) -> Incident:
@@ -27,14 +29,17 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
     incident = opened.incident
     if opened.opening is Opening.DONE:
         return incident
-    if opened.opening is not Opening.JOIN:
-        app.store.save(incident)
+    _room(app)
     with DriverLock(app.state, "command") as lock:
         told = False
         while not lock.take():
             holder = lock.holder()
             if holder is not None and holder.kind == "daemon":
+                if opened.opening is Opening.JOIN and incident.state is IncidentState.INTERRUPTED:
+                    incident = again(incident, policy=incident.policy, now_s=app.clock.now())
+                    opened = Opened(Opening.AGAIN, incident)
                 if opened.opening is not Opening.JOIN:
+                    app.store.save(incident)
                     _enqueue(app, incident)
                 return follow(app, incident, view, interactive=interactive)
             if not told:
@@ -45,16 +50,37 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
             current = app.store.load(incident.id)
             if current.finished and told and opened.opening is Opening.JOIN:
                 return current
+        if told and app.store.exists(incident.id):
+            # The command that was waited for may have gone on with this very incident.
+            current = app.store.load(incident.id)
+            if current.finished and current.run >= incident.run:
+                return current
+            if current.run >= incident.run:
+                opened = Opened(Opening.JOIN, current)
+        if opened.opening is not Opening.JOIN:
+            app.store.save(opened.incident)
         return _drive(app, opened, view, interactive=interactive)
+
+
+def _room(app: Application) -> None:
+    """The workflow database cannot tell a full disk from a passing fault and would wait: ask first."""
+    free = os.statvfs(app.state)
+    if free.f_bavail * free.f_frsize < _LEAST_FREE_BYTES:
+        raise Unavailable(
+            f"the disk is full: less than {_LEAST_FREE_BYTES >> 20} MiB are free, so no act could be recorded",
+            where=str(app.state),
+            next_step="make room, then type the same again",
+        )
 
 
 def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -> Incident:
     watcher = QueueWatcher()
     engine = app.engine(watcher)
-    engine.launch(app.inventory.database_url, executor=f"command-{os.getpid()}")
+    engine.launch(app.inventory.database_url, executor=f"command-{uuid.uuid4().hex}")
     incident = opened.incident
     try:
-        if opened.opening is Opening.JOIN and not engine.take_up(incident):
+        taken_up = opened.opening is Opening.JOIN and engine.take_up(incident)
+        if opened.opening is Opening.JOIN and not taken_up:
             # Its process ended without a word in the workflow's record: one more run, from where it stood.
             incident = again(
                 replace(incident, state=IncidentState.INTERRUPTED),
@@ -65,14 +91,19 @@ def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -
             engine.start(incident)
         elif opened.opening is not Opening.JOIN:
             engine.start(incident)
+        elif incident.awaiting:
+            # The question was put by the process that died; it is asked once more, to the same workflow.
+            waiting = replace(incident, state=IncidentState.AWAITING_APPROVAL)
+            app.store.save(waiting)
+            watcher.events.put(Asked(waiting, waiting.awaiting))
         _until_ended(engine, incident, watcher, view, interactive=interactive)
+        engine.close()
         return app.store.load(incident.id)
     except (KeyboardInterrupt, Interrupted):
         _mark_interrupted(app, incident)
         raise Interrupted(f"interrupted; nothing is lost. Go on with `runbook resume {incident.id}`") from None
     finally:
         view.close()
-        engine.close()
 
 
 def _until_ended(engine: Engine, incident: Incident, watcher: QueueWatcher, view: View, *, interactive: bool) -> None:
@@ -136,6 +167,8 @@ def _enqueue(app: Application, incident: Incident) -> None:
     config = dbos_config(app.inventory.database_url, "command")
     client = DBOSClient(system_database_url=app.inventory.database_url)
     try:
+        if incident.run > 1:
+            client.cancel_workflow(workflow_id(replace(incident, run=incident.run - 1)))
         client.enqueue(
             {
                 "queue_name": QUEUE,
@@ -177,7 +210,7 @@ def follow(app: Application, incident: Incident, view: View, *, interactive: boo
 
 def _mark_interrupted(app: Application, incident: Incident) -> None:
     current = app.store.load(incident.id)
-    if not current.finished:
+    if not current.finished and not current.awaiting:
         app.store.save(replace(current, state=IncidentState.INTERRUPTED, updated_s=app.clock.now()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -46,8 +47,10 @@ class DriverLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({"kind": self._kind, "pid": os.getpid()}).encode(), 0)
+        # Who holds it is a courtesy to others: a full disk must not keep us from the lock.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"kind": self._kind, "pid": os.getpid()}).encode(), 0)
         self._descriptor = descriptor
         return True
 

@@ -73,6 +73,7 @@ def _keep(trace: str) -> str:
     name = f"runbook-fault-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:
         path = Path(tempfile.gettempdir()) / name
+        path.touch(mode=0o600)
         path.write_text(trace, encoding="utf-8")
     except OSError:
         return trace.strip().splitlines()[-1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
+import threading
 from collections.abc import Callable
 
 import click
@@ -67,7 +70,14 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the console script."""
-    sys.exit(guarded(lambda: _run(arguments)))
+    code = guarded(lambda: _run(arguments))
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        # A workflow's thread may wait a day for an approval. What it does is recorded; it need not be waited for.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -20,11 +20,17 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     from runbook.cli.terminal import View
     from runbook.cli.wiring import Application
     from runbook.config import load_inventory
+    from runbook.model.template import TemplateFile
+    from runbook.template.language import language
     from runbook.triggers import Opened, Opening, incident_id
 
     for path in (*logs, *((template,) if template else ())):
-        if not path.exists():
-            raise BadInput(f"no file {path}", next_step="check the path")
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "is not there" if not path.exists() else "is no regular file"
+            raise BadInput(f"{path} {what}", next_step="name a file")
+    if template is not None:
+        # A template that nobody here can edit is bad input, whatever the logs say.
+        language(TemplateFile(str(template), template.read_text(encoding="utf-8", errors="surrogateescape")))
     scheduler = FilesScheduler(tuple(path.absolute() for path in logs), template.absolute() if template else None)
     app = Application(
         load_inventory("local"), Policy.PLAN, scheduler_override=scheduler, nodes_override=NoNodes("no cluster is used")
@@ -43,7 +49,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     if app.store.exists(incident.id):
         incident = _next_run(app.store.load(incident.id), incident)
     view = View(sys.stderr)
-    view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''}   no cluster: plan only")
+    view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''} · no cluster: plan only")
     incident = bring_back(app, Opened(Opening.NEW, incident), view, interactive=False)
     written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
     view.conclude(incident, str(written[-1]))
@@ -61,13 +67,22 @@ def _next_run(before: Incident, fresh: Incident) -> Incident:
     return replace(fresh, run=before.run + 1)
 
 
+def _free(folder: Path, stem: str, suffix: str, text: str) -> Path:
+    """A name that no other file has; the same text under the same name is no other file."""
+    for number in range(1, 1000):
+        target = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
+        if not target.exists() or target.read_text(encoding="utf-8", errors="replace") == text:
+            return target
+    raise Unavailable("a thousand patched templates lie there already", where=str(folder))
+
+
 def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:
     """The patched copy and the report, under new names: an existing file of the user is never replaced."""
     written: list[Path] = []
     try:
         output.mkdir(parents=True, exist_ok=True)
         if template is not None and incident.patch is not None and incident.patch.diff:
-            target = output / f"{template.stem}.runbook{template.suffix}"
+            target = _free(output, f"{template.stem}.runbook", template.suffix, incident.patch.files[0].text)
             target.write_text(incident.patch.files[0].text, encoding="utf-8", newline="")
             written.append(target)
         report = output / f"{incident.id}.html"

@@ -74,7 +74,7 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
     interactive = is_interactive()
     policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=interactive)
     view = View(sys.stderr)
-    view.heading(f"runbook oom --job {job}   cluster {app.inventory.cluster}   policy {policy.value}")
+    view.heading(f"runbook oom --job {job} · cluster {app.inventory.cluster} · policy {policy.value}")
     with view.working(f"asking the scheduler about job {job}"):
         record = app.scheduler.job(job)
         if policy is not Policy.PLAN:
@@ -92,7 +92,14 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
     if opened.opening is Opening.AGAIN:
         view.heading(f"{opened.incident.id} is taken up again (run {opened.incident.run})")
     elif opened.opening is Opening.JOIN:
-        view.heading(f"{opened.incident.id} is open already; joining it")
+        stored = opened.incident
+        if policy is Policy.PLAN and stored.policy is not Policy.PLAN:
+            raise NotAllowed(
+                f"{stored.id} is open under the policy {stored.policy.value}; planning it would go on with it",
+                next_step=f"`runbook show {stored.id}` looks; `runbook resume {stored.id}` goes on",
+            )
+        view.heading(f"{stored.id} is open already under the policy {stored.policy.value}; joining it")
+        app.policy = stored.policy
     incident = bring_back(app, opened, view, interactive=interactive)
     view.conclude(incident, str(app.store.folder(incident.id) / "report.html"))
     if as_json:

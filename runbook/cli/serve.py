@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from runbook.cli.wiring import Application, flow_picture
 from runbook.engine import Engine
 from runbook.errors import Unavailable
 from runbook.flow import Box
-from runbook.model.incident import BoxVisit, Incident
+from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.report.clean import clean_line, shorten
 from runbook.service.spool import SpoolEvent
 from runbook.steps.base import Proposal
-from runbook.triggers import Opening, open_for
+from runbook.triggers import Opening, again, open_for
 
 LOG = logging.getLogger("runbook")
 
@@ -86,6 +87,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
         engine = app.engine(LogWatcher())
         engine.launch(app.inventory.database_url, executor=_executor(app), queue_concurrency=app.inventory.workers)
         try:
+            _take_up_unfinished(app, engine)
             for workflow in engine.adopt():
                 LOG.info("going on with %s", workflow)
             status = ServiceStatus(started_s=time.time())
@@ -137,11 +139,35 @@ def _open(app: Application, engine: Engine, event: SpoolEvent) -> str:
     )
     if opened.opening is Opening.DONE:
         return "done before"
-    if opened.opening is not Opening.JOIN:
-        app.store.save(opened.incident)
-        LOG.info("%s: opened for job %s of %s", opened.incident.id, record.id, record.owner)
+    if opened.opening is Opening.JOIN:
+        return engine.ensure(opened.incident, lambda incident: _again(app, incident))
+    app.store.save(opened.incident)
+    LOG.info("%s: opened for job %s of %s", opened.incident.id, record.id, record.owner)
     engine.enqueue(opened.incident)
     return opened.opening.value
+
+
+def _again(app: Application, incident: Incident) -> Incident:
+    """One more run from where it stopped, never with more leave than the inventory gives today."""
+    policy = Policy.PLAN if app.settings.acts.policy is Policy.PLAN else incident.policy
+    stopped = replace(incident, state=IncidentState.INTERRUPTED)
+    return again(stopped, policy=policy, now_s=app.clock.now())
+
+
+def _take_up_unfinished(app: Application, engine: Engine) -> None:
+    """Incidents that an earlier daemon or command left open, whatever became of their workflows."""
+    for row in app.store.list():
+        if row.closed_s is not None:
+            continue
+        incident = app.store.load(row.id)
+        if app.settings.acts.policy is Policy.PLAN and incident.policy is not Policy.PLAN:
+            # The inventory was changed to planning only: what was allowed before is not any more.
+            incident = _again(app, incident)
+            app.store.save(incident)
+            engine.enqueue(incident)
+        else:
+            engine.ensure(incident, lambda left: _again(app, left))
+        LOG.info("%s: taken up", incident.id)
 
 
 def _executor(app: Application) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from runbook.errors import Interrupted
 from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId
@@ -150,12 +151,18 @@ class View:
             self._status = None
 
     def ask(self, asked: Asked) -> bool:
-        """A yes or no from the person at the terminal. Anything but yes is no."""
+        """A yes or a no from the person at the terminal; anything else is asked again. Raises `Interrupted` when the
+        terminal is gone: that is no answer."""
         self._stop()
         self._console.print(Text.assemble(("? ", "yellow bold"), clean_line(asked.sentence)))
-        self._console.print("  yes or no: ", end="")
-        answer = sys.stdin.readline().strip().lower()
-        return answer in ("y", "yes")
+        while True:
+            self._console.print("  yes or no: ", end="")
+            line = sys.stdin.readline()
+            if not line:
+                raise Interrupted("nobody is at the terminal any more")
+            answer = line.strip().lower()
+            if answer in ("y", "yes", "n", "no"):
+                return answer in ("y", "yes")
 
     def close(self) -> None:
         self._stop()

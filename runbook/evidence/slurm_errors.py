@@ -34,8 +34,10 @@ _PATTERNS: tuple[tuple[Complaint, re.Pattern[str]], ...] = tuple(
         (Complaint.DENIED, r"access/permission denied|invalid user id|not authorized|must be .*(admin|operator)"),
         (
             Complaint.UNREACHED,
-            r"unable to contact slurm controller|connection refused|problem talking to the database|unable to establish"
-            r" control|unable to resolve|no route to host|network is unreachable|temporarily unable to (accept|handle)"
+            r"could not establish a configuration source|dns srv lookup failed|failed to fetch config"
+            r"|unable to contact slurm controller|connection refused|problem talking to the database"
+            r"|unable to establish control|unable to resolve|no route to host|network is unreachable"
+            r"|temporarily unable to (accept|handle)"
             r"|backup controller|slurm backup|unable to connect|munge\S* .*(failed|error)|socket: (connection|no such)",
         ),
         (

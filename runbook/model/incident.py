@@ -92,6 +92,16 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class LogMark:
+    """A log as it was before a relaunch that may write to the same file."""
+
+    path: str
+    size_bytes: int
+    tail_sha256: str
+    """Of the last bytes before `size_bytes`: still there when the file was appended to, gone when it was begun anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One relaunch: what was changed, what was submitted, how it ended. Number 1 is the first relaunch."""
 
@@ -110,6 +120,7 @@ class Attempt:
     diagnosis: Diagnosis | None = None
     failed_step: int | None = None
     """The step that has to be passed."""
+    log_marks: tuple[LogMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ def what_happened(incident: Incident) -> str:
     found = cause(incident)
     finding = root_cause(incident)
     job = f"Job {incident.root_job}"
+    if found is None and finding is None and incident.finished:
+        return f"{job} on {incident.cluster}: {incident.conclusion or 'its logs show no memory error.'}"
     if found is None and finding is None:
         return f"{job} on {incident.cluster} failed; what it died of has not been read yet."
     if found is not None and found.kind is Kind.NOT_OOM:
@@ -98,6 +100,8 @@ def to_do(incident: Incident) -> tuple[str, ...]:
                 f"`runbook promote {incident.id}`.",
             )
         case IncidentState.PLANNED:
+            if incident.trigger == "files":
+                return ("Read the plan below and, if you agree, submit the patched template yourself.",)
             return (f"Read the plan below and, if you agree, carry it out: `runbook resume {incident.id}`.",)
         case IncidentState.INTERRUPTED:
             return (f"Go on where it stopped: `runbook resume {incident.id}`.",)

@@ -59,7 +59,7 @@ _HYPOTHESIS: dict[str, Any] = {
     },
 }
 _CONTRACT: dict[str, Any] = {
-    "description": "The diagnosis in the shape that `runbook diagnose --json` prints; null before there is one.",
+    "description": "The diagnosis in a short shape of its own that other tools read; null before there is one.",
     "anyOf": [
         {"type": "null"},
         {

@@ -168,7 +168,8 @@ def _attempts(incident: Incident) -> Iterator[str]:
         yield from _wrapped(
             f"{attempt.number}. job {attempt.job or 'not submitted'} from {start}, "
             f"{words.moment(attempt.submitted_s)}: {state}. "
-            + (f"{attempt.verdict.why} {attempt.verdict.headroom}" if attempt.verdict else ""),
+            + ("; ".join(part for part in (attempt.verdict.why, attempt.verdict.headroom) if part)
+               if attempt.verdict else ""),
             "   ", "",
         )
         yield from _items(
@@ -219,8 +220,11 @@ def _evidence(incident: Incident) -> Iterator[str]:
     finding = narrative.root_cause(incident)
     if finding is not None:
         yield from _wrapped(f"{finding.file}:{finding.line}")
-        text = shorten_lines(clean(finding.excerpt[:20_000]), 12, 1000)
-        for line in text.rstrip("\n").split("\n"):
+        lines = clean(finding.excerpt[:20_000]).rstrip("\n").split("\n")
+        if len(lines) > 9:
+            # The error stands at the end of a traceback, and its frames are nearest there.
+            lines = [lines[0], f"  … {len(lines) - 9} lines", *lines[-8:]]
+        for line in (line[:1000] for line in lines):
             # The figures stand at the end of a long line: it is folded, not cut.
             yield from textwrap.wrap(line, WIDTH, initial_indent="    ", subsequent_indent="      ") or [""]
     yield from _items(tuple(f"kept: {name}" for name in incident.evidence_files))

@@ -38,6 +38,11 @@ def run(context: StepContext) -> StepResult:
         return StepResult(
             Outcome.ALREADY_GONE, _with_record(context, now), f"job {job.id} had ended: {(now or job).state.name}"
         )
+    if (now.restarts, now.start_time_s) != (job.restarts, job.start_time_s) and job.start_time_s is not None:
+        raise NotAllowed(
+            f"job {job.id} was restarted since its error was read, so it is not cancelled",
+            next_step=f"look at it; `runbook resume {context.incident.id}` reads its log anew",
+        )
     if now.owner != job.owner or not context.incident.evidence_files:
         raise NotAllowed(
             f"job {job.id} is not cancelled: "

@@ -6,7 +6,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.model.incident import Incident, IncidentState
-from runbook.model.node import NodeVerdict
+from runbook.model.node import GpuProcess, NodeVerdict
+from runbook.model.units import GIB
 from runbook.steps.base import StepContext, StepResult
 
 
@@ -21,7 +22,14 @@ def run(context: StepContext) -> StepResult:
     to_do = tuple(dict.fromkeys((*incident.to_do, *_to_do(incident))))
     incident = replace(incident, state=IncidentState.ESCALATED, conclusion=conclusion, to_do=to_do)
     context.ports.notify.send(f"{incident.id}: a person is needed", conclusion, link(context))
-    return StepResult(Outcome.TOLD, incident, conclusion)
+    return StepResult(Outcome.TOLD, incident, "a person is needed")
+
+
+def _tenant(tenant: GpuProcess) -> str:
+    owner = f" of {tenant.owner}" if isinstance(tenant.owner, str) else ""
+    held = f", {tenant.used_bytes / GIB:.1f} GiB" if isinstance(tenant.used_bytes, int) else ""
+    job = f", Slurm job {tenant.job}" if isinstance(tenant.job, str) else ""
+    return f"pid {tenant.pid} ({tenant.name or 'unnamed'}){owner}{held}{job}"
 
 
 def link(context: StepContext) -> str:
@@ -46,14 +54,16 @@ def _to_do(incident: Incident) -> list[str]:
         return to_do
     for judgement in failure.judgements:
         if judgement.verdict is NodeVerdict.OCCUPIED and judgement.tenants:
-            pids = ", ".join(str(tenant.pid) for tenant in judgement.tenants)
-            to_do.append(f"See to the co-tenant on {judgement.node} (pid {pids}).")
+            who = "; ".join(_tenant(tenant) for tenant in judgement.tenants)
+            to_do.append(f"See to the co-tenant on {judgement.node}: {who}.")
         if judgement.verdict is NodeVerdict.UNKNOWN:
             reason = (judgement.missing or judgement.reasons or ("no reason given",))[0]
             to_do.append(f"Check {judgement.node} by hand: {reason}.")
-    if failure.diagnosis and failure.diagnosis.best.missing:
+    unseen = any(judgement.verdict is NodeVerdict.UNKNOWN for judgement in failure.judgements)
+    if failure.diagnosis and failure.diagnosis.best.missing and not unseen:
         to_do.append("Get what is missing: " + "; ".join(failure.diagnosis.best.missing) + ".")
     if not failure.job.state.job_class.ended:
         to_do.append(f"Job {failure.job.id} still holds its nodes: `scancel {failure.job.id}` when it is not needed.")
-    to_do.append(f"When the cause is mended: `runbook resume {incident.id}` goes on from where it stopped.")
+    if incident.trigger != "files":
+        to_do.append(f"When the cause is mended: `runbook resume {incident.id}` looks again and goes on.")
     return to_do

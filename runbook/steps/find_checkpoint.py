@@ -33,6 +33,13 @@ def run(context: StepContext) -> StepResult:
     uses = incident.plan.uses if incident.plan else ()
     changes = incident.num_nodes is not None or any(use.needs_reshard for use in uses)
     chosen = choose_checkpoint(checkpoints, world_size_changes=changes)
+    failed = story.root_cause.step if story and story.root_cause else None
+    if isinstance(chosen, Checkpoint) and failed is not None and chosen.step is not None and chosen.step > failed:
+        conclusion = (
+            f"The newest complete checkpoint, {chosen.path}, is of step {chosen.step}, beyond step {failed} where the "
+            "job died: another run wrote it. Which one to resume from is left to a person."
+        )
+        return StepResult(Outcome.MISSING, replace(incident, conclusion=conclusion), conclusion)
     if isinstance(chosen, Checkpoint):
         torn = [checkpoint for checkpoint in checkpoints if not checkpoint.complete]
         skipped = f"; {len(torn)} torn left aside" if torn else ""
@@ -45,10 +52,17 @@ def run(context: StepContext) -> StepResult:
         check = "Before you submit it: see that the patched template resumes from the last complete checkpoint."
         incident = replace(incident, to_do=tuple(dict.fromkeys((check, *incident.to_do))))
         return StepResult(Outcome.NONE_YET, with_notes(incident, sentence), sentence)
-    if saved or checkpoints:
+    made_progress = story is not None and story.progress.last_step is not None
+    if saved or checkpoints or (notes and made_progress):
         conclusion = (
             f"No checkpoint can be resumed from ({chosen.unknown}), although "
-            + (f"the log says that step {max(saved)} was saved" if saved else "checkpoint folders are there")
+            + (
+                f"the log says that step {max(saved)} was saved"
+                if saved
+                else "checkpoint folders are there"
+                if checkpoints
+                else f"the job made progress: {'; '.join(notes)}"
+            )
             + ". Starting over could overwrite them, so it is left to a person."
         )
         return StepResult(Outcome.MISSING, replace(incident, conclusion=conclusion), conclusion)

@@ -35,13 +35,14 @@ def run(context: StepContext) -> StepResult:
         return _closed(incident, Outcome.WAITING, f"{where} has not started yet: {job.state.name}")
     if job.state.job_class is JobClass.SUCCEEDED and not job.derived_exit_code:
         return _closed(incident, Outcome.SUCCEEDED, f"{where} completed; there is nothing to bring back")
-    if job.state.job_class is JobClass.CANCELLED and incident.trigger not in PERSON_TRIGGERS:
+    ours = any(act.what == "cancel" and act.target == job.id and not act.planned_only for act in incident.acts)
+    if job.state.job_class is JobClass.CANCELLED and not ours and incident.trigger not in PERSON_TRIGGERS:
         return _closed(incident, Outcome.CANCELLED_BY_USER, f"{where} was cancelled by a person; it is not relaunched")
     script, note = _script(context, job)
     if isinstance(script, JobScript):
         # A later attempt keeps the template that earlier attempts changed.
         templates = incident.templates or (TemplateFile(job.command or f"job-{job.id}.sh", script.text),)
-        incident = replace(incident, script=script, templates=templates)
+        incident = replace(incident, script=incident.script or script, templates=templates)
     incident = with_notes(incident, note)
     if not job.log_paths:
         return StepResult(
@@ -74,7 +75,7 @@ def _script(context: StepContext, job: JobRecord) -> tuple[JobScript | None, str
             return None, f"{unkept}, and {job.command} is gone"
         if job.submit_time_s is None or today.modified_s > job.submit_time_s:
             return None, f"{unkept}, and {job.command} was changed after the job was submitted"
-        text = context.ports.files.read_small(job.command, job.owner).decode("utf-8", "replace")
+        text = context.ports.files.read_small(job.command, job.owner).decode("utf-8", "surrogateescape")
     except (NotFound, NotAllowed) as error:
         return None, f"{unkept}, and {job.command} could not be read: {error.what}"
     return JobScript(text, "file"), f"{unkept}; the file {job.command} is older than the job and stands for it"

@@ -54,7 +54,12 @@ def run(context: StepContext) -> StepResult:
 
 def copy_name(incident: Incident) -> str:
     """Where the next attempt's script lies in the incident's folder. Its name stays the owner's."""
-    return f"attempts/{len(incident.attempts) + 1}/{posixpath.basename(incident.templates[0].path) or 'job.sh'}"
+    return f"attempts/{len(incident.attempts) + 1}/{_file_name(incident.templates[0].path)}"
+
+
+def _file_name(path: str) -> str:
+    """The owner's name for the script, without what a folder of ours does not take."""
+    return posixpath.basename(path).lstrip(".")[:150] or "job.sh"
 
 
 def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
@@ -71,7 +76,7 @@ def _write(context: StepContext, patch: Patch) -> None:
     # The owner submits the copy and looks at it, so it is his where this process may give it away.
     owner = (job.uid, job.gid) if job.uid is not None and job.gid is not None else None
     for file in patch.files:
-        name = f"{base}/{posixpath.basename(file.path) or 'job.sh'}"
+        name = f"{base}/{_file_name(file.path)}"
         folder.write_file(incident.id, name, file.text.encode("utf-8"), 0o600, owner)
     folder.write_file(incident.id, f"{base}/template.diff", patch.diff.encode("utf-8"), 0o600, owner)
 

@@ -22,7 +22,8 @@ def propose(context: StepContext) -> Proposal | None:
     """Only where the inventory promotes by itself; otherwise the owner does it with `runbook promote`."""
     if not context.settings.acts.may_promote or not _changed(context.incident):
         return None
-    path = context.failure.job.command
+    original = context.incident.original
+    path = original.job.command if original else context.failure.job.command
     return Proposal("promote", path, f"write the proven change into {path}, with a backup beside it")
 
 
@@ -36,7 +37,7 @@ def run(context: StepContext) -> StepResult:
             incident,
             to_do=(
                 *incident.to_do,
-                f"To keep the change: `runbook promote {incident.id}`. To go back: `runbook rollback {incident.id}`.",
+                f"To keep the change: `runbook promote {incident.id}`. Else nothing: the template is as it was.",
             ),
         )
         return StepResult(Outcome.LEFT_TO_OWNER, incident, f"runbook promote {incident.id}")
@@ -60,7 +61,13 @@ def promote(context: StepContext) -> Incident:
         raise NotAllowed("the scheduler does not know the template's file", next_step="copy it from the report")
     before = hashlib.sha256(script.text.encode("utf-8")).hexdigest()
     content = incident.templates[0].text.encode("utf-8")
-    backup = context.ports.files.replace(path, original.job.owner, content, before)
+    try:
+        backup = context.ports.files.replace(path, original.job.owner, content, before)
+    except NotAllowed:
+        if context.ports.files.read_small(path, original.job.owner, len(content) + 1) != content:
+            raise
+        # Written by a run that was killed before it could say so; its backup has this name.
+        backup = f"{path}.runbook-{before[:8]}.bak"
     return with_act(
         replace(incident, promoted=backup),
         Act("promote", path, context.ports.clock.now(), token=before[:12], result=f"backup {backup}"),

@@ -16,6 +16,7 @@ from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory
 from runbook.model.units import UserName
 from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.log_marks import after_mark
 
 KEPT_LOG_BYTES = 64 << 20
 
@@ -55,11 +56,14 @@ def run(context: StepContext) -> StepResult:
 
 def read_story(context: StepContext, job: JobRecord) -> LogStory:
     """Read every log of a job with its owner's rights. A log that cannot be opened is left out."""
+    marks = {
+        mark.path: mark for attempt in context.incident.attempts if attempt.job == job.id for mark in attempt.log_marks
+    }
     with ExitStack() as stack:
-        sources = [
-            (path, stack.enter_context(stream), _size(stream))
-            for path, stream in _opened(context, job.log_paths, job.owner)
-        ]
+        sources = []
+        for path, opened in _opened(context, job.log_paths, job.owner):
+            stream = after_mark(stack.enter_context(opened), marks.get(path))
+            sources.append((path, stream, _size(stream)))
         return LogReader(context.playbook.signatures).read(sources, job=job)
 
 
@@ -80,6 +84,8 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
             return Outcome.MEMORY_ERROR, f"the host ran out of memory, by Slurm's word ({', '.join(killed) or job.id})"
         if not job.state.job_class.ended:
             return Outcome.HEALTHY, f"job {job.id} is {job.state.name} and its logs show no failure"
+        if not any(source.size_bytes for source in story.sources):
+            return Outcome.NO_ERROR_FOUND, f"the logs of job {job.id} are empty: what it died of is not known"
         return Outcome.NO_ERROR_FOUND, f"the logs of job {job.id} show no memory error"
     if cause.means in _MEMORY_KINDS:
         return Outcome.MEMORY_ERROR, f"{describe(cause)}: {cause.signature}"
@@ -96,7 +102,7 @@ def _keep(context: StepContext, job: JobRecord) -> tuple[list[str], list[str]]:
     problems: list[str] = []
     incident: Incident = context.incident
     for number, path in enumerate(job.log_paths):
-        name = f"evidence/{job.id}-{number}-{posixpath.basename(path)}"
+        name = f"evidence/{job.id}-{number}-{posixpath.basename(path)[-100:]}"
         try:
             with context.ports.files.open(path, job.owner) as stream:
                 _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, KEPT_LOG_BYTES)

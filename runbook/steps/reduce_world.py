@@ -27,7 +27,6 @@ def run(context: StepContext) -> StepResult:
         context.incident,
         plan=Plan(uses=(), ladder="elsewhere", system="", refused=()),
         no_plan=None,
-        num_nodes=None,
         world_plan=None,
     )
     avoided = set(incident.excluded_nodes)

@@ -10,7 +10,8 @@ from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.job import JobEnvironment, Submission
 from runbook.model.units import JobId
 from runbook.remedy import relaunch_refused
-from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
+from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_last_attempt, with_notes
+from runbook.steps.log_marks import take_marks
 from runbook.steps.patch import copy_name
 from runbook.steps.reduce_world import excluded
 
@@ -58,6 +59,7 @@ def run(context: StepContext) -> StepResult:
     scheduler, clock = context.ports.scheduler, context.ports.clock
     original = incident.original.job if incident.original else failure.job
     started = clock.now()
+    marks = take_marks(context, failure.job.log_paths, original.owner)
     # A comment is anybody's text: only a job of the same owner is the one that was submitted.
     submitted = tuple(job for job in scheduler.find_submitted(token) if scheduler.job(job).owner == original.owner)
     result = "found submitted already"
@@ -87,7 +89,9 @@ def run(context: StepContext) -> StepResult:
             conclusion = f"The scheduler refused the relaunch: {error.what}"
             return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion), conclusion)
         result = "submitted"
-    return _submitted(context, incident, submitted, number, token, result, started)
+    incident = _submitted(context, incident, submitted, number, token, result, started)
+    incident = with_last_attempt(incident, replace(incident.attempts[-1], log_marks=marks))
+    return StepResult(Outcome.SUBMITTED, incident, f"job {submitted[0]}, attempt {number}")
 
 
 def _submitted(
@@ -98,7 +102,7 @@ def _submitted(
     token: str,
     result: str,
     started_s: float,
-) -> StepResult:
+) -> Incident:
     job = jobs[0]
     if len(jobs) > 1:
         incident = with_notes(incident, f"more than one job carries {token}: {', '.join(jobs)}; watching {job}")
@@ -115,8 +119,7 @@ def _submitted(
     patched = incident.patch.files if incident.patch else incident.templates
     # The world's edits are in the template now; only the number of nodes is told to the scheduler each time.
     incident = replace(incident, attempts=(*incident.attempts, attempt), templates=patched, world_plan=None)
-    incident = with_act(incident, Act("submit", job, started_s, token=token, result=result))
-    return StepResult(Outcome.SUBMITTED, incident, f"job {job}, attempt {number}")
+    return with_act(incident, Act("submit", job, started_s, token=token, result=result))
 
 
 def failed_step(context: StepContext) -> int | None:
@@ -142,6 +145,10 @@ def _same_again(context: StepContext) -> str:
     """Never resume into the same failure: something must differ from the job that died."""
     incident = context.incident
     changed = bool(incident.patch and incident.patch.diff and incident.plan and incident.plan.uses)
-    if changed or incident.excluded_nodes or incident.num_nodes is not None:
+    last = incident.attempts[-1] if incident.attempts else None
+    avoided_before = set(last.excluded_nodes) if last else set(context.failure.job.excluded_nodes)
+    elsewhere = bool(set(incident.excluded_nodes) - avoided_before)
+    resized = incident.num_nodes is not None and incident.num_nodes != context.failure.job.num_nodes
+    if changed or elsewhere or resized:
         return ""
     return "Nothing would differ from the job that died, so it is not submitted again."

@@ -19,4 +19,4 @@ def run(context: StepContext) -> StepResult:
     if not incident.state.ended:
         incident = replace(incident, state=IncidentState.CLOSED)
     incident = replace(incident, closed_s=context.ports.clock.now(), awaiting="")
-    return StepResult(Outcome.WRITTEN, incident, incident.conclusion)
+    return StepResult(Outcome.WRITTEN, incident, "report.html")

@@ -68,7 +68,8 @@ def run(context: StepContext) -> StepResult:
 
 
 def _story(context: StepContext, job: JobRecord) -> LogStory:
-    if job.state.job_class is JobClass.WAITING:
+    if job.state.job_class is JobClass.WAITING or "CONFIGURING" in (job.state.name, *job.state.flags):
+        # Its nodes are being made ready: whatever a log of that name holds is not this job's.
         return LogStory(root_cause=None)
     return read_story(context, job)
 

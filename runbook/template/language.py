@@ -28,6 +28,13 @@ def language(file: TemplateFile) -> Language:
             where=f"{file.path}:{line}",
             next_step="give the job script itself, not a program or an archive",
         )
+    bad = next((place for place, letter in enumerate(file.text) if "\ud800" <= letter <= "\udfff"), None)
+    if bad is not None:
+        raise CannotEdit(
+            "the file is not UTF-8: its bytes could not be kept as they are",
+            where=f"{file.path}:{file.text.count(chr(10), 0, bad) + 1}",
+            next_step="save it as UTF-8, or change it by hand",
+        )
     first = file.text.split("\n", 1)[0]
     if first.startswith("#!"):
         if _SHELLS.match(first):

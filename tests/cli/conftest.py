@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,8 +76,15 @@ class Shell:
         """Submit the tiny training job and wait until it has died."""
         script = self.work / "train.sbatch"
         script.write_text(SCRIPT.format(work=self.work, python=sys.executable, train=TINY, more=more), encoding="utf-8")
-        done = self("submit", "--wait", str(script))
-        return done.stdout.strip()
+        if "--hang" not in more:
+            return self("submit", "--wait", str(script)).stdout.strip()
+        job = self("submit", str(script)).stdout.strip()
+        log = self.work / f"tiny-{job}.out"
+        deadline = time.monotonic() + 20
+        while not (log.exists() and "OutOfMemoryError" in log.read_text(encoding="utf-8")):
+            assert time.monotonic() < deadline, "the job did not fail"
+            time.sleep(0.02)
+        return job
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -106,7 +108,8 @@ def at_terminal(shell: Shell, arguments: tuple[str, ...], answer: str) -> tuple[
         stdout=follower,
         stderr=follower,
         env={**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory), "TERM": "xterm"},
-        close_fds=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(follower)
     screen = b""
@@ -124,7 +127,7 @@ def at_terminal(shell: Shell, arguments: tuple[str, ...], answer: str) -> tuple[
             screen += data
         if screen.count(b"yes or no:") > answered:
             answered += 1
-            os.write(leader, answer.encode() + b"\n")
+            os.write(leader, answer.encode() + (b"" if answer == "\x03" else b"\n"))
         if process.poll() is not None and not ready:
             break
     os.close(leader)
@@ -244,8 +247,9 @@ def test_offline_with_a_template_that_is_no_script(shell: Shell, tmp_path: Path)
         str(tmp_path / "o"),
         XDG_STATE_HOME=str(tmp_path / "xdg"),
     )
-    assert done.returncode == 4, done.stderr
-    assert not list((tmp_path / "o").glob("*.py"))
+    assert done.returncode == 2, done.stderr
+    assert "python3" in done.stderr
+    assert not (tmp_path / "o").exists()
 
 
 def test_doctor_says_what_it_found(shell: Shell) -> None:
@@ -289,3 +293,104 @@ def test_two_commands_for_one_job_are_one_incident(shell: Shell) -> None:
     assert [process.returncode for process in both] == [0, 0], ends
     incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
     assert len(incident["attempts"]) == 1
+
+
+def test_a_log_that_earlier_runs_wrote_to_is_read_from_the_relaunch_on(shell: Shell) -> None:
+    """With one log for all runs the words of the dead job stand before those of the one that replaces it."""
+    script = shell.failed_job()
+    assert script == "1"
+    text = (shell.work / "train.sbatch").read_text().replace("%x-%j.out", "train.log")
+    (shell.work / "append.sbatch").write_text(
+        text.replace("#SBATCH --job", "#SBATCH --open-mode=append\n#SBATCH --job")
+    )
+    job = shell("submit", "--wait", "append.sbatch").stdout.strip()
+    done = shell("oom", "--job", job, "--yes")
+    assert done.returncode == 0, done.stderr
+    incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
+    assert incident["state"] == "recovered"
+    assert len(incident["attempts"]) == 1, "the old failure must not be taken for a new one"
+
+
+def test_a_hidden_script_is_relaunched(shell: Shell) -> None:
+    shell.failed_job()
+    (shell.work / ".hid.sbatch").write_text((shell.work / "train.sbatch").read_text())
+    job = shell("submit", "--wait", ".hid.sbatch").stdout.strip()
+    assert shell("oom", "--job", job, "--yes").returncode == 0
+
+
+def test_looking_at_a_recovered_incident_again_keeps_it_recovered(shell: Shell) -> None:
+    job = shell.failed_job()
+    assert shell("oom", "--job", job, "--yes").returncode == 0
+    relaunched = str(int(job) + 1)
+    deadline = time.monotonic() + 20
+    while "COMPLETED" not in shell("jobs").stdout and time.monotonic() < deadline:
+        time.sleep(0.2)
+    done = shell("oom", "--job", relaunched)
+    assert "recovered" in done.stderr
+    incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
+    assert incident["state"] == "recovered"
+
+
+def test_a_template_that_is_not_utf8_is_refused_not_mangled(shell: Shell, tmp_path: Path) -> None:
+    job = shell.failed_job()
+    script = tmp_path / "latin.sbatch"
+    script.write_bytes((shell.work / "train.sbatch").read_bytes() + b"# caf\xe9\n")
+    done = shell(
+        "oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(script), "--output", str(tmp_path / "o"),
+        XDG_STATE_HOME=str(tmp_path / "xdg"),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "UTF-8" in done.stderr
+    assert "latin.sbatch:12" in done.stderr
+
+
+def test_incidents_of_files_or_another_cluster_are_not_resumed_here(shell: Shell, tmp_path: Path) -> None:
+    job = shell.failed_job()
+    files = {"XDG_STATE_HOME": str(tmp_path / "xdg"), "RUNBOOK_INVENTORY": "local"}
+    done = shell(
+        "oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(shell.work / "train.sbatch"),
+        "--output", str(tmp_path / "o"), **files,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (name,) = [path.name for path in (tmp_path / "xdg" / "runbook" / "local" / "incidents").iterdir()]
+    refused = shell("resume", name, "--yes", **files)
+    assert refused.returncode == 3
+    assert "runbook oom --log" in refused.stderr
+
+
+def test_ctrl_c_at_the_question_ends_at_once_and_resume_asks_again(shell: Shell) -> None:
+    job = shell.failed_job()
+    started = time.monotonic()
+    screen, code = at_terminal(shell, ("oom", "--job", job), answer="\x03")
+    assert code == 130, screen
+    assert time.monotonic() - started < 20
+    screen, code = at_terminal(shell, ("resume", f"oom-here-{job}"), answer="yes")
+    assert "submit attempt 1" in screen
+    assert code == 0, screen
+
+
+def test_a_plan_never_drives_an_incident_that_may_act(shell: Shell) -> None:
+    """The process of `--yes` was killed; looking with --plan must not carry on with its leave."""
+    from tests.crash import driver
+
+    job = shell.failed_job("--hang")
+    assert driver.__file__ is not None
+    killed = subprocess.run(
+        (
+            sys.executable,
+            driver.__file__,
+            str(shell.inventory),
+            "before scheduler.cancel",
+            str(shell.folder / "p"),
+            job,
+        ),
+        cwd=shell.work,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert killed.returncode == -9, killed.stderr
+    done = shell("oom", "--job", job, "--plan")
+    assert done.returncode == 3
+    assert "RUNNING" in shell("jobs").stdout
+    assert shell("resume", f"oom-here-{job}").returncode == 0
