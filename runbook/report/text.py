@@ -168,7 +168,7 @@ def _attempts(incident: Incident) -> Iterator[str]:
         yield from _wrapped(
             f"{attempt.number}. job {attempt.job or 'not submitted'} from {start}, "
             f"{words.moment(attempt.submitted_s)}: {state}. "
-            + ("; ".join(part for part in (attempt.verdict.why, attempt.verdict.headroom) if part)
+            + ("; ".join(part for part in (attempt.verdict.why.rstrip("."), attempt.verdict.headroom) if part)
                if attempt.verdict else ""),
             "   ", "",
         )

@@ -35,16 +35,16 @@ def original(submit_line: str, **changes: object) -> JobRecord:
 
 def command(submit_line: str, *options: str, environment: dict[str, str] | None = None, **changes: object) -> list[str]:
     kept = JobEnvironment(environment) if environment is not None else None
-    submission = Submission(UserName("alice"), "/work", "/inc/patched.sh", options, (), TOKEN, kept)
+    submission = Submission(UserName("alice"), "/data", "/inc/patched.sh", options, (), TOKEN, kept)
     argv = list(sbatch_command(submission, original(submit_line, **changes)).argv)
     assert argv[:2] == ["sbatch", "--parsable"]
-    assert "--chdir=/work" in argv
-    argv.remove("--chdir=/work")
+    assert "--chdir=/data" in argv
+    argv.remove("--chdir=/data")
     return argv[2:]
 
 
 def notes(submit_line: str, *options: str, **changes: object) -> str:
-    submission = Submission(UserName("alice"), "/work", "/inc/patched.sh", options, (), TOKEN)
+    submission = Submission(UserName("alice"), "/data", "/inc/patched.sh", options, (), TOKEN)
     return "\n".join(sbatch_command(submission, original(submit_line, **changes)).notes)
 
 
@@ -125,7 +125,7 @@ def test_wrapped_commands() -> None:
     wrapped = wrapped_text(script)
     assert wrapped == "srun python -c 'x = 1' --nodes 2"
     line = f"sbatch -N2 --wrap {wrapped} --mem=1G"
-    submission = Submission(UserName("alice"), "/work", "/inc/patched.sh", (), (), TOKEN)
+    submission = Submission(UserName("alice"), "/data", "/inc/patched.sh", (), (), TOKEN)
     made = sbatch_command(submission, original(line), wrapped=wrapped).argv
     assert made[2:4] == ("--nodes=2", "--mem=1G")
     assert made[-1] == "/inc/patched.sh"

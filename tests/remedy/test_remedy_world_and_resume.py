@@ -117,39 +117,39 @@ def test_from_a_template_to_a_template_that_trains_the_same() -> None:
     smaller = apply((file,), plan.edits, names=names).files
     after = reduce_world(find_settings(smaller[0], names), JOB, nodes_left=2, system=system)
     assert isinstance(after, Plan)
-    checkpoint = Checkpoint("/work/ckpt/run/iter_0000100", 100, True, latest=True)
+    checkpoint = Checkpoint("/data/ckpt/run/iter_0000100", 100, True, latest=True)
     resume = resume_edits(find_settings(smaller[0], names), checkpoint, system=system)
     text = apply(smaller, (*after.edits, *resume), names=names).files[0].text
     assert text == SCRIPT.replace("size 8", "size 4").replace("steps 2", "steps 8").replace(
         "--nodes=4", "--nodes=2"
-    ).replace("--nnodes 4", "--nnodes 2").replace("ckpt/run\n", "ckpt/run\n    --load /work/ckpt/run\n")
+    ).replace("--nnodes 4", "--nnodes 2").replace("ckpt/run\n", "ckpt/run\n    --load /data/ckpt/run\n")
 
 
-LATEST = Checkpoint("/work/ckpt/iter_0000100", 100, True, latest=True)
+LATEST = Checkpoint("/data/ckpt/iter_0000100", 100, True, latest=True)
 OLDER = replace(LATEST, latest=False)
 
 
 @pytest.mark.parametrize(
     ("system", "values", "checkpoint", "wanted"),
     [
-        pytest.param("pytorch", {}, LATEST, {"load_dir": "/work/ckpt"}, id="added"),
-        pytest.param("pytorch", {"load_dir": "/work/ckpt/"}, LATEST, {}, id="there already"),
+        pytest.param("pytorch", {}, LATEST, {"load_dir": "/data/ckpt"}, id="added"),
+        pytest.param("pytorch", {"load_dir": "/data/ckpt/"}, LATEST, {}, id="there already"),
         pytest.param("pytorch", {"load_dir": "ckpt"}, LATEST, {}, id="there already, from the job's folder"),
-        pytest.param("pytorch", {"load_dir": "kpt"}, LATEST, {"load_dir": "/work/ckpt"}, id="only the same ending"),
-        pytest.param("pytorch", {"load_dir": "/old"}, LATEST, {"load_dir": "/work/ckpt"}, id="another folder"),
+        pytest.param("pytorch", {"load_dir": "kpt"}, LATEST, {"load_dir": "/data/ckpt"}, id="only the same ending"),
+        pytest.param("pytorch", {"load_dir": "/old"}, LATEST, {"load_dir": "/data/ckpt"}, id="another folder"),
         pytest.param(
-            "pytorch", {"load_dir": "/work/ckpt"}, OLDER, {"checkpoint_step": "100"}, id="the tracker names another"
+            "pytorch", {"load_dir": "/data/ckpt"}, OLDER, {"checkpoint_step": "100"}, id="the tracker names another"
         ),
         pytest.param(
-            "pytorch", {"load_dir": "/work/ckpt", "checkpoint_step": 40}, LATEST, {"checkpoint_step": None},
+            "pytorch", {"load_dir": "/data/ckpt", "checkpoint_step": 40}, LATEST, {"checkpoint_step": None},
             id="a step that would go back",
         ),
         pytest.param(
-            "megatron", {}, LATEST, {"load_dir": "/work/ckpt", "exit_on_missing_checkpoint": "true"},
+            "megatron", {}, LATEST, {"load_dir": "/data/ckpt", "exit_on_missing_checkpoint": "true"},
             id="never from scratch without a word",
         ),
         pytest.param(
-            "pytorch", {"load_dir": "?there"}, LATEST, {"load_dir": "/work/ckpt"}, id="not known, so not passed over"
+            "pytorch", {"load_dir": "?there"}, LATEST, {"load_dir": "/data/ckpt"}, id="not known, so not passed over"
         ),
     ],
 )
