@@ -19,6 +19,7 @@ from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId
 from runbook.report.clean import clean_line, shorten
+from runbook.report.narrative import to_do
 from runbook.steps.base import Proposal
 
 _GOOD = "✔"
@@ -178,7 +179,7 @@ class View:
         self._console.print()
         words = incident.state.value.replace("_", " ")
         self._console.print(Text.assemble((f"{words}: ", f"bold {style}"), clean_line(incident.conclusion)))
-        for item in incident.to_do:
+        for item in to_do(incident) if incident.state is not IncidentState.CLOSED else incident.to_do:
             self._console.print(Text(f"  → {clean_line(item)}"))
         self._console.print(Text(f"report: {report}", style="dim"))
 

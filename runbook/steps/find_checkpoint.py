@@ -14,6 +14,8 @@ from runbook.model.template import Setting
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.template_view import settings_in_force, system_of
 
+MOST_ENTRIES = 100_000
+"""What the Files port lists at most."""
 SMALL_FILE_BYTES = 4 << 20
 """A Hugging Face trainer_state.json holds the whole log history and must be read whole to be judged."""
 
@@ -84,6 +86,10 @@ def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tupl
             continue
         except NotAllowed as error:
             notes.append(f"{folder}: {error.what}")
+            continue
+        if len(entries) >= MOST_ENTRIES:
+            # What lies beyond the limit could be the newest of them: nothing is chosen from a part.
+            notes.append(f"{folder} holds more than {MOST_ENTRIES:,} files, so not every checkpoint was seen")
             continue
         found.extend(judge_checkpoints(entries, small))
     found.sort(key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0), reverse=True)
