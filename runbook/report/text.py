@@ -96,7 +96,8 @@ def _died(incident: Incident) -> Iterator[str]:
         return
     yield from _wrapped(
         f"{narrative.place(finding) or 'place unknown'}, phase {finding.phase.replace('_', ' ')}, step "
-        f"{finding.step if finding.step is not None else 'unknown'}, {words.moment(finding.time_s)}"
+        f"{finding.step if finding.step is not None else 'unknown'}, "
+        + (words.moment(finding.time_s) if finding.time_s is not None else "at a time that the log does not tell")
     )
     picture = memory_at_failure(finding.fields)
     if picture is None:
@@ -115,7 +116,8 @@ def _died(incident: Incident) -> Iterator[str]:
     after = memory_after(sample, picture.capacity_bytes) if sample else None
     if proven is not None and after is not None:
         told = ", ".join(f"{part.words} {words.size(part.bytes)}" for part in after.parts)
-        yield from _wrapped(f"After the change, job {proven.job}: {told}.")
+        who = f", rank {sample.rank}" if sample is not None and sample.rank is not None else ""
+        yield from _wrapped(f"After the change, job {proven.job}{who}: {told}.")
 
 
 def _diagnosis(incident: Incident) -> Iterator[str]:
