@@ -47,8 +47,7 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
                 view.heading(f"another runbook command{pid} is at work here; this one goes on when it is done")
                 told = True
             time.sleep(_FOLLOW_S)
-            current = app.store.load(incident.id)
-            if current.finished and told and opened.opening is Opening.JOIN:
+            if opened.opening is Opening.JOIN and (current := app.store.load(incident.id)).finished:
                 return current
         if told and app.store.exists(incident.id):
             # The command that was waited for may have gone on with this very incident.
@@ -123,7 +122,7 @@ def _until_ended(engine: Engine, incident: Incident, watcher: QueueWatcher, view
     threading.Thread(target=wait, daemon=True, name="wait-for-workflow").start()
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        pump(watcher.events, view, lambda asking, yes: send_answer(asking, yes), interactive=interactive)
+        pump(watcher.events, view, send_answer, interactive=interactive)
     finally:
         signal.signal(signal.SIGTERM, before)
     if failed:

@@ -394,3 +394,24 @@ def test_a_plan_never_drives_an_incident_that_may_act(shell: Shell) -> None:
     assert done.returncode == 3
     assert "RUNNING" in shell("jobs").stdout
     assert shell("resume", f"oom-here-{job}").returncode == 0
+
+
+def test_two_commands_for_two_jobs_wait_for_each_other_and_both_end_well(shell: Shell) -> None:
+    first = shell.failed_job()
+    second = shell("submit", "--wait", "train.sbatch").stdout.strip()
+    environment = {**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}
+    both = [
+        subprocess.Popen(
+            (sys.executable, "-m", "runbook", "oom", "--job", job, "--plan"),
+            cwd=shell.work,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for job in (first, second)
+    ]
+    ends = [process.communicate(timeout=80) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ends
+    for job in (first, second):
+        assert (shell.state / "incidents" / f"oom-here-{job}" / "report.html").is_file()
