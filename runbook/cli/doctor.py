@@ -90,10 +90,12 @@ def _playbooks(app: Application) -> Iterator[Found]:
 
 
 def _scheduler(app: Application) -> Iterator[Found]:
+    from runbook.steps.drain_node import REASON_PREFIX
+
     yield Found(Mark.GOOD, app.scheduler.describe())
     nodes = app.scheduler.nodes()
     yield Found(Mark.GOOD, f"nodes: {', '.join(state.name for state in nodes[:8])}")
-    ours = [state.name for state in nodes if state.reason.startswith("runbook:")]
+    ours = [state.name for state in nodes if state.reason.startswith(REASON_PREFIX)]
     if ours:
         yield Found(
             Mark.WARNING, f"drained by this tool: {', '.join(ours)}", "runbook rollback INCIDENT --undrain when mended"

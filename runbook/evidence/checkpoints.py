@@ -15,7 +15,8 @@ TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"(?P<kind>iter_|global_step_?|checkpoint-|step-)(?P<step>[0-9]{1,12})\Z")
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _SMALL = frozenset({TRACKER, "latest", "metadata.json", "trainer_state.json"})
-_SMALL_LIMIT_BYTES = 4 << 20
+SMALL_FILE_BYTES = 4 << 20
+"""A Hugging Face trainer_state.json holds the whole log history and must be read whole to be judged."""
 _ZERO_RANK = re.compile(r"zero_pp_rank_([0-9]{1,7})_mp_rank_")
 _CLOCK_TOLERANCE_S = 2.0
 
@@ -39,7 +40,7 @@ def wanted_small_files(entries: Sequence[DirectoryEntry]) -> tuple[str, ...]:
     return tuple(
         entry.path
         for entry in entries
-        if not entry.is_dir and posixpath.basename(entry.path) in _SMALL and 0 < entry.size_bytes <= _SMALL_LIMIT_BYTES
+        if not entry.is_dir and posixpath.basename(entry.path) in _SMALL and 0 < entry.size_bytes <= SMALL_FILE_BYTES
     )
 
 

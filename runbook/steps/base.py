@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -124,8 +124,3 @@ def with_notes(incident: Incident, *notes: str) -> Incident:
     """The incident with notes added, each once."""
     fresh = tuple(note for note in notes if note and note not in incident.notes)
     return replace(incident, notes=(*incident.notes, *fresh)) if fresh else incident
-
-
-def count_of(items: Mapping[str, object] | tuple[object, ...], noun: str) -> str:
-    """ "1 node", "3 nodes"."""
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

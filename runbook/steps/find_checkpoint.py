@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.evidence.checkpoints import choose_checkpoint, judge_checkpoints, wanted_small_files
+from runbook.evidence.checkpoints import SMALL_FILE_BYTES, choose_checkpoint, judge_checkpoints, wanted_small_files
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.job import JobRecord
 from runbook.model.template import Setting
@@ -16,8 +16,6 @@ from runbook.steps.template_view import settings_in_force, system_of
 
 MOST_ENTRIES = 100_000
 """What the Files port lists at most."""
-SMALL_FILE_BYTES = 4 << 20
-"""A Hugging Face trainer_state.json holds the whole log history and must be read whole to be judged."""
 
 
 class Outcome(StrEnum):
