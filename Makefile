@@ -30,6 +30,9 @@ check: $(STAMP) ## ruff, mypy strict, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
+accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
+
 bench: $(STAMP) ## Measurements: start-up, epilog, from failure to relaunch
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/bench.py
 

@@ -23,6 +23,7 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
         "version": VERSION,
         "diagnosis": {
             "kind": best.kind.value,
+            "detail": best.detail.value or None,
             "confidence": best.confidence,
             "reasons": list(best.reasons),
             "against": list(best.against),
@@ -44,6 +45,7 @@ def _root(root: Finding) -> dict[str, object]:
         "node": root.node,
         "pid": root.pid,
         "device": root.device,
+        "node_device": root.node_device,
         "phase": root.phase.value,
         "step": root.step,
         "time": _iso(root.time_s),

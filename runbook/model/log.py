@@ -68,6 +68,8 @@ class Finding:
     pid: int | None = None
     device: int | None = None
     """GPU index inside the process's CUDA_VISIBLE_DEVICES, not the node's."""
+    node_device: str | None = None
+    """The node's GPU (index, or the GPU-… or MIG-… name) where the log shows the process's CUDA_VISIBLE_DEVICES."""
     time_s: float | None = None
     step: int | None = None
     phase: Phase = Phase.UNKNOWN
@@ -85,6 +87,12 @@ class MemorySample:
     reserved_bytes: Bytes | None
     max_allocated_bytes: Bytes | None = None
     max_reserved_bytes: Bytes | None = None
+    device_used_bytes: Bytes | None = None
+    """All that is in use on the card, whoever holds it."""
+    host_used_bytes: Bytes | None = None
+    """Host memory of the process or the node, as the framework prints it."""
+    tokens: int | None = None
+    """Tokens of this step, or the longest sequence in it, where the framework prints it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ _HYPOTHESIS: dict[str, Any] = {
     "required": ["kind", "confidence"],
     "properties": {
         "kind": {"$ref": "#/$defs/Kind"},
+        "detail": {"anyOf": [{"$ref": "#/$defs/Detail"}, {"type": "null"}]},
         "confidence": {"type": "number", "minimum": 0, "maximum": 1},
         **{name: {"type": "array", "items": {"type": "string"}} for name in ("reasons", "against", "missing")},
     },
@@ -74,6 +75,7 @@ _CONTRACT: dict[str, Any] = {
                     "properties": {
                         **dict.fromkeys(("signature", "node", "phase", "file", "excerpt"), _TEXT_OR_NULL),
                         **dict.fromkeys(("rank", "pid", "device", "step", "line"), _NUMBER_OR_NULL),
+                        "node_device": _TEXT_OR_NULL,
                         "time": {"type": ["string", "number", "null"]},
                     },
                 },
