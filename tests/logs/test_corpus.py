@@ -36,4 +36,3 @@ def test_the_corpus_is_wide_enough() -> None:
     cases = corpus.cases()
     assert len(cases) >= 84
     assert sum(1 for case in cases if case.expect.kind in (Kind.NOT_OOM, Kind.HARDWARE_FAULT)) >= 12
-    assert {case.id for case in cases if case.known_wrong} == set(), "say so in the corpus's README too"
