@@ -1,0 +1,150 @@
+"""Logs named on the command line: folders walked, streams opened, any number of files without running out of handles."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from runbook.errors import BadInput, NotFound
+from runbook.evidence.log_names import is_log_name, natural_order
+
+STDIN = "-"
+_HELD_OPEN = 200
+"""More files than this are opened for each piece that is read, so that no limit on open files is met."""
+_DEEPEST = 12
+_MOST_FILES = 200_000
+
+Source = tuple[str, BinaryIO, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file to read. `size_bytes` 0 for standard input, whose size is not known."""
+
+    path: str
+    size_bytes: int
+
+
+def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
+    """The files that are named, and the logs of the folders that are named, each once.
+
+    Raises NotFound for a path that is not there, BadInput for what is no log or no folder of logs."""
+    found: dict[tuple[int, int], LogFile] = {}
+    for path in paths:
+        if path == STDIN:
+            found.setdefault((-1, -1), LogFile(STDIN, 0))
+            continue
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise NotFound(
+                f"{path} cannot be read: {(error.strerror or str(error)).lower()}",
+                next_step="name a log file, a folder of logs, or - for standard input",
+            ) from error
+        if stat.S_ISDIR(status.st_mode):
+            inside = sorted(_inside(path), key=lambda pair: natural_order(pair[0]))
+            if not inside:
+                raise BadInput(
+                    f"no logs in {path}",
+                    next_step="files such as *.log, *.out, *.err, *.txt, stdout*, rank*, error.json (also .gz, .zst) are "
+                    "taken from a folder; name others one by one",
+                )
+            for name, entry in inside:
+                found.setdefault((entry.st_dev, entry.st_ino), LogFile(name, entry.st_size))
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode):
+            size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+            found.setdefault((status.st_dev, status.st_ino), LogFile(path, size))
+        else:
+            raise BadInput(f"{path} is neither a file nor a folder", next_step="name a log file or a folder of logs")
+    return tuple(found.values())
+
+
+def _inside(folder: str, depth: int = 0) -> Iterator[tuple[str, os.stat_result]]:
+    """Logs below a folder. Links to folders are not followed (Ray's session_latest would come twice)."""
+    if depth > _DEEPEST:
+        return
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        if depth == 0:
+            raise NotFound(f"{folder} cannot be listed: {(error.strerror or str(error)).lower()}") from error
+        return
+    for number, entry in enumerate(entries):
+        if number >= _MOST_FILES:
+            return
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _inside(entry.path, depth + 1)
+            elif is_log_name(entry.name) and entry.is_file():
+                yield entry.path, entry.stat()
+        except OSError:
+            continue
+
+
+class PathStream(io.RawIOBase):
+    """A file that is opened for each piece that is read and closed again, so that it holds no handle."""
+
+    def __init__(self, path: str, size_bytes: int) -> None:
+        super().__init__()
+        self._path = path
+        self._size = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            got = os.preadv(descriptor, [buffer], self._position)
+        finally:
+            os.close(descriptor)
+        self._position += got
+        return got
+
+
+def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
+    """Sources for the reader. Raises NotFound for a file that may not be opened."""
+    sources: list[Source] = []
+    many = len(files) > _HELD_OPEN
+    for file in files:
+        if file.path == STDIN:
+            sources.append((STDIN, sys.stdin.buffer, 0))
+            continue
+        try:
+            if many and file.size_bytes:
+                if not os.access(file.path, os.R_OK):
+                    raise PermissionError(13, os.strerror(13))
+                stream = cast(BinaryIO, PathStream(file.path, file.size_bytes))
+            else:
+                stream = cast(BinaryIO, stack.enter_context(open(file.path, "rb", buffering=0)))
+        except OSError as error:
+            raise NotFound(
+                f"{file.path} cannot be opened: {(error.strerror or str(error)).lower()}",
+                next_step="run as a user who may read it",
+            ) from error
+        sources.append((file.path, stream, file.size_bytes))
+    return sources
+
+
+def total_bytes(files: Iterable[LogFile]) -> int:
+    """Bytes of all files on disk; 0 where standard input makes the sum unknown."""
+    every = list(files)
+    return 0 if any(file.path == STDIN for file in every) else sum(file.size_bytes for file in every)
