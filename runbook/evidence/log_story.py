@@ -80,9 +80,10 @@ def _finding(
     if before is None:
         before = reading.progress.start_of(seen.attempt)
     device = seen.match.integer("device")
+    means, signature = log_first.meaning(seen), seen.match.signature
     return Finding(
-        signature=seen.match.signature.id,
-        means=log_first.meaning(seen),
+        signature=signature.id,
+        means=means,
         file=sources[seen.file].path,
         offset=seen.offset,
         line=seen.line,
@@ -96,7 +97,9 @@ def _finding(
         step=before + 1 if before is not None else None,
         phase=seen.phase,
         fields=seen.match.memory_fields(),
-        framework_version=reading.tables.version or seen.match.signature.versions or None,
+        framework_version=reading.tables.version or signature.versions or None,
+        detail=signature.detail if means == signature.means else "",
+        firmness=signature.confidence if means == signature.means else None,
     )
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_document
 from runbook.evidence.units import UNITS, Value, read_processes
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import MemoryFields, ProcessUse
 from runbook.model.units import Bytes
 
@@ -64,6 +64,12 @@ class SignatureEntry(Document):
     """Tried only on lines that no other signature matched."""
     lines: int = Field(default=1, ge=1, le=20)
     """How many lines the pattern may look at, joined with newlines."""
+    detail: Detail = Detail.NONE
+    """What kind of its kind the line alone shows."""
+    confidence: float | None = Field(default=None, ge=0.0, le=1.0)
+    """How firm the line alone is in what it means; the diagnosis has a default."""
+    also: tuple[str, ...] = ()
+    """Other names in the catalogue of messages that this entry covers, for a check that none is missing."""
 
 
 class SignatureDocument(Document):
@@ -166,6 +172,8 @@ class Signature:
     fallback: bool = False
     lines: int = 1
     why: str = ""
+    detail: Detail = Detail.NONE
+    confidence: float | None = None
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -295,7 +303,7 @@ def build(entry: SignatureEntry, parts: Mapping[str, str]) -> Signature:
     return Signature(
         id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
         units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
-        why=entry.why,
+        why=entry.why, detail=entry.detail, confidence=entry.confidence,
     )
 
 

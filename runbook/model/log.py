@@ -75,6 +75,10 @@ class Finding:
     phase: Phase = Phase.UNKNOWN
     fields: MemoryFields = field(default_factory=MemoryFields)
     framework_version: str | None = None
+    detail: str = ""
+    """What kind of its kind the line alone shows (a value of the diagnosis's detail); "" where it leaves that open."""
+    firmness: float | None = None
+    """How firm the line alone is in what it means, 0 to 1; null where its signature does not say."""
 
 
 @dataclass(frozen=True, slots=True)
