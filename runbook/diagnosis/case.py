@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.diagnosis.allocator import AllocatorSettings, allocator_settings
 from runbook.diagnosis.figures import Figures, figures_of
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields
 from runbook.model.node import GpuProcess, NodeFacts, NodeJudgement, NodeVerdict
@@ -89,6 +89,7 @@ class Vote:
     missing: tuple[str, ...] = ()
     decisive: bool = True
     """Ends the decision: later rules only come as runners-up."""
+    detail: Detail = Detail.NONE
 
 
 def build(
