@@ -224,6 +224,7 @@ class FileHandler:
                 tables.pids_of_ranks[rank] = pid
             tables.world_size = match.integer("world_size") or tables.world_size
             tables.version = match.text("version") or tables.version
+            tables.note_words(match)
             speaker = rank if rank is not None else self._rank(here)
             reading.progress.memory(match, speaker, match.integer("step"))
 

@@ -16,6 +16,9 @@ LAST_KEPT = 3
 SPEAKERS_KEPT = 20_000
 LINES_BACK = 1_000
 OWN_LINES_BACK = 240
+PIDS_KEPT = 10_000
+ENGINE_STARTS = "JOB-ENGINE-"
+"""Signatures whose id begins so name an inference engine of the job's own: "JOB-ENGINE-VLLM"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,14 @@ class Tables:
     world_size: int | None = None
     version: str | None = None
     ranks_seen: set[int] = field(default_factory=set)
+    pids_seen: set[int] = field(default_factory=set)
+    engines: set[str] = field(default_factory=set)
+    settings: dict[str, str] = field(default_factory=dict)
 
     def note_frame(self, frame: Frame) -> None:
-        """Learn from a prefix: which task holds which rank, which node holds which rank."""
+        """Learn from a prefix: which task holds which rank, which node holds which rank, whose pid is the job's."""
+        if frame.pid is not None and len(self.pids_seen) < PIDS_KEPT:
+            self.pids_seen.add(frame.pid)
         if frame.rank is None:
             return
         self.ranks_seen.add(frame.rank)
@@ -100,6 +108,15 @@ class Tables:
             self.tasks_of_ranks.setdefault(frame.rank, frame.task)
         if frame.node is not None:
             self.nodes_of_ranks.setdefault(frame.rank, frame.node)
+
+    def note_words(self, match: Match) -> None:
+        """Learn which engine speaks, and which of the allocator's variables is set to what."""
+        identity, setting = match.signature.id, match.text("setting")
+        if identity.startswith(ENGINE_STARTS):
+            self.engines.add(identity.removeprefix(ENGINE_STARTS).lower())
+        if setting:
+            name, _, value = setting.replace("'", "").replace('"', "").partition("=" if "=" in setting else ":")
+            self.settings[name.strip()] = value.strip()
 
 
 def traceback_before(lines: Iterable[Frame], speaker: tuple[object, ...]) -> tuple[list[str], bool]:

@@ -63,6 +63,9 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
         world_size=where.world_size,
         rank_nodes=dict(sorted(where.nodes.items())),
         rank_pids=dict(sorted(reading.tables.pids_of_ranks.items())),
+        own_pids=tuple(sorted(reading.tables.pids_seen)),
+        engines=tuple(sorted(reading.tables.engines)),
+        settings=dict(sorted(reading.tables.settings.items())),
         sources=tuple(sources),
         notes=tuple(dict.fromkeys(notes)),
     )

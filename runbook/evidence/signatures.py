@@ -38,7 +38,7 @@ OTHER_FIELDS = frozenset(
     {
         "device", "rank", "local_rank", "pid", "node", "hosts", "tasks", "exit_code", "signal", "step", "total_steps",
         "duration_s", "version", "world_size", "detail", "max_allocated_bytes", "max_reserved_bytes", "saved_step",
-        "resumed_step", "time", "count", "sequence", "enqueued", "completed",
+        "resumed_step", "time", "count", "setting", "sequence", "enqueued", "completed",
     }
 )
 

@@ -152,5 +152,11 @@ class LogStory:
     rank_nodes: dict[int, NodeName] = field(default_factory=dict)
     rank_pids: dict[int, int] = field(default_factory=dict)
     """Process ids that the log itself gives for ranks: a process of a message that is one of these is the job's own."""
+    own_pids: tuple[int, ...] = ()
+    """Process ids in the prefixes of the job's own lines, ranks or not: its engines, its helpers."""
+    engines: tuple[str, ...] = ()
+    """Inference engines that speak in these logs ("vllm", "sglang"): the job has one of its own."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Allocator variables that the log itself shows, and what it says of them."""
     sources: tuple[LogSource, ...] = ()
     notes: tuple[str, ...] = ()
