@@ -71,10 +71,12 @@ class Case:
         progress = self.story.progress
         if progress.last_step is None:
             return None
+        before_first = progress.numbered_from - 1
         start = progress.resumed_from_step
         if start is None or start > progress.last_step:
-            start = max(0, (progress.first_step or 1) - 1)
-        return max(0, progress.last_step - start)
+            first = progress.first_step if progress.first_step is not None else progress.numbered_from
+            return max(0, progress.last_step - max(before_first, first - 1))
+        return max(0, progress.last_step - start - before_first)
 
 
 @dataclass(frozen=True, slots=True)

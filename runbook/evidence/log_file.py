@@ -18,6 +18,8 @@ from runbook.model.log import Phase
 from runbook.model.units import NodeName
 
 _TAIL_BYTES = 64 << 10
+_WINDOWS = 8
+_WINDOW_BYTES = 16 << 10
 _HEAD_LINES = 60
 _LINES_AFTER = 12
 _LINES_FOR_TIME = 60
@@ -105,12 +107,15 @@ class FileHandler:
             self._keep(view, match, here, start, stop)
 
     def stretch(self, view: View, start: int, stop: int) -> None:
-        """Sample the steps: the stretch's end; all of it where the end holds none."""
+        """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""
         self.read_to = view.base + stop
         self._keep_latest(view)
         if stop - start <= 2 * _TAIL_BYTES:
             self._sample(view, start, stop, last=2000)
-        elif not self._sample(view, stop - _TAIL_BYTES, stop, last=500):
+            return
+        for window in range(start, stop - 2 * _TAIL_BYTES, max(_TAIL_BYTES, (stop - start) // _WINDOWS)):
+            self._sample(view, window, window + _WINDOW_BYTES, last=16)  # evenly, for what changes over the steps
+        if not self._sample(view, stop - _TAIL_BYTES, stop, last=500):
             self._sample(view, start, stop - _TAIL_BYTES, last=400)
 
     def finish(self) -> None:
@@ -208,7 +213,7 @@ class FileHandler:
             self._restart(view.base + start)
         elif match.integer("resumed_step") is not None:
             self._sample_before(view, start)
-            newest = reading.progress.newest(self._index, view.base + start)
+            newest = reading.progress.newest(self._index)
             if newest is not None and newest >= (match.integer("resumed_step") or 0):
                 self._restart(view.base + start)  # the file goes on with a later run that starts from a checkpoint
             reading.progress.checkpoint(match, file=self._index, attempt=self._attempt, offset=view.base + start)
@@ -226,7 +231,10 @@ class FileHandler:
             tables.version = match.text("version") or tables.version
             tables.note_words(match)
             speaker = rank if rank is not None else self._rank(here)
-            reading.progress.memory(match, speaker, match.integer("step"))
+            reading.progress.memory(
+                match, speaker, match.integer("step"), file=self._index, first_attempt=self._file.attempt or 0,
+                offset=view.base + start,
+            )
 
     def _restart(self, offset: int) -> None:
         self._attempt += 1
@@ -296,9 +304,8 @@ class FileHandler:
             match = self._reading.signatures.first_match(here.text, candidates)
             if match is None:
                 continue
-            found += 1
             self._reading.tables.note_frame(here)
-            self._reading.progress.step(
+            found += self._reading.progress.step(
                 match, file=self._index, first_attempt=self._file.attempt or 0, offset=view.base + first,
                 rank=self._rank(here), time_s=read_time(line, self._reading.year),
             )

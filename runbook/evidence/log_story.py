@@ -18,11 +18,6 @@ from runbook.model.units import NodeName
 CANDIDATES_KEPT = 64
 HARMLESS_KEPT = 64
 
-_FRAMEWORKS = {
-    "PR-MEG-01": "megatron", "PR-TT": "torchtitan", "PR-DS-01": "deepspeed", "PR-DS-02": "deepspeed",
-    "PR-VERL-01": "verl",
-}
-
 
 def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) -> LogStory:
     """The story of one job's logs."""
@@ -57,7 +52,7 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
             _finding(one, where, reading, sources, handled=True)
             for one in sorted(quiet, key=lambda one: (one.file, one.offset))[:HARMLESS_KEPT]
         ),
-        progress=reading.progress.result(reading.last_attempt),
+        progress=reading.progress.result(reading.last_attempt, root.rank if root is not None else None),
         framework=_framework(reading, root),
         framework_version=version,
         world_size=where.world_size,
@@ -159,7 +154,7 @@ def _notes(reading: Reading, root: Finding | None, where: Places) -> list[str]:
 
 
 def _framework(reading: Reading, root: Finding | None) -> str | None:
-    named = _FRAMEWORKS.get(reading.progress.kind or "")
+    named = reading.progress.framework
     if named is not None:
         return named
     return "pytorch" if root is not None and root.signature.startswith("PT-") else None

@@ -3,114 +3,87 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
-from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import median
 
+from runbook.evidence.progress_counters import Counter, Mark, choose, duration_s
+from runbook.evidence.progress_memory import MemorySeries, Place, nearest_step
 from runbook.evidence.signatures import Match
-from runbook.model.log import MemorySample, Progress
-from runbook.model.units import Bytes
+from runbook.model.log import Progress
 
-MARKS_A_FILE = 20_000
-MEMORY_SAMPLES = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A step seen at a place of a file."""
-
-    file: int
-    first_attempt: int
-    """The file's first attempt; restarts before the place count on top."""
-    offset: int
-    step: int
-
-
-@dataclass(slots=True)
-class _Steps:
-    """What one kind of progress line told."""
-
-    fallback: bool
-    first: int | None = None
-    last: int | None = None
-    total: int | None = None
-    by_rank: dict[int, int] = field(default_factory=dict)
-    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=400))
-    marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
-    times: dict[int, float] = field(default_factory=dict)
-    lines: int = 0
+COUNTERS_KEPT = 64
 
 
 class ProgressReader:
-    """Collects progress lines of all files; one kind of line is chosen in the end, so that two counters do not mix."""
+    """Collects progress lines of all files; one counter is chosen in the end, so that two counters do not mix."""
 
     def __init__(self) -> None:
-        self._steps: dict[str, _Steps] = {}
-        self._memory: dict[tuple[int | None, int | None, str], MemorySample] = {}
+        self._counters: dict[tuple[str, str, int | None], Counter] = {}
+        self._memory = MemorySeries()
         self._saved: set[int] = set()
         self._saved_without_step: list[tuple[int, int, int]] = []
         self._resumed: tuple[int, int, int, int] | None = None
-        self._sorted: dict[int, list[Mark]] | None = None
         self._restarts: dict[int, list[int]] = {}
+        self._top: dict[tuple[int, int], int] = {}
+        """By file and number of the counter: its greatest step since the file's last restart."""
+        self._choice: tuple[Counter, Counter] | None = None
+        self._sorted: dict[int, tuple[list[int], list[int]]] = {}
+        """By file: offsets and steps of the chosen counter, in order of place."""
+        self._current: bool = False
+        """Whether the choice above is that of all lines so far."""
+        self._framework = ""
+        """The program that the first line shows that names one."""
 
     def restart(self, file: int, offset: int) -> None:
         """From here on the file tells of a later attempt. Offsets come in order."""
         self._restarts.setdefault(file, []).append(offset)
+        self._top = {key: step for key, step in self._top.items() if key[0] != file}
+        self._current = False
+
+    def _attempt_at(self, file: int, offset: int, first_attempt: int) -> int:
+        return first_attempt + bisect_left(self._restarts.get(file, []), offset)
 
     def _attempt(self, mark: Mark) -> int:
-        return mark.first_attempt + bisect_left(self._restarts.get(mark.file, []), mark.offset)
+        return self._attempt_at(mark.file, mark.offset, mark.first_attempt)
 
     def step(
         self, match: Match, *, file: int, first_attempt: int, offset: int, rank: int | None, time_s: float | None
-    ) -> None:
-        """One progress line. Lines may come twice; the same place counts once."""
+    ) -> bool:
+        """One progress line; whether it told a step. Lines may come twice; the same place counts once."""
+        signature = match.signature
+        named = match.integer("rank")
+        rank = named if named is not None else rank
         step = match.integer("step")
-        if step is None or step < 0:
-            return
-        steps = self._steps.setdefault(match.signature.id, _Steps(match.signature.fallback))
-        if (file, offset) in steps.marks:
-            return
-        steps.lines += 1
-        if len(steps.marks) < MARKS_A_FILE * 4:
-            steps.marks[(file, offset)] = Mark(file, first_attempt, offset, step)
-        else:
-            oldest = next(iter(steps.marks))
-            del steps.marks[oldest]
-            steps.marks[(file, offset)] = Mark(file, first_attempt, offset, step)
-        steps.first = step if steps.first is None else min(steps.first, step)
-        total = match.integer("total_steps")
-        steps.total = total if total is not None else steps.total
-        if rank is not None:
-            steps.by_rank[rank] = max(step, steps.by_rank.get(rank, step))
-        duration = match.number("duration_s")
-        if duration is not None:
-            steps.durations_s.append(duration)
-        if time_s is not None and len(steps.times) < 2000:
-            steps.times[step] = time_s
-        self.memory(match, rank, step)
+        self._framework = self._framework or signature.framework
+        if step is not None and step >= 0:
+            key = (signature.id, (match.text("where") or "")[:60], match.integer("total_steps") if signature.bar else 0)
+            counter = self._counters.get(key)
+            if counter is None:
+                if len(self._counters) >= COUNTERS_KEPT:
+                    return False
+                counter = Counter(
+                    signature.id, signature.bar, signature.fallback, signature.framework, signature.first_number
+                )
+                self._counters[key] = counter
+            mark = Mark(file, first_attempt, offset, step, rank, match.integer("epoch"), time_s)
+            if not counter.add(mark, match):
+                return True
+            top = (file, id(counter))
+            self._top[top] = max(step, self._top.get(top, step))
+            self._current = False
+        self._memory.add(match, rank, step, Place(file, offset, first_attempt))
+        return step is not None
 
-    def memory(self, match: Match, rank: int | None, step: int | None) -> None:
-        """Memory figures of a line, if it has any."""
-        fields = match.memory_fields()
-        peak_allocated, peak_reserved = match.integer("max_allocated_bytes"), match.integer("max_reserved_bytes")
-        if (fields.allocated_bytes, fields.reserved_bytes, peak_allocated, peak_reserved) == (None,) * 4:
-            return
-        if len(self._memory) < MEMORY_SAMPLES:
-            self._memory[(rank, step, match.signature.id)] = MemorySample(
-                rank, step, fields.allocated_bytes, fields.reserved_bytes,
-                Bytes(peak_allocated) if peak_allocated is not None else None,
-                Bytes(peak_reserved) if peak_reserved is not None else None,
-            )
+    def memory(
+        self, match: Match, rank: int | None, step: int | None, *, file: int = 0, first_attempt: int = 0, offset: int
+    ) -> None:
+        """Memory figures of a line that is no progress line, if it has any."""
+        self._memory.add(match, rank, step, Place(file, offset, first_attempt))
 
-    def newest(self, file: int, before: int) -> int | None:
-        """The greatest step that a file shows before an offset, since its last restart."""
-        start = max(self._restarts.get(file, [0]))
-        return max(
-            (mark.step for steps in self._steps.values() for mark in steps.marks.values()
-             if mark.file == file and start <= mark.offset < before),
-            default=None,
-        )
+    def newest(self, file: int) -> int | None:
+        """The greatest step that the file has shown since its last restart, by what is most surely a step."""
+        counters = sorted(self._counters.values(), key=lambda one: (one.fallback, one.bar))
+        tops = (self._top.get((file, id(one))) for one in counters)
+        return next((top for top in tops if top is not None), None)
 
     def checkpoint(self, match: Match, *, file: int, attempt: int, offset: int) -> bool:
         """A line about a checkpoint, if it is one."""
@@ -128,48 +101,86 @@ class ProgressReader:
 
     def step_before(self, file: int, offset: int) -> int | None:
         """The last step that the file shows before an offset."""
-        marks = self._of_file(file)
-        index = bisect_left(marks, offset, key=lambda mark: mark.offset)
-        return marks[index - 1].step if index else None
+        offsets, steps = self._of_file(file)
+        index = bisect_left(offsets, offset)
+        return steps[index - 1] if index else None
 
     def steps_after(self, file: int, attempt: int, offset: int) -> set[int]:
         """The steps that the file shows after an offset within the same attempt."""
-        marks = self._of_file(file)
-        index = bisect_right(marks, offset, key=lambda mark: mark.offset)
-        return {mark.step for mark in marks[index:] if self._attempt(mark) == attempt}
+        offsets, steps = self._of_file(file)
+        first = bisect_right(offsets, offset)
+        begun = attempt - self._first_attempt_of(file)
+        restarts = self._restarts.get(file, [])
+        if not 0 <= begun <= len(restarts):
+            return set()
+        low = restarts[begun - 1] if begun else 0
+        high = restarts[begun] if begun < len(restarts) else None
+        return {
+            steps[index] for index in range(first, len(offsets))
+            if low <= offsets[index] and (high is None or offsets[index] <= high)
+        }
 
-    def _of_file(self, file: int) -> list[Mark]:
-        """Marks of a file in order of place; sorted once, when reading is over."""
-        if self._sorted is None:
-            steps = self._chosen()
-            self._sorted = {}
-            for mark in sorted(steps.marks.values(), key=lambda one: one.offset) if steps else ():
-                self._sorted.setdefault(mark.file, []).append(mark)
-        return self._sorted.get(file, [])
+    def _first_attempt_of(self, file: int) -> int:
+        chosen = self._chosen()
+        return next((mark.first_attempt for mark in chosen.marks.values() if mark.file == file), 0) if chosen else 0
 
     def start_of(self, attempt: int | None) -> int | None:
         """The step that an attempt resumed from, if the log says so."""
         return self._resumed[3] if self._resumed is not None and self._resumed[0] == attempt else None
 
     def last_step(self, attempt: int | None) -> int | None:
-        steps = self._chosen()
-        every = steps.marks.values() if steps else ()
-        marks = [mark.step for mark in every if attempt is None or self._attempt(mark) == attempt]
-        return max(marks, default=None)
+        return max((mark.step for mark in self._marks(attempt)), default=None)
 
     @property
-    def kind(self) -> str | None:
-        """Id of the signature whose lines were chosen."""
+    def framework(self) -> str | None:
+        """The program that printed the step lines, else the one that another progress line shows."""
+        self._chosen()
+        return (self._choice[1].framework if self._choice else "") or self._framework or None
+
+    def _chosen(self) -> Counter | None:
+        if not self._current:
+            self._choice = choose(self._counters.values(), self._attempt)
+            self._sorted = {}
+            for mark in self._choice[0].everyone() if self._choice else ():
+                offsets, steps = self._sorted.setdefault(mark.file, ([], []))
+                offsets.append(mark.offset)
+                steps.append(mark.step)
+            self._current = True
+        return self._choice[0] if self._choice else None
+
+    def _of_file(self, file: int) -> tuple[list[int], list[int]]:
+        self._chosen()
+        return self._sorted.get(file, ([], []))
+
+    def _marks(self, attempt: int | None) -> list[Mark]:
+        """Marks of an attempt (None: of all). Where a log goes on with another run and no line says so, the last one's.
+
+        That is told by a step line that goes back and is later by its stamp; without stamps it may be buffered output
+        of another rank."""
         chosen = self._chosen()
-        return next((name for name, steps in self._steps.items() if steps is chosen), None) if chosen else None
+        if chosen is None:
+            return []
+        marks = [mark for mark in chosen.everyone() if attempt is None or self._attempt(mark) == attempt]
+        if chosen.bar:
+            return marks
+        begun: dict[int, int] = {}
+        ordered = sorted(marks, key=lambda mark: (mark.file, str(mark.rank), mark.offset))
+        for before, after in pairwise(ordered):
+            if (before.file, before.rank) == (after.file, after.rank) and after.step < before.step - 1 \
+                    and before.time_s is not None and after.time_s is not None and after.time_s > before.time_s:
+                begun[after.file] = max(after.offset, begun.get(after.file, 0))
+        return [mark for mark in marks if mark.offset >= begun.get(mark.file, 0)]
 
-    def _chosen(self) -> _Steps | None:
-        return max(self._steps.values(), key=lambda one: (not one.fallback, one.lines), default=None)
+    def _running_at(self, place: Place) -> int | None:
+        """The step that was running at a place of a file."""
+        offsets, steps = self._of_file(place.file)
+        return nearest_step(offsets, steps, place.offset)
 
-    def result(self, attempt: int | None) -> Progress:
-        """The progress of an attempt (None: of all)."""
-        steps = self._chosen()
-        last = self.last_step(attempt)
+    def result(self, attempt: int | None, failing_rank: int | None = None) -> Progress:
+        """The progress of an attempt (None: of all). The failing rank's memory figures are told in more detail."""
+        chosen = self._chosen()
+        marks = self._marks(attempt)
+        last = max((mark.step for mark in marks), default=None)
         if last is None:
             last = self.start_of(attempt) if self.start_of(attempt) is not None else self.last_step(None)
         saved = set(self._saved)
@@ -178,24 +189,22 @@ class ProgressReader:
             if before is not None:
                 saved.add(before)
         resumed = self._resumed[3] if self._resumed else None
-        memory = tuple(sorted(self._memory.values(), key=lambda one: (one.rank or 0, one.step or 0)))
-        if steps is None:
-            return Progress(saved_steps=tuple(sorted(saved)), resumed_from_step=resumed, memory=memory)
-        return Progress(
-            last_step=last, total_steps=steps.total, first_step=steps.first,
-            last_step_by_rank=dict(sorted(steps.by_rank.items())), step_duration_s=_duration(steps),
-            resumed_from_step=resumed, saved_steps=tuple(sorted(saved)), memory=memory,
+        memory = self._memory.told(
+            self._running_at, lambda place: attempt is None or self._attempt_at(*place) == attempt, failing_rank
         )
-
-
-def _duration(steps: _Steps) -> float | None:
-    """Median seconds a step: as printed, else from the stamps of lines."""
-    if steps.durations_s:
-        return round(median(steps.durations_s), 6)
-    times = sorted(steps.times.items())
-    gaps = [
-        (later[1] - earlier[1]) / (later[0] - earlier[0])
-        for earlier, later in pairwise(times)
-        if later[1] > earlier[1] and later[0] > earlier[0]
-    ]
-    return round(median(gaps), 6) if gaps else None
+        if chosen is None:
+            return Progress(saved_steps=tuple(sorted(saved)), resumed_from_step=resumed, memory=memory)
+        every = marks or chosen.everyone()
+        numbers = [mark.step for mark in every if mark.step or not chosen.bar]
+        by_rank: dict[int, int] = {}
+        begun = {(mark.file, mark.offset) for mark in marks}
+        for mark in chosen.newest.values():
+            if mark.rank is not None and mark.place in begun:
+                by_rank[mark.rank] = max(mark.step, by_rank.get(mark.rank, mark.step))
+        total = chosen.total if chosen.total is None or last is None or last <= chosen.total else None
+        return Progress(
+            last_step=last, total_steps=total, first_step=min(numbers, default=None),
+            last_step_by_rank=dict(sorted(by_rank.items())), step_duration_s=duration_s(chosen, self._attempt),
+            resumed_from_step=resumed, saved_steps=tuple(sorted(saved)), memory=memory,
+            numbered_from=0 if chosen.fallback and 0 in numbers else chosen.first_number,
+        )

@@ -38,7 +38,8 @@ OTHER_FIELDS = frozenset(
     {
         "device", "rank", "local_rank", "pid", "node", "hosts", "tasks", "exit_code", "signal", "step", "total_steps",
         "duration_s", "version", "world_size", "detail", "max_allocated_bytes", "max_reserved_bytes", "saved_step",
-        "resumed_step", "time", "count", "setting", "sequence", "enqueued", "completed",
+        "resumed_step", "time", "count", "device_used_bytes", "host_used_bytes", "host_process_bytes", "tokens",
+        "tokens_more", "tokens_total", "epoch", "where", "setting", "sequence", "enqueued", "completed",
     }
 )
 
@@ -68,6 +69,14 @@ class SignatureEntry(Document):
     """What kind of its kind the line alone shows."""
     confidence: float | None = Field(default=None, ge=0.0, le=1.0)
     """How firm the line alone is in what it means; the diagnosis has a default."""
+    bar: bool = False
+    """Progress: a bar, of which a log has several (evaluation, data); `where` is its name."""
+    first_number: Literal[0, 1] = 1
+    """Progress: how the program numbers its first step."""
+    peaks: Literal["", "reset", "running"] = ""
+    """Whether the line's peaks begin again after each print, or are the greatest since the start; "" is not known."""
+    framework: str = ""
+    """The program that prints such a line, where no other does."""
     also: tuple[str, ...] = ()
     """Other names in the catalogue of messages that this entry covers, for a check that none is missing."""
 
@@ -174,6 +183,10 @@ class Signature:
     why: str = ""
     detail: Detail = Detail.NONE
     confidence: float | None = None
+    bar: bool = False
+    first_number: int = 1
+    peaks: str = ""
+    framework: str = ""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -303,7 +316,8 @@ def build(entry: SignatureEntry, parts: Mapping[str, str]) -> Signature:
     return Signature(
         id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
         units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
-        why=entry.why, detail=entry.detail, confidence=entry.confidence,
+        why=entry.why, detail=entry.detail, confidence=entry.confidence, bar=entry.bar, first_number=entry.first_number,
+        peaks=entry.peaks, framework=entry.framework,
     )
 
 

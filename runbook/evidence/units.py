@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 from runbook.model.log import ProcessUse
 from runbook.model.units import Bytes
@@ -48,6 +49,8 @@ def read_size(text: str) -> Reading:
 def _scaled(scale: int) -> Callable[[str], Reading]:
     def read(text: str) -> Reading:
         decimals = len(text.partition(".")[2])
+        if not 0 <= float(text) * scale < SENTINEL_BYTES:
+            return Reading(None)
         return Reading(round(float(text) * scale), scale * 0.5 * 10.0 ** -decimals if scale > 1 else 0.0)
 
     return read
@@ -55,6 +58,21 @@ def _scaled(scale: int) -> Callable[[str], Reading]:
 
 def _seconds(scale: float) -> Callable[[str], Reading]:
     return lambda text: Reading(float(text) * scale)
+
+
+def _number(text: str) -> Reading:
+    return Reading(float(text) if isfinite(float(text)) else None)
+
+
+def _seconds_each(text: str) -> Reading:
+    """A rate in units a second; 0 has no duration."""
+    rate = float(text)
+    return Reading(1.0 / rate if rate > 0 else None)
+
+
+def _count_after(text: str) -> Reading:
+    """How many there are, from the number of the last one, counted from 0."""
+    return Reading(int(text) + 1)
 
 
 def _integer(text: str) -> Reading:
@@ -112,11 +130,14 @@ UNITS: dict[str, Unit] = {
     "kib": Unit(_NUMBER, _scaled(1 << 10)),
     "mib": Unit(_NUMBER, _scaled(1 << 20)),
     "gib": Unit(_NUMBER, _scaled(1 << 30)),
+    "gigabytes": Unit(_NUMBER, _scaled(1_000_000_000)),
     "int": Unit(r"-?\d{1,12}", _integer),
     "count": Unit(r"\d[\d,_]{0,17}", _integer),
     "seconds": Unit(_NUMBER, _seconds(1.0)),
     "milliseconds": Unit(_NUMBER, _seconds(0.001)),
-    "number": Unit(_NUMBER, lambda text: Reading(float(text))),
+    "rate": Unit(_NUMBER, _seconds_each),
+    "lastindex": Unit(r"\d{1,12}", _count_after),
+    "number": Unit(_NUMBER, _number),
     "word": Unit(r"[^\s|,;()'\"]{1,250}", _text),
     "host": Unit(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,250}", _text),
     "tasks": Unit(r"[0-9,-]{1,2000}", lambda text: Reading(read_number_list(text))),

@@ -97,6 +97,15 @@ class MemorySample:
     """Host memory of the process or the node, as the framework prints it."""
     tokens: int | None = None
     """Tokens of this step, or the longest sequence in it, where the framework prints it."""
+    where: str = ""
+    """The place in the program that the line names ("After update_actor"), numbers as "#"."""
+    source: str = ""
+    """Signature of the line. Figures of different lines are not compared."""
+    peaks: str = ""
+    """Of the greatest values: "reset" after each print, "running" since the start, "" not known."""
+    host_is_process: bool = False
+    """`host_used_bytes` is of this process alone, not of the node."""
+    device_total_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,8 @@ class Progress:
     saved_steps: tuple[int, ...] = ()
     """Steps at which the log says that a checkpoint was written."""
     memory: tuple[MemorySample, ...] = ()
+    numbered_from: int = 1
+    """How the program numbers its first step, 0 or 1; steps here are the program's own numbers."""
 
 
 @dataclass(frozen=True, slots=True)
