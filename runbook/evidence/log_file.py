@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from runbook.evidence.framing import FileFrame, Frame, frame, frame_of_file, read_time
+from runbook.evidence.log_clocks import Clocks, End
 from runbook.evidence.log_phases import phase_of
 from runbook.evidence.log_scan import Search, View, positions_of_lines
-from runbook.evidence.log_seen import SPEAKERS_KEPT, Kept, Row, Seen, Tables, traceback_before
+from runbook.evidence.log_seen import SPEAKERS_KEPT, Kept, Row, Seen, Tables, chained_before, traceback_before
 from runbook.evidence.log_text import decode, excerpt
 from runbook.evidence.progress import ProgressReader
 from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature, Signatures
@@ -23,6 +24,7 @@ _WINDOW_BYTES = 16 << 10
 _HEAD_LINES = 60
 _LINES_AFTER = 12
 _LINES_FOR_TIME = 60
+_END_BYTES = 8 << 10
 _FRAMES_REMEMBERED = 4_000
 _HANDLED = re.compile(
     r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
@@ -45,6 +47,7 @@ class Reading:
     kept: dict[tuple[str, int, tuple[object, ...]], Kept] = field(default_factory=dict)
     tables: Tables = field(default_factory=Tables)
     progress: ProgressReader = field(default_factory=ProgressReader)
+    clocks: Clocks = field(default_factory=Clocks)
     known_sets: dict[frozenset[bytes], list[Signature]] = field(default_factory=dict)
     """Candidates by the set of literals that a line holds."""
     cut_lines: int = 0
@@ -110,6 +113,12 @@ class FileHandler:
         """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""
         self.read_to = view.base + stop
         self._keep_latest(view)
+        for first, end in view.before(stop, _END_BYTES):  # the newest may be cut here, so it is not remembered
+            one = frame(decode(view.buffer[first:end]), self._file)
+            time_s = read_time(one.stamp, self._reading.year)
+            if time_s is not None:
+                self._reading.clocks.ended(End(self._index, time_s, self._rank(one), one.node))
+                break
         if stop - start <= 2 * _TAIL_BYTES:
             self._sample(view, start, stop, last=2000)
             return
@@ -155,7 +164,10 @@ class FileHandler:
             yield known
 
     def _keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
-        key = (match.signature.id, self._index, (here.speaker, here.pid))
+        # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
+        about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
+                 match.numbers("tasks")[:1])
+        key = (match.signature.id, self._index, (here.speaker, here.pid, about))
         kept = self._reading.kept.get(key)
         if kept is None:
             if len(self._reading.kept) >= SPEAKERS_KEPT:
@@ -195,6 +207,7 @@ class FileHandler:
             match, here, self._index, self._attempt, view.base + start, view.line_number(start), time_s,
             excerpt(stack, here.text, after[:2]), exact, phase_of(stack) if stack else Phase.UNKNOWN, raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
+            raised and chained_before(self._frames(view, view.before(start)), here.speaker),
         )
 
     def _sample_before(self, view: View, position: int) -> None:
@@ -218,7 +231,8 @@ class FileHandler:
                 self._restart(view.base + start)  # the file goes on with a later run that starts from a checkpoint
             reading.progress.checkpoint(match, file=self._index, attempt=self._attempt, offset=view.base + start)
         elif identity == "FR-TE-ROW":
-            tables.rows.append(self._row(match))
+            row = self._row(match)
+            tables.rows.append(replace(row, offset=view.base + start, line=view.line_number(start)))
         elif not reading.progress.checkpoint(
             match, file=self._index, attempt=self._attempt, offset=view.base + start
         ):
@@ -279,6 +293,7 @@ class FileHandler:
             found, here, self._index, self._attempt, view.base + start, view.line_number(start),
             read_time(decode(view.buffer[start:stop]), self._reading.year), excerpt(stack, last.text),
             phase=phase_of(stack), raised=True,
+            chained=chained_before(self._frames(view, view.before(start)), here.speaker, at_head=True),
         ))
 
     def _known_below(self, frames: Sequence[Frame]) -> bool:
@@ -305,9 +320,13 @@ class FileHandler:
             if match is None:
                 continue
             self._reading.tables.note_frame(here)
+            time_s = read_time(line, self._reading.year)
+            self._reading.clocks.note(
+                match.signature.id, match.integer("step"), (self._index, self._rank(here), here.node), time_s
+            )
             found += self._reading.progress.step(
                 match, file=self._index, first_attempt=self._file.attempt or 0, offset=view.base + first,
-                rank=self._rank(here), time_s=read_time(line, self._reading.year),
+                rank=self._rank(here), time_s=time_s,
             )
         return found
 

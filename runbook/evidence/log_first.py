@@ -6,9 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runbook.evidence import log_fallout, log_handled, log_killed, log_suspects
+from runbook.evidence.log_clocks import skew
 from runbook.evidence.log_file import UNKNOWN_EXCEPTION, Reading
+from runbook.evidence.log_killed import Kill
+from runbook.evidence.log_order import Orderer
 from runbook.evidence.log_places import Places
 from runbook.evidence.log_seen import Seen
+from runbook.evidence.log_suspects import Suspect
 from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
 from runbook.evidence.units import ABSURD_BYTES
 from runbook.model.diagnosis import Kind
@@ -18,6 +23,8 @@ _FOLLOWS = re.compile(
     r"^(?:[\w.]{0,80}\.)?(?:KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError"
     r"|SignalException|CalledProcessError|DistNetworkError|DistStoreError|ChildFailedError|SystemExit)\b"
 )
+_NAMES_A_TASK = frozenset({"SL-TASK-01", "SL-OOM-07"})
+"""Reports of the host's OOM killer that are about the step's own tasks and never about a helper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +33,13 @@ class Choice:
 
     root: Seen | None
     candidates: tuple[Seen, ...] = ()
+    fallout: tuple[Seen, ...] = ()
+    """Failures that others brought about; candidates where nothing better is known."""
     handled: tuple[Seen, ...] = ()
     notes: tuple[str, ...] = ()
+    kills: tuple[Kill, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    """Where no line tells the first failure: ranks to look at."""
 
 
 def meaning(seen: Seen) -> str:
@@ -45,61 +57,45 @@ def choose(
 ) -> Choice:
     """Pick the first failure of the last attempt that has one. `seen` is in the order of files and places."""
     failures = [one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)]
-    handled = [one for one in failures if _handled(one, reading, job)]
+    kills = log_killed.kills(seen, where)
     notes: list[str] = []
-    remaining = _others(failures, handled)
-    died = [one for one in handled if one.raised and not one.remark]
-    if not remaining and died and _ended_badly(seen, job):
-        # Output that a process buffers stands behind the traceback although it was printed before.
-        notes.append(
-            "Steps stand behind the failure in the log, as they do when a process buffers its output; the job ended "
-            "badly and nothing else explains it, so the failure counts."
-        )
-        handled = _others(handled, died)
+    handled = _handled(failures, seen, where, reading, job, notes)
     failures = _others(failures, handled)
+    fallout = log_fallout.fallout(failures, seen, where)
+    notes += fallout.notes
+    causes = {id(one) for one in fallout.causes}
+    strong = [one for one in fallout.kept if not one.match.signature.weak or id(one) in causes]
+    weak = _others(fallout.kept, strong)
+    pool, note = _last_attempt(strong, reading.last_attempt)
+    if not pool or (note and any(one.attempt == reading.last_attempt for one in fallout.kept)):
+        later, later_note = _last_attempt(weak, reading.last_attempt)
+        if not pool or not later_note:
+            pool, note = (later, later_note) if later else (pool, note)
+    pool, helpers = _without_helpers(pool, weak, kills, where, notes)
+    if not pool:
+        return _nobody(seen, kills, where, reading, handled, fallout.dropped, notes)
+    notes += [note] if note else []
+    ordered = _in_order(pool, seen, kills, paths, where, reading, notes)
+    root = ordered[0]
+    notes += _absurd(root)
+    company = _one_a_rank([*ordered[1:], *helpers], where, where.rank(root))
+    return Choice(root, tuple(company), fallout.dropped, tuple(handled), tuple(notes), tuple(kills))
+
+
+def _handled(
+    failures: Sequence[Seen], seen: Sequence[Seen], where: Places, reading: Reading, job: JobRecord | None,
+    notes: list[str],
+) -> list[Seen]:
+    last = log_handled.last_failures(failures)
+    handled = [one for one in failures if log_handled.handled(one, last, reading, job)]
+    if handled and len(handled) == len(failures):
+        died, why = log_handled.died_with(handled, seen, where, reading, job)
+        if died:
+            notes.append(why)
+            handled = _others(handled, died)
     if handled:
         notes.append(_handled_note(handled, job))
-    strong = _after_no_collapse([one for one in failures if not one.match.signature.weak], seen)
-    pool, note = _last_attempt(strong, reading.last_attempt)
-    if not pool or (note and [one for one in failures if one.attempt == reading.last_attempt]):
-        weak, weak_note = _last_attempt([one for one in failures if one.match.signature.weak], reading.last_attempt)
-        if not pool or not weak_note:
-            pool, note = (weak, weak_note) if weak else (pool, note)
-    if not pool:
-        followers = [one for one in seen if meaning(one) == CONSEQUENCE]
-        if followers:
-            notes.append("The logs show only consequences; the rank that failed first left no line of its own.")
-        return Choice(None, tuple(followers[:1]), tuple(handled), tuple(notes))
-    notes += [note] if note else []
-    ordered, how = _in_order(pool, paths, where)
-    root = ordered[0]
-    notes += how
-    rank = where.rank(root)
-    company = _one_a_rank(ordered[1:], where, rank)
-    notes += _absurd(root)
-    return Choice(root, tuple(company), tuple(handled), tuple(notes))
-
-
-def _ended_badly(seen: Sequence[Seen], job: JobRecord | None) -> bool:
-    """Whether the job is known to have failed: by Slurm's state, or by processes that ended after a failure."""
-    if job is not None and job.state.job_class is not JobClass.UNKNOWN:
-        return job.state.job_class is JobClass.FAILED
-    return any(meaning(one) == CONSEQUENCE for one in seen)
-
-
-def _handled(seen: Seen, reading: Reading, job: JobRecord | None) -> bool:
-    """Whether the job went on: it ended well, steps went on behind the failure, or the line itself says so."""
-    if seen.match.signature.late:
-        return job is not None and job.state.job_class is JobClass.SUCCEEDED
-    if job is not None and job.state.job_class is JobClass.SUCCEEDED:
-        return True
-    before = reading.progress.step_before(seen.file, seen.offset)
-    after = reading.progress.steps_after(seen.file, seen.attempt, seen.offset)
-    if before is None:
-        return len(after) >= 2
-    if any(step >= before + 2 for step in after):
-        return True
-    return bool(seen.remark) and not seen.raised
+    return handled
 
 
 def _handled_note(handled: Sequence[Seen], job: JobRecord | None) -> str:
@@ -109,22 +105,6 @@ def _handled_note(handled: Sequence[Seen], job: JobRecord | None) -> str:
         else "the job went on behind them, or the lines themselves say that they were handled"
     )
     return f"{len(handled)} line{'s' if len(handled) != 1 else ''} ({kinds}) did not end the job: {reason}."
-
-
-def _after_no_collapse(strong: Sequence[Seen], seen: Sequence[Seen]) -> list[Seen]:
-    """Leave out garbage sizes that follow a failed collective (NCCL-08): the collective is what matters then."""
-    kept = []
-    timeouts: dict[int, int] = {}
-    for other in seen:
-        if other.match.signature.id in ("NCCL-05", "NCCL-06"):
-            timeouts[other.file] = min(other.offset, timeouts.get(other.file, other.offset))
-    for one in strong:
-        garbage = meaning(one) == Kind.NOT_OOM and (
-            one.match.signature.id == "PT-CUDA-10" or (one.match.integer("tried_bytes") or 0) >= ABSURD_BYTES
-        )
-        if not (garbage and timeouts.get(one.file, one.offset) < one.offset):
-            kept.append(one)
-    return kept
 
 
 def _last_attempt(failures: Sequence[Seen], last: int) -> tuple[list[Seen], str]:
@@ -141,58 +121,75 @@ def _last_attempt(failures: Sequence[Seen], last: int) -> tuple[list[Seen], str]
     return pool, ""
 
 
-def _in_order(pool: Sequence[Seen], paths: Sequence[str], where: Places) -> tuple[list[Seen], list[str]]:
-    """First failure first. Slurm's and the kernel's reports come after what they report, so they do not lead."""
+def _without_helpers(
+    pool: Sequence[Seen], weak: Sequence[Seen], kills: Sequence[Kill], where: Places, notes: list[str]
+) -> tuple[list[Seen], list[Seen]]:
+    """An OOM kill in the step's cgroup may have hit a helper (R-24): where no rank died by SIGKILL and a process says
+    itself what ended it, the report does not lead."""
+    late = [one for one in pool if one.match.signature.late and one.match.signature.id not in _NAMES_A_TASK]
+    prompt = _others(pool, late)
+    if not late or prompt or kills or any(where.rank(one) is not None for one in late):
+        return list(pool), []
+    spoken = [one for one in weak if one.raised and one.attempt == late[0].attempt]
+    if not spoken:
+        return list(pool), []
+    notes.append(
+        f"{late[0].match.signature.id} reports an OOM kill, but no rank is known to have died by SIGKILL; an exception "
+        f"of its own ended the job, so the victim may have been a helper (R-24)."
+    )
+    return spoken, late
+
+
+def _nobody(
+    seen: Sequence[Seen], kills: Sequence[Kill], where: Places, reading: Reading, handled: Sequence[Seen],
+    dropped: Sequence[Seen], notes: list[str],
+) -> Choice:
+    """No line tells the first failure: who is worth looking at."""
+    followers = [one for one in seen if meaning(one) == CONSEQUENCE]
+    found, words = log_suspects.suspects(seen, kills, where, reading) if followers or kills or where.rows else ([], [])
+    if followers:
+        notes.append("The logs show only consequences; the rank that failed first left no line of its own.")
+    candidates = [] if found or dropped else followers[:1]
+    return Choice(None, tuple(candidates), tuple(dropped), tuple(handled), (*notes, *words), tuple(kills), tuple(found))
+
+
+def _in_order(
+    pool: Sequence[Seen], seen: Sequence[Seen], kills: Sequence[Kill], paths: Sequence[str], where: Places,
+    reading: Reading, notes: list[str],
+) -> list[Seen]:
+    """First failure first. Slurm's and the kernel's reports come after what they report, so they do not lead where a
+    process speaks for itself; unless the tables say that a rank had been killed more than a second before that."""
     prompt = [one for one in pool if not one.match.signature.late]
-    late = [one for one in pool if one.match.signature.late]
+    late = sorted(
+        (one for one in pool if one.match.signature.late),
+        key=lambda one: (one.match.signature.id != "SL-TASK-01", where.rank(one) is None, one.file, one.offset),
+    )
     if not prompt:
-        return sorted(late, key=lambda one: (one.match.signature.id != "SL-TASK-01", one.file, one.offset)), []
+        return late
+    orderer = Orderer(where, skew(reading.clocks, seen, where), paths)
     firsts = _one_a_rank(prompt, where, None)
-    files = {one.file for one in firsts}
-    stamps = {id(one): _stamp(one, where) for one in firsts}
-    if len(firsts) == 1:
-        return [*prompt, *late], []
-    if all(stamp is not None for stamp in stamps.values()):
-        ordered = sorted(firsts, key=lambda one: (stamps[id(one)] or 0.0, one.file, one.offset))
-        rest = _others(prompt, ordered)
-        return [*ordered, *rest, *late], _time_note(ordered, stamps, where, paths)
+    ordered = orderer.order(firsts)
+    notes += ordered.notes
     rest = _others(prompt, firsts)
-    if len(files) == 1:
-        return [*firsts, *rest, *late], [
-            f"{_count(firsts, where)} report a failure; {_who(firsts[0], where)} is named because its line comes "
-            f"first in {paths[firsts[0].file]}."
-        ]
-    return [*firsts, *rest, *late], [
-        f"{_count(firsts, where)} report a failure in different files without time stamps, so which was first is "
-        f"not known; {_who(firsts[0], where)} is named because {paths[firsts[0].file]} was read first."
-    ]
+    if late and kills:
+        first, killed = orderer.stamp(ordered.failures[0]), kills[0]
+        if first is not None and killed.time_s is not None and killed.time_s + 1.0 < first:
+            notes.append(
+                f"The OOM killer's victim ended {first - killed.time_s:.0f} s before any process printed a failure."
+            )
+            return [*late, *ordered.failures, *rest]
+        named = {where.rank(one) for one in prompt}
+        if killed.rank is not None and killed.rank not in named:
+            notes.append(
+                f"Rank {killed.rank} was also killed by SIGKILL, and the host's OOM killer was at work; whether that "
+                f"came before is not known."
+            )
+    return [*ordered.failures, *rest, *late]
 
 
 def _others(every: Sequence[Seen], without: Sequence[Seen]) -> list[Seen]:
     taken = {id(one) for one in without}
     return [one for one in every if id(one) not in taken]
-
-
-def _time_note(
-    ordered: Sequence[Seen], stamps: dict[int, float | None], where: Places, paths: Sequence[str]
-) -> list[str]:
-    first = stamps[id(ordered[0])]
-    tied = [one for one in ordered[1:] if first is not None and abs((stamps[id(one)] or 0.0) - first) < 1.0]
-    if not tied:
-        return [f"{_count(ordered, where)} report a failure; {_who(ordered[0], where)} did so first by its time stamp."]
-    ranks = sorted(rank for rank in {where.rank(one) for one in tied} if rank is not None)
-    names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}" if ranks else "other processes"
-    return [
-        f"A tie: {names} failed within the same second as {_who(ordered[0], where)}, which is named because its line "
-        f"comes first in {paths[ordered[0].file]}; clocks of several nodes do not order them further."
-    ]
-
-
-def _stamp(seen: Seen, where: Places) -> float | None:
-    if seen.time_exact:
-        return seen.time_s
-    row = where.row(where.rank(seen))
-    return row.time_s if row is not None else None
 
 
 def _one_a_rank(seen: Sequence[Seen], where: Places, without: int | None) -> list[Seen]:
@@ -205,16 +202,6 @@ def _one_a_rank(seen: Sequence[Seen], where: Places, without: int | None) -> lis
         unnamed = (one.file, one.frame.speaker, one.match.signature.id, one.match.integer("device"))
         chosen.setdefault(rank if rank is not None else unnamed, one)
     return list(chosen.values())
-
-
-def _who(seen: Seen, where: Places) -> str:
-    rank = where.rank(seen)
-    return f"rank {rank}" if rank is not None else "a process without rank"
-
-
-def _count(seen: Sequence[Seen], where: Places) -> str:
-    ranks = {where.rank(one) for one in seen}
-    return f"{len(ranks)} ranks" if None not in ranks else f"{len(seen)} processes"
 
 
 def _absurd(root: Seen) -> list[str]:

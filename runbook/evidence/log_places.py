@@ -23,6 +23,7 @@ class Places:
     tasks_are_ranks: bool
     ranks_of_pids: Mapping[int, int]
     rows: tuple[Row, ...]
+    rows_of_ranks: Mapping[int, Row]
     devices_are_local_ranks: bool = False
     """A GPU number above 0 was seen, so processes see all GPUs and not each its own as number 0."""
     only_node: NodeName | None = None
@@ -58,7 +59,8 @@ class Places:
         return own[0].rank if len(own) == 1 else None
 
     def row(self, rank: int | None) -> Row | None:
-        return next((row for row in self.rows if row.rank == rank), None)
+        """The last table's row of a rank: earlier tables are of earlier attempts."""
+        return self.rows_of_ranks.get(rank) if rank is not None else None
 
     def first_row(self) -> Row | None:
         """The worker that torchrun's tables name first, if one alone failed by itself rather than in the teardown."""
@@ -88,7 +90,8 @@ def places(tables: Tables, seen: Sequence[Seen], job: JobRecord | None) -> Place
     only = job.nodes[0] if job is not None and len(job.nodes) == 1 else next(iter(alone)) if len(alone) == 1 else None
     return Places(
         nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in tables.pids_of_ranks.items()},
-        tuple(tables.rows), any((one.match.integer("device") or 0) > 0 for one in seen), only,
+        tuple(tables.rows), {row.rank: row for row in tables.rows},
+        any((one.match.integer("device") or 0) > 0 for one in seen), only,
     )
 
 

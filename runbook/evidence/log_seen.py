@@ -42,6 +42,8 @@ class Seen:
     """Words near it that say it was handled."""
     pinning: bool = False
     """The traceback shows pinned host memory."""
+    chained: bool = False
+    """Raised while the same process handled an exception that it printed just before."""
 
     @property
     def means(self) -> str:
@@ -61,6 +63,8 @@ class Row:
     exit_code: int
     time_s: float | None
     file: int
+    offset: int = 0
+    line: int = 0
 
 
 @dataclass(slots=True)
@@ -135,3 +139,18 @@ def traceback_before(lines: Iterable[Frame], speaker: tuple[object, ...]) -> tup
         collected.append(text)
     frames = sum(1 for text in collected if text.startswith('  File "'))
     return (list(reversed(collected)), True) if frames >= 2 else ([], False)
+
+
+def chained_before(lines: Iterable[Frame], speaker: tuple[object, ...], *, at_head: bool = False) -> bool:
+    """Whether the traceback that ends here follows another one of the same process ("During handling of …").
+
+    `lines` come nearest first; `at_head`: they begin in front of the traceback's own head."""
+    for line in islice((one for one in islice(lines, LINES_BACK) if one.speaker == speaker), OWN_LINES_BACK):
+        text = line.text
+        if not at_head:
+            at_head = text.startswith("Traceback (most recent call last)")
+            if not at_head and text[:1] not in (" ", "\t", ""):
+                return False
+        elif text.strip():
+            return text.startswith(("During handling of the above exception", "The above exception was the direct"))
+    return False

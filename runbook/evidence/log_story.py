@@ -8,8 +8,11 @@ from dataclasses import replace
 from runbook.evidence import log_first
 from runbook.evidence.log_collateral import collateral
 from runbook.evidence.log_file import Reading
+from runbook.evidence.log_first import Choice
+from runbook.evidence.log_killed import victim
 from runbook.evidence.log_places import Places, places
 from runbook.evidence.log_seen import Seen
+from runbook.evidence.log_suspects import Suspect
 from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogSource, LogStory
@@ -30,7 +33,7 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
     notes = list(choice.notes)
     root = _finding(choice.root, where, reading, sources) if choice.root else None
     if root is not None and root.rank is None:
-        root, note = _name_rank(root, choice.root, where, seen)
+        root, note = _name_rank(root, choice, where, seen)
         notes += [note] if note else []
     if root is not None and root.node is not None and root.rank in where.inferred:
         notes.append(
@@ -41,8 +44,11 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
         notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
     notes += _notes(reading, root, where)
     others = [_finding(one, where, reading, sources) for one in choice.candidates[:CANDIDATES_KEPT]]
-    quiet = [one for one in seen if one.means == HARMLESS] + list(choice.handled)
     taken = {finding.rank for finding in others if finding.means not in (CONSEQUENCE, HARMLESS)}
+    if root is None:
+        others += [_finding(one, where, reading, sources) for one in choice.fallout[:CANDIDATES_KEPT]]
+    others += [_suspected(one, sources) for one in choice.suspects[:CANDIDATES_KEPT]]
+    quiet = [one for one in seen if one.means == HARMLESS] + list(choice.handled)
     version = reading.tables.version or (root.framework_version if root else None)
     return LogStory(
         root_cause=root,
@@ -110,8 +116,21 @@ def _node(seen: Seen, rank: int | None, where: Places) -> NodeName | None:
     return NodeName(hosts.partition(".")[0]) if hosts and "[" not in hosts else where.only_node
 
 
-def _name_rank(root: Finding, seen: Seen | None, where: Places, every: Sequence[Seen]) -> tuple[Finding, str]:
-    """A rank for a failure whose own line names none: torchrun's table, else the task that srun saw exit first."""
+def _suspected(suspect: Suspect, sources: Sequence[LogSource]) -> Finding:
+    """A rank to look at, as a candidate; the file is where that can be seen."""
+    return Finding(
+        signature=suspect.signature, means=CONSEQUENCE, file=sources[suspect.file].path, offset=suspect.offset,
+        line=suspect.line, excerpt=suspect.why, rank=suspect.rank, node=suspect.node, pid=suspect.pid,
+        time_s=suspect.time_s,
+    )
+
+
+def _name_rank(root: Finding, choice: Choice, where: Places, every: Sequence[Seen]) -> tuple[Finding, str]:
+    """A rank for a failure whose own line names none: torchrun's table, else the task that srun saw exit first. For a
+    report of the OOM killer, the rank that died by SIGKILL."""
+    if choice.root is not None and choice.root.match.signature.late:
+        found = victim(choice.root, choice.kills, where)
+        return replace(root, rank=found.rank, node=found.node or root.node, pid=found.pid or root.pid), found.note
     row = where.first_row()
     if row is not None:
         named = replace(

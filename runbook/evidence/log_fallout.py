@@ -1,0 +1,184 @@
+"""Failures that another one brought about: raised while handling it, after a failed collective, in the teardown, or
+the same message said twice. Each is taken out of the running with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runbook.evidence.log_places import TEARDOWN_CODES, Places
+from runbook.evidence.log_seen import Seen
+from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
+from runbook.evidence.units import ABSURD_BYTES
+from runbook.model.diagnosis import Kind
+from runbook.model.log import Phase
+
+_COLLECTIVE_FAILED = frozenset({"NCCL-02", "NCCL-05", "NCCL-06"})
+_EVERYDAY = re.compile(
+    r"^(?:[\w.]{0,80}\.)?(?:KeyError|AttributeError|StopIteration|Empty|ImportError|ModuleNotFoundError"
+    r"|NotImplementedError|FileNotFoundError)\b"
+)
+"""Exceptions that programs raise and catch as a matter of course: a cache without the key, an optional module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallout:
+    """What is left, what was taken out, and what now counts although its signature alone is weak."""
+
+    kept: tuple[Seen, ...]
+    dropped: tuple[Seen, ...] = ()
+    causes: tuple[Seen, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def fallout(failures: Sequence[Seen], seen: Sequence[Seen], where: Places) -> Fallout:
+    """Take out what another failure brought about. Both are in the order of files and places."""
+    dropped: dict[int, Seen] = {}
+    causes: list[Seen] = []
+    notes: list[str] = []
+    for one, cause in _chains(failures, seen):
+        everyday = _EVERYDAY.match(cause.match.text("detail") or "") and one.phase is not Phase.CHECKPOINT
+        if everyday and cause.match.signature.weak:
+            dropped[id(cause)] = cause
+            continue
+        if cause.means not in (CONSEQUENCE, HARMLESS):
+            if id(cause) in dropped:
+                continue
+            causes.append(cause)
+        dropped[id(one)] = one
+        notes.append(
+            f"{_who(one, where)}'s {one.match.signature.id} was raised while it handled "
+            f"{_said(cause)}, which is the cause."
+        )
+    for one, word in [*_after_collective(failures, seen, where), *_in_teardown(failures, seen, where)]:
+        if id(one) not in dropped:
+            dropped[id(one)] = one
+            notes.append(word)
+    for one in _echoes([one for one in failures if id(one) not in dropped], where):
+        dropped[id(one)] = one
+    kept = [one for one in failures if id(one) not in dropped]
+    return Fallout(tuple(kept), tuple(dropped.values()), tuple(causes), tuple(dict.fromkeys(notes))[:6])
+
+
+def _chains(failures: Sequence[Seen], seen: Sequence[Seen]) -> list[tuple[Seen, Seen]]:
+    """Each failure that was raised in handling another, with the one that the same process printed before it."""
+    chained = {id(one) for one in failures if one.chained}
+    previous: dict[tuple[object, ...], Seen] = {}
+    found = []
+    for one in seen:
+        process = (one.file, one.attempt, one.frame.speaker)
+        before = previous.get(process)
+        if id(one) in chained and before is not None and before.means != HARMLESS:
+            found.append((one, before))
+        previous[process] = one
+    return found
+
+
+def _after_collective(
+    failures: Sequence[Seen], seen: Sequence[Seen], where: Places
+) -> list[tuple[Seen, str]]:
+    """Sizes that are garbage behind a failed collective (NCCL-08), and shortages of a rank that had itself waited in
+    one until the timeout: that rank was alive and waiting, so the one it waited for matters."""
+    by_file: dict[int, int] = {}
+    by_rank: dict[tuple[int, int, int], int] = {}
+    for one in seen:
+        if one.match.signature.id not in _COLLECTIVE_FAILED:
+            continue
+        by_file[one.file] = min(one.offset, by_file.get(one.file, one.offset))
+        waiting = where.rank(one)
+        if waiting is not None and one.match.signature.id != "NCCL-02":
+            key = (one.file, one.attempt, waiting)
+            by_rank[key] = min(one.offset, by_rank.get(key, one.offset))
+    found = []
+    for one in failures:
+        rank = where.rank(one)
+        if garbage(one) and by_file.get(one.file, one.offset) < one.offset:
+            found.append((one, "The absurd size stands behind a failed collective and follows from it (NCCL-08)."))
+        elif (
+            rank is not None and one.means == Kind.TRUE_OOM
+            and by_rank.get((one.file, one.attempt, rank), one.offset) < one.offset
+        ):
+            found.append((one, f"{_who(one, where)} ran out of memory only after its own collective had timed out, so "
+                               f"it was waiting for another rank."))
+    return found
+
+
+def garbage(seen: Seen) -> bool:
+    """Whether the size that was asked for is none (R-13)."""
+    return seen.match.signature.id == "PT-CUDA-10" or (seen.match.integer("tried_bytes") or 0) >= ABSURD_BYTES
+
+
+def _in_teardown(failures: Sequence[Seen], seen: Sequence[Seen], where: Places) -> list[tuple[Seen, str]]:
+    """Failures of ranks that a launcher ended, printed behind the report of another rank's own death."""
+    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith("NCCL-")}
+    hurt |= {where.rank(one) for one in failures}
+    deaths: dict[tuple[int, int], tuple[int, int]] = {}
+    for one in seen:
+        for ended_rank in _own_deaths(one, where):
+            if ended_rank not in hurt:
+                deaths.setdefault((one.file, one.attempt), (one.offset, ended_rank))
+    if not deaths:
+        return []
+    ended = _ended_by_launcher(seen, where)
+    found = []
+    for one in failures:
+        offset, dead = deaths.get((one.file, one.attempt), (one.offset, -1))
+        rank = where.rank(one)
+        if offset < one.offset and rank is not None and rank != dead and rank in ended:
+            found.append((one, f"{_who(one, where)} failed after rank {dead} had ended, while the launcher took it "
+                               f"down; it is not the first."))
+    return found
+
+
+def _own_deaths(seen: Seen, where: Places) -> Sequence[int]:
+    """The ranks that a launcher's line says ended by themselves."""
+    identity, code = seen.match.signature.id, seen.match.integer("exit_code")
+    if identity == "FR-TE-AGENT" and code is not None and code not in TEARDOWN_CODES:
+        rank = where.rank(seen)
+        return () if rank is None else (rank,)
+    if not where.tasks_are_ranks:
+        return ()
+    if identity == "SL-TASK-02" and code is not None and code not in TEARDOWN_CODES:
+        return seen.match.numbers("tasks")
+    if identity == "SL-TASK-03" and seen.match.text("signal") in ("Segmentation fault", "Bus error", "Killed"):
+        return seen.match.numbers("tasks")
+    return ()
+
+
+def _ended_by_launcher(seen: Sequence[Seen], where: Places) -> set[int]:
+    ended = {rank for rank, row in where.rows_of_ranks.items() if row.exit_code in (-15, 143)}
+    if where.tasks_are_ranks:
+        for one in seen:
+            if one.match.text("signal") == "Terminated":
+                ended.update(one.match.numbers("tasks"))
+    return ended
+
+
+def _echoes(failures: Sequence[Seen], where: Places) -> list[Seen]:
+    """Copies of a message by somebody without rank (Ray's driver quotes its workers): same words, same figures."""
+    named: set[tuple[object, ...]] = set()
+    for one in failures:
+        if where.rank(one) is not None or one.frame.pid is not None:
+            named.add(_figures(one))
+    return [
+        one for one in failures
+        if where.rank(one) is None and one.frame.pid is None and len(_figures(one)) > 2 and _figures(one) in named
+    ]
+
+
+def _figures(seen: Seen) -> tuple[object, ...]:
+    fields = seen.match.memory_fields()
+    if fields.allocated_bytes is None or fields.tried_bytes is None:
+        return (seen.match.signature.id,)
+    return (seen.match.signature.id, seen.attempt, fields)
+
+
+def _who(seen: Seen, where: Places) -> str:
+    rank = where.rank(seen)
+    return f"Rank {rank}" if rank is not None else "A process"
+
+
+def _said(seen: Seen) -> str:
+    detail = seen.match.text("detail") if seen.match.signature.weak else None
+    return f"“{detail[:100]}”" if detail else f"{seen.match.signature.id} ({seen.match.signature.title})"
