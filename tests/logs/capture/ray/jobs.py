@@ -1,4 +1,4 @@
-"""Small Ray programs that end in the ways Ray logs differently. usage: jobs.py NAME; what it prints is the driver's log."""
+"""Small Ray programs, one for each way in which Ray logs an end. usage: jobs.py NAME; its output is the driver's log."""
 
 from __future__ import annotations
 
