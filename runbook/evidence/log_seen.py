@@ -47,7 +47,7 @@ class Seen:
 
     @property
     def means(self) -> str:
-        if self.pinning and self.match.signature.id == "CU-01":
+        if self.pinning and self.match.signature.pinned:
             return "host_oom"
         return self.match.signature.means
 

@@ -18,6 +18,8 @@ from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogSource, LogStory
 from runbook.model.units import NodeName
 
+_PINNED = "pinned"
+"""The detail of a refusal whose traceback pins host memory."""
 CANDIDATES_KEPT = 64
 HARMLESS_KEPT = 64
 
@@ -102,7 +104,7 @@ def _finding(
         phase=seen.phase,
         fields=seen.match.memory_fields(),
         framework_version=reading.tables.version or signature.versions or None,
-        detail=signature.detail if means == signature.means else "",
+        detail=signature.detail if means == signature.means else _PINNED if seen.pinning and signature.pinned else "",
         firmness=signature.confidence if means == signature.means else None,
     )
 

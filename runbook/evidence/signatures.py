@@ -40,6 +40,7 @@ OTHER_FIELDS = frozenset(
         "duration_s", "version", "world_size", "detail", "max_allocated_bytes", "max_reserved_bytes", "saved_step",
         "resumed_step", "time", "count", "device_used_bytes", "host_used_bytes", "host_process_bytes", "tokens",
         "tokens_more", "tokens_total", "epoch", "where", "setting", "sequence", "enqueued", "completed",
+        "virtual_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "used_bytes",
     }
 )
 
@@ -77,6 +78,8 @@ class SignatureEntry(Document):
     """Whether the line's peaks begin again after each print, or are the greatest since the start; "" is not known."""
     framework: str = ""
     """The program that prints such a line, where no other does."""
+    pinned: bool = False
+    """Where the traceback pins host memory, it is the host that refused."""
     also: tuple[str, ...] = ()
     """Other names in the catalogue of messages that this entry covers, for a check that none is missing."""
 
@@ -128,6 +131,9 @@ class Match:
     def memory_fields(self) -> MemoryFields:
         """The figures in bytes, with the print format's error on a sum of them."""
         sizes = {name: _as_bytes(value) for name, value in self.values.items() if name in MEMORY_FIELDS}
+        resident = [self.integer(name) for name in ("anon_bytes", "file_bytes", "shmem_bytes")]
+        if resident[0] is not None:  # the kernel's three kinds of a process's pages
+            sizes["process_bytes"] = Bytes(sum(one for one in resident if one is not None))
         others = self.values.get("other_processes")
         return MemoryFields(
             tried_bytes=sizes.get("tried_bytes"),
@@ -139,6 +145,7 @@ class Match:
             process_bytes=sizes.get("process_bytes"),
             limit_bytes=sizes.get("limit_bytes"),
             private_pool_bytes=sizes.get("private_pool_bytes"),
+            shared_bytes=_as_bytes(self.values.get("shmem_bytes")),
             other_processes=tuple(one for one in others if isinstance(one, ProcessUse))
             if isinstance(others, tuple) else (),
             rounding_bytes=Bytes(round(self.rounding_bytes)) if sizes else None,
@@ -183,6 +190,7 @@ class Signature:
     why: str = ""
     detail: Detail = Detail.NONE
     confidence: float | None = None
+    pinned: bool = False
     bar: bool = False
     first_number: int = 1
     peaks: str = ""
@@ -316,8 +324,8 @@ def build(entry: SignatureEntry, parts: Mapping[str, str]) -> Signature:
     return Signature(
         id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
         units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
-        why=entry.why, detail=entry.detail, confidence=entry.confidence, bar=entry.bar, first_number=entry.first_number,
-        peaks=entry.peaks, framework=entry.framework,
+        why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
+        first_number=entry.first_number, peaks=entry.peaks, framework=entry.framework,
     )
 
 

@@ -16,7 +16,9 @@ from runbook.model.units import Bytes
 
 _SIZE = r"\d{1,15}(?:\.\d{1,6})? (?:bytes|[KMGT]iB)"
 _NUMBER = r"-?\d{1,18}(?:\.\d{1,9})?(?:[eE][-+]?\d{1,3})?"
-_SCALE = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SCALE = {
+    "bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60,
+}
 
 SENTINEL_BYTES = 1 << 64
 """NVML's "not available", which PyTorch prints as 17179869184.00 GiB: never a size."""
@@ -43,7 +45,19 @@ def read_size(text: str) -> Reading:
     if value >= SENTINEL_BYTES:
         return Reading(None)
     decimals = len(number.partition(".")[2])
-    return Reading(value, 0.0 if unit == "bytes" else scale * 0.5 * 10.0 ** -decimals)
+    return Reading(value, 0.0 if scale == 1 else scale * 0.5 * 10.0 ** -decimals)
+
+
+def _compact_size(text: str) -> Reading:
+    """XLA's and TensorFlow's format, without a blank: "2.31GiB", "512B"."""
+    digits = len(text) - len(text.lstrip("0123456789."))
+    return read_size(f"{text[:digits]} {text[digits:]}")
+
+
+def _whole_pages(text: str) -> Reading:
+    """The kernel's kB: 1,024 bytes, of whole pages and therefore exact."""
+    value = int(text) << 10
+    return Reading(value if value < SENTINEL_BYTES else None)
 
 
 def _scaled(scale: int) -> Callable[[str], Reading]:
@@ -126,7 +140,10 @@ class Unit:
 
 UNITS: dict[str, Unit] = {
     "size": Unit(_SIZE, read_size),
+    "compact": Unit(r"\d{1,15}(?:\.\d{1,6})?(?:[KMGTPE]iB|B\b)", _compact_size),
+    "array": Unit(r"\d{1,15}(?:\.\d{0,6})? (?:bytes|[KMGTPE]iB)", read_size),
     "bytes": Unit(r"\d{1,19}", _scaled(1)),
+    "kb": Unit(r"\d{1,18}", _whole_pages),
     "kib": Unit(_NUMBER, _scaled(1 << 10)),
     "mib": Unit(_NUMBER, _scaled(1 << 20)),
     "gib": Unit(_NUMBER, _scaled(1 << 30)),

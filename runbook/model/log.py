@@ -46,6 +46,8 @@ class MemoryFields:
     process_bytes: Bytes | None = None
     limit_bytes: Bytes | None = None
     private_pool_bytes: Bytes | None = None
+    shared_bytes: Bytes | None = None
+    """Of host memory of the process: shared memory (tmpfs, /dev/shm, shared mappings), as the kernel counts it."""
     other_processes: tuple[ProcessUse, ...] = ()
     rounding_bytes: Bytes | None = None
     """Largest error that the message's print format (two decimals of a unit) puts on a sum of its figures."""

@@ -101,9 +101,9 @@ def test_a_hostile_line_costs_linear_time(signature: Signature) -> None:
 
 def test_rounding_follows_the_print_format() -> None:
     match = SIGNATURES.by_id["PT-CUDA-07"].match(
-        "CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 79.15 GiB of which 512 bytes "
-        "is free. Of the allocated memory 47.00 GiB is allocated by PyTorch, and 149.10 MiB is reserved by PyTorch but "
-        "unallocated."
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of "
+        "79.15 GiB of which 512 bytes is free. Of the allocated memory 47.00 GiB is allocated by PyTorch, and 149.10 "
+        "MiB is reserved by PyTorch but unallocated."
     )
     assert match is not None
     half_gib, half_mib = 0.005 * (1 << 30), 0.005 * (1 << 20)
