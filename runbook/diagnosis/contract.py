@@ -30,7 +30,8 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
             "missing": list(best.missing),
         },
         "runners_up": [
-            {"kind": one.kind.value, "confidence": one.confidence} for one in diagnosis.runners_up
+            {"kind": one.kind.value, "detail": one.detail.value or None, "confidence": one.confidence}
+            for one in diagnosis.runners_up
         ],
         "root_cause": _root(root) if root is not None else None,
         "fields": _fields(root.fields if root is not None else MemoryFields()),

@@ -5,32 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.diagnosis import gpu_rules, other_rules
+from runbook.diagnosis import gpu_rules, line_rules, other_rules, tenants
 from runbook.diagnosis.case import Case, Vote, build
 from runbook.diagnosis.fragmentation import fragmentation, not_fragmentation
 from runbook.diagnosis.growth import leak
-from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 
-Rule = Callable[[Case], Vote | None]
+Rule = Callable[[Case], Vote | tuple[Vote, ...] | None]
+"""One vote, none, or several: a reading and what else the same evidence may mean."""
 
 RULES: tuple[Rule, ...] = (
-    other_rules.faulty_node,
+    line_rules.faulty_node,
     gpu_rules.absurd_size,
-    other_rules.by_signature,
+    line_rules.by_signature,
     gpu_rules.impossible,
     gpu_rules.limit,
     gpu_rules.free_enough,
-    gpu_rules.co_tenant,
+    tenants.checked_tenant,
+    tenants.listed_processes,
     gpu_rules.private_pools,
     gpu_rules.outside_allocator,
+    tenants.unattributed,
     leak,
+    gpu_rules.without_unallocated,
     gpu_rules.exhausted,
+    gpu_rules.edge_of_free,
     fragmentation,
     not_fragmentation,
     other_rules.without_figures,
+    other_rules.engine_process,
     other_rules.by_accounting,
     other_rules.nothing_found,
 )
@@ -53,21 +59,11 @@ def diagnose(
     case = build(story, job, judgements, facts, settings or {})
     votes: list[Vote] = []
     for rule in RULES:
-        if rule is gpu_rules.co_tenant and not _about_the_card(case):
-            continue
         vote = rule(case)
-        if vote is not None:
-            votes.append(vote)
+        votes += vote if isinstance(vote, tuple) else (vote,) if vote is not None else ()
     if not votes:
         votes = [Vote("no rule applies", Kind.UNDETERMINED, 0.5, ("The evidence does not decide.",))]
     return _rank(case, votes)
-
-
-def _about_the_card(case: Case) -> bool:
-    """Whether other processes on the card could explain the failure at all."""
-    return case.root is not None and case.root.means in (
-        Kind.TRUE_OOM, Kind.CUDA_CONTEXT_OR_DRIVER, Kind.NCCL_BUFFERS, Kind.INFERENCE_RESERVATION, Kind.CO_TENANT
-    )
 
 
 def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
@@ -95,7 +91,7 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
     runners = sorted(
         (
             Hypothesis(
-                vote.kind, round(vote.confidence * scale, 3), vote.reasons, vote.against, vote.missing
+                vote.kind, round(vote.confidence * scale, 3), vote.reasons, vote.against, vote.missing, vote.detail
             )
             for vote in others.values()
         ),
@@ -104,7 +100,7 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
     best = Hypothesis(
         leading.kind, round(leading.confidence, 3), leading.reasons,
         (*leading.against, *(f"{runner.kind.value}: {runner.reasons[0]}" for runner in runners[:1] if runner.reasons)),
-        leading.missing,
+        leading.missing, leading.detail or next((vote.detail for vote in supporting if vote.detail), Detail.NONE),
     )
     best = _with_what_is_missing(case, best)
     rules = tuple(dict.fromkeys(vote.rule for vote in votes))

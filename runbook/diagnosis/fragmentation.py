@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+from runbook.diagnosis.allocator import newest_minor
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import print_error, size
+from runbook.diagnosis.gpu_rules import static_or_grown
 from runbook.model.diagnosis import Kind
 
 _FLOOR, _CEILING = 0.15, 0.88
+_STREAMS = re.compile(r"fsdp|all_gather|reduce_scatter|zero/stage", re.IGNORECASE)
 
 
 def fragmentation(case: Case) -> Vote | None:
@@ -16,17 +21,14 @@ def fragmentation(case: Case) -> Vote | None:
     error = figures.available_error_bytes + print_error(tried)
     if tried is None or available is None or unallocated is None or available < tried - error:
         return None
-    if figures.free is not None and figures.free >= tried:
+    if figures.free is not None and figures.free >= tried - error:
         return None
     reserved = figures.reserved_bytes or 0
     reasons = [
         f"Tried {size(tried)}; free {size(figures.free)} + reserved but unallocated {size(unallocated)} = "
         f"{size(available)}: enough in sum, so what is missing is a contiguous piece. Possible, not proven."
     ]
-    against: list[str] = [
-        "Free pieces of another stream, of a CUDA graph or waiting on an event count as unallocated too (R-14 to R-16)."
-    ]
-    confidence = 0.55
+    confidence, against = 0.55, _other_readings(case)
     ratio, share = unallocated / tried, unallocated / reserved if reserved else 0.0
     if available < tried + error:
         confidence -= 0.3
@@ -56,7 +58,10 @@ def fragmentation(case: Case) -> Vote | None:
     if any(one.signature == "OK-02" for one in case.story.harmless):
         confidence += 0.1
         reasons.append("The log counts retries of the allocator, a sign of pressure from fragments.")
-    if case.allocator.expandable:
+    if case.allocator.expandable and case.colocation >= 0.8:
+        confidence -= 0.3
+        against.append("Expandable segments are on, though such frameworks switch them off around the rollout (R-20).")
+    elif case.allocator.expandable:
         confidence -= 0.4
         against.append("Expandable segments are already on, so the first allocator lever is spent.")
     elif case.allocator.ignored:
@@ -67,11 +72,30 @@ def fragmentation(case: Case) -> Vote | None:
         reasons.append("Expandable segments are not on.")
     missing = [] if case.allocator.known else ["the allocator settings in the job's environment"]
     missing.append("torch.cuda.memory_summary() or a memory snapshot of this rank, which would prove it")
+    newest = newest_minor(case.version)
+    if newest is not None and newest < 4 and unallocated > reserved // 4:
+        confidence -= 0.05
+        missing.append("whether CUDA graphs are captured (this PyTorch counts their pools as unallocated)")
     confidence = round(min(_CEILING, max(_FLOOR, confidence)), 2)
     return Vote(
         "R-11 fragmentation", Kind.FRAGMENTATION, confidence, tuple(reasons), tuple(against), tuple(missing),
         decisive=confidence >= 0.5,
     )
+
+
+def _other_readings(case: Case) -> list[str]:
+    """What else makes memory unallocated and yet of no use: R-14, R-15, R-16."""
+    newest = newest_minor(case.version)
+    streams = case.root is not None and _STREAMS.search(case.root.excerpt)
+    readings = [
+        "Free pieces of another stream count as unallocated too, and cannot serve this one (R-15)"
+        + (": sharded training uses several streams." if streams else "."),
+        "So do blocks freed on one stream and still awaited by another, where the same request may succeed when tried "
+        "again (R-16).",
+    ]
+    if newest is not None and newest < 4:
+        readings.append("Before PyTorch 2.4 the pools of CUDA graphs count as unallocated (R-14).")
+    return readings
 
 
 def not_fragmentation(case: Case) -> Vote | None:
@@ -81,6 +105,7 @@ def not_fragmentation(case: Case) -> Vote | None:
     if vote is None:
         return None
     confidence = round(0.92 - vote.confidence, 2)
+    detail, when = static_or_grown(case)
     reasons = [
         f"{size(figures.fields.allocated_bytes)} of {size(figures.fields.capacity_bytes)} are allocated by live "
         "tensors; what is unallocated may be of no use to this request."
@@ -88,5 +113,6 @@ def not_fragmentation(case: Case) -> Vote | None:
     if case.allocator.expandable:
         reasons.append("Expandable segments are already on, and the request still failed.")
     return Vote(
-        "R-15 unallocated is not usable", Kind.TRUE_OOM, confidence, tuple(reasons), (), vote.missing, decisive=False,
+        "R-15 unallocated is not usable", Kind.TRUE_OOM, confidence, (*reasons, when), (), vote.missing,
+        decisive=False, detail=detail,
     )

@@ -5,83 +5,122 @@ Each follows a numbered rule of the facts on PyTorch's allocator: R-04 is the st
 
 from __future__ import annotations
 
-from runbook.diagnosis.allocator import newest_minor
+from runbook.diagnosis.allocator import newest_minor, oldest_minor
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import ORDINARY_CONTEXT_BYTES, print_error, size
-from runbook.model.diagnosis import Kind
-from runbook.model.node import GpuProcess, NodeVerdict
-from runbook.model.units import GIB, MIB, Unknown
+from runbook.model.diagnosis import Detail, Kind
+from runbook.model.log import Phase
 
 _ABSURD_BYTES = 1 << 50
+_DOUBTFUL_BYTES = 1 << 44
+"""16 TiB: a shape can ask for that by mistake, and garbage can too (R-13)."""
 _MATERIAL_SHARE = 0.05
-_ENGINES = ("vllm", "sglang", "verl", "areal", "slime", "relax", "openrlhf")
+_STEPLESS_S = 3600.0
+_ENGINE_PHASES = frozenset({Phase.ROLLOUT, Phase.WEIGHT_SYNC})
 
 
 def absurd_size(case: Case) -> Vote | None:
     """R-13: a request of a petabyte is a corrupted number."""
     tried = case.figures.tried
-    if tried is None or tried < _ABSURD_BYTES:
+    if tried is None or tried < _DOUBTFUL_BYTES:
         return None
+    certain = tried >= _ABSURD_BYTES
     return Vote(
-        "R-13 absurd size", Kind.NOT_OOM, 0.9,
+        "R-13 absurd size", Kind.NOT_OOM, 0.9 if certain else 0.3,
         (f"The message asks for {size(tried)}, which no device has: the size is garbage, not a shortage.",),
         missing=("what corrupted the size, often a collective that failed earlier",),
+        decisive=certain, detail=Detail.PROGRAM,
     )
 
 
 def impossible(case: Case) -> Vote | None:
-    """R-08: more was asked for than the card has."""
-    tried, capacity = case.figures.tried, case.figures.fields.capacity_bytes
-    if tried is None or capacity is None or tried <= capacity + print_error(tried, capacity):
+    """R-08: more was asked for than the card has; softer, more than it has besides this process's fixed part."""
+    figures, capacity = case.figures, case.figures.fields.capacity_bytes
+    tried, outside = figures.tried, figures.outside_bytes
+    if tried is None or capacity is None:
+        return None
+    error = print_error(tried, capacity)
+    slice_of = " (a MIG slice)" if (case.root and (case.root.node_device or "").startswith("MIG-")) else ""
+    if tried > capacity + error:
+        return Vote(
+            "R-08 impossible request", Kind.TRUE_OOM, 0.95 if tried < _DOUBTFUL_BYTES else 0.65,
+            (
+                f"Tried {size(tried)} on a card of {size(capacity)}{slice_of}: one request is larger than the whole "
+                "card, so a shape, the batch times the sequence, or a model that is not sharded is at fault.",
+                "No allocator setting and no free card could have served it.",
+            ), detail=Detail.IMPOSSIBLE_REQUEST,
+        )
+    if outside is None or not figures.self_certain or outside > 2 * ORDINARY_CONTEXT_BYTES:
+        return None
+    error += figures.reserved_error_bytes + print_error(figures.process_bytes)
+    if tried <= capacity - outside + error:
         return None
     return Vote(
-        "R-08 impossible request", Kind.TRUE_OOM, 0.95,
-        (
-            f"Tried {size(tried)} on a card of {size(capacity)}: one request is larger than the whole card, so a "
-            "shape, the batch times the sequence, or a model that is not sharded is at fault.",
-            "No allocator setting and no free card could have served it.",
-        ),
+        "R-08 impossible request, softer", Kind.TRUE_OOM, 0.88,
+        (f"Tried {size(tried)} on a card of {size(capacity)}{slice_of}, of which {size(outside)} are this process's "
+         "CUDA context and libraries: it would fail on an otherwise empty card.",
+         "No allocator setting could have served it."), detail=Detail.IMPOSSIBLE_REQUEST,
     )
 
 
 def limit(case: Case) -> Vote | None:
-    """R-09: the process may not use what is free."""
+    """R-09: the process may not use what is free. The allocator tests reserved + tried before it asks the driver."""
     figures = case.figures
-    allowed, tried, free, reserved = figures.fields.limit_bytes, figures.tried, figures.free, figures.reserved_bytes
-    if allowed is None or tried is None or free is None or reserved is None:
+    allowed, tried, free = figures.fields.limit_bytes, figures.tried, figures.free
+    reserved = figures.reserved_bytes if figures.reserved_bytes is not None else figures.fields.allocated_bytes
+    if allowed is None or tried is None or free is None or reserved is None or allowed >= _ABSURD_BYTES:
         return None
-    if reserved + tried <= allowed - figures.reserved_error_bytes - print_error(tried, allowed):
+    error = figures.reserved_error_bytes + print_error(tried, allowed)
+    if reserved + tried <= allowed - error:
         return None
     figure = (
         f"Reserved {size(reserved)} and tried {size(tried)} make {size(reserved + tried)}, "
         f"over the {size(allowed)} that this process is allowed"
     )
-    if free + print_error(free, tried) >= tried:
+    against = []
+    unallocated = figures.unallocated_bytes or 0
+    if unallocated >= tried and unallocated >= _MATERIAL_SHARE * reserved:
+        against.append(f"{size(unallocated)} of what it holds are unallocated, so within the limit the memory may be "
+                       "fragmented.")
+    if free + print_error(free, tried) < tried:
         return Vote(
-            "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, 0.96,
-            (f"{figure}, while {size(free)} of the card are free.",
-             "A memory fraction is set for this process; the card itself is not full."),
+            "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, 0.75,
+            (f"{figure}.", "The allocator tests the limit before it asks the driver, so the limit refused it."),
+            (f"The card itself had only {size(free)} free, so the limit is not the only cause.", *against),
         )
+    confidence = 0.96 if not against else 0.85
+    if reserved + tried <= allowed + error:
+        confidence = min(confidence, 0.9)
+        figure = figure.replace("over the", "about the") if reserved + tried <= allowed else figure
+        against.append(f"The excess is below the print error of {size(error)}; the free memory speaks for the limit.")
     return Vote(
-        "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, 0.6, (f"{figure}.",),
-        (f"The card itself had only {size(free)} free, so the limit is not the only cause.",), decisive=False,
+        "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, confidence,
+        (f"{figure}, while {size(free)} of the card are free.",
+         "A memory fraction is set for this process; the card itself is not full."), tuple(against),
     )
 
 
 def free_enough(case: Case) -> Vote | None:
-    """R-10: free memory would have sufficed, and no limit is printed."""
+    """R-10: free memory would have sufficed, and no limit explains the refusal."""
     figures = case.figures
     tried, free = figures.tried, figures.free
-    if tried is None or free is None or free < tried or figures.fields.limit_bytes is not None:
+    if tried is None or free is None or free < tried + print_error(tried, free):
         return None
     said = f"Tried {size(tried)} while {size(free)} were free: the figures contradict a plain shortage."
-    newest = newest_minor(case.version)
-    hidden = newest is not None and 1 <= newest <= 4
-    fraction = case.allocator.fraction is not None
-    if fraction or any("fraction" in name.lower() for name in case.settings):
+    if case.root is not None and case.root.signature == "PT-XPU-01":
         return Vote(
-            "R-10 free is enough", Kind.PER_PROCESS_LIMIT, 0.8,
-            (said, "The template sets a memory fraction for the process, which this message does not print."),
+            "R-10 free is an estimate", Kind.UNDETERMINED, 0.5,
+            (said, "On Intel's devices the free figure is capacity less what PyTorch reserved, an estimate: another "
+                   "process may hold the rest."),
+            missing=("xpu-smi on the node: who else holds memory of the device",),
+        )
+    newest, oldest = newest_minor(case.version), oldest_minor(case.version)
+    hidden = newest is not None and oldest is not None and oldest >= 1 and newest <= 4
+    if case.allocator.fraction is not None or any("fraction" in name.lower() for name in case.settings):
+        return Vote(
+            "R-10 free is enough", Kind.PER_PROCESS_LIMIT, 0.75,
+            (said, "The job's settings hold a memory fraction for the process, which this message does not print."),
+            missing=("whether the fraction is that of the failing process",),
         )
     missing = [
         "whether the program calls set_per_process_memory_fraction" + (
@@ -98,97 +137,6 @@ def free_enough(case: Case) -> Vote | None:
     return Vote("R-10 free is enough", Kind.UNDETERMINED, 0.5, (said,), missing=tuple(missing))
 
 
-def co_tenant(case: Case) -> Vote | None:
-    """R-17, R-18, R-03: memory in the hands of another process."""
-    figures, fields = case.figures, case.figures.fields
-    short = figures.short_bytes
-    judgement = case.judgement()
-    held = 0
-    names: list[str] = []
-    if judgement is not None and judgement.verdict is NodeVerdict.OCCUPIED:
-        held = sum(one.used_bytes for one in judgement.tenants if not isinstance(one.used_bytes, Unknown))
-        names = [_named(one) for one in judgement.tenants[:4]]
-        if short is None or held + print_error(figures.tried, figures.free) >= short:
-            return Vote(
-                "R-17 co-tenant", Kind.CO_TENANT, 0.9 if short is not None else 0.75,
-                (
-                    f"The node check of {judgement.node} found memory of the card in other hands: "
-                    f"{', '.join(names) or 'tenants'} with {size(held)}"
-                    + (f"; {size(short)} were missing." if short is not None else "."),
-                    *judgement.reasons[:2],
-                ),
-            )
-    if short is None:
-        return None
-    own = case.own_pids()
-    foreign = [one for one in fields.other_processes if one.pid not in own]
-    if _is_self(case) is not None:
-        foreign = [one for one in foreign if one.pid != _is_self(case)]
-    known = sum(one.bytes for one in foreign if one.bytes is not None)
-    if foreign and known + print_error(known, figures.tried, figures.free) >= short and known > 0:
-        return _message_tenant(case, known, short, [one.pid for one in foreign])
-    if figures.unattributed_bytes is not None and figures.unattributed_bytes >= max(short, 2 * GIB):
-        return Vote(
-            "R-03 unattributed memory", Kind.CO_TENANT, 0.5,
-            (f"{size(figures.unattributed_bytes)} of the card are in use by nobody that the message names; "
-             f"{size(short)} were missing.",),
-            ("Another container, MPS or a slice of the card that this process may not use looks the same.",),
-            ("nvidia-smi on the node, to see whose it is",),
-        )
-    return None
-
-
-def _named(process: GpuProcess) -> str:
-    owner = "unknown owner" if isinstance(process.owner, Unknown) else process.owner
-    return f"process {process.pid} ({process.name or 'unnamed'}, {owner})"
-
-
-def _message_tenant(case: Case, known: int, short: int, pids: list[int]) -> Vote | None:
-    own_count = len(case.figures.fields.other_processes) - len(pids)
-    listed = ", ".join(str(pid) for pid in pids[:4])
-    small = all((one.bytes or 0) < 2 * GIB for one in case.figures.fields.other_processes)
-    if len(pids) >= 3 and small:
-        return Vote(
-            "R-17 ranks share a GPU", Kind.CUDA_CONTEXT_OR_DRIVER, 0.6,
-            (f"{len(pids)} other processes ({listed}) hold {size(known)} together, each less than 2 GiB: every local "
-             "rank made its context on the same GPU (a missing set_device, map_location or CUDA_VISIBLE_DEVICES).",),
-            missing=("the owners of these processes, from nvidia-smi on the node",),
-        )
-    judgement = case.judgement()
-    clean = judgement is not None and judgement.verdict is NodeVerdict.CLEAN
-    confidence = 0.6 if clean else 0.75
-    if case.figures.available_bytes is not None and known * 4 < (case.figures.reserved_bytes or 0) // 10:
-        confidence -= 0.15
-    against = []
-    if clean and judgement is not None:
-        against.append(f"The later check of {judgement.node} saw no other process; it may have ended meanwhile.")
-    if own_count:
-        against.append(f"{own_count} of the processes in the message are this job's own ranks.")
-    return Vote(
-        "R-17 co-tenant", Kind.CO_TENANT, confidence,
-        (f"The message names process{'es' if len(pids) > 1 else ''} {listed} on the same card with {size(known)}; "
-         f"{size(short)} were missing, so without them the request would have been served.",),
-        tuple(against),
-        () if judgement is not None and judgement.verdict is NodeVerdict.OCCUPIED
-        else ("whose processes these are: pids in a container are the host's, and a trainer may share its card with "
-              "its own rollout engine on purpose",),
-    )
-
-
-def _is_self(case: Case) -> int | None:
-    """R-17 (a): in a container NVML shows the own process under its host pid; then "this process" is missing."""
-    fields, reserved = case.figures.fields, case.figures.reserved_bytes
-    error = case.figures.reserved_error_bytes + 6 * MIB
-    if fields.process_bytes is not None or reserved is None:
-        return None
-    fitting = [
-        one for one in fields.other_processes
-        if one.bytes is not None
-        and reserved - error <= one.bytes <= reserved + 3 * GIB + error
-    ]
-    return fitting[0].pid if len(fitting) == 1 else None
-
-
 def private_pools(case: Case) -> Vote | None:
     """R-14: free memory inside CUDA graphs' pools, which only they may use."""
     figures, fields = case.figures, case.figures.fields
@@ -196,37 +144,49 @@ def private_pools(case: Case) -> Vote | None:
     if pool is None or tried is None or capacity is None or pool < tried or pool < capacity // 10:
         return None
     return Vote(
-        "R-14 private pools", Kind.TRUE_OOM, 0.7,
+        "R-14 private pools", Kind.TRUE_OOM, 0.75,
         (f"{size(pool)} lie in private pools (CUDA graphs), which only their owner may use again; tried {size(tried)}.",
          "Fewer or smaller graph captures, or none, give it back; expandable segments do not reach these pools."),
-        missing=("whether the graphs are needed at these sizes",),
+        missing=("whether the graphs are needed at these sizes",), detail=Detail.PRIVATE_POOLS,
     )
 
 
-def outside_allocator(case: Case) -> Vote | None:
+def outside_allocator(case: Case) -> tuple[Vote, ...]:
     """R-02, R-19: this process's memory outside PyTorch's allocator is large."""
     figures = case.figures
     outside, tried = figures.outside_bytes, figures.tried
     if outside is None or tried is None:
-        return None
+        return ()
     excess = outside - ORDINARY_CONTEXT_BYTES
-    if excess < tried or outside < 3 * GIB:
-        return None
-    engine = (case.story.framework or "").lower() in _ENGINES or any(
-        name in (case.root.excerpt.lower() if case.root else "") for name in ("vllm", "sglang", "cumem")
-    )
-    kind = Kind.INFERENCE_RESERVATION if engine else Kind.NCCL_BUFFERS
-    whose = (
-        "an inference engine's pool in the same process" if engine
-        else "NCCL's buffers, library workspaces or another pool"
-    )
-    return Vote(
-        "R-02 memory outside the allocator", kind, 0.65,
-        (f"This process holds {size(outside)} outside PyTorch's allocator (ordinary is up to "
-         f"{size(ORDINARY_CONTEXT_BYTES)}), which is {size(excess)} too many for a request of {size(tried)}.",
-         f"It is {whose}; the caching allocator cannot give it back."),
-        missing=("what in this process takes it: NCCL_DEBUG=INFO, or a memory snapshot",),
-    )
+    if excess < tried or outside < 2 * ORDINARY_CONTEXT_BYTES:
+        return ()
+    excerpt = case.root.excerpt.lower() if case.root else ""
+    engine = case.colocation > 0 or any(name in excerpt for name in ("vllm", "sglang", "cumem"))
+    in_engine = case.root is not None and case.root.phase in _ENGINE_PHASES
+    confidence = 0.75 if engine and in_engine and case.colocation >= 0.6 else 0.65
+    reasons = [
+        f"This process holds {size(outside)} outside PyTorch's allocator (ordinary is up to "
+        f"{size(ORDINARY_CONTEXT_BYTES)}), which is {size(excess)} too many for a request of {size(tried)}.",
+        ("It is an inference engine's pool in the same process" if engine
+         else "It is NCCL's buffers, library workspaces or another pool")
+        + "; the caching allocator cannot give it back.",
+    ]
+    if engine and in_engine:
+        reasons.append("It failed while the engine takes its memory back or generates: lower the engine's share.")
+    votes = [Vote(
+        "R-02 memory outside the allocator", Kind.INFERENCE_RESERVATION if engine else Kind.NCCL_BUFFERS,
+        confidence if figures.self_certain else 0.5, tuple(reasons), (),
+        ("what in this process takes it: NCCL_DEBUG=INFO, or a memory snapshot",),
+        detail=Detail.LOWER_SHARE if engine else Detail.OUTSIDE,
+    )]
+    if not figures.self_certain:
+        votes.append(Vote(
+            "R-17 co-tenant", Kind.CO_TENANT, 0.35,
+            (f"Process {figures.self_pid} with {size(figures.process_bytes)} is the only one that the message names "
+             "and it holds far more than PyTorch reserved here; if it is not this process under its host's pid, it is "
+             "somebody else's.",), (), ("nvidia-smi on the node: which processes are on the card",), decisive=False,
+        ))
+    return tuple(votes)
 
 
 def exhausted(case: Case) -> Vote | None:
@@ -236,25 +196,32 @@ def exhausted(case: Case) -> Vote | None:
     if tried is None or available is None:
         return None
     error = figures.available_error_bytes + print_error(tried)
+    detail, when = static_or_grown(case)
     sum_of = (
-        f"tried {size(tried)}; free {size(figures.free)} + reserved but unallocated "
+        f"Tried {size(tried)}; free {size(figures.free)} + reserved but unallocated "
         f"{size(figures.unallocated_bytes)} = {size(available)}"
     )
+    against = _rounded_requests(case)
+    rest = figures.unexplained_bytes
+    hidden = rest is not None and rest - ORDINARY_CONTEXT_BYTES >= (figures.short_bytes or 0)
+    if hidden:
+        against = (*against, f"{size(rest)} of the card are in use and not reserved by PyTorch, and this message lists "
+                             "no processes.")
     if available < tried - error:
         return Vote(
-            "R-04 perfect defragmentation", Kind.TRUE_OOM, 0.93,
-            (f"{sum_of[:1].upper()}{sum_of[1:]}: less than tried, so no allocator setting could have served it.",
-             *_static_or_grown(case)),
+            "R-04 perfect defragmentation", Kind.TRUE_OOM, 0.75 if hidden else 0.93,
+            (f"{sum_of}: less than tried, so no allocator setting could have served it.", when), against, detail=detail,
         )
     if available < tried + error:
         return Vote(
             "R-04 perfect defragmentation", Kind.TRUE_OOM, 0.6,
-            (f"{sum_of[:1].upper()}{sum_of[1:]}: equal to what was tried within the rounding of the message "
-             f"({size(error)}), so at best the last byte would have fitted.", *_static_or_grown(case)),
-            decisive=False,
+            (f"{sum_of}: equal to what was tried within the rounding of the message "
+             f"({size(error)}), so at best the last byte would have fitted.", when), against,
+            decisive=False, detail=detail,
         )
-    unallocated = figures.unallocated_bytes or 0
-    reserved = figures.reserved_bytes or 0
+    unallocated, reserved = figures.unallocated_bytes or 0, figures.reserved_bytes or 0
+    if figures.free is not None and figures.free >= tried - error:
+        return None
     if figures.small_request:
         share = unallocated / reserved if reserved else 0.0
         if share >= 2 * _MATERIAL_SHARE:
@@ -263,27 +230,97 @@ def exhausted(case: Case) -> Vote | None:
             "R-06 small request", Kind.TRUE_OOM, 0.75,
             (f"Tried {size(tried)}, which stands for any small request: the card was simply full "
              f"({size(figures.fields.allocated_bytes)} allocated, {share:.0%} of the reserved memory in slivers).",
-             *_static_or_grown(case)),
-            (f"{sum_of[:1].upper()}{sum_of[1:]}: more than tried.",),
+             when, "The failing line of code is a random victim."),
+            (f"{sum_of}: more than tried.", *against), detail=detail,
         )
     if unallocated < tried and reserved and unallocated < _MATERIAL_SHARE * reserved:
         return Vote(
             "R-11 unallocated part immaterial", Kind.TRUE_OOM, 0.75,
             (f"Reserved but unallocated is only {size(unallocated)}, {unallocated / reserved:.1%} of what is reserved: "
-             "the working set fills the card.", *_static_or_grown(case)),
-            (f"{sum_of[:1].upper()}{sum_of[1:]}: a little more than tried.",),
+             "the working set fills the card.", when),
+            (f"{sum_of}: a little more than tried.", *against), detail=detail,
         )
     return None
 
 
-def _static_or_grown(case: Case) -> tuple[str, ...]:
-    progress = case.story.progress
-    done = case.steps_done()
-    if progress.last_step is None:
-        return ("It happened before any step was completed: a static size (batch, sequence, model, sharding).",)
-    if done is not None and done <= 1:
-        return (f"It happened within the first steps of this run (last: {progress.last_step}): a static size.",)
-    return (
-        f"It happened after {done} completed steps (last: {progress.last_step}): the working set grew, by longer "
-        "sequences, late optimizer state or something kept alive.",
+def edge_of_free(case: Case) -> Vote | None:
+    """Free equals tried as far as the message prints them: nothing follows from a difference that rounding hides."""
+    figures = case.figures
+    if figures.tried is None or figures.free is None:
+        return None
+    error = print_error(figures.tried, figures.free)
+    if not figures.tried - error <= figures.free < figures.tried + error:
+        return None
+    detail, when = static_or_grown(case)
+    return Vote(
+        "R-10 free equals tried", Kind.TRUE_OOM, 0.55,
+        (f"Tried {size(figures.tried)} with {size(figures.free)} free: equal within the rounding of the message "
+         f"({size(error)}), so the card was full to the last page.", when),
+        ("If a little more was free than was tried, something else refused the request.",),
+        ("nvidia-smi or a memory snapshot, which print exact figures",), detail=detail,
     )
+
+
+def without_unallocated(case: Case) -> tuple[Vote, ...]:
+    """backend:cudaMallocAsync: what its pool holds unused is not printed, so R-04 cannot be computed."""
+    figures, fields = case.figures, case.figures.fields
+    tried, short = figures.tried, figures.short_bytes
+    allocated, capacity = fields.allocated_bytes, fields.capacity_bytes
+    if figures.available_bytes is not None or tried is None or short is None or allocated is None or capacity is None:
+        return ()
+    detail, when = static_or_grown(case)
+    rest = max(0, capacity - (figures.free or 0) - allocated)
+    told = f"Tried {size(tried)} with {size(figures.free)} free and {size(allocated)} of {size(capacity)} allocated."
+    if rest - 2 * ORDINARY_CONTEXT_BYTES < short:
+        return (Vote(
+            "cudaMallocAsync", Kind.TRUE_OOM, 0.8, (told, when),
+            ("backend:cudaMallocAsync does not print what its pool holds unused.",), detail=detail,
+        ),)
+    reason = (
+        f"{told} {size(rest)} are in use and not allocated by this program: unused in CUDA's pool, outside it, or "
+        "another process's."
+    )
+    missing = ("nvidia-smi on the node: how much of the card this process holds, and who else",)
+    return (
+        Vote("cudaMallocAsync", Kind.UNDETERMINED, 0.5, (reason,), (), missing),
+        Vote("cudaMallocAsync", Kind.TRUE_OOM, 0.45, (reason,), (), missing, decisive=False, detail=detail),
+        Vote("cudaMallocAsync", Kind.CO_TENANT, 0.3, (reason,), (), missing, decisive=False),
+    )
+
+
+def _rounded_requests(case: Case) -> tuple[str, ...]:
+    """R-07."""
+    if not case.allocator.rounds_up:
+        return ()
+    return ("roundup_power2_divisions is set, so what is allocated is more than the tensors asked for.",)
+
+
+def static_or_grown(case: Case) -> tuple[Detail, str]:
+    """Whether a size is wrong from the start or the working set grew, and the sentence for it."""
+    progress, root = case.story.progress, case.root
+    done = case.steps_done()
+    if progress.last_step is not None and done is not None and done > 1:
+        return Detail.GROWN, (
+            f"It happened after {done} completed steps (last: {progress.last_step}): the working set grew, by longer "
+            "sequences, late optimizer state or something kept alive."
+        )
+    if progress.last_step is not None:
+        return Detail.STATIC, (
+            f"It happened within the first steps of this run (last: {progress.last_step}): a static size."
+        )
+    if root is not None and root.phase is Phase.INIT:
+        return Detail.STATIC, "It happened before the first step, while the job was starting: a static size."
+    ran = _ran_for_s(case)
+    if progress.saved_steps or (ran is not None and ran > _STEPLESS_S):
+        how = "had saved checkpoints" if progress.saved_steps else f"had run for {(ran or 0) / 3600:.1f} h"
+        return Detail.NONE, f"The job {how}, but its logs show no step that could be read, so whether it grew is open."
+    return Detail.STATIC, (
+        "It happened before any step was completed, as far as the logs show: a static size (batch, sequence, model, "
+        "sharding)."
+    )
+
+
+def _ran_for_s(case: Case) -> float | None:
+    if case.job is None or case.job.start_time_s is None or case.root is None or case.root.time_s is None:
+        return None
+    return case.root.time_s - case.job.start_time_s

@@ -37,9 +37,11 @@ def story(fields: MemoryFields, **progress: int | None) -> LogStory:
 
 
 def message(tried: int, free: int, allocated: int, unallocated: int) -> MemoryFields:
+    """A card that holds this process alone, with a context of 1 GiB."""
+    process = allocated + unallocated + GIB
     return MemoryFields(
-        tried_bytes=Bytes(tried), capacity_bytes=Bytes(80 * GIB), free_bytes=Bytes(free),
-        allocated_bytes=Bytes(allocated), reserved_unallocated_bytes=Bytes(unallocated),
+        tried_bytes=Bytes(tried), capacity_bytes=Bytes(process + free), free_bytes=Bytes(free),
+        allocated_bytes=Bytes(allocated), reserved_unallocated_bytes=Bytes(unallocated), process_bytes=Bytes(process),
     )
 
 
