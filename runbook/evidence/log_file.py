@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from runbook.evidence.framing import FileFrame, Frame, frame, frame_of_file, read_time
+from runbook.evidence.framing import IS_BAR, FileFrame, Frame, frame, frames
+from runbook.evidence.framing_habits import learn
+from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.log_clocks import Clocks, End
 from runbook.evidence.log_phases import phase_of
 from runbook.evidence.log_scan import Search, View, positions_of_lines
@@ -21,7 +23,9 @@ from runbook.model.units import NodeName
 _TAIL_BYTES = 64 << 10
 _WINDOWS = 8
 _WINDOW_BYTES = 16 << 10
-_HEAD_LINES = 60
+_SAMPLE_BYTES = 16 << 10
+_SAMPLE_LINES = 120
+_MENDED_AT_MOST = 5_000
 _LINES_AFTER = 12
 _LINES_FOR_TIME = 60
 _END_BYTES = 8 << 10
@@ -31,6 +35,11 @@ _HANDLED = re.compile(
     r"|reduc(?:ing|ed) (?:the )?(?:micro-?)?batch)\b", re.IGNORECASE,
 )
 _PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
+_CLEAN_START = re.compile(r"[\w.]{0,160}(?:Error|Exception)?:? ?$")
+FOLDED = (
+    "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
+    "processes said it is lost."
+)
 UNKNOWN_EXCEPTION = "PY-EXC"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Warning)\b|[A-Za-z_][\w.]{0,80}: ")
 
@@ -42,7 +51,8 @@ class Reading:
     signatures: Signatures
     events: Search
     steps: Search
-    year: int | None
+    started_s: float | None
+    """When the job began (epoch seconds): the year of stamps that carry none."""
     nodes: tuple[NodeName, ...]
     kept: dict[tuple[str, int, tuple[object, ...]], Kept] = field(default_factory=dict)
     tables: Tables = field(default_factory=Tables)
@@ -72,7 +82,8 @@ class FileHandler:
         self._file = named
         self._attempt = named.attempt or 0
         self._sampled_to = 0
-        self._framed: dict[int, Frame] = {}
+        self._framed: dict[int, tuple[Frame, ...]] = {}
+        self._mended = 0
         self._previous: Signature | None = None
         """What matched last: many lines of one kind often stand together, and a line belongs to one signature."""
         self._latest: dict[tuple[str, int, tuple[object, ...]], tuple[Match, Frame, int, int]] = {}
@@ -80,26 +91,45 @@ class FileHandler:
 
     def first(self, view: View) -> None:
         """Learn from the first lines how the file is labelled, and the first steps."""
-        lines = [decode(line[:400]) for line in view.buffer[:min(view.end, 16 << 10)].splitlines()[:_HEAD_LINES]]
-        learned = frame_of_file("", lines, self._reading.nodes)
-        self._file = replace(self._file, labelled=learned.labelled, nodes=learned.nodes)
+        lines = sampled_lines(view)
+        self._file = replace(self._file, habits=learn(lines, self._file.nodes))
+        if self._reading.started_s is None:
+            stamps = (read_time(frame(line, self._file).stamp, None) for line in lines)
+            self._reading.started_s = next((stamp for stamp in stamps if stamp is not None), None)
         self._sample(view, 0, min(view.end, _TAIL_BYTES), last=400)
 
     def line(self, view: View, start: int, stop: int) -> None:
         raw = bytes(view.buffer[start:stop])
+        pieces = frames(decode(raw), self._file)
+        if len(pieces) == 1:
+            self._piece(view, pieces[0], raw, start, stop)
+            return
+        for piece in pieces:  # several processes wrote into each other's lines
+            self._piece(view, piece, piece.text.encode(), start, stop)
+
+    def _piece(self, view: View, here: Frame, raw: bytes, start: int, stop: int) -> None:
         reading = self._reading
-        here = frame(decode(raw), self._file)
+        if here.unnamed and not here.after_cut:
+            here = self._in_table(view, here, start)
+            mended = self._rest_of_broken(view, here, start)
+            if mended is not here:
+                here, raw = mended, mended.text.encode()
         reading.tables.note_frame(here)
         match = self._previous.match(here.text) if self._previous and self._previous.held_by(raw) else None
         candidates: Sequence[Signature] = ()
         if match is None:
             candidates = reading.candidates(raw)
             match = self._match(view, here, stop, candidates)
+        behind = self._behind_label(view, here, start) if match is None and here.task is not None else None
+        if behind is not None:
+            here = behind
+            match = self._match(view, here, stop, reading.candidates(here.text.encode()))
         if match is None:
             return
         self._previous = match.signature if match.signature.stands_alone else None
-        meaning = match.signature.means
-        if meaning == FRAMING:
+        if here.after_cut:
+            here = unless_mixed(here, match)
+        if match.signature.means == FRAMING:
             self._framing(view, match, here, start, stop)
             for other in candidates:  # a start-up line can tell the version and the world size at once
                 if other.means == FRAMING and other is not match.signature and other.lines == 1 and not other.fallback:
@@ -115,7 +145,7 @@ class FileHandler:
         self._keep_latest(view)
         for first, end in view.before(stop, _END_BYTES):  # the newest may be cut here, so it is not remembered
             one = frame(decode(view.buffer[first:end]), self._file)
-            time_s = read_time(one.stamp, self._reading.year)
+            time_s = read_time(one.stamp, self._reading.started_s)
             if time_s is not None:
                 self._reading.clocks.ended(End(self._index, time_s, self._rank(one), one.node))
                 break
@@ -142,26 +172,86 @@ class FileHandler:
                 longer = signature.match("\n".join([here.text, *own[: signature.lines - 1]]))
                 if longer is not None:
                     return longer
-        if match is not None and here.task is not None:
-            # srun --label cuts a long line in two: the rest stands on the next line of the same task.
-            following = islice(self._frames(view, view.after(stop)), 60)
-            rest = next((line.text for line in following if line.speaker == here.speaker), "")
-            whole = self._reading.signatures.first_match(here.text + rest, candidates)
-            if whole is not None and whole.signature.whole:
-                self._reading.cut_lines += 1
-                return whole
+        if here.cut or (here.task is not None and match is not None):
+            return self._with_rest(view, here, stop) or match
         return match
 
-    def _frames(self, view: View, spans: Iterable[tuple[int, int]]) -> Iterator[Frame]:
+    def _with_rest(self, view: View, here: Frame, stop: int) -> Match | None:
+        """A message that srun --label or another process's line cut: its rest stands on the next lines."""
+        self._mended += 1
+        if self._mended > _MENDED_AT_MOST:
+            return None
+        nearby = islice(self._frames(view, view.after(stop)), 60)
+        own = [
+            line.text for line in nearby
+            if (line.task, line.group) == (here.task, here.group) and (line.unnamed or line.speaker == here.speaker)
+        ][:3]
+        for rest in ("".join(own[:1]), "".join(own[:2]), "".join(own[:3]), "".join(own[1:2])):
+            text = here.text + rest
+            whole = self._reading.signatures.first_match(text, self._reading.candidates(text.encode()))
+            if rest and whole is not None and whole.signature.whole and whole.signature.means != FRAMING:
+                self._reading.cut_lines += 1
+                return whole
+        return None
+
+    def _behind_label(self, view: View, here: Frame, start: int) -> Frame | None:
+        """A line that matches nothing by itself, put behind the chunk of the same task from which srun cut it."""
+        self._mended += 1
+        if not here.unnamed or self._mended > _MENDED_AT_MOST or not self._file.habits.label_widths:
+            return None
+        nearby = islice(self._frames(view, view.before(start), True), 20)
+        first = next((one for one in nearby if (one.task, one.group) == (here.task, here.group)), None)
+        if first is None or first.text.endswith((":", ")", ".")):
+            return None
+        return replace(first, text=first.text + here.text)
+
+    def _rest_of_broken(self, view: View, here: Frame, start: int) -> Frame:
+        """A line without a prefix behind one that another process broke: the two are put together again."""
+        if not self._reading.tables.ranks_seen:
+            return here
+        nearby = list(islice(self._frames(view, view.before(start), True), 4))
+        broken = [one for one in nearby if one.cut and not one.unnamed and one.task == here.task]
+        if len(broken) != 1:
+            return here
+        text = broken[0].text + here.text
+        whole = self._reading.signatures.first_match(text, self._reading.candidates(text.encode()))
+        if whole is None or whole.signature.means == FRAMING:
+            return here
+        self._reading.tables.note(
+            "Two processes wrote into each other's lines; the message of "
+            f"{named(broken[0])} was put together from two of them."
+        )
+        return replace(broken[0], text=text, cut=False)
+
+    def _in_table(self, view: View, here: Frame, start: int) -> Frame:
+        """An exception inside torchrun's table is that of the row's rank, not of the agent that prints the table."""
+        rows = self._reading.tables.rows
+        if not rows or rows[-1].file != self._index or not here.text.startswith("  "):
+            return here
+        for one in islice(self._frames(view, view.before(start), True), 600):
+            if one.speaker != here.speaker:
+                continue
+            if one.text.startswith("  time      : "):
+                row = rows[-1]
+                return replace(
+                    here, text=here.text[2:], rank=row.rank, local_rank=row.local_rank, node=row.node, pid=row.pid,
+                    time_s=row.time_s,
+                )
+            if not one.text.startswith("  "):
+                break
+        return here
+
+    def _frames(
+        self, view: View, spans: Iterable[tuple[int, int]], nearest_first: bool = False
+    ) -> Iterator[Frame]:
         """Lines framed. What is around one failure is around the next, so the newest are remembered."""
         for start, stop in spans:
             known = self._framed.get(view.base + start)
             if known is None:
                 if len(self._framed) >= _FRAMES_REMEMBERED:
                     self._framed.clear()
-                known = frame(decode(view.buffer[start:stop]).rstrip("\r"), self._file)
-                self._framed[view.base + start] = known
-            yield known
+                known = self._framed[view.base + start] = frames_of_line(decode(view.buffer[start:stop]), self._file)
+            yield from reversed(known) if nearest_first else known
 
     def _keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
         # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
@@ -173,7 +263,9 @@ class FileHandler:
             if len(self._reading.kept) >= SPEAKERS_KEPT:
                 return
             kept = self._reading.kept[key] = Kept()
-        kept.count += 1
+        kept.count += 1 + here.repeats
+        if here.repeats:
+            self._reading.tables.note(FOLDED.format(name=match.signature.id))
         if kept.room():
             kept.add(self._seen(view, match, here, start, stop))
         elif match.signature.means not in (CONSEQUENCE, HARMLESS):
@@ -187,28 +279,33 @@ class FileHandler:
 
     def _seen(self, view: View, match: Match, here: Frame, start: int, stop: int) -> Seen:
         line = decode(view.buffer[start:stop])
-        time_s = read_time(line, self._reading.year)
+        time_s = self._time(here)
+        offset, number = (0, 1) if self._file.converted else (view.base + start, view.line_number(start))
         if match.signature.means in (CONSEQUENCE, HARMLESS):
             return Seen(
-                match, here, self._index, self._attempt, view.base + start, view.line_number(start), time_s,
+                match, here, self._index, self._attempt, offset, number, time_s,
                 excerpt((), line), time_s is not None,
             )
-        stack, raised = traceback_before(self._frames(view, view.before(start)), here.speaker)
+        stack, raised = traceback_before(self._frames(view, view.before(start), True), here.speaker)
         following = islice(self._frames(view, view.after(stop)), _LINES_AFTER)
         after = [one.text for one in following if one.speaker == here.speaker]
         exact = time_s is not None
         if time_s is None:
-            nearby = islice(self._frames(view, view.before(start)), _LINES_FOR_TIME)
-            stamps = (read_time(one.stamp, self._reading.year) for one in nearby if one.speaker == here.speaker)
+            nearby = islice(self._frames(view, view.before(start), True), _LINES_FOR_TIME)
+            stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         handled = _HANDLED.search(" ".join([here.text, *after[:4]]))
         self._sample_before(view, start)
         return Seen(
-            match, here, self._index, self._attempt, view.base + start, view.line_number(start), time_s,
+            match, here, self._index, self._attempt, offset, number, time_s,
             excerpt(stack, here.text, after[:2]), exact, phase_of(stack) if stack else Phase.UNKNOWN, raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
-            raised and chained_before(self._frames(view, view.before(start)), here.speaker),
+            raised and chained_before(self._frames(view, view.before(start), True), here.speaker),
         )
+
+    def _time(self, here: Frame) -> float | None:
+        time_s = read_time(here.stamp, self._reading.started_s)
+        return time_s if time_s is not None else here.time_s
 
     def _sample_before(self, view: View, position: int) -> None:
         """Read the steps in front of a failure, each stretch once."""
@@ -231,8 +328,7 @@ class FileHandler:
                 self._restart(view.base + start)  # the file goes on with a later run that starts from a checkpoint
             reading.progress.checkpoint(match, file=self._index, attempt=self._attempt, offset=view.base + start)
         elif identity == "FR-TE-ROW":
-            row = self._row(match)
-            tables.rows.append(replace(row, offset=view.base + start, line=view.line_number(start)))
+            tables.rows.append(replace(self._row(match), offset=view.base + start, line=view.line_number(start)))
         elif not reading.progress.checkpoint(
             match, file=self._index, attempt=self._attempt, offset=view.base + start
         ):
@@ -257,7 +353,7 @@ class FileHandler:
     def _row(self, match: Match) -> Row:
         rank, pid = match.integer("rank") or 0, match.integer("pid") or 0
         node = NodeName((match.text("node") or "").partition(".")[0])
-        time_s = read_time(match.text("time") or "", self._reading.year)
+        time_s = read_time(match.text("time") or "", self._reading.started_s)
         self._reading.tables.nodes_of_ranks.setdefault(rank, node)
         self._reading.tables.pids_of_ranks.setdefault(rank, pid)
         code = match.integer("exit_code") or 0
@@ -290,10 +386,10 @@ class FileHandler:
         stack = [here.text, *(one.text for one in frames)]
         found = Match(signature, {"detail": last.text[:200]}, 0.0)
         kept.add(Seen(
-            found, here, self._index, self._attempt, view.base + start, view.line_number(start),
-            read_time(decode(view.buffer[start:stop]), self._reading.year), excerpt(stack, last.text),
+            found, here, self._index, self._attempt, 0 if self._file.converted else view.base + start,
+            1 if self._file.converted else view.line_number(start), self._time(here), excerpt(stack, last.text),
             phase=phase_of(stack), raised=True,
-            chained=chained_before(self._frames(view, view.before(start)), here.speaker, at_head=True),
+            chained=chained_before(self._frames(view, view.before(start), True), here.speaker, at_head=True),
         ))
 
     def _known_below(self, frames: Sequence[Frame]) -> bool:
@@ -320,7 +416,7 @@ class FileHandler:
             if match is None:
                 continue
             self._reading.tables.note_frame(here)
-            time_s = read_time(line, self._reading.year)
+            time_s = read_time(here.stamp, self._reading.started_s)
             self._reading.clocks.note(
                 match.signature.id, match.integer("step"), (self._index, self._rank(here), here.node), time_s
             )
@@ -334,3 +430,43 @@ class FileHandler:
 def replace_signature(framing: Signature) -> Signature:
     """The signature of an exception that none of the documents knows."""
     return replace(framing, id=UNKNOWN_EXCEPTION, means="not_oom", weak=True)
+
+
+def sampled_lines(view: View) -> list[str]:
+    """Lines from the beginning, the middle and the end of what is at hand, for learning how they begin."""
+    size = _SAMPLE_BYTES
+    if view.end <= 3 * size:
+        spans = [(0, view.end)]
+    else:
+        middle = view.end // 2
+        spans = [(0, size), (middle, middle + size), (view.end - size, view.end)]
+    lines: list[str] = []
+    for start, stop in spans:
+        pieces = view.buffer[start:stop].splitlines()
+        pieces = pieces[1 if start else 0:]
+        for piece in pieces[: _SAMPLE_LINES * (3 if len(spans) == 1 else 1)]:
+            line = decode(piece[:400])
+            if not IS_BAR.match(line):
+                lines.append(line)
+    return lines
+
+
+def frames_of_line(line: str, file: FileFrame) -> tuple[Frame, ...]:
+    """A line between newlines: what stands between carriage returns are lines of their own, progress bars are none."""
+    found: list[Frame] = []
+    for part in line.rstrip("\r").split("\r"):
+        found += [one for one in frames(part, file) if not ("%|" in one.text and IS_BAR.match(one.text))]
+    return tuple(found)
+
+
+def named(one: Frame) -> str:
+    return f"rank {one.rank}" if one.rank is not None else f"local rank {one.local_rank}"
+
+
+def unless_mixed(here: Frame, match: Match) -> Frame:
+    """A match inside a line that two processes broke: without an owner, unless its message begins behind a prefix."""
+    found = match.signature.pattern.search(here.text)
+    if found is None or _CLEAN_START.match(here.text[: found.start()]) or match.signature.means == FRAMING:
+        return here
+    why = f"Two processes wrote into one line; whether {named(here)} or the one before it said this is not certain."
+    return replace(here, rank=None, local_rank=None, doubt=why)

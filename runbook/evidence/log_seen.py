@@ -15,6 +15,7 @@ FIRST_KEPT = 3
 LAST_KEPT = 3
 SPEAKERS_KEPT = 20_000
 LINES_BACK = 1_000
+NOTES_KEPT = 20
 OWN_LINES_BACK = 240
 PIDS_KEPT = 10_000
 ENGINE_STARTS = "JOB-ENGINE-"
@@ -101,6 +102,13 @@ class Tables:
     engines: set[str] = field(default_factory=set)
     settings: dict[str, str] = field(default_factory=dict)
 
+    notes: dict[str, None] = field(default_factory=dict)
+    """What a reader must know of how lines were read, once each."""
+
+    def note(self, sentence: str) -> None:
+        if len(self.notes) < NOTES_KEPT:
+            self.notes[sentence] = None
+
     def note_frame(self, frame: Frame) -> None:
         """Learn from a prefix: which task holds which rank, which node holds which rank, whose pid is the job's."""
         if frame.pid is not None and len(self.pids_seen) < PIDS_KEPT:
@@ -110,6 +118,8 @@ class Tables:
         self.ranks_seen.add(frame.rank)
         if frame.task is not None:
             self.tasks_of_ranks.setdefault(frame.rank, frame.task)
+        if frame.pid is not None:
+            self.pids_of_ranks.setdefault(frame.rank, frame.pid)
         if frame.node is not None:
             self.nodes_of_ranks.setdefault(frame.rank, frame.node)
 
@@ -137,7 +147,7 @@ def traceback_before(lines: Iterable[Frame], speaker: tuple[object, ...]) -> tup
         if text[:1] not in (" ", "\t", "") and not text.startswith(("During handling", "The above exception")):
             return [], False
         collected.append(text)
-    frames = sum(1 for text in collected if text.startswith('  File "'))
+    frames = sum(1 for text in collected if text.lstrip().startswith('File "'))
     return (list(reversed(collected)), True) if frames >= 2 else ([], False)
 
 
