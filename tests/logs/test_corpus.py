@@ -27,7 +27,7 @@ def test_case(case: Case) -> None:
 
 def test_what_is_no_oom_is_never_called_one_with_high_confidence() -> None:
     for case in corpus.cases():
-        if case.expect.kind in corpus.NOT_MEMORY:
+        if case.expect.kind in corpus.NOT_MEMORY and "kind:" not in case.known_wrong:  # `accuracy.py` counts those
             best = corpus.told(case).diagnosis.best
             assert best.kind in corpus.NOT_MEMORY or best.confidence < 0.7, case.id
 
