@@ -112,7 +112,6 @@ def garbage(seen: Seen) -> bool:
 def _in_teardown(failures: Sequence[Seen], seen: Sequence[Seen], where: Places) -> list[tuple[Seen, str]]:
     """Failures of ranks that a launcher ended, printed behind the report of another rank's own death."""
     hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith("NCCL-")}
-    hurt |= {where.rank(one) for one in failures}
     deaths: dict[tuple[int, int], tuple[int, int]] = {}
     for one in seen:
         for ended_rank in _own_deaths(one, where):
@@ -141,7 +140,7 @@ def _own_deaths(seen: Seen, where: Places) -> Sequence[int]:
         return ()
     if identity == "SL-TASK-02" and code is not None and code not in TEARDOWN_CODES:
         return seen.match.numbers("tasks")
-    if identity == "SL-TASK-03" and seen.match.text("signal") in ("Segmentation fault", "Bus error", "Killed"):
+    if seen.match.text("signal") in ("Segmentation fault", "Bus error", "Killed"):
         return seen.match.numbers("tasks")
     return ()
 

@@ -13,11 +13,19 @@ from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.log_clocks import Clocks, End
 from runbook.evidence.log_phases import phase_of
 from runbook.evidence.log_scan import Search, View, positions_of_lines
-from runbook.evidence.log_seen import SPEAKERS_KEPT, Kept, Row, Seen, Tables, chained_before, traceback_before
+from runbook.evidence.log_seen import (
+    SPEAKERS_KEPT,
+    Kept,
+    Row,
+    Seen,
+    Tables,
+    chained_before,
+    remote_pid,
+    traceback_before,
+)
 from runbook.evidence.log_text import decode, excerpt
 from runbook.evidence.progress import ProgressReader
 from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature, Signatures
-from runbook.model.log import Phase
 from runbook.model.units import NodeName
 
 _TAIL_BYTES = 64 << 10
@@ -27,6 +35,7 @@ _SAMPLE_BYTES = 16 << 10
 _SAMPLE_LINES = 120
 _MENDED_AT_MOST = 5_000
 _LINES_AFTER = 12
+_LINES_NEAR = 4
 _LINES_FOR_TIME = 60
 _END_BYTES = 8 << 10
 _FRAMES_REMEMBERED = 4_000
@@ -287,6 +296,13 @@ class FileHandler:
                 excerpt((), line), time_s is not None,
             )
         stack, raised = traceback_before(self._frames(view, view.before(start), True), here.speaker)
+        near: list[str] = []
+        if not stack:
+            lines = islice(self._frames(view, view.before(start), True), _LINES_AFTER)
+            near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
+        remote = remote_pid(stack)
+        if remote is not None and here.pid is None:
+            here = replace(here, pid=remote)
         following = islice(self._frames(view, view.after(stop)), _LINES_AFTER)
         after = [one.text for one in following if one.speaker == here.speaker]
         exact = time_s is not None
@@ -298,7 +314,8 @@ class FileHandler:
         self._sample_before(view, start)
         return Seen(
             match, here, self._index, self._attempt, offset, number, time_s,
-            excerpt(stack, here.text, after[:2]), exact, phase_of(stack) if stack else Phase.UNKNOWN, raised,
+            excerpt(stack, here.text, after[:2]), exact,
+            phase_of(self._reading.signatures.phases, stack, here.text, near), raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
             raised and chained_before(self._frames(view, view.before(start), True), here.speaker),
         )
@@ -388,7 +405,7 @@ class FileHandler:
         kept.add(Seen(
             found, here, self._index, self._attempt, 0 if self._file.converted else view.base + start,
             1 if self._file.converted else view.line_number(start), self._time(here), excerpt(stack, last.text),
-            phase=phase_of(stack), raised=True,
+            phase=phase_of(self._reading.signatures.phases, stack), raised=True,
             chained=chained_before(self._frames(view, view.before(start), True), here.speaker, at_head=True),
         ))
 

@@ -39,8 +39,12 @@ class Places:
         pid = seen.match.integer("pid") or seen.frame.pid
         if pid is not None and pid in self.ranks_of_pids:
             return self.ranks_of_pids[pid]
-        if self.tasks_are_ranks and seen.frame.task is not None:
-            return seen.frame.task
+        if self.tasks_are_ranks:
+            named = seen.match.numbers("tasks")
+            if len(named) == 1:
+                return named[0]
+            if seen.frame.task is not None and not named:
+                return seen.frame.task
         return self.rank_by_device(seen)
 
     def inferred_by_device(self, seen: Seen) -> bool:
@@ -99,6 +103,8 @@ def _tasks_are_ranks(tables: Tables, job: JobRecord | None) -> bool:
     """One task a rank, or one task a node with torchrun inside? Seen pairs decide, else the job's own numbers."""
     if tables.tasks_of_ranks:
         return all(rank == task for rank, task in tables.tasks_of_ranks.items())
+    if any(row.local_rank > 0 for row in tables.rows):
+        return False  # an agent with several workers is one task
     if job is None or job.num_tasks is None or job.num_nodes is None:
         return True
     return job.num_tasks > job.num_nodes or (job.gpus_per_node or 1) <= 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -133,18 +134,32 @@ class Tables:
             self.settings[name.strip()] = value.strip()
 
 
+_HEAD = "Traceback (most recent call last)"
+_HEAD_WITHIN = 60
+_REMOTE = re.compile(r"\(pid=(\d{1,9})[,)]")
+_CAUGHT = re.compile(r"[\w.]{1,120}: Caught \w{1,80} in ")
+"""A thread's or worker's exception, raised again by the process; the original one follows."""
+
+
+def remote_pid(stack: Sequence[str]) -> int | None:
+    """The process in which a traceback was raised that Ray's driver repeats."""
+    found = _REMOTE.search(stack[0][:2000]) if stack and "ray::" in stack[0] else None
+    return int(found[1]) if found else None
+
+
 def traceback_before(lines: Iterable[Frame], speaker: tuple[object, ...]) -> tuple[list[str], bool]:
     """Lines of the same speaker back to the traceback's beginning, and whether a traceback directly precedes.
 
     `lines` come nearest first. Those between the head and the exception are indented, or join chained exceptions; a
-    head that is out of reach does not matter."""
+    head that is out of reach does not matter. Ray's copy of a remote traceback begins with the remote call instead."""
     collected: list[str] = []
     for line in islice((one for one in islice(lines, LINES_BACK) if one.speaker == speaker), OWN_LINES_BACK):
         text = line.text
-        if text.startswith("Traceback (most recent call last)"):
+        if _HEAD in text[:_HEAD_WITHIN] or ("ray::" in text and _REMOTE.search(text[:2000]) and collected):
             collected.append(text)
             return list(reversed(collected)), True
-        if text[:1] not in (" ", "\t", "") and not text.startswith(("During handling", "The above exception")):
+        joins = text.startswith(("During handling", "The above exception")) or _CAUGHT.match(text)
+        if text[:1] not in (" ", "\t", "") and not joins:
             return [], False
         collected.append(text)
     frames = sum(1 for text in collected if text.lstrip().startswith('File "'))
@@ -158,7 +173,7 @@ def chained_before(lines: Iterable[Frame], speaker: tuple[object, ...], *, at_he
     for line in islice((one for one in islice(lines, LINES_BACK) if one.speaker == speaker), OWN_LINES_BACK):
         text = line.text
         if not at_head:
-            at_head = text.startswith("Traceback (most recent call last)")
+            at_head = _HEAD in text[:_HEAD_WITHIN]
             if not at_head and text[:1] not in (" ", "\t", ""):
                 return False
         elif text.strip():

@@ -97,7 +97,7 @@ def _finding(
         rank=rank,
         local_rank=seen.frame.local_rank if seen.frame.local_rank is not None else row.local_rank if row else None,
         node=_node(seen, rank, where),
-        pid=reading.tables.pids_of_ranks.get(rank) if rank is not None else seen.frame.pid,
+        pid=_pid(seen, rank, reading),
         device=device if device is not None else seen.frame.device,
         time_s=seen.time_s if seen.time_s is not None else row.time_s if row else None,
         step=before + 1 if before is not None else None,
@@ -107,6 +107,12 @@ def _finding(
         detail=signature.detail if means == signature.means else _PINNED if seen.pinning and signature.pinned else "",
         firmness=signature.confidence if means == signature.means else None,
     )
+
+
+def _pid(seen: Seen, rank: int | None, reading: Reading) -> int | None:
+    """The process of the rank, else the one that a prefix names as the speaker."""
+    known = reading.tables.pids_of_ranks.get(rank) if rank is not None else None
+    return known if known is not None else seen.frame.pid
 
 
 def _node(seen: Seen, rank: int | None, where: Places) -> NodeName | None:

@@ -17,9 +17,10 @@ from typing import Literal
 from pydantic import Field
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_document
+from runbook.evidence.log_phases import PhaseRule
 from runbook.evidence.units import UNITS, Value, read_processes
 from runbook.model.diagnosis import Detail, Kind
-from runbook.model.log import MemoryFields, ProcessUse
+from runbook.model.log import MemoryFields, Phase, ProcessUse
 from runbook.model.units import Bytes
 
 CONSEQUENCE = "consequence"
@@ -84,6 +85,18 @@ class SignatureEntry(Document):
     """Other names in the catalogue of messages that this entry covers, for a check that none is missing."""
 
 
+class PhaseEntry(Document):
+    """One rule of `log_phases`."""
+
+    phase: Phase
+    why: str
+    source: str
+    frames: str
+    """Expression over the lines of a traceback."""
+    near: str = ""
+    """Expression over a failing line without a traceback, and the few lines before it."""
+
+
 class SignatureDocument(Document):
     version: Literal[1]
     id: str
@@ -93,6 +106,7 @@ class SignatureDocument(Document):
     parts: dict[str, str] = {}
     """Named pieces of patterns, used as `<@name>`."""
     signatures: tuple[SignatureEntry, ...]
+    phases: tuple[PhaseEntry, ...] = ()
 
 
 class Sample(Document):
@@ -244,8 +258,9 @@ class Signature:
 class Signatures:
     """All signatures of a folder, indexed by the literal that a line must hold."""
 
-    def __init__(self, entries: Iterable[Signature]) -> None:
+    def __init__(self, entries: Iterable[Signature], phases: Iterable[PhaseRule] = ()) -> None:
         self.all = tuple(entries)
+        self.phases = tuple(phases)
         self.by_id = {entry.id: entry for entry in self.all}
         self.progress = tuple(entry for entry in self.all if entry.means == PROGRESS)
         self.events = tuple(entry for entry in self.all if entry.means != PROGRESS)
@@ -270,6 +285,7 @@ class Signatures:
 def load_signatures(folder: Path) -> Signatures:
     """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files."""
     loaded: list[Signature] = []
+    phases: list[PhaseRule] = []
     problems: list[Problem] = []
     seen: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
@@ -280,6 +296,7 @@ def load_signatures(folder: Path) -> Signatures:
         except DocumentsInvalid as error:
             problems.extend(error.problems)
             continue
+        phases += [PhaseRule(one.phase, one.frames, one.near) for one in document.phases]
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:
@@ -293,7 +310,7 @@ def load_signatures(folder: Path) -> Signatures:
         problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
     if problems:
         raise DocumentsInvalid(problems)
-    return Signatures(loaded)
+    return Signatures(loaded, phases)
 
 
 def build(entry: SignatureEntry, parts: Mapping[str, str]) -> Signature:
