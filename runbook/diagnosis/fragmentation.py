@@ -62,7 +62,7 @@ def fragmentation(case: Case) -> Vote | None:
         confidence -= 0.3
         against.append("Expandable segments are on, though such frameworks switch them off around the rollout (R-20).")
     elif case.allocator.expandable:
-        confidence -= 0.4
+        confidence -= 0.45
         against.append("Expandable segments are already on, so the first allocator lever is spent.")
     elif case.allocator.ignored:
         confidence += 0.05
