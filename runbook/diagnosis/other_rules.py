@@ -85,9 +85,17 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
             detail=Detail.FINISHED if state.job_class is JobClass.SUCCEEDED else Detail.STOPPED,
         ),)
     reasons = [one.why for one in case.story.collateral]
-    if "HOST-06" in signatures or any("SIGKILL" in why or "(killed)" in why for why in reasons):
+    if signatures & {"HOST-06", "RANK-KILLED"} or any("SIGKILL" in why or "(killed)" in why for why in reasons):
         return _killed()
-    if signatures & {"NCCL-05", "NCCL-06", "NCCL-07", "NCCL-02"}:
+    if "RANK-ENDED" in signatures:
+        return (Vote(
+            "ended without a word", Kind.UNDETERMINED, 0.6,
+            (f"{next(one.excerpt for one in case.story.candidates if one.signature == 'RANK-ENDED')[:1].upper()}"
+             f"{next(one.excerpt for one in case.story.candidates if one.signature == 'RANK-ENDED')[1:]}; what it said "
+             "is not in the logs.",),
+            missing=("the output of the rank that ended first", "Slurm's accounting of every step"),
+        ),)
+    if signatures & {"NCCL-05", "NCCL-06", "NCCL-07", "NCCL-02", "FOLLOW-07"}:
         return (_hang(case),)
     progress = case.story.progress
     if not signatures and progress.last_step is not None and progress.last_step == progress.total_steps:
@@ -135,7 +143,7 @@ def _hang(case: Case) -> Vote:
 def _silent_ranks(case: Case) -> list[int]:
     world = case.story.world_size
     loud = {one.rank for one in case.story.collateral if one.signature.startswith("NCCL")}
-    loud |= {one.rank for one in case.story.candidates}
+    loud |= {one.rank for one in case.story.candidates if not one.signature.startswith("RANK-")}
     if world is None or world > 4096:
         return []
     silent = [rank for rank in range(world) if rank not in loud]

@@ -111,7 +111,7 @@ def garbage(seen: Seen) -> bool:
 
 def _in_teardown(failures: Sequence[Seen], seen: Sequence[Seen], where: Places) -> list[tuple[Seen, str]]:
     """Failures of ranks that a launcher ended, printed behind the report of another rank's own death."""
-    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith("NCCL-")}
+    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith(("NCCL-", "FOLLOW-"))}
     deaths: dict[tuple[int, int], tuple[int, int]] = {}
     for one in seen:
         for ended_rank in _own_deaths(one, where):

@@ -52,6 +52,13 @@ def stamped_on(seen: Seen, reading: Reading) -> bool:
     return reading.clocks.steps_after(seen.time_s) >= STEPS_ON
 
 
+def started_again(seen: Seen, reading: Reading) -> bool:
+    """Whether steps behind the failure begin again at an earlier one: a restart, not output that waited in a buffer."""
+    before = reading.progress.step_before(seen.file, seen.offset)
+    after = reading.progress.steps_after(seen.file, seen.attempt, seen.offset)
+    return before is not None and bool(after) and min(after) <= before
+
+
 def last_failures(failures: Sequence[Seen]) -> dict[tuple[object, ...], int]:
     """Where each process failed last, other than in handling a failure that it had printed."""
     found: dict[tuple[object, ...], int] = {}
@@ -76,7 +83,8 @@ def died_with(
         return [], ""
     buffered = [
         one for one in handled_ones
-        if one.raised and not one.remark and not stamped_on(one, reading) and not killed_later(one, seen, where)
+        if one.raised and not one.remark and not killed_later(one, seen, where)
+        and not stamped_on(one, reading) and not started_again(one, reading)
     ]
     if buffered:
         return buffered, (

@@ -61,7 +61,7 @@ def kills(seen: Sequence[Seen], where: Places) -> list[Kill]:
 
 
 def _is_kill(seen: Seen) -> bool:
-    if seen.match.signature.id == "HOST-06" or seen.match.text("signal") == "Killed":
+    if seen.match.signature.id == "HOST-06" or seen.match.text("signal") in ("Killed", "SIGKILL"):
         return True
     return seen.match.integer("exit_code") in _KILLED and seen.match.signature.id in ("SL-TASK-02", "FR-TE-AGENT")
 

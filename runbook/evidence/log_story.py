@@ -15,7 +15,7 @@ from runbook.evidence.log_seen import Seen
 from runbook.evidence.log_suspects import Suspect
 from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
 from runbook.model.job import JobRecord
-from runbook.model.log import Finding, LogSource, LogStory
+from runbook.model.log import Finding, LogSource, LogStory, Phase
 from runbook.model.units import NodeName
 
 _PINNED = "pinned"
@@ -45,6 +45,9 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
     if root is not None and choice.root is not None and where.inferred_by_device(choice.root):
         notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
     notes += _notes(reading, root, where)
+    notes += [choice.root.frame.doubt] if choice.root is not None and choice.root.frame.doubt else []
+    if root is not None and root.phase is Phase.UNKNOWN:
+        root = replace(root, phase=_phase_elsewhere(choice.root, root.rank, seen, where))
     others = [_finding(one, where, reading, sources) for one in choice.candidates[:CANDIDATES_KEPT]]
     taken = {finding.rank for finding in others if finding.means not in (CONSEQUENCE, HARMLESS)}
     if root is None:
@@ -99,6 +102,7 @@ def _finding(
         node=_node(seen, rank, where),
         pid=_pid(seen, rank, reading),
         device=device if device is not None else seen.frame.device,
+        node_device=_node_device(seen, rank, where, reading),
         time_s=seen.time_s if seen.time_s is not None else row.time_s if row else None,
         step=before + 1 if before is not None else None,
         phase=seen.phase,
@@ -107,6 +111,26 @@ def _finding(
         detail=signature.detail if means == signature.means else _PINNED if seen.pinning and signature.pinned else "",
         firmness=signature.confidence if means == signature.means else None,
     )
+
+
+def _node_device(seen: Seen, rank: int | None, where: Places, reading: Reading) -> str | None:
+    device, row = seen.match.integer("device"), where.row(rank)
+    local = seen.frame.local_rank if seen.frame.local_rank is not None else row.local_rank if row else None
+    return reading.tables.devices.node_device(
+        seen.frame, rank=rank, local_rank=local, node=_node(seen, rank, where), pid=_pid(seen, rank, reading),
+        device=device if device is not None else seen.frame.device, alone=where.world_size == 1,
+    )
+
+
+def _phase_elsewhere(root: Seen | None, rank: int | None, seen: Sequence[Seen], where: Places) -> Phase:
+    """The phase of another copy of the same failure: torchrun's table and error.json repeat what a rank printed."""
+    for one in seen:
+        if (
+            root is not None and one.phase is not Phase.UNKNOWN and one.match.signature.id == root.match.signature.id
+            and one.match.memory_fields() == root.match.memory_fields() and where.rank(one) in (rank, None)
+        ):
+            return one.phase
+    return Phase.UNKNOWN
 
 
 def _pid(seen: Seen, rank: int | None, reading: Reading) -> int | None:
@@ -171,6 +195,7 @@ def _notes(reading: Reading, root: Finding | None, where: Places) -> list[str]:
                 notes.append(f"Process {process.pid} of the message is rank {rank} of this job.")
         if root.time_s is not None:
             notes.append("Stamps without a time zone were read as UTC.")
+    notes += reading.tables.notes
     spam = {
         identity: sum(kept.count for (name, _, _), kept in reading.kept.items() if name == identity)
         for identity in {name for name, _, _ in reading.kept}

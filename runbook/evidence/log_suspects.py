@@ -19,6 +19,8 @@ _NAMED = 8
 _WORLD_LARGEST = 65_536
 _STEPS_BEHIND = 2
 _SECONDS_EARLIER = 30.0
+LOST = ("NCCL-", "FOLLOW-", "PY-EXC")
+"""Words of a rank that waited for another or lost it; an exception that is here only as a consequence is one."""
 _WATCHDOG = ("NCCL-05", "NCCL-06")
 
 
@@ -57,7 +59,7 @@ def suspects(
 def _ended(seen: Sequence[Seen], where: Places) -> tuple[list[Suspect], str]:
     """Workers that torchrun's tables say ended by themselves, without a word of their own in the logs. Each table is
     one node's view, so all of them are put together."""
-    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith("NCCL-")}
+    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith(LOST)}
     rows = [row for row in where.rows_of_ranks.values() if row.exit_code not in TEARDOWN_CODES and row.rank not in hurt]
     rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
     if not rows:
