@@ -11,6 +11,7 @@ from runbook.evidence.framing import IS_BAR, FileFrame, Frame, frame, frames
 from runbook.evidence.framing_habits import learn
 from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.log_clocks import Clocks, End
+from runbook.evidence.log_devices import NcclProcess
 from runbook.evidence.log_phases import phase_of
 from runbook.evidence.log_scan import Search, View, positions_of_lines
 from runbook.evidence.log_seen import (
@@ -102,8 +103,14 @@ class FileHandler:
         """Learn from the first lines how the file is labelled, and the first steps."""
         lines = sampled_lines(view)
         self._file = replace(self._file, habits=learn(lines, self._file.nodes))
+        framed = [frame(line, self._file) for line in lines]
+        ranks = {one.rank for one in framed if one.rank is not None}
+        if len(ranks) == 1 and (self._file.local_rank, self._file.task, self._file.pid) != (None,) * 3:
+            self._file = replace(self._file, rank=next(iter(ranks)))  # a process's own file: what it calls itself
+        for one in framed:
+            self._reading.tables.note_frame(one)
         if self._reading.started_s is None:
-            stamps = (read_time(frame(line, self._file).stamp, None) for line in lines)
+            stamps = (read_time(one.stamp, None) for one in framed)
             self._reading.started_s = next((stamp for stamp in stamps if stamp is not None), None)
         self._sample(view, 0, min(view.end, _TAIL_BYTES), last=400)
 
@@ -344,12 +351,26 @@ class FileHandler:
             if newest is not None and newest >= (match.integer("resumed_step") or 0):
                 self._restart(view.base + start)  # the file goes on with a later run that starts from a checkpoint
             reading.progress.checkpoint(match, file=self._index, attempt=self._attempt, offset=view.base + start)
+        elif identity == "FR-VISIBLE":
+            tables.devices.note_visible(here, match.text("detail") or "", match.integer("local_rank"))
+        elif identity == "FR-SET-DEVICE":
+            speaker = match.integer("rank") if match.integer("rank") is not None else here.rank
+            if speaker is not None:
+                tables.devices.of_ranks[speaker] = match.integer("device") or 0
+        elif identity == "FR-NCCL-COMM":
+            self._communicator(match, here)
         elif identity == "FR-TE-ROW":
             tables.rows.append(replace(self._row(match), offset=view.base + start, line=view.line_number(start)))
         elif not reading.progress.checkpoint(
             match, file=self._index, attempt=self._attempt, offset=view.base + start
         ):
             rank, node, pid = match.integer("rank"), match.text("node"), match.integer("pid")
+            if rank is not None and here.rank in (None, rank):
+                tables.note_frame(replace(
+                    here, rank=rank, pid=pid if pid is not None else here.pid,
+                    local_rank=match.integer("local_rank") if here.local_rank is None else here.local_rank,
+                    node=NodeName(node.partition(".")[0]) if node else here.node,
+                ))
             if rank is not None and node:
                 tables.nodes_of_ranks[rank] = NodeName(node.partition(".")[0])
             if rank is not None and pid is not None:
@@ -363,6 +384,13 @@ class FileHandler:
                 offset=view.base + start,
             )
 
+    def _communicator(self, match: Match, here: Frame) -> None:
+        if here.node is not None and here.pid is not None:
+            self._reading.tables.devices.note_process(NcclProcess(
+                here.node, here.pid, match.integer("rank") or 0, match.integer("count") or 0,
+                match.integer("device") or 0, match.text("detail"),
+            ))
+
     def _restart(self, offset: int) -> None:
         self._attempt += 1
         self._reading.progress.restart(self._index, offset)
@@ -371,6 +399,8 @@ class FileHandler:
         rank, pid = match.integer("rank") or 0, match.integer("pid") or 0
         node = NodeName((match.text("node") or "").partition(".")[0])
         time_s = read_time(match.text("time") or "", self._reading.started_s)
+        local_rank = match.integer("local_rank") or 0
+        self._reading.tables.speakers.note(Frame("", rank=rank, local_rank=local_rank, node=node))
         self._reading.tables.nodes_of_ranks.setdefault(rank, node)
         self._reading.tables.pids_of_ranks.setdefault(rank, pid)
         code = match.integer("exit_code") or 0

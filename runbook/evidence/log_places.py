@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from runbook.evidence.log_devices import Speakers
 from runbook.evidence.log_seen import Row, Seen, Tables
 from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
@@ -28,6 +29,8 @@ class Places:
     """A GPU number above 0 was seen, so processes see all GPUs and not each its own as number 0."""
     only_node: NodeName | None = None
     """The job's node, where it has one alone."""
+    speakers: Speakers = field(default_factory=Speakers)
+    """Ranks of processes that lines name otherwise, as other lines of theirs tell."""
 
     def rank(self, seen: Seen) -> int | None:
         """The rank that a line is about."""
@@ -36,6 +39,11 @@ class Places:
             return written
         if seen.frame.rank is not None:
             return seen.frame.rank
+        if seen.frame.doubt:
+            return None
+        learned = self.speakers.rank(seen.frame, self.world_size, self.only_node is not None)
+        if learned is not None:
+            return learned
         pid = seen.match.integer("pid") or seen.frame.pid
         if pid is not None and pid in self.ranks_of_pids:
             return self.ranks_of_pids[pid]
@@ -95,12 +103,14 @@ def places(tables: Tables, seen: Sequence[Seen], job: JobRecord | None) -> Place
     return Places(
         nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in tables.pids_of_ranks.items()},
         tuple(tables.rows), {row.rank: row for row in tables.rows},
-        any((one.match.integer("device") or 0) > 0 for one in seen), only,
+        any((one.match.integer("device") or 0) > 0 for one in seen), only, tables.speakers,
     )
 
 
 def _tasks_are_ranks(tables: Tables, job: JobRecord | None) -> bool:
     """One task a rank, or one task a node with torchrun inside? Seen pairs decide, else the job's own numbers."""
+    if len(tables.het_groups) > 1:
+        return False
     if tables.tasks_of_ranks:
         return all(rank == task for rank, task in tables.tasks_of_ranks.items())
     if any(row.local_rank > 0 for row in tables.rows):

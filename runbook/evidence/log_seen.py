@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from runbook.evidence.framing import Frame
+from runbook.evidence.log_devices import Devices, Speakers
 from runbook.evidence.signatures import Match
 from runbook.model.log import Phase
 from runbook.model.units import NodeName
@@ -103,6 +104,10 @@ class Tables:
     engines: set[str] = field(default_factory=set)
     settings: dict[str, str] = field(default_factory=dict)
 
+    devices: Devices = field(default_factory=Devices)
+    speakers: Speakers = field(default_factory=Speakers)
+    het_groups: set[int] = field(default_factory=set)
+    """Components of a heterogeneous job that srun's labels name: with two of them, tasks are no ranks."""
     notes: dict[str, None] = field(default_factory=dict)
     """What a reader must know of how lines were read, once each."""
 
@@ -114,6 +119,9 @@ class Tables:
         """Learn from a prefix: which task holds which rank, which node holds which rank, whose pid is the job's."""
         if frame.pid is not None and len(self.pids_seen) < PIDS_KEPT:
             self.pids_seen.add(frame.pid)
+        if frame.group is not None:
+            self.het_groups.add(frame.group)
+        self.speakers.note(frame)
         if frame.rank is None:
             return
         self.ranks_seen.add(frame.rank)
@@ -123,6 +131,15 @@ class Tables:
             self.pids_of_ranks.setdefault(frame.rank, frame.pid)
         if frame.node is not None:
             self.nodes_of_ranks.setdefault(frame.rank, frame.node)
+
+    def settle(self) -> None:
+        """Take over, when all is read, what NCCL says of the whole job's ranks."""
+        members = self.devices.world(self.world_size)
+        for one in members:
+            self.nodes_of_ranks.setdefault(one.rank, one.node)
+            self.pids_of_ranks.setdefault(one.rank, one.pid)
+        if self.world_size is None and members and len(members) == members[0].ranks:
+            self.world_size = members[0].ranks
 
     def note_words(self, match: Match) -> None:
         """Learn which engine speaks, and which of the allocator's variables is set to what."""

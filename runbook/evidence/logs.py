@@ -67,6 +67,7 @@ class LogReader:
                 notes.append(LogSource(path, size, handler.read_to, f"could not be read to its end: {error}"))
             handler.finish()
             done += size
+        reading.tables.settle()
         return log_story.tell(reading, notes, job)
 
     def _frames(
