@@ -21,6 +21,7 @@ RULES: tuple[Rule, ...] = (
     line_rules.faulty_node,
     gpu_rules.absurd_size,
     line_rules.by_signature,
+    line_rules.engine_capture,
     gpu_rules.impossible,
     gpu_rules.limit,
     gpu_rules.free_enough,

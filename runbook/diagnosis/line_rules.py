@@ -5,6 +5,7 @@ What a signature means, what kind of it and how firm it is stand in its document
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from runbook.diagnosis.case import Case, Vote
@@ -20,6 +21,7 @@ _DEFAULT_FIRMNESS = {
 }
 """For signatures that do not say how firm they are; 0.9 for the other kinds."""
 _COLOCATED = 0.6
+_CAPTURE = re.compile(r"Capture (?:CUDA|cuda) graph failed")
 _DETAILS = frozenset(detail.value for detail in Detail)
 _SETTLES_TENANTS = "nvidia-smi of the node at that moment: who held the card's memory"
 
@@ -89,6 +91,19 @@ def by_signature(case: Case) -> tuple[Vote, ...]:
         case Kind.NOT_OOM:
             return (_program(case, root, vote),)
     return (vote,)
+
+
+def engine_capture(case: Case) -> Vote | None:
+    """SGL-02: the engine ran out while it captured CUDA graphs; here its share has to come down."""
+    root = case.root
+    if root is None or root.means != Kind.TRUE_OOM or not _CAPTURE.search(root.excerpt):
+        return None
+    return Vote(
+        "SGL-02 graph capture", Kind.KV_CACHE_SIZING, 0.75,
+        (f"The engine ran out of memory while it captured CUDA graphs: {said(root.excerpt)}",
+         _MEANING[Kind.KV_CACHE_SIZING, Detail.LOWER_SHARE]),
+        missing=("the engine's share and its largest batch for graphs",), detail=Detail.LOWER_SHARE,
+    )
 
 
 def _host(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:

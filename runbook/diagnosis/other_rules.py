@@ -13,6 +13,8 @@ _HOST_NOT_CARD = (
     "This is memory of the node, not of the card: batch and allocator settings do not touch it, and offloading to the "
     "host makes it worse (R-21)."
 )
+_TIMEOUTS = frozenset({"NCCL-05", "NCCL-06", "FOLLOW-07"})
+_CANCELLING = frozenset({"SL-CANCEL-01", "SL-TASK-03", "SL-TASK-04", "FR-TE-CLOSE", "RANK-KILLED"})
 _ENGINE_FRAMES = ("/vllm/", "/sglang/", "/tensorrt_llm/")
 
 
@@ -84,6 +86,9 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
             (f"The job's state is {state.name}, and its logs show no failure of their own.",),
             detail=Detail.FINISHED if state.job_class is JobClass.SUCCEEDED else Detail.STOPPED,
         ),)
+    stopped = _stopped(case, signatures)
+    if stopped is not None:
+        return (stopped,)
     reasons = [one.why for one in case.story.collateral]
     if signatures & {"HOST-06", "RANK-KILLED"} or any("SIGKILL" in why or "(killed)" in why for why in reasons):
         return _killed()
@@ -95,8 +100,10 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
              "is not in the logs.",),
             missing=("the output of the rank that ended first", "Slurm's accounting of every step"),
         ),)
-    if signatures & {"NCCL-05", "NCCL-06", "NCCL-07", "NCCL-02", "FOLLOW-07"}:
+    if signatures & _TIMEOUTS or any("stuck" in reason for reason in reasons):
         return (_hang(case),)
+    if signatures & {"NCCL-02", "NCCL-07"}:
+        return _lost_rank(signatures)
     progress = case.story.progress
     if not signatures and progress.last_step is not None and progress.last_step == progress.total_steps:
         return (Vote(
@@ -108,6 +115,54 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
         "no failure found", Kind.UNDETERMINED, 0.7, ("The logs hold no failure that any signature knows.",),
         missing=("the logs of all ranks", "Slurm's accounting of every step"),
     ),)
+
+
+def _stopped(case: Case, signatures: set[str]) -> Vote | None:
+    """Cancelled by somebody: besides Slurm's line there is only what cancelling itself does, to all ranks alike."""
+    story = case.story
+    if any("KeyboardInterrupt" in one.excerpt for one in story.candidates):
+        return Vote(
+            "interrupted", Kind.NOT_OOM, 0.65,
+            ("The only exception is KeyboardInterrupt: a person, or the launcher, sent SIGINT.",),
+            missing=("who sent the signal",), detail=Detail.STOPPED,
+        )
+    if "SL-CANCEL-01" not in signatures or not signatures <= _CANCELLING:
+        return None
+    killed = {(one.file, one.offset) for one in story.candidates if one.signature == "RANK-KILLED"}
+    ranks = sum(1 for one in story.candidates if one.signature == "RANK-KILLED")
+    signals = [one.why for one in story.collateral if one.signature == "SL-TASK-03"]
+    all_at_once = len(killed) == 1 and ranks > 1 and len(signals) == ranks
+    if not all_at_once and (killed or any("(terminated)" not in why for why in signals)):
+        return None
+    return Vote(
+        "cancelled", Kind.NOT_OOM, 0.6,
+        ("Slurm cancelled the step, and the logs hold nothing but what cancelling does to all ranks alike.",),
+        ("A step is cancelled in the same words after a failure that the logs do not show.",),
+        ("who cancelled it: Slurm's accounting (State) and the controller's log",),
+        detail=Detail.STOPPED,
+    )
+
+
+def _lost_rank(signatures: set[str]) -> tuple[Vote, ...]:
+    """A connection was lost, or CUDA failed inside NCCL, and no line says why."""
+    missing = ("the logs of the rank that went away", "Slurm's accounting of every step", "the kernel log of its node")
+    if "NCCL-07" not in signatures:
+        return (Vote(
+            "R-19 no word of memory", Kind.NOT_OOM, 0.55,
+            ("NCCL reports a failure of CUDA, and neither its last error nor a warning speaks of memory.",),
+            missing=missing,
+        ),)
+    return (
+        Vote(
+            "only consequences", Kind.UNDETERMINED, 0.6,
+            ("Ranks lost the connection to another one, and no line says why that one went away.",), missing=missing,
+        ),
+        Vote(
+            "only consequences", Kind.HOST_OOM, 0.2,
+            ("A rank that goes away without a word may have been killed, and the OOM killer is one that does so.",),
+            ("Nothing in the log speaks of memory.",), missing, decisive=False,
+        ),
+    )
 
 
 def _killed() -> tuple[Vote, ...]:

@@ -102,7 +102,7 @@ def environment() -> Environment:
         spoken=lambda name: str(name).replace("_", " "),
     )
     pages.globals.update(
-        counted=words.counted, KIND_TITLES=words.KIND_TITLES, KIND_MEANING=words.KIND_MEANING,
+        counted=words.counted, diagnosis_title=words.diagnosis_title, diagnosis_meaning=words.diagnosis_meaning,
         EFFECT_WORDS=words.EFFECT_WORDS, STATE_TITLES=words.STATE_TITLES, STATE_TONES=_STATE_TONES,
         style=style_sheet, security_policy=security_policy,
     )

@@ -128,7 +128,7 @@ def _diagnosis(incident: Incident) -> Iterator[str]:
         return
     best = diagnosis.best
     yield from _wrapped(
-        f"{words.KIND_TITLES[best.kind]} ({words.percent(best.confidence)}): {words.KIND_MEANING[best.kind]}."
+        f"{words.diagnosis_title(best)} ({words.percent(best.confidence)}): {words.diagnosis_meaning(best)}."
     )
     for heading, items in (("for it", best.reasons), ("against it", best.against), ("missing", best.missing)):
         if items:
@@ -136,7 +136,7 @@ def _diagnosis(incident: Incident) -> Iterator[str]:
             yield from _items(items, indent="    ")
     if diagnosis.runners_up:
         told = ", ".join(
-            f"{words.KIND_TITLES[other.kind]} {words.percent(other.confidence)}"
+            f"{words.diagnosis_title(other)} {words.percent(other.confidence)}"
             for other in diagnosis.runners_up[:_ITEMS]
         )
         yield from _wrapped(f"runners-up: {told}", "  ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.incident import (
     Act,
     Attempt,
@@ -257,6 +257,7 @@ TRUE_OOM = Diagnosis(
         ),
         against=("Steps before 1200 passed: longer samples in this batch are likely; bucketing would also mend that.",),
         missing=("memory_summary() at the failure",),
+        detail=Detail.GROWN,
     ),
     runners_up=(
         Hypothesis(Kind.FRAGMENTATION, 0.05, against=("expandable_segments:True was already set",)),
