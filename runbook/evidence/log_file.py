@@ -21,7 +21,7 @@ from runbook.evidence.log_seen import (
     Seen,
     Tables,
     chained_before,
-    remote_pid,
+    dumped, remote_pid,
     traceback_before,
 )
 from runbook.evidence.log_text import decode, excerpt
@@ -322,7 +322,7 @@ class FileHandler:
         return Seen(
             match, here, self._index, self._attempt, offset, number, time_s,
             excerpt(stack, here.text, after[:2]), exact,
-            phase_of(self._reading.signatures.phases, stack, here.text, near), raised,
+            phase_of(self._reading.signatures.phases, stack or dumped(after), here.text, near), raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
             raised and chained_before(self._frames(view, view.before(start), True), here.speaker),
         )

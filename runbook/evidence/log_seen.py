@@ -164,6 +164,12 @@ def remote_pid(stack: Sequence[str]) -> int | None:
     return int(found[1]) if found else None
 
 
+def dumped(after: Sequence[str]) -> list[str]:
+    """The stack that Python's fault handler prints behind its line, the innermost frame first."""
+    heads = [index for index, text in enumerate(after) if text.rstrip().endswith("(most recent call first):")]
+    return [text for text in after[heads[0]:] if text.lstrip().startswith('File "')] if heads else []
+
+
 def traceback_before(lines: Iterable[Frame], speaker: tuple[object, ...]) -> tuple[list[str], bool]:
     """Lines of the same speaker back to the traceback's beginning, and whether a traceback directly precedes.
 
