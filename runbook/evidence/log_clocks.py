@@ -53,12 +53,15 @@ class Clocks:
     ends: dict[int, End] = field(default_factory=dict)
     """The last stamp of each file."""
 
+    files: set[int] = field(default_factory=set)
+    """Files whose steps are stamped."""
     _latest: list[float] | None = None
 
     def note(self, kind: str, number: int | None, speaker: Speaker, time_s: float | None) -> None:
         """A stamped line about something numbered that happens once, such as a step."""
         if time_s is None or number is None:
             return
+        self.files.add(speaker[0])
         mark = self.marks.get((kind, number))
         if mark is None:
             if len(self.marks) >= _MARKS_KEPT:

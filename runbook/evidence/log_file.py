@@ -21,7 +21,8 @@ from runbook.evidence.log_seen import (
     Seen,
     Tables,
     chained_before,
-    dumped, remote_pid,
+    dumped,
+    remote_pid,
     traceback_before,
 )
 from runbook.evidence.log_text import decode, excerpt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.evidence import log_fallout, log_handled, log_killed, log_suspects
 from runbook.evidence.log_clocks import skew
@@ -16,7 +16,7 @@ from runbook.evidence.log_seen import Seen
 from runbook.evidence.log_suspects import Suspect
 from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
 from runbook.evidence.units import ABSURD_BYTES
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobClass, JobRecord
 
 _FOLLOWS = re.compile(
@@ -72,6 +72,9 @@ def choose(
         if not pool or not later_note:
             pool, note = (later, later_note) if later else (pool, note)
     pool, helpers = _without_helpers(pool, weak, kills, where, notes)
+    if not pool and (by_accounting := _killed_for_memory(kills, job)) is not None:
+        notes.append("Slurm's accounting says OUT_OF_MEMORY, so the kernel ended the process that died by SIGKILL.")
+        pool, note = [by_accounting], ""
     if not pool:
         return _nobody(seen, kills, where, reading, handled, fallout.dropped, notes)
     notes += [note] if note else []
@@ -138,6 +141,17 @@ def _without_helpers(
         f"of its own ended the job, so the victim may have been a helper (R-24)."
     )
     return spoken, late
+
+
+def _killed_for_memory(kills: Sequence[Kill], job: JobRecord | None) -> Seen | None:
+    """The line that reports a kill, as a failure of host memory, where Slurm's accounting has the kernel's word for it
+    (R-22)."""
+    states = {job.state.name, *(step.state.name for step in job.steps)} if job is not None else set()
+    reported = next((kill.seen for kill in kills if kill.seen is not None), None)
+    if "OUT_OF_MEMORY" not in states or reported is None:
+        return None
+    signature = replace(reported.match.signature, means=Kind.HOST_OOM.value, detail=Detail.CGROUP)
+    return replace(reported, match=replace(reported.match, signature=signature))
 
 
 def _nobody(

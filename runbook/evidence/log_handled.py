@@ -34,6 +34,8 @@ def handled(seen: Seen, last: Mapping[tuple[object, ...], int], reading: Reading
         return True
     before = reading.progress.step_before(seen.file, seen.offset)
     after = reading.progress.steps_after(seen.file, seen.attempt, seen.offset)
+    if seen.time_exact and seen.file in reading.clocks.files:
+        after = set()  # stamps decide, whatever the order of lines
     if before is None and len(after) >= STEPS_ON:
         return True
     if before is not None and any(step >= before + STEPS_ON for step in after):

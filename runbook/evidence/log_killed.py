@@ -27,6 +27,8 @@ class Kill:
     offset: int
     line: int
     attempt: int = 0
+    seen: Seen | None = None
+    """The line that reports it."""
 
 
 def kills(seen: Sequence[Seen], where: Places) -> list[Kill]:
@@ -49,7 +51,7 @@ def kills(seen: Sequence[Seen], where: Places) -> list[Kill]:
             ranks = one.match.numbers("tasks") if where.tasks_are_ranks else (None,)
         for rank in ranks[:64]:
             node = place(one) or (where.nodes.get(rank) if rank is not None else None) or where.only_node
-            found.append(Kill(rank, node, pid, one.time_s, one.file, one.offset, one.line, one.attempt))
+            found.append(Kill(rank, node, pid, one.time_s, one.file, one.offset, one.line, one.attempt, one))
     distinct: dict[object, Kill] = {}
     for kill in found:
         distinct.setdefault(kill.rank if kill.rank is not None else (kill.node, kill.pid), kill)

@@ -101,8 +101,7 @@ class Orderer:
         """The lines' order; where all stamps are of one node's clock, theirs."""
         moments = [self._moment(one) for one in found]
         stamps = [self.stamp(one) for one in found]
-        nodes = {moment.node for moment in moments}
-        same_clock = len(nodes) == 1 and (None not in nodes or self.where.only_node is not None)
+        same_clock = len({moment.node for moment in moments}) == 1  # or nothing speaks of several
         if same_clock and all(stamp is not None for stamp in stamps):
             return sorted(found, key=lambda one: (self.stamp(one) or 0.0, one.offset))
         return sorted(found, key=lambda one: one.offset)

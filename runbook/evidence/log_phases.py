@@ -21,25 +21,33 @@ class PhaseRule:
     """One rule ready for use; its patterns are compiled when first needed."""
 
     phase: Phase
-    frames: str
+    frames: str = ""
     near: str = ""
+    line: str = ""
 
     @cached_property
-    def in_frames(self) -> re.Pattern[str]:
-        return re.compile(self.frames)
+    def in_frames(self) -> re.Pattern[str] | None:
+        return re.compile(self.frames) if self.frames else None
 
     @cached_property
     def in_words(self) -> re.Pattern[str] | None:
         return re.compile(self.near) if self.near else None
 
+    @cached_property
+    def in_line(self) -> re.Pattern[str] | None:
+        return re.compile(self.line) if self.line else None
+
 
 def phase_of(rules: Sequence[PhaseRule], frames: Sequence[str], line: str = "", before: Sequence[str] = ()) -> Phase:
-    """The phase that a traceback's lines show. Without a traceback, what the line itself and then those before it
-    (nearest first) speak of. UNKNOWN where no rule applies."""
+    """The phase that a traceback's lines show, unless the failing line itself says it. Without a traceback, what that
+    line and then those before it (nearest first) speak of. UNKNOWN where no rule applies."""
+    for rule in rules:
+        if rule.in_line is not None and rule.in_line.search(line[:_NEAR_CHARACTERS]):
+            return rule.phase
     if frames:
         text = "\n".join(frames)
         for rule in rules:
-            if rule.in_frames.search(text):
+            if rule.in_frames is not None and rule.in_frames.search(text):
                 return rule.phase
         return Phase.UNKNOWN
     for words in (line, *before):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 from runbook.evidence.log_file import Reading
 from runbook.evidence.log_killed import Kill, killed_note
@@ -46,7 +46,8 @@ def suspects(
     found: list[Suspect] = []
     notes: list[str] = []
     for some, note in (
-        _ended(seen, where), _killed(every), _watchdog(seen, where, reading), _stopped(where, reading)
+        _ended(seen, where), _killed(_named(every, seen, where)), _watchdog(seen, where, reading),
+        _stopped(where, reading),
     ):
         found += some
         notes += [note] if note else []
@@ -63,7 +64,7 @@ def _ended(seen: Sequence[Seen], where: Places) -> tuple[list[Suspect], str]:
     rows = [row for row in where.rows_of_ranks.values() if row.exit_code not in TEARDOWN_CODES and row.rank not in hurt]
     rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
     if not rows:
-        return [], ""
+        return _signalled(seen, where, hurt)
     first = rows[0]
     tied = [row.rank for row in rows[1:] if (row.time_s or 0.0) - (first.time_s or 0.0) <= 1.0]
     tie = f" A tie with rank{_s(tied)} {_list(tied)}: the tables give whole seconds." if tied else ""
@@ -71,6 +72,33 @@ def _ended(seen: Sequence[Seen], where: Places) -> tuple[list[Suspect], str]:
         f"Rank {first.rank} on {first.node} ended by itself with exit code {first.exit_code} by torchrun's table, but "
         f"its own words are not in these logs.{tie}"
     )
+
+
+def _signalled(seen: Sequence[Seen], where: Places, hurt: Set[int | None]) -> tuple[list[Suspect], str]:
+    """A worker that ended by SIGABRT or SIGTERM although no launcher had begun to end it and it had lost nobody."""
+    closed = {one.match.integer("pid") for one in seen if one.match.signature.id == "FR-TE-CLOSE"}
+    rows = [
+        row for row in where.rows_of_ranks.values()
+        if row.exit_code in (-6, -15, 134, 143) and row.pid not in closed and row.rank not in hurt
+    ]
+    rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
+    if not rows or len(rows) * 2 > len(where.rows_of_ranks):
+        return [], ""
+    first = rows[0]
+    return [_of_row(row) for row in rows[:_NAMED]], (
+        f"Rank {first.rank} on {first.node} ended by a signal ({first.exit_code}) that no line explains, and the "
+        f"others lost it."
+    )
+
+
+def _named(every: Sequence[Kill], seen: Sequence[Seen], where: Places) -> list[Kill]:
+    """A kill without rank is that of the one rank that lost nobody, where all others say that they lost somebody."""
+    world = where.world_size
+    lost = {where.rank(one) for one in seen if one.match.signature.id.startswith(LOST)}
+    if len(every) != 1 or every[0].rank is not None or world is None or not 1 < world <= _WORLD_LARGEST:
+        return list(every)
+    left = [rank for rank in range(world) if rank not in lost]
+    return [replace(every[0], rank=left[0])] if len(left) == 1 else list(every)
 
 
 def _of_row(row: Row) -> Suspect:

@@ -91,8 +91,10 @@ class PhaseEntry(Document):
     phase: Phase
     why: str
     source: str
-    frames: str
+    frames: str = ""
     """Expression over the lines of a traceback."""
+    line: str = ""
+    """Expression over the failing line itself, which then decides whatever the traceback says."""
     near: str = ""
     """Expression over a failing line without a traceback, and the few lines before it."""
 
@@ -296,7 +298,7 @@ def load_signatures(folder: Path) -> Signatures:
         except DocumentsInvalid as error:
             problems.extend(error.problems)
             continue
-        phases += [PhaseRule(one.phase, one.frames, one.near) for one in document.phases]
+        phases += [PhaseRule(one.phase, one.frames, one.near, one.line) for one in document.phases]
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:
