@@ -93,7 +93,7 @@ class PathStream(io.RawIOBase):
     def __init__(self, path: str, size_bytes: int) -> None:
         super().__init__()
         self._path = path
-        self._size = size_bytes
+        self._size = self.size_bytes = size_bytes
         self._position = 0
 
     def readable(self) -> bool:
@@ -111,13 +111,17 @@ class PathStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            got = os.preadv(descriptor, [buffer], self._position)
-        finally:
-            os.close(descriptor)
+        got = self.read_at(buffer, self._position)
         self._position += got
         return got
+
+    def read_at(self, buffer: memoryview, offset: int) -> int:
+        """Bytes from an offset; several threads may read at a time."""
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.preadv(descriptor, [buffer], offset)
+        finally:
+            os.close(descriptor)
 
 
 def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from runbook.evidence.framing import IS_BAR, FileFrame, Frame, frame, frames
+from runbook.evidence.framing import IS_BAR, FileFrame, Frame, Habits, frame, frames
 from runbook.evidence.framing_habits import learn
 from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.log_clocks import Clocks, End
 from runbook.evidence.log_devices import NcclProcess
 from runbook.evidence.log_phases import phase_of
-from runbook.evidence.log_scan import Search, View, positions_of_lines
+from runbook.evidence.log_scan import FEW, FREELY, Search, View, positions_of_lines
 from runbook.evidence.log_seen import (
     SPEAKERS_KEPT,
     Kept,
@@ -35,11 +35,14 @@ _WINDOWS = 8
 _WINDOW_BYTES = 16 << 10
 _SAMPLE_BYTES = 16 << 10
 _SAMPLE_LINES = 120
+_FEW_BYTES = 2 << 10
+_DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
 _MENDED_AT_MOST = 5_000
 _LINES_AFTER = 12
 _LINES_NEAR = 4
 _LINES_FOR_TIME = 60
 _END_BYTES = 8 << 10
+_SHORT_END_BYTES = 1 << 10
 _FRAMES_REMEMBERED = 4_000
 _HANDLED = re.compile(
     r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
@@ -71,6 +74,8 @@ class Reading:
     clocks: Clocks = field(default_factory=Clocks)
     known_sets: dict[frozenset[bytes], list[Signature]] = field(default_factory=dict)
     """Candidates by the set of literals that a line holds."""
+    habits: dict[bytes, Habits] = field(default_factory=dict)
+    """What was learned from a file's first lines, by how they read without their digits: thousands begin alike."""
     cut_lines: int = 0
     last_attempt: int = 0
 
@@ -102,18 +107,29 @@ class FileHandler:
 
     def first(self, view: View) -> None:
         """Learn from the first lines how the file is labelled, and the first steps."""
+        beginning = bytes(view.buffer[:min(view.end, 256)]).translate(_DIGITS) if view.sample < FEW else b""
+        habits = self._reading.habits.get(beginning)
+        if habits is not None:
+            self._file = replace(self._file, habits=habits)
+            return
         lines = sampled_lines(view)
         self._file = replace(self._file, habits=learn(lines, self._file.nodes))
+<<<<<<< HEAD
         framed = [frame(line, self._file) for line in lines]
         ranks = {one.rank for one in framed if one.rank is not None}
         if len(ranks) == 1 and (self._file.local_rank, self._file.task, self._file.pid) != (None,) * 3:
             self._file = replace(self._file, rank=next(iter(ranks)))  # a process's own file: what it calls itself
         for one in framed:
             self._reading.tables.note_frame(one)
+=======
+        if beginning:
+            self._reading.habits[beginning] = self._file.habits
+>>>>>>> 565d837 (What memory along the steps means: leaks by a robust trend at equal tokens and equal work, lengths, creeping cache, host; errors that name a step are no progress)
         if self._reading.started_s is None:
             stamps = (read_time(one.stamp, None) for one in framed)
             self._reading.started_s = next((stamp for stamp in stamps if stamp is not None), None)
-        self._sample(view, 0, min(view.end, _TAIL_BYTES), last=400)
+        if view.sample >= FREELY:
+            self._sample(view, 0, min(view.end, _TAIL_BYTES), last=400)
 
     def line(self, view: View, start: int, stop: int) -> None:
         raw = bytes(view.buffer[start:stop])
@@ -160,12 +176,18 @@ class FileHandler:
         """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""
         self.read_to = view.base + stop
         self._keep_latest(view)
-        for first, end in view.before(stop, _END_BYTES):  # the newest may be cut here, so it is not remembered
+        back = _END_BYTES if view.sample >= FREELY else _SHORT_END_BYTES
+        for first, end in view.before(stop, back):  # the newest may be cut here, so it is not remembered
             one = frame(decode(view.buffer[first:end]), self._file)
             time_s = read_time(one.stamp, self._reading.started_s)
             if time_s is not None:
                 self._reading.clocks.ended(End(self._index, time_s, self._rank(one), one.node))
                 break
+        if view.sample < FREELY:
+            first, end = view.last_steps(start, stop)
+            if view.sample:
+                self._sample(view, first, end, last=view.sample)
+            return
         if stop - start <= 2 * _TAIL_BYTES:
             self._sample(view, start, stop, last=2000)
             return
@@ -173,6 +195,11 @@ class FileHandler:
             self._sample(view, window, window + _WINDOW_BYTES, last=16)  # evenly, for what changes over the steps
         if not self._sample(view, stop - _TAIL_BYTES, stop, last=500):
             self._sample(view, start, stop - _TAIL_BYTES, last=400)
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that the file tells of at the place reached."""
+        return self._attempt
 
     def finish(self) -> None:
         self._reading.last_attempt = max(self._reading.last_attempt, self._attempt)
@@ -483,7 +510,9 @@ def replace_signature(framing: Signature) -> Signature:
 def sampled_lines(view: View) -> list[str]:
     """Lines from the beginning, the middle and the end of what is at hand, for learning how they begin."""
     size = _SAMPLE_BYTES
-    if view.end <= 3 * size:
+    if view.sample < FEW:  # one of very many files
+        spans = [(0, min(view.end, _FEW_BYTES))]
+    elif view.end <= 3 * size:
         spans = [(0, view.end)]
     else:
         middle = view.end // 2

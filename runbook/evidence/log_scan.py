@@ -1,51 +1,36 @@
-"""One pass over a log at the search engine's speed: overlapping chunks, bounded memory, any kind of lines."""
+"""One log told to a handler: chunks that overlap, lines that hold a literal, bounded memory, any kind of lines."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, cast
 
-from ahocorasick_rs import BytesAhoCorasick, MatchKind
-
+from runbook.evidence.log_search import LONGEST_LITERAL, Search
 from runbook.evidence.log_text import line_at, lines_after, lines_before
+from runbook.evidence.log_unpack import DAMAGED, unpacked
 
-CHUNK_BYTES = 8 << 20
+__all__ = [
+    "AHEAD_BYTES", "CHUNK_BYTES", "FEW", "FREELY", "KEPT_BYTES", "Handler", "Part", "Scanned", "Search", "View",
+    "binary", "look", "passed_over", "positions_of_lines", "scan", "tell",
+]
+
+CHUNK_BYTES = 4 << 20
 KEPT_BYTES = 192 << 10
 """What stays in front of a chunk, so that a failure's traceback can be read back."""
 AHEAD_BYTES = 64 << 10
 """What a chunk leaves to the next one, so that a failure's following lines can be read."""
-LONGEST_LITERAL = 256
-LITERALS_AN_AUTOMATON = 20
-"""Measured on the shipped literals: automata of 20 neighbours in the alphabet run at 6 to 14 GB/s each (lower-case
-ones at 2), together 1.1 GB/s; two of 60 ran at 0.5, and above 64 the engine takes a slower algorithm still."""
-
-
-class Search:
-    """Several literals searched at once. Which of overlapping literals is reported does not matter to the caller."""
-
-    def __init__(self, literals: Iterable[str]) -> None:
-        self.literals = tuple(sorted({literal.encode() for literal in literals}))
-        groups = -(-len(self.literals) // LITERALS_AN_AUTOMATON)
-        size = -(-len(self.literals) // groups) if groups else 1
-        self._automata = [
-            BytesAhoCorasick(list(self.literals[start:start + size]), matchkind=MatchKind.LeftmostFirst)
-            for start in range(0, len(self.literals), size)
-        ]
-
-    def positions(self, text: memoryview) -> list[int]:
-        """Where a literal begins, in order."""
-        found = [
-            start for automaton in self._automata for _, start, _ in automaton.find_matches_as_indexes(text)
-        ]
-        found.sort()
-        return found
-
-    def within(self, line: bytes) -> list[bytes]:
-        """All literals that a line holds."""
-        return [literal for literal in self.literals if literal in line]
+PIECE_BYTES = 256 << 10
+"""What is searched and counted at a time, while it is in the processor's cache."""
+FREELY = 500
+"""Lines of steps that may be read at a stretch's end where nothing has to be saved."""
+FEW = 8
+"""Fewer lines than this may be read where a file is one of thousands."""
+_STRANGE = bytes((1, 2, 3, 4, 5, 6, 14, 15, 16, 127))
+_SPAM = 64
+"""Lines of a chunk with the same beginning and the same literal that are told from either end of the chunk."""
+_MANY = 4096
+"""Hits in a chunk from which on spam is looked for."""
 
 
 @dataclass(slots=True)
@@ -57,17 +42,39 @@ class View:
     """Offset in the file of the buffer's first byte."""
     end: int
     """Bytes filled."""
-    lines_before_base: int
-    _counted_to: int = 0
+    lines_before: int | None
+    """Line ends before `counted_from`; None: not known."""
+    counted_from: int = 0
+    """A position."""
+    with_steps: Sequence[tuple[int, int]] | None = None
+    """Stretches that hold a step's literal, in order; None: nobody looked."""
+    sample: int = FREELY
+    """How many lines of steps may be read at the end of this stretch; a long log is sampled thinly."""
+    _counted_to: int = -1
     _counted: int = 0
 
     def line_number(self, position: int) -> int:
-        """From 1. Positions must not go down from call to call, which keeps the counting linear."""
+        """From 1; 0 where it is not known. Positions that do not go down from call to call keep the counting linear."""
+        if self.lines_before is None:
+            return 0
+        if self._counted_to < 0:
+            self._counted_to = self.counted_from
         if position >= self._counted_to:
             self._counted += self.buffer.count(b"\n", self._counted_to, position)
             self._counted_to = position
-            return self.lines_before_base + self._counted + 1
-        return self.lines_before_base + self.buffer.count(b"\n", 0, position) + 1
+            return self.lines_before + self._counted + 1
+        if position >= self.counted_from:
+            return self.lines_before + self.buffer.count(b"\n", self.counted_from, position) + 1
+        return self.lines_before - self.buffer.count(b"\n", position, self.counted_from) + 1
+
+    def last_steps(self, start: int, stop: int) -> tuple[int, int]:
+        """The last part of a stretch that may hold steps; an empty one where none are."""
+        if self.with_steps is None:
+            return max(start, stop - (64 << 10)), stop
+        for low, high in reversed(self.with_steps):
+            if low < stop and high > start:
+                return max(start, low), min(stop, high)
+        return stop, stop
 
     def line(self, position: int) -> tuple[int, int]:
         return line_at(self.buffer, position, self.end)
@@ -100,14 +107,97 @@ class Scanned:
     note: str = ""
 
 
+@dataclass(slots=True)
+class Part:
+    """What a search of one stretch of a buffer brought."""
+
+    found: list[int]
+    """Positions where a literal begins."""
+    with_steps: list[tuple[int, int]] | None
+    line_ends: int
+
+
+def look(search: Search, buffer: bytearray, start: int, stop: int, end: int, *, count: bool = True) -> Part:
+    """Search a stretch piece by piece; `end` is where the filled buffer ends. Other threads run meanwhile."""
+    text = memoryview(buffer)
+    found: list[int] = []
+    steps: list[tuple[int, int]] | None = []
+    line_ends = 0
+    for low in range(start, stop, PIECE_BYTES):
+        high = min(low + PIECE_BYTES, stop)
+        some, present = search.find(text[low:min(high + LONGEST_LITERAL, end)])
+        size = high - low
+        found += [low + one for one in some if one < size]
+        if present is None:
+            steps = None
+        elif present and steps is not None:
+            if steps and steps[-1][1] == low:
+                steps[-1] = (steps[-1][0], high)
+            else:
+                steps.append((low, high))
+        if count:
+            # Three times as fast as counting: CPython's count looks at each byte, its replace leaps.
+            line_ends += size - len(buffer[low:high].replace(b"\n", b""))
+    return Part(found, steps, line_ends)
+
+
+def tell(view: View, found: Iterable[int], handler: Handler, start: int, stop: int) -> int:
+    """Tell a handler the lines at the positions found, then the stretch. Returns how many lines were passed over."""
+    positions = found if isinstance(found, list) else list(found)
+    spam, passed = _Spam(view, positions) if len(positions) > _MANY else None, 0
+    told_to = start
+    for at in positions:
+        if at < told_to:
+            continue
+        first, end = view.line(at)
+        told_to = max(end, at + 1)
+        if spam is not None and spam.passes_over(first, at):
+            passed += 1
+            continue
+        handler.line(view, first, end)
+    handler.stretch(view, start, stop)
+    return passed
+
+
+class _Spam:
+    """Which of very many lines say nothing new: those that begin like many others of the chunk up to the literal.
+
+    The beginning holds who speaks, so every speaker is heard; the first and the last lines of each are told."""
+
+    def __init__(self, view: View, positions: Sequence[int]) -> None:
+        self._buffer = view.buffer
+        self._left: dict[bytes, int] = {}
+        self._told: dict[bytes, int] = {}
+        reached = -1
+        for at in positions:
+            if at < reached:
+                continue
+            start, stop = view.line(at)
+            reached = max(stop, at + 1)
+            key = self._key(start, at)
+            self._left[key] = self._left.get(key, 0) + 1
+
+    def _key(self, start: int, at: int) -> bytes:
+        return bytes(self._buffer[start:min(at + 12, start + 240)])
+
+    def passes_over(self, start: int, at: int) -> bool:
+        key = self._key(start, at)
+        self._left[key] = left = self._left.get(key, 1) - 1
+        told = self._told.get(key, 0)
+        if told < _SPAM or left < _SPAM:
+            self._told[key] = told + 1
+            return False
+        return True
+
+
 def scan(
     stream: BinaryIO, search: Search, handler: Handler, buffer: bytearray,
     report: Callable[[int], None] = lambda done: None,
 ) -> Scanned:
     """Read a stream to its end once. `buffer` is working space of KEPT_BYTES + CHUNK_BYTES or more, used again by
     the next call. `report` gets the bytes read so far. Raises OSError from the stream."""
-    source, note = _unpacked(stream)
-    base = filled = done = lines = 0
+    source, note = unpacked(stream)
+    base = filled = done = lines = passed = 0
     view_of_all = memoryview(buffer)
     while True:
         fresh, broken = _fill(source, view_of_all[filled:])
@@ -115,34 +205,26 @@ def scan(
         last = bool(broken) or filled < len(buffer)
         note = broken or note
         limit = filled if last else filled - AHEAD_BYTES
-        view = View(buffer, base, filled, lines)
         if base == 0 and done == 0:
-            binary = _binary(view_of_all[:min(filled, 8192)])
-            if binary:
-                return Scanned(filled, binary)
-            handler.first(view)
-        _tell(view, search, handler, done, limit, view_of_all)
+            strange = binary(view_of_all[:min(filled, 8192)])
+            if strange:
+                return Scanned(filled, note or strange)
+            handler.first(View(buffer, 0, filled, 0))
+        part = look(search, buffer, done, limit, filled)
+        passed += tell(View(buffer, base, filled, lines, done, part.with_steps), part.found, handler, done, limit)
+        lines += part.line_ends
         report(_position(stream, base + limit))
         if last:
-            return Scanned(base + filled, note or ("empty" if base + filled == 0 else ""))
+            notes = [note or ("empty" if base + filled == 0 else ""), passed_over(passed)]
+            return Scanned(base + filled, "; ".join(one for one in notes if one))
         drop = limit - KEPT_BYTES
-        lines += buffer.count(b"\n", 0, drop)
         view_of_all[:filled - drop] = view_of_all[drop:filled]
         base, filled, done = base + drop, filled - drop, limit - drop
 
 
-def _tell(view: View, search: Search, handler: Handler, start: int, limit: int, text: memoryview) -> None:
-    told_to = start
-    for position in search.positions(text[start:min(view.end, limit + LONGEST_LITERAL)]):
-        at = start + position
-        if at < told_to:
-            continue
-        if at >= limit:
-            break
-        first, stop = view.line(at)
-        handler.line(view, first, stop)
-        told_to = max(stop, at + 1)
-    handler.stretch(view, start, limit)
+def passed_over(lines: int) -> str:
+    """The note on spam."""
+    return f"{lines} lines that repeat their neighbours were passed over" if lines else ""
 
 
 def _fill(stream: BinaryIO, space: memoryview) -> tuple[int, str]:
@@ -157,24 +239,12 @@ def _fill(stream: BinaryIO, space: memoryview) -> tuple[int, str]:
                 piece = stream.read(len(space) - filled)
                 got = len(piece)
                 space[filled:filled + got] = piece
-        except (EOFError, zlib.error, gzip.BadGzipFile):
+        except DAMAGED:
             return filled, "the compressed file is damaged or cut; read as far as it goes"
         if not got:
             break
         filled += got
     return filled, ""
-
-
-def _unpacked(stream: BinaryIO) -> tuple[BinaryIO, str]:
-    try:
-        stream.seek(0)
-        magic = stream.read(2)
-        stream.seek(0)
-    except (OSError, AttributeError):
-        return stream, ""
-    if magic == b"\x1f\x8b":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream)), "gzip, unpacked while reading"
-    return stream, ""
 
 
 def _position(stream: BinaryIO, otherwise: int) -> int:
@@ -184,20 +254,29 @@ def _position(stream: BinaryIO, otherwise: int) -> int:
         return otherwise
 
 
-def _binary(head: memoryview) -> str:
+def binary(head: memoryview) -> str:
     """Control bytes among the first ones mean that it is no log. NUL bytes do not: a truncated log begins with them."""
-    sample = bytes(head).replace(b"\0", b"")
-    strange = sum(sample.count(byte) for byte in (1, 2, 3, 4, 5, 6, 14, 15, 16, 127))
-    return "binary data, not read as a log" if strange * 10 > len(sample) else ""
+    sample = bytes(head)
+    strange = len(sample) - len(sample.translate(None, _STRANGE))
+    if not strange:
+        return ""
+    return "binary data, not read as a log" if strange * 10 > len(sample.translate(None, b"\0")) else ""
 
 
 def positions_of_lines(view: View, search: Search, start: int, stop: int, last: int) -> Sequence[tuple[int, int]]:
     """The lines of a stretch that hold a literal, at most the last `last` of them."""
-    text = memoryview(view.buffer)[start:stop]
+    text = memoryview(view.buffer)
+    wanted = last * 3
+    low, found = stop, list[int]()
+    size = max(2048, min(last * 512, stop - start))
+    while low > start and len(found) < wanted:  # from the end, so that a few lines cost no search of all
+        low, high = max(start, low - size), low
+        found = [low + one for one in search.positions(text[low:min(high + LONGEST_LITERAL, stop)])
+                 if low + one < high] + found
+        size *= 4
     spans: list[tuple[int, int]] = []
     told_to = start
-    for position in search.positions(text)[-last * 3:]:
-        at = start + position
+    for at in found[-wanted:]:
         if at < told_to:
             continue
         first, end = view.line(at)
