@@ -10,7 +10,8 @@ from runbook.diagnosis.figures import print_error, size
 from runbook.diagnosis.gpu_rules import static_or_grown
 from runbook.model.diagnosis import Kind
 
-_FLOOR, _CEILING = 0.15, 0.88
+_FLOOR, _CEILING, _CEILING_BLIND = 0.15, 0.88, 0.8
+"""The most that one message gives; less where the allocator's settings are not known."""
 _STREAMS = re.compile(r"fsdp|all_gather|reduce_scatter|zero/stage", re.IGNORECASE)
 
 
@@ -55,7 +56,8 @@ def fragmentation(case: Case) -> Vote | None:
     else:
         confidence += 0.08
         reasons.append(f"{done} steps had succeeded before.")
-    if any(one.signature == "OK-02" for one in case.story.harmless):
+    retries = any(one.signature == "OK-02" for one in case.story.harmless)
+    if retries:
         confidence += 0.1
         reasons.append("The log counts retries of the allocator, a sign of pressure from fragments.")
     if case.allocator.expandable and case.colocation >= 0.8:
@@ -76,7 +78,7 @@ def fragmentation(case: Case) -> Vote | None:
     if newest is not None and newest < 4 and unallocated > reserved // 4:
         confidence -= 0.05
         missing.append("whether CUDA graphs are captured (this PyTorch counts their pools as unallocated)")
-    confidence = round(min(_CEILING, max(_FLOOR, confidence)), 2)
+    confidence = round(min(_CEILING if case.allocator.known or retries else _CEILING_BLIND, max(_FLOOR, confidence)), 2)
     return Vote(
         "R-11 fragmentation", Kind.FRAGMENTATION, confidence, tuple(reasons), tuple(against), tuple(missing),
         decisive=confidence >= 0.5,

@@ -202,7 +202,11 @@ def _shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
                  "Something else holds memory of the card, and the logs do not say what."),
         against=("A trainer of the same job on the same card looks the same.",),
     )
-    return (stranger, engine) if stranger.decisive else (engine, stranger)
+    if stranger.decisive:
+        reason = "If a trainer of this job runs on the same card, the memory is its and the engine's share too large."
+        return (stranger, replace(engine, reasons=(reason,)))
+    other = "Another job's process would hold the card in the same way."
+    return (engine, replace(stranger, reasons=(other,), against=()))
 
 
 def _program(case: Case, root: Finding, vote: Vote) -> Vote:

@@ -119,6 +119,47 @@ def test_allocator_variables_count_by_version(
     assert bool(found.ignored) is ignored
 
 
+@pytest.mark.parametrize(
+    ("said", "settings", "version", "expandable", "ignored"),
+    [
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, {}, None, True, False),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
+         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "2.6.0", False, False),
+        ({"expandable segments mode": ""}, {}, "2.6.0", True, False),
+        ({"expandable_segments not supported": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, None,
+         False, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF is deprecated": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+         "2.9.1", True, False),
+    ],
+)
+def test_what_the_log_shows_of_the_allocator_outweighs_the_template(
+    said: dict[str, str], settings: dict[str, str], version: str | None, expandable: bool, ignored: bool
+) -> None:
+    found = allocator_settings(settings, version, said)
+    assert found.expandable is expandable
+    assert bool(found.ignored) is ignored
+
+
+@given(fields_of_messages, st.sampled_from([None, "verl", "megatron"]))
+def test_a_message_alone_never_makes_a_stranger_of_a_process(fields: MemoryFields, framework: str | None) -> None:
+    """Without the pids of the job's own processes and without a node check (R-17)."""
+    told = replace(story(fields, last_step=10, first_step=1), framework=framework)
+    best = diagnose(told, job=None).best
+    assert best.kind is not Kind.CO_TENANT or best.confidence < 0.7
+
+
+def test_the_failing_process_under_its_hosts_pid_is_no_tenant() -> None:
+    """R-17 (a): "this process" is missing, and one process has what PyTorch reserved and a context."""
+    fields = replace(
+        message(2 * GIB, GIB // 2, 76 * GIB, GIB // 2), process_bytes=None,
+        other_processes=(ProcessUse(771234, Bytes(77 * GIB + GIB // 2)),),
+    )
+    figures = figures_of(fields)
+    assert figures.self_pid == 771234
+    assert figures.self_certain
+    assert kind(diagnose(story(fields), job=None)) is Kind.TRUE_OOM
+
+
 def test_processes_that_the_node_knows_as_the_jobs_own_are_no_tenants() -> None:
     fields = replace(
         message(2 * GIB, GIB // 2, 40 * GIB, GIB // 2), process_bytes=Bytes(42 * GIB),
