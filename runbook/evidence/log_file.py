@@ -109,22 +109,19 @@ class FileHandler:
         """Learn from the first lines how the file is labelled, and the first steps."""
         beginning = bytes(view.buffer[:min(view.end, 256)]).translate(_DIGITS) if view.sample < FEW else b""
         habits = self._reading.habits.get(beginning)
-        if habits is not None:
+        if habits is not None and (self._file.local_rank, self._file.task, self._file.pid) == (None,) * 3:
             self._file = replace(self._file, habits=habits)
             return
         lines = sampled_lines(view)
-        self._file = replace(self._file, habits=learn(lines, self._file.nodes))
-<<<<<<< HEAD
+        self._file = replace(self._file, habits=habits or learn(lines, self._file.nodes))
+        if beginning:
+            self._reading.habits[beginning] = self._file.habits
         framed = [frame(line, self._file) for line in lines]
         ranks = {one.rank for one in framed if one.rank is not None}
         if len(ranks) == 1 and (self._file.local_rank, self._file.task, self._file.pid) != (None,) * 3:
             self._file = replace(self._file, rank=next(iter(ranks)))  # a process's own file: what it calls itself
         for one in framed:
             self._reading.tables.note_frame(one)
-=======
-        if beginning:
-            self._reading.habits[beginning] = self._file.habits
->>>>>>> 565d837 (What memory along the steps means: leaks by a robust trend at equal tokens and equal work, lengths, creeping cache, host; errors that name a step are no progress)
         if self._reading.started_s is None:
             stamps = (read_time(one.stamp, None) for one in framed)
             self._reading.started_s = next((stamp for stamp in stamps if stamp is not None), None)

@@ -57,27 +57,10 @@ class LogReader:
         def fresh() -> Reading:
             return Reading(self._signatures, self._events, self._progress, _started_s(job), job.nodes if job else ())
 
-<<<<<<< HEAD
-            try:
-                error_file = opened_error_file(path, stream)
-                if error_file is None:
-                    scanned = scan(stream, self._events, handler, buffer, report)
-                    notes.append(LogSource(path, size, scanned.bytes_read, scanned.note))
-                else:
-                    converted = replace(frames[index], time_s=error_file.time_s, converted=True)
-                    handler = FileHandler(reading, index, converted)
-                    scan(error_file.stream(), self._events, handler, buffer)
-                    notes.append(LogSource(path, size, size, NOTE))
-            except (OSError, ValueError) as error:
-                notes.append(LogSource(path, size, handler.read_to, f"could not be read to its end: {error}"))
-            handler.finish()
-            done += size
-        reading.tables.settle()
-        return log_story.tell(reading, notes, job)
-=======
         def told(starts: Mapping[int, int]) -> tuple[LogStory, Pass]:
             one = Pass(given, fresh(), crew, starts, progress)
             one.run()
+            one.reading.tables.settle()
             return log_story.tell(one.reading, one.notes, job), one
 
         sizes = [size for _, size in given.plain.values()]
@@ -116,7 +99,6 @@ class LogReader:
                 index: start for index, start in plan.starts.items() if index not in wanted
             })
         return None
->>>>>>> 565d837 (What memory along the steps means: leaks by a robust trend at equal tokens and equal work, lengths, creeping cache, host; errors that name a step are no progress)
 
     def _frames(
         self, sources: Sequence[tuple[str, BinaryIO, int]], job: JobRecord | None,
