@@ -8,7 +8,7 @@ from dataclasses import replace
 from runbook.diagnosis import gpu_rules, line_rules, other_rules, tenants
 from runbook.diagnosis.case import Case, Vote, build
 from runbook.diagnosis.fragmentation import fragmentation, not_fragmentation
-from runbook.diagnosis.growth import leak
+from runbook.diagnosis.growth import host_leak, leak
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     other_rules.without_figures,
     other_rules.engine_process,
     other_rules.by_accounting,
+    host_leak,
     other_rules.nothing_found,
 )
 """In the order of decision. Sanity first, then who else holds memory, then what one message allows to compute."""

@@ -8,6 +8,7 @@ from runbook.diagnosis.allocator import newest_minor
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import print_error, size
 from runbook.diagnosis.gpu_rules import static_or_grown
+from runbook.diagnosis.growth import reserved_creeps
 from runbook.model.diagnosis import Kind
 
 _FLOOR, _CEILING, _CEILING_BLIND = 0.15, 0.88, 0.8
@@ -60,6 +61,10 @@ def fragmentation(case: Case) -> Vote | None:
     if retries:
         confidence += 0.1
         reasons.append("The log counts retries of the allocator, a sign of pressure from fragments.")
+    creeping = reserved_creeps(case)
+    if creeping:
+        confidence += 0.1
+        reasons.append(creeping)
     if case.allocator.expandable and case.colocation >= 0.8:
         confidence -= 0.3
         against.append("Expandable segments are on, though such frameworks switch them off around the rollout (R-20).")

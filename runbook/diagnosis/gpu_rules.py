@@ -8,6 +8,7 @@ from __future__ import annotations
 from runbook.diagnosis.allocator import newest_minor, oldest_minor
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import ORDINARY_CONTEXT_BYTES, print_error, size
+from runbook.diagnosis.growth import how_it_grew
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 
@@ -300,6 +301,9 @@ def static_or_grown(case: Case) -> tuple[Detail, str]:
     progress, root = case.story.progress, case.root
     done = case.steps_done()
     if progress.last_step is not None and done is not None and done > 1:
+        grew = how_it_grew(case)
+        if grew is not None:
+            return grew[0], f"It happened after {done} completed steps (last: {progress.last_step}). {grew[1]}"
         return Detail.GROWN, (
             f"It happened after {done} completed steps (last: {progress.last_step}): the working set grew, by longer "
             "sequences, late optimizer state or something kept alive."

@@ -1,38 +1,307 @@
-"""Growth over steps: memory that rises and does not fall points at references kept alive."""
+"""What the memory figures along the steps mean: references kept alive, longer sequences, a cache that fragments."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
 
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import size
-from runbook.model.diagnosis import Kind
+from runbook.diagnosis.series import (
+    Figure,
+    Series,
+    all_series,
+    allocated,
+    capacity_of,
+    host_used,
+    level,
+    max_allocated,
+    max_reserved,
+    seconds_a_step,
+    tokens_by_step,
+    with_tokens,
+)
+from runbook.diagnosis.trend import FEWEST, SURE_Z, Rise, kendall, mann_kendall, slope, steady_rise
+from runbook.model.diagnosis import Detail, Kind
 
-_FEWEST_SAMPLES = 5
-_RISING_SHARE = 0.9
-_GROWTH = 1.10
+_MATERIAL = 0.05
+"""Growth below this part of the ordinary level explains no shortage."""
+_FOLLOWS = 0.5
+"""Kendall's tau from which memory is said to follow the tokens."""
+_MANY = 12
+_GPU_MEMORY = (Kind.TRUE_OOM, Kind.FRAGMENTATION, Kind.MEMORY_LEAK)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A rise in one series. `kept` is of memory that live tensors hold between steps, else of a peak."""
+
+    series: Series
+    rise: Rise
+    kept: bool
+    reserved: bool
+    tokens_known: bool
+    same_work: bool = False
+    """A step took the same time all along, so that its sequences cannot have grown with the memory."""
+
+    @property
+    def firm(self) -> bool:
+        """Whether the rise can be nothing but something kept: between steps, or at equal work and evenly."""
+        return self.kept or (self.same_work and self.rise.even and self.rise.samples >= _MANY)
 
 
 def leak(case: Case) -> Vote | None:
-    """Allocated memory that rose at nearly every sample of one rank, by more than a tenth, beyond the first steps."""
-    series: dict[int | None, list[tuple[int, int]]] = {}
-    for sample in case.story.progress.memory:
-        value = sample.allocated_bytes
-        if value is not None and sample.step is not None:
-            series.setdefault(sample.rank, []).append((sample.step, value))
-    rank = case.root.rank if case.root is not None and case.root.rank in series else next(iter(series), None)
-    points = sorted(series.get(rank, []))[1:]
-    if len(points) < _FEWEST_SAMPLES:
+    """Memory at the same place of the program, at equal tokens, that rises steadily beyond the first steps.
+
+    Greatest values since the start never count: they rise without a leak. Peaks that begin again at each print count
+    less than what is allocated between steps, and not at all where that is printed too and does not rise."""
+    if case.root is None or case.root.means not in _GPU_MEMORY:
         return None
-    values = [value for _, value in points]
-    rising = sum(1 for earlier, later in pairwise(values) if later > earlier) / (len(values) - 1)
-    if rising < _RISING_SHARE or values[-1] < values[0] * _GROWTH:
+    found = _strongest(case)
+    if found is None:
         return None
+    series, rise = found.series, found.rise
+    what = "Allocated memory" if found.kept else "The peak of reserved memory" if found.reserved else "The peak"
+    reasons = [
+        f"{what} of {series.whose} rose at {rise.rising_share:.0%} of {rise.samples} samples, from "
+        f"{size(round(rise.last[1] - rise.growth))} at step {rise.first[0]:.0f} to {size(round(rise.last[1]))} at step "
+        f"{rise.last[0]:.0f}: {size(round(rise.slope))} a step"
+        + (", with the tokens of the steps taken into account." if found.tokens_known else ".")
+    ]
+    if found.same_work and not found.kept:
+        reasons.append("A step took the same time all along, so its sequences did not grow with the memory.")
+    against: list[str] = []
+    confidence = 0.65 if found.kept else 0.6 if found.firm else 0.4 if not found.reserved else 0.35
+    if rise.samples >= _MANY:
+        confidence += 0.1 if found.kept else 0.05
+    if not found.tokens_known and not (found.firm and found.same_work):
+        against.append("Sequences that grow by a curriculum look the same.")
+        if found.kept:
+            against[0] = "Batches kept until the next step, of sequences that grow by a curriculum, look the same."
+    if found.reserved and not _nearly_all_allocated(case):
+        confidence -= 0.1
+        against.append("A cache that fragments makes the reserved memory rise too.")
+    projected = _projection(case, found)
+    fits = False
+    if projected is not None:
+        fits, sentence = projected
+        confidence += 0.1 if fits else -0.1
+        (reasons if fits else against).append(sentence)
+    if rise.samples < _MANY and not fits:
+        confidence -= 0.2
+        against.append(f"{rise.samples} samples are few: they may lie between two evaluations.")
+    short = case.figures.short_bytes
+    enough = short is None or rise.growth >= short
+    if not enough:
+        confidence -= 0.2
+        against.append(f"It rose by {size(round(rise.growth))} in all, less than the {size(short)} that were missing.")
     return Vote(
-        "growth over steps", Kind.MEMORY_LEAK, 0.65,
-        (f"Allocated memory of rank {rank if rank is not None else 'unknown'} rose at {rising:.0%} of "
-         f"{len(points)} samples, from {size(values[0])} at step {points[0][0]} to {size(values[-1])} at step "
-         f"{points[-1][0]}.",),
-        ("Sequences that grow by a curriculum look the same.",),
-        ("two memory snapshots some steps apart, to name what is kept",),
+        "growth over steps", Kind.MEMORY_LEAK, round(min(0.85, max(0.15, confidence)), 2), tuple(reasons),
+        tuple(against), ("two memory snapshots some steps apart, to name what is kept",),
+        decisive=found.firm and enough and confidence >= 0.5,
     )
+
+
+def _strongest(case: Case) -> _Found | None:
+    """The rise that says most: of what is kept before peaks, of many samples before few."""
+    found: list[_Found] = []
+    for series in all_series(case):
+        kept = series.values(allocated)
+        if len(kept) >= FEWEST:
+            one = _rise(series, allocated, kept=True, reserved=False)
+            found += [one] if one is not None else []
+            continue  # what is printed between steps decides; its peaks are the working set's
+        if series.peaks_reset:
+            figure, reserved = (max_allocated, False) if series.values(max_allocated) else (max_reserved, True)
+            one = _rise(series, figure, kept=False, reserved=reserved)
+            found += [one] if one is not None else []
+    if any(len(series.values(allocated)) >= FEWEST for series in all_series(case)):
+        found = [one for one in found if one.kept]
+    return max(found, key=lambda one: (one.kept, one.firm, not one.reserved, one.rise.samples), default=None)
+
+
+def _nearly_all_allocated(case: Case) -> bool:
+    """Whether the failure's own message says that what is reserved is in use, so that nothing is fragmented."""
+    unallocated, reserved = case.figures.unallocated_bytes, case.figures.reserved_bytes
+    return unallocated is not None and reserved is not None and unallocated < _MATERIAL * reserved
+
+
+def _rise(series: Series, figure: Figure, *, kept: bool, reserved: bool) -> _Found | None:
+    """A steady rise of what the tokens of the steps do not explain."""
+    points = series.values(figure)
+    tokens = {one.step: one.tokens for one in series.samples if one.tokens is not None}
+    known = sum(step in tokens for step, _ in points) >= max(FEWEST, 0.8 * len(points))
+    values = [(float(step), float(value)) for step, value in points]
+    if known:
+        both = [(float(step), float(tokens[step] or 0), float(value)) for step, value in points if step in tokens]
+        values = _at_equal_tokens(both)
+    rise = steady_rise(values, _MATERIAL * level(points))
+    return _Found(series, rise, kept, reserved, known, _same_work(series)) if rise is not None else None
+
+
+def _at_equal_tokens(both: Sequence[tuple[float, float, float]]) -> list[tuple[float, float]]:
+    """(step, figure) with what the tokens explain taken away, from (step, tokens, figure).
+
+    The price of a token and the rise over the steps are looked for in turns, the tokens first: where tokens and steps
+    rise together nobody can tell them apart, and then it is the tokens' doing."""
+    least = min(tokens for _, tokens, _ in both)
+    a_token = a_step = 0.0
+    for _ in range(4):
+        without_steps = sorted((tokens, value - a_step * step) for step, tokens, value in both)
+        tau, z = kendall(without_steps)
+        a_token = slope(without_steps) if tau > 0 and z >= SURE_Z else 0.0
+        a_step = slope([(step, value - a_token * tokens) for step, tokens, value in both])
+    return [(step, value - a_token * (tokens - least)) for step, tokens, value in both]
+
+
+def _same_work(series: Series) -> bool:
+    """Whether the time of a step stayed within a twentieth over the whole span, by the lines' stamps."""
+    seconds = seconds_a_step(series)
+    if len(seconds) < _MANY:
+        return False
+    usual = median(value for _, value in seconds)
+    return abs(slope(seconds)) * (seconds[-1][0] - seconds[0][0]) <= _MATERIAL * usual
+
+
+def _projection(case: Case, found: _Found) -> tuple[bool, str] | None:
+    """When the rise alone would have filled the card, against when it was full."""
+    capacity = capacity_of(case, found.series)
+    failed = case.root.step if case.root is not None else None
+    last = found.series.samples[-1]
+    in_use = max(last.max_reserved_bytes or 0, last.reserved_bytes or 0, last.max_allocated_bytes or 0)
+    free, reserved = case.figures.free, case.figures.reserved_bytes
+    if free is not None and reserved is not None:
+        capacity = min(capacity or free + reserved, free + reserved)  # the rest is not the allocator's
+    if capacity is None or failed is None or not in_use or last.step is None or in_use > capacity * (1 + _MATERIAL):
+        return None
+    full = last.step + max(0, capacity - in_use) / found.rise.slope
+    begun = found.rise.first[0]
+    share = (failed - begun) / (full - begun) if full > begun else 0.0
+    fits = 0.5 <= share <= 1.5
+    said = f"At this rate the {size(capacity)} that it can have would have been full at about step {full:,.0f}"
+    return fits, f"{said}; it failed in step {failed:,}." if fits else f"{said}, but it failed in step {failed:,}."
+
+
+def how_it_grew(case: Case) -> tuple[Detail, str] | None:
+    """What a failure after completed steps has to do with the lengths of sequences or with peaks that rose.
+
+    For the rule that calls the working set grown: a detail and a sentence with figures, or None where the log's
+    figures show nothing of the kind."""
+    if case.root is None or case.root.means not in _GPU_MEMORY:
+        return None
+    longer = _follows_tokens(case) or _longer_sequences(case)
+    if longer is not None:
+        return Detail.SEQUENCE_LENGTH, longer
+    for series in all_series(case):
+        if not series.peaks_reset:
+            continue
+        figure = max_allocated if series.values(max_allocated) else max_reserved
+        points = [(float(step), float(value)) for step, value in series.values(figure)]
+        rise = steady_rise(points, _MATERIAL * level(series.values(figure)))
+        if rise is not None:
+            return Detail.GROWN, (
+                f"The peak of {series.whose} rose by {size(round(rise.growth))} from step {rise.first[0]:.0f} to "
+                f"{rise.last[0]:.0f}, so the working set grew."
+            )
+    return None
+
+
+def _follows_tokens(case: Case) -> str | None:
+    """Memory that goes up and down with the tokens of the steps."""
+    for series in all_series(case):
+        figures = [allocated]
+        if series.peaks_reset:
+            figures = [max_allocated, max_reserved, allocated]
+        for figure in figures:
+            pairs = [(float(tokens), float(value)) for tokens, value in with_tokens(series, figure)]
+            if len(pairs) < FEWEST:
+                continue
+            tau, z = kendall(pairs)
+            each = slope(sorted(pairs))
+            least, most = min(pairs)[0], max(pairs)[0]
+            if tau < _FOLLOWS or z < SURE_Z or each * (most - least) < _MATERIAL * level(series.values(figure)):
+                continue
+            said = (
+                f"Memory of {series.whose} follows the tokens of the steps (Kendall's tau {tau:.2f} over {len(pairs)} "
+                f"samples): about {size(round(each * 1000))} for 1,000 tokens, which ranged from {least:,.0f} to "
+                f"{most:,.0f}."
+            )
+            return said + _failing_tokens(case)
+    return None
+
+
+def _failing_tokens(case: Case) -> str:
+    """How long the failing step's sequences were, where the log says it."""
+    tokens = tokens_by_step(case)
+    failed = case.root.step if case.root is not None else None
+    before = [count for step, count in tokens if failed is None or step < failed]
+    own = next((count for step, count in tokens if step == failed), None)
+    if own is None or not before:
+        return " The log does not say how many the failing step had."
+    return f" The failing step had {own:,}, " + (
+        "more than any before." if own > max(before) else f"the most before it was {max(before):,}."
+    )
+
+
+def _longer_sequences(case: Case) -> str | None:
+    """Without memory figures: tokens that rise over the run, or a failing step longer than any before."""
+    tokens = tokens_by_step(case)
+    failed = case.root.step if case.root is not None else None
+    before = [(step, count) for step, count in tokens if failed is None or step < failed]
+    own = next((count for step, count in tokens if step == failed), None)
+    if len(before) < FEWEST:
+        return None
+    most = max(count for _, count in before)
+    if own is not None and own > most * (1 + _MATERIAL):
+        return f"The failing step had {own:,} tokens, more than any of the {len(before)} steps before it ({most:,})."
+    points = [(float(step), float(count)) for step, count in before]
+    growth = slope(points) * (points[-1][0] - points[0][0])
+    if mann_kendall([count for _, count in points]) >= SURE_Z and growth >= 0.2 * level(before):
+        return (
+            f"The tokens of a step rose from about {level(before):,.0f} to {points[-1][1]:,.0f} over {len(before)} "
+            "samples; the log prints no memory that could show how much that costs."
+        )
+    return None
+
+
+def reserved_creeps(case: Case) -> str:
+    """R-11: reserved memory that rises away from the greatest allocation. "" where the figures do not show it.
+
+    What is allocated between steps is no measure for it: reserved memory follows the peaks."""
+    for series in all_series(case):
+        gaps: list[tuple[float, float]] = []
+        peaks: list[tuple[int, int]] = []
+        for one in series.samples:
+            reserved = one.reserved_bytes or one.max_reserved_bytes
+            if reserved is not None and one.max_allocated_bytes is not None and one.step is not None:
+                gaps.append((float(one.step), float(reserved - one.max_allocated_bytes)))
+                peaks.append((one.step, reserved))
+        rise = steady_rise(gaps, _MATERIAL * level(peaks)) if len(gaps) >= FEWEST else None
+        if rise is not None:
+            return (
+                f"Reserved memory of {series.whose} crept {size(round(rise.growth))} away from the greatest allocation "
+                f"between step {rise.first[0]:.0f} and {rise.last[0]:.0f}."
+            )
+    return ""
+
+
+def host_leak(case: Case) -> Vote | None:
+    """Host memory that rose from step to step before a host out of memory. Only supports what the log or Slurm says."""
+    if case.root is None or case.root.means != Kind.HOST_OOM:
+        return None
+    for series in all_series(case):
+        points = series.values(host_used)
+        rise = steady_rise([(float(step), float(value)) for step, value in points], _MATERIAL * level(points)) \
+            if len(points) >= FEWEST else None
+        if rise is not None:
+            own = series.samples[0].host_is_process
+            return Vote(
+                "host memory over steps", Kind.HOST_OOM, 0.6,
+                (f"Host memory of {series.whose if own else 'the node'} rose steadily, by {size(round(rise.growth))} "
+                 f"from step {rise.first[0]:.0f} to {rise.last[0]:.0f} ({size(round(rise.slope))} a step): something "
+                 "in the job keeps it.",),
+                () if own else ("The figure is the node's: other jobs and the page cache are in it.",),
+                ("which process of the job it is",), decisive=False,
+            )
+    return None

@@ -70,7 +70,7 @@ class ProgressReader:
             top = (file, id(counter))
             self._top[top] = max(step, self._top.get(top, step))
             self._current = False
-        self._memory.add(match, rank, step, Place(file, offset, first_attempt))
+        self._memory.add(match, rank, step, Place(file, offset, first_attempt), time_s)
         return step is not None
 
     def memory(

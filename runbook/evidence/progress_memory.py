@@ -51,9 +51,11 @@ class MemorySeries:
     series: dict[tuple[int, int | None, str, str], dict[int, Point]] = field(default_factory=dict)
     left_out: int = 0
 
-    def add(self, match: Match, rank: int | None, step: int | None, place: Place) -> None:
+    def add(
+        self, match: Match, rank: int | None, step: int | None, place: Place, time_s: float | None = None
+    ) -> None:
         """The figures of a line, if it has any. Step None: it follows from the place when reading is over."""
-        point = _point(match, rank, step, place)
+        point = _point(match, rank, step, place, time_s)
         if point is None:
             return
         key = (place.file, rank, match.signature.id, point.sample.where)
@@ -122,7 +124,9 @@ def nearest_step(offsets: Sequence[int], steps: Sequence[int], offset: int) -> i
     return steps[index - 1] + 1 if index else None
 
 
-def _point(match: Match, rank: int | None, step: int | None, place: Place) -> Point | None:
+def _point(
+    match: Match, rank: int | None, step: int | None, place: Place, time_s: float | None
+) -> Point | None:
     fields = match.memory_fields()
     tokens, so_far = match.number("tokens"), match.number("tokens_total")
     more = match.number("tokens_more")
@@ -136,7 +140,7 @@ def _point(match: Match, rank: int | None, step: int | None, place: Place) -> Po
         tokens=round(tokens + (more or 0)) if tokens is not None else None,
         where=_NUMBERS.sub("#", match.text("where") or "").strip()[:80],
         source=match.signature.id, peaks=match.signature.peaks, host_is_process=process is not None,
-        device_total_bytes=fields.capacity_bytes,
+        device_total_bytes=fields.capacity_bytes, time_s=time_s,
     )
     figures = (
         sample.allocated_bytes, sample.reserved_bytes, sample.max_allocated_bytes, sample.max_reserved_bytes,

@@ -108,6 +108,8 @@ class MemorySample:
     host_is_process: bool = False
     """`host_used_bytes` is of this process alone, not of the node."""
     device_total_bytes: Bytes | None = None
+    time_s: float | None = None
+    """Stamp of the line, as epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,13 +190,13 @@ def test_a_judgement_on_another_node_does_not_count() -> None:
 def test_memory_that_levels_off_is_no_leak() -> None:
     def diagnosed(values: list[int]) -> Kind:
         samples = tuple(
-            MemorySample(3, step, Bytes(value * MIB), None) for step, value in enumerate(values, start=1)
+            MemorySample(3, step, Bytes(10 * value * MIB), None) for step, value in enumerate(values, start=1)
         )
         fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
         told = story(fields, last_step=len(values), first_step=1)
         return kind(diagnose(LogStory(told.root_cause, progress=Progress(len(values), memory=samples)), job=None))
 
-    assert diagnosed([100, 200, 240, 280, 320, 360, 400]) is Kind.MEMORY_LEAK
+    assert diagnosed([100, *range(200, 720, 40)]) is Kind.MEMORY_LEAK
     assert diagnosed([100, 200, 400, 400, 401, 400, 400]) is Kind.TRUE_OOM
     assert diagnosed([100, 200]) is Kind.TRUE_OOM
 
