@@ -21,6 +21,7 @@ _DEFAULT_FIRMNESS = {
 }
 """For signatures that do not say how firm they are; 0.9 for the other kinds."""
 _COLOCATED = 0.6
+_ADVICE_WITHIN = 16 << 10
 _CAPTURE = re.compile(r"Capture (?:CUDA|cuda) graph failed")
 _DETAILS = frozenset(detail.value for detail in Detail)
 _SETTLES_TENANTS = "nvidia-smi of the node at that moment: who held the card's memory"
@@ -96,7 +97,14 @@ def by_signature(case: Case) -> tuple[Vote, ...]:
 def engine_capture(case: Case) -> Vote | None:
     """SGL-02: the engine ran out while it captured CUDA graphs; here its share has to come down."""
     root = case.root
-    if root is None or root.means != Kind.TRUE_OOM or not _CAPTURE.search(root.excerpt):
+    if root is None or root.means != Kind.TRUE_OOM:
+        return None
+    # The engine prints its list of solutions, which speaks of the capture, a few lines below the exception.
+    advised = any(
+        one.signature == "SGL-02S" and one.file == root.file and 0 <= one.offset - root.offset < _ADVICE_WITHIN
+        for one in case.story.harmless
+    )
+    if not advised and not _CAPTURE.search(root.excerpt):
         return None
     return Vote(
         "SGL-02 graph capture", Kind.KV_CACHE_SIZING, 0.75,

@@ -105,9 +105,9 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
     if signatures & {"NCCL-02", "NCCL-07"}:
         return _lost_rank(signatures)
     progress = case.story.progress
-    if not signatures and progress.last_step is not None and progress.last_step == progress.total_steps:
+    if progress.last_step is not None and progress.last_step == progress.total_steps:
         return (Vote(
-            "ran to its end", Kind.NOT_OOM, 0.75,
+            "ran to its end", Kind.NOT_OOM, 0.55 if signatures else 0.75,
             (f"The logs reach the last step ({progress.last_step} of {progress.total_steps}) and show no failure.",),
             missing=("the job's state from Slurm",), detail=Detail.FINISHED,
         ),)
@@ -125,6 +125,13 @@ def _stopped(case: Case, signatures: set[str]) -> Vote | None:
             "interrupted", Kind.NOT_OOM, 0.65,
             ("The only exception is KeyboardInterrupt: a person, or the launcher, sent SIGINT.",),
             missing=("who sent the signal",), detail=Detail.STOPPED,
+        )
+    if signatures == {"FR-TE-CLOSE"} and any("death signal" in one.excerpt for one in story.candidates):
+        return Vote(
+            "signalled from outside", Kind.NOT_OOM, 0.6,
+            ("The launcher received a signal from outside and shut its workers down; nothing had failed before.",),
+            ("The failure of another node, whose log is not here, ends in the same signal.",),
+            ("who sent the signal: Slurm's accounting, and the logs of the job's other nodes",), detail=Detail.STOPPED,
         )
     if "SL-CANCEL-01" not in signatures or not signatures <= _CANCELLING:
         return None
