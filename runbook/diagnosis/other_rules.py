@@ -112,7 +112,7 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
             missing=("the job's state from Slurm",), detail=Detail.FINISHED,
         ),)
     return (Vote(
-        "no failure found", Kind.UNDETERMINED, 0.7, ("The logs hold no failure that any signature knows.",),
+        "no failure found", Kind.UNDETERMINED, 0.6, ("The logs hold no failure that any signature knows.",),
         missing=("the logs of all ranks", "Slurm's accounting of every step"),
     ),)
 
