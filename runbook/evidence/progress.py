@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from runbook.evidence.signatures import Match
 from runbook.model.log import Progress
 
 COUNTERS_KEPT = 64
+_NUMBERS = re.compile(r"\d+")
 
 
 class ProgressReader:
@@ -55,7 +57,8 @@ class ProgressReader:
         step = match.integer("step")
         self._framework = self._framework or signature.framework
         if step is not None and step >= 0:
-            key = (signature.id, (match.text("where") or "")[:60], match.integer("total_steps") if signature.bar else 0)
+            name = _NUMBERS.sub("#", match.text("where") or "")[:60]  # "Epoch 3" goes on from "Epoch 2"
+            key = (signature.id, name, match.integer("total_steps") if signature.bar else 0)
             counter = self._counters.get(key)
             if counter is None:
                 if len(self._counters) >= COUNTERS_KEPT:
