@@ -45,7 +45,7 @@ _SOURCE_FILE = re.compile(r"\.(?:py|cpp|cc|cu|cuh|c|h|hpp|go|rs)$")
 _BREAK = re.compile(
     r"(?<!['\"`(={,])(?:\[rank\d{1,6}\]: ?|\[[A-Za-z_][\w-]{0,30}?\d{1,4}\]:|\[\d{1,6}\]:"
     r"|\[[\w.@+-]{1,120},\d{1,6}\](?:\[[\w.-]{1,80}:\d{1,9}\])?<std(?:out|err)>:"
-    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] iteration +\d)"
+    r"| ?\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] iteration +\d)"
 )
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,300}\| {0,12}\d{1,12}/(?:\d{1,12}|\?) \[[^\[\]\n]{1,200}\]")
 IS_BAR = re.compile(r"\s{0,8}(?:[^%|\n]{0,80}: {1,6})?\d{1,3}%\|[^|\n]{0,300}\|[^\n]{0,260}$")
@@ -218,7 +218,7 @@ def _broken_at(text: str, begin: int, said: _Said, file: FileFrame) -> Iterator[
                 continue
         elif BARE.fullmatch(words) and not file.habits.bare:
             continue
-        if 0 <= end_of_bar < start:
+        if 0 <= end_of_bar <= start:
             if text[end_of_bar:start].strip():
                 yield end_of_bar, False
             end_of_bar = -1

@@ -18,7 +18,7 @@ _ELASTIC = re.compile(r"(?:^|/)attempt_(\d{1,4})/(\d{1,4})/(?:std(?:out|err)\.lo
 _FILTERED = re.compile(r"(?:^|/)attempt_(\d{1,4})/filtered_std(?:out|err)\.log(?:\.gz)?$")
 _RAY_WORKER = re.compile(r"(?:^|/)worker-[0-9a-f]{16,64}-[0-9a-f]{8,16}-(\d{1,9})\.(?:out|err)(?:\.gz)?$")
 _STREAMS = (
-    ("stderr", re.compile(r"(?:^|[/._-])(?:std)?err(?:or)?(?=[/._-]|$)|\.e\d*(?=\.|$)", re.IGNORECASE)),
+    ("stderr", re.compile(r"(?:^|[/._-])(?:std)?err(?=[/._-]|$)|\.e\d*(?=\.|$)", re.IGNORECASE)),
     ("stdout", re.compile(r"(?:^|[/._-])(?:std)?out(?=[/._-]|$)|\.o\d*(?=\.|$)", re.IGNORECASE)),
 )
 _NUMBER = re.compile(r"(\d+)")

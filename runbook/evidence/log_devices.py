@@ -39,7 +39,7 @@ class Devices:
 
     def note_visible(self, here: Frame, listed: str, local_rank: int | None = None) -> None:
         owners = list(_owners(here.rank, here, local_rank)) or [()]
-        for owner in owners[:1]:
+        for owner in owners:
             if len(self.visible) < PROCESSES_KEPT:
                 known = self.visible.setdefault(owner, listed)
                 if known != listed:
@@ -99,8 +99,6 @@ def _owners(rank: int | None, here: Frame, local_rank: int | None) -> Iterable[O
     local = here.local_rank if here.local_rank is not None else local_rank
     if local is not None:
         yield ("local", here.node, here.task, here.group, local)
-        if here.node is not None or here.task is not None:
-            return
     if here.task is not None:
         yield ("task", here.task, here.group)
 

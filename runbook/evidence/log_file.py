@@ -49,7 +49,10 @@ _HANDLED = re.compile(
     r"|reduc(?:ing|ed) (?:the )?(?:micro-?)?batch)\b", re.IGNORECASE,
 )
 _PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
-_CLEAN_START = re.compile(r"[\w.]{0,160}(?:Error|Exception)?:? ?$")
+_CLEAN_START = re.compile(
+    r"(?:(?:[a-z_]\w{0,40}\.){0,6}(?:OutOfMemory|Runtime|Accelerator|DistBackend|Value|Memory|Assertion|XlaRuntime"
+    r"|JaxRuntime|Type|Index|Key|OS)Error: ?)?$"
+)
 FOLDED = (
     "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
     "processes said it is lost."
@@ -98,7 +101,7 @@ class FileHandler:
         self._file = named
         self._attempt = named.attempt or 0
         self._sampled_to = 0
-        self._framed: dict[int, tuple[Frame, ...]] = {}
+        self._framed: dict[tuple[int, int], tuple[Frame, ...]] = {}
         self._mended = 0
         self._previous: Signature | None = None
         """What matched last: many lines of one kind often stand together, and a line belongs to one signature."""
@@ -139,8 +142,8 @@ class FileHandler:
 
     def _piece(self, view: View, here: Frame, raw: bytes, start: int, stop: int) -> None:
         reading = self._reading
+        here = self._in_table(view, here, start)
         if here.unnamed and not here.after_cut:
-            here = self._in_table(view, here, start)
             mended = self._rest_of_broken(view, here, start)
             if mended is not here:
                 here, raw = mended, mended.text.encode()
@@ -287,11 +290,13 @@ class FileHandler:
     ) -> Iterator[Frame]:
         """Lines framed. What is around one failure is around the next, so the newest are remembered."""
         for start, stop in spans:
-            known = self._framed.get(view.base + start)
+            # The end counts too: what stands in front of a carriage return is asked for alone and with what follows.
+            key = (view.base + start, stop - start)
+            known = self._framed.get(key)
             if known is None:
                 if len(self._framed) >= _FRAMES_REMEMBERED:
                     self._framed.clear()
-                known = self._framed[view.base + start] = frames_of_line(decode(view.buffer[start:stop]), self._file)
+                known = self._framed[key] = frames_of_line(decode(view.buffer[start:stop]), self._file)
             yield from reversed(known) if nearest_first else known
 
     def _keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
@@ -467,6 +472,8 @@ class FileHandler:
     def _known_below(self, frames: Sequence[Frame]) -> bool:
         """Whether the lines after an exception's first line (its message goes on there) match a signature."""
         for one in frames:
+            if one.text.startswith(("Traceback (most", "During handling of", "The above exception was")):
+                return False  # the next exception's lines, not this one's
             candidates = [known for known in self._reading.candidates(one.text.encode()) if known.means != FRAMING]
             if candidates and self._reading.signatures.first_match(one.text, candidates):
                 return True

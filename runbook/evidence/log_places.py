@@ -35,10 +35,10 @@ class Places:
     def rank(self, seen: Seen) -> int | None:
         """The rank that a line is about."""
         written = seen.match.integer("rank")
+        if seen.frame.rank is not None and (written is None or seen.match.signature.id.startswith("NCCL-")):
+            return seen.frame.rank  # NCCL's watchdog numbers ranks within its process group
         if written is not None:
             return written
-        if seen.frame.rank is not None:
-            return seen.frame.rank
         if seen.frame.doubt:
             return None
         learned = self.speakers.rank(seen.frame, self.world_size, self.only_node is not None)
