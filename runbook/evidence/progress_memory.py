@@ -17,6 +17,10 @@ POINTS_A_SERIES = 128
 SAMPLES_TOLD = 2_000
 POINTS_OF_THE_FAILING_RANK = 1_000
 _NUMBERS = re.compile(r"\d+")
+_FIGURES = frozenset({
+    "allocated_bytes", "reserved_bytes", "max_allocated_bytes", "max_reserved_bytes", "device_used_bytes",
+    "host_used_bytes", "host_process_bytes", "tokens", "tokens_total",
+})
 
 
 class Place(NamedTuple):
@@ -55,7 +59,7 @@ class MemorySeries:
         self, match: Match, rank: int | None, step: int | None, place: Place, time_s: float | None = None
     ) -> None:
         """The figures of a line, if it has any. Step None: it follows from the place when reading is over."""
-        point = _point(match, rank, step, place, time_s)
+        point = None if _FIGURES.isdisjoint(match.values) else _point(match, rank, step, place, time_s)
         if point is None:
             return
         key = (place.file, rank, match.signature.id, point.sample.where)
