@@ -1,4 +1,4 @@
-"""Signatures: YAML documents that say what a log line means, made ready for searching.
+"""Signatures: what a log line means, ready for searching; the YAML documents behind them are `signature_documents`.
 
 A document under `playbooks/oom/signatures/` holds entries; an entry holds a literal that must be in the line (so that
 the search runs at memory speed) and a pattern with named fields (`<tried_bytes:size>`, units in `units.py`). Samples
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from runbook.documents import Document, DocumentsInvalid, Problem, load_document
+from runbook.document_cache import Cached
 from runbook.evidence.log_phases import PhaseRule
 from runbook.evidence.units import UNITS, Value, read_processes
 from runbook.model.diagnosis import Detail, Kind
@@ -27,7 +25,7 @@ CONSEQUENCE = "consequence"
 HARMLESS = "harmless"
 FRAMING = "framing"
 PROGRESS = "progress"
-_MEANINGS = frozenset(kind.value for kind in Kind) | {CONSEQUENCE, HARMLESS, FRAMING, PROGRESS}
+MEANINGS = frozenset(kind.value for kind in Kind) | {CONSEQUENCE, HARMLESS, FRAMING, PROGRESS}
 
 MEMORY_FIELDS = frozenset(
     {
@@ -44,96 +42,6 @@ OTHER_FIELDS = frozenset(
         "virtual_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "used_bytes",
     }
 )
-
-
-class SignatureEntry(Document):
-    """One message shape."""
-
-    id: str = Field(pattern=r"^[A-Z][A-Z0-9]*(-[A-Za-z0-9]+)+$")
-    title: str
-    why: str
-    source: str
-    versions: str = ""
-    """PyTorch versions that print it ("2.1", "2.4-2.13"), where the wording tells."""
-    literal: str | tuple[str, ...]
-    """Text that is in every such line; of several, one. At least six characters, four for progress."""
-    pattern: str
-    means: str
-    weak: bool = False
-    """Speaks only where nothing stronger does."""
-    late: bool = False
-    """Printed some time after what it reports: its place in the log does not say what came first."""
-    fallback: bool = False
-    """Tried only on lines that no other signature matched."""
-    lines: int = Field(default=1, ge=1, le=20)
-    """How many lines the pattern may look at, joined with newlines."""
-    detail: Detail = Detail.NONE
-    """What kind of its kind the line alone shows."""
-    confidence: float | None = Field(default=None, ge=0.0, le=1.0)
-    """How firm the line alone is in what it means; the diagnosis has a default."""
-    bar: bool = False
-    """Progress: a bar, of which a log has several (evaluation, data); `where` is its name."""
-    first_number: Literal[0, 1] = 1
-    """Progress: how the program numbers its first step."""
-    peaks: Literal["", "reset", "running"] = ""
-    """Whether the line's peaks begin again after each print, or are the greatest since the start; "" is not known."""
-    framework: str = ""
-    """The program that prints such a line, where no other does."""
-    pinned: bool = False
-    """Where the traceback pins host memory, it is the host that refused."""
-    also: tuple[str, ...] = ()
-    """Other names in the catalogue of messages that this entry covers, for a check that none is missing."""
-
-
-class PhaseEntry(Document):
-    """One rule of `log_phases`."""
-
-    phase: Phase
-    why: str
-    source: str
-    frames: str = ""
-    """Expression over the lines of a traceback."""
-    line: str = ""
-    """Expression over the failing line itself, which then decides whatever the traceback says."""
-    near: str = ""
-    """Expression over a failing line without a traceback, and the few lines before it."""
-
-
-class SignatureDocument(Document):
-    version: Literal[1]
-    id: str
-    title: str
-    why: str
-    source: str
-    parts: dict[str, str] = {}
-    """Named pieces of patterns, used as `<@name>`."""
-    signatures: tuple[SignatureEntry, ...]
-    phases: tuple[PhaseEntry, ...] = ()
-
-
-class Sample(Document):
-    line: str
-    fields: dict[str, int | float | str | list[int] | list[tuple[int, int | None]] | None] = {}
-    """Every field that the signature captures from this line, in its model unit."""
-
-
-class SampleEntry(Document):
-    id: str
-    samples: tuple[Sample, ...] = Field(min_length=1)
-    near_misses: tuple[str, ...] = ()
-
-
-class SampleDocument(Document):
-    version: Literal[1]
-    id: str
-    title: str
-    why: str
-    source: str
-    signatures: tuple[SampleEntry, ...]
-
-
-_FIELD = re.compile(r"<([a-z_]+):([a-z]+)>")
-_PART = re.compile(r"<@([a-z_]+)>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,78 +193,60 @@ class Signatures:
 
 
 def load_signatures(folder: Path) -> Signatures:
-    """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files."""
-    loaded: list[Signature] = []
-    phases: list[PhaseRule] = []
-    problems: list[Problem] = []
-    seen: dict[str, str] = {}
-    for path in sorted(folder.glob("*.yaml")):
-        if path.name.endswith(".samples.yaml"):
-            continue
-        try:
-            document = load_document(path, SignatureDocument)
-        except DocumentsInvalid as error:
-            problems.extend(error.problems)
-            continue
-        phases += [PhaseRule(one.phase, one.frames, one.near, one.line) for one in document.phases]
-        for index, entry in enumerate(document.signatures):
-            place = f"signatures.{index} ({entry.id})"
-            if entry.id in seen:
-                problems.append(Problem(str(path), 0, place, f"this id is already used in {seen[entry.id]}"))
-            seen[entry.id] = path.name
-            try:
-                loaded.append(build(entry, document.parts))
-            except ValueError as error:
-                problems.append(Problem(str(path), 0, place, str(error)))
-    if not loaded and not problems:
-        problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
-    if problems:
-        raise DocumentsInvalid(problems)
-    return Signatures(loaded, phases)
+    """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files.
+
+    Checking and compiling the documents takes longer than reading most logs, so the result is remembered."""
+    paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
+    made_by = [Path(__file__), Path(__file__).with_name("signature_documents.py")]
+    words = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())] + sorted(MEANINGS) + sorted(Detail)
+    cached = Cached.of("signatures", folder, paths, made_by, words)
+    if cached is not None and (known := _restored(cached.read())) is not None:
+        return known
+    from runbook.evidence.signature_documents import compile_signatures
+
+    made = compile_signatures(folder)
+    if cached is not None:
+        plain = _plain(made)
+        again = _restored(plain)
+        if again is not None and (again.all, again.phases) == (made.all, made.phases):
+            cached.write(plain)
+    return made
 
 
-def build(entry: SignatureEntry, parts: Mapping[str, str]) -> Signature:
-    """An entry made ready. Raises ValueError in words for the author; the expression itself is checked by tests."""
-    literals = (entry.literal,) if isinstance(entry.literal, str) else entry.literal
-    for literal in literals:
-        shortest = 4 if entry.means == PROGRESS else 6
-        if len(literal) < shortest:
-            raise ValueError(f"literal {literal!r} has fewer than {shortest} characters and would slow every search")
-    if entry.means not in _MEANINGS:
-        raise ValueError(f"means: {entry.means!r} is none of {', '.join(sorted(_MEANINGS))}")
-    expression = entry.pattern
-    for _ in range(4):
-        expression = _PART.sub(lambda found: _part(parts, found[1]), expression)
-    units: dict[str, str] = {}
-
-    def group(found: re.Match[str]) -> str:
-        name, unit = found[1], found[2]
-        if name not in MEMORY_FIELDS and name not in OTHER_FIELDS:
-            raise ValueError(f"pattern: unknown field {name!r}")
-        if unit not in UNITS:
-            raise ValueError(f"pattern: unknown unit {unit!r}, known are {', '.join(sorted(UNITS))}")
-        key = name if name not in units else f"{name}__{len(units)}"
-        units[key] = unit
-        return f"(?P<{key}>{UNITS[unit].expression})"
-
-    expression = _FIELD.sub(group, expression)
-    return Signature(
-        id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
-        units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
-        why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
-        first_number=entry.first_number, peaks=entry.peaks, framework=entry.framework,
-    )
+def _plain(signatures: Signatures) -> dict[str, Any]:
+    return {
+        "signatures": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.all],
+        "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
+    }
 
 
-def _part(parts: Mapping[str, str], name: str) -> str:
-    if name not in parts:
-        raise ValueError(f"pattern: no part named {name!r} in this document")
-    return parts[name]
+def _restored(plain: Any) -> Signatures | None:
+    """Signatures out of what was remembered; None where it does not fit."""
+    try:
+        return Signatures(
+            [
+                Signature(**{**one, "literals": tuple(one["literals"]), "detail": Detail(one["detail"])})
+                for one in plain["signatures"]
+            ],
+            [PhaseRule(**{**one, "phase": Phase(one["phase"])}) for one in plain["phases"]],
+        )
+    except (TypeError, ValueError, KeyError):
+        return None
 
 
-def load_samples(folder: Path) -> tuple[SampleEntry, ...]:
-    """The samples beside the signatures; for tests and for `runbook playbooks check`."""
-    entries: list[SampleEntry] = []
-    for path in sorted(folder.glob("*.samples.yaml")):
-        entries.extend(load_document(path, SampleDocument).signatures)
-    return tuple(entries)
+if TYPE_CHECKING:
+    from runbook.evidence.signature_documents import Sample as Sample
+    from runbook.evidence.signature_documents import SampleEntry as SampleEntry
+    from runbook.evidence.signature_documents import SignatureDocument as SignatureDocument
+    from runbook.evidence.signature_documents import SignatureEntry as SignatureEntry
+    from runbook.evidence.signature_documents import build as build
+    from runbook.evidence.signature_documents import load_samples as load_samples
+else:
+
+    def __getattr__(name: str) -> object:
+        """What concerns the documents, for those who look for it here: it is imported when it is asked for."""
+        if name in ("Sample", "SampleEntry", "SignatureEntry", "SignatureDocument", "load_samples", "build"):
+            from runbook.evidence import signature_documents
+
+            return getattr(signature_documents, name)
+        raise AttributeError(name)
