@@ -156,14 +156,20 @@ def _ended_by_launcher(seen: Sequence[Seen], where: Places) -> set[int]:
 
 def _echoes(failures: Sequence[Seen], where: Places) -> list[Seen]:
     """Copies of a message by somebody without rank (Ray's driver quotes its workers): same words, same figures."""
-    named: set[tuple[object, ...]] = set()
+    speakers: dict[tuple[object, ...], set[tuple[int | None, int | None]]] = {}
     for one in failures:
-        if where.rank(one) is not None or one.frame.pid is not None:
-            named.add(_figures(one))
-    return [
-        one for one in failures
-        if where.rank(one) is None and one.frame.pid is None and len(_figures(one)) > 2 and _figures(one) in named
-    ]
+        if where.rank(one) is not None:
+            speakers.setdefault(_figures(one), set()).add((where.rank(one), one.frame.pid))
+    found = []
+    for one in failures:
+        if where.rank(one) is not None or len(_figures(one)) < 3:
+            continue
+        said, pid = speakers.setdefault(_figures(one), set()), one.frame.pid
+        if (pid is None and said) or (pid is not None and pid in {other for _, other in said}):
+            found.append(one)
+        elif pid is not None:
+            said.add((None, pid))
+    return found
 
 
 def _figures(seen: Seen) -> tuple[object, ...]:

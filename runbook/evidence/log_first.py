@@ -66,6 +66,8 @@ def choose(
     causes = {id(one) for one in fallout.causes}
     strong = [one for one in fallout.kept if not one.match.signature.weak or id(one) in causes]
     weak = _others(fallout.kept, strong)
+    strong, cascade = _without_cascade(strong, reading)
+    notes += cascade
     pool, note = _last_attempt(strong, reading.last_attempt)
     if not pool or (note and any(one.attempt == reading.last_attempt for one in fallout.kept)):
         later, later_note = _last_attempt(weak, reading.last_attempt)
@@ -108,6 +110,22 @@ def _handled_note(handled: Sequence[Seen], job: JobRecord | None) -> str:
         else "the job went on behind them, or the lines themselves say that they were handled"
     )
     return f"{len(handled)} line{'s' if len(handled) != 1 else ''} ({kinds}) did not end the job: {reason}."
+
+
+def _without_cascade(strong: Sequence[Seen], reading: Reading) -> tuple[list[Seen], list[str]]:
+    """A restart that fails while starting, and not of memory, follows from what it restarted after (an address still in
+    use, a peer that is gone): the attempt before holds the first cause."""
+    newest = max((one.attempt for one in strong), default=0)
+    last = [one for one in strong if one.attempt == newest]
+    before = [one for one in strong if one.attempt < newest and meaning(one) != Kind.NOT_OOM]
+    if not before or any(meaning(one) != Kind.NOT_OOM for one in last):
+        return list(strong), []
+    if reading.progress.last_step(newest) is not None:
+        return list(strong), []
+    return [one for one in strong if one.attempt < newest], [
+        f"The last attempt failed while starting ({last[0].match.signature.id}), before any step; the failure that it "
+        f"was restarted after is named."
+    ]
 
 
 def _last_attempt(failures: Sequence[Seen], last: int) -> tuple[list[Seen], str]:
