@@ -1,4 +1,4 @@
-"""Logs named on the command line: folders walked, streams opened, any number of files without running out of handles."""
+"""Logs named on the command line: folders walked, streams opened, any number of files with few handles."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from runbook.errors import BadInput, NotFound
@@ -41,7 +42,7 @@ def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
             found.setdefault((-1, -1), LogFile(STDIN, 0))
             continue
         try:
-            status = os.stat(path)
+            status = Path(path).stat()
         except OSError as error:
             raise NotFound(
                 f"{path} cannot be read: {(error.strerror or str(error)).lower()}",
@@ -52,8 +53,8 @@ def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
             if not inside:
                 raise BadInput(
                     f"no logs in {path}",
-                    next_step="files such as *.log, *.out, *.err, *.txt, stdout*, rank*, error.json (also .gz, .zst) are "
-                    "taken from a folder; name others one by one",
+                    next_step="of a folder, *.log, *.out, *.err, *.txt, stdout*, rank*, error.json (also .gz, .zst) are taken; "
+                    "name others one by one",
                 )
             for name, entry in inside:
                 found.setdefault((entry.st_dev, entry.st_ino), LogFile(name, entry.st_size))
@@ -138,7 +139,7 @@ def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
                     raise PermissionError(13, os.strerror(13))
                 stream = cast(BinaryIO, PathStream(file.path, file.size_bytes))
             else:
-                stream = cast(BinaryIO, stack.enter_context(open(file.path, "rb", buffering=0)))
+                stream = cast(BinaryIO, stack.enter_context(Path(file.path).open("rb", buffering=0)))
         except OSError as error:
             raise NotFound(
                 f"{file.path} cannot be opened: {(error.strerror or str(error)).lower()}",

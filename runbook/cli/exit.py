@@ -9,9 +9,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runbook.errors import Interrupted, RunbookError
-from runbook.model.incident import Incident, IncidentState
+
+if TYPE_CHECKING:
+    from runbook.model.incident import Incident
 
 DONE = 0
 NEEDS_PERSON = 4
@@ -20,20 +23,20 @@ UNAVAILABLE = 6
 BUG = 70
 INTERRUPTED = 130
 
-_BY_STATE = {
-    IncidentState.RECOVERED: DONE,
-    IncidentState.PLANNED: DONE,
-    IncidentState.ESCALATED: NEEDS_PERSON,
-    IncidentState.AWAITING_APPROVAL: NEEDS_PERSON,
-    IncidentState.CLOSED: NOTHING_TO_DO,
-    IncidentState.INTERRUPTED: UNAVAILABLE,
-    IncidentState.RUNNING: DONE,
-}
-
 
 def code_of(incident: Incident) -> int:
     """The exit code that an incident's state stands for."""
-    return _BY_STATE[incident.state]
+    from runbook.model.incident import IncidentState
+
+    return {
+        IncidentState.RECOVERED: DONE,
+        IncidentState.PLANNED: DONE,
+        IncidentState.ESCALATED: NEEDS_PERSON,
+        IncidentState.AWAITING_APPROVAL: NEEDS_PERSON,
+        IncidentState.CLOSED: NOTHING_TO_DO,
+        IncidentState.INTERRUPTED: UNAVAILABLE,
+        IncidentState.RUNNING: DONE,
+    }[incident.state]
 
 
 def guarded(command: Callable[[], int]) -> int:

@@ -16,6 +16,9 @@ from runbook.cli.exit import guarded
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "oom": ("oom", "Bring back a job that died of out-of-memory."),
+    "diagnose": ("diagnose", "Read logs: which rank failed first, and why. Touches nothing."),
+    "explain": ("signatures", "What a signature or a kind of failure means, with lines that show it."),
+    "signatures": ("signatures", "The log lines that the tool knows, as a table."),
     "incidents": ("look", "List incidents, newest first."),
     "show": ("look", "Show one incident."),
     "report": ("look", "Where an incident's report is; --open shows it in a browser."),
@@ -63,6 +66,8 @@ def cli() -> None:
     """Bring GPU training jobs that died of out-of-memory back.
 
     runbook oom --job 123456      the whole loop for a Slurm job, asking before each act
+
+    runbook diagnose job.out      which rank failed first and why, from logs alone
 
     runbook oom --log job.out --template job.sbatch      diagnose and patch with no cluster at all
     """

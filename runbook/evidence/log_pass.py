@@ -204,4 +204,4 @@ class Pass:
     def _report(self, done: int) -> None:
         if self._progress is not None:
             total = self._sources.total_bytes
-            self._progress(min(done, total), total)
+            self._progress(min(done, total) if total else done, total)

@@ -116,7 +116,7 @@ def _figures(root: Finding | None) -> Iterator[str]:
     picture = memory_at_failure(root.fields) if root is not None else None
     if root is None or picture is None:
         return
-    told = [f"{part.words.lower()} {words.size(part.bytes)}" for part in picture.parts]
+    told = [f"{part.words[:1].lower()}{part.words[1:]} {words.size(part.bytes)}" for part in picture.parts]
     told += [f"capacity {words.size(picture.capacity_bytes)}"] if picture.capacity_bytes is not None else []
     told += [f"limit of this process {words.size(picture.limit_bytes)}"] if picture.limit_bytes is not None else []
     if root.fields.private_pool_bytes is not None:

@@ -1,0 +1,197 @@
+"""`runbook signatures` and `runbook explain`: the log lines that the tool knows, and why it reads them so."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook.errors import NotFound
+
+if TYPE_CHECKING:
+    from runbook.evidence.signatures import SampleEntry, SignatureEntry
+
+_MOST_SAMPLES = 3
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--means", metavar="KIND", help="Only those of one meaning: host_oom, harmless, consequence, …")
+@click.option("--json", "as_json", is_flag=True, help="Print the table for machines.")
+@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
+def signatures(words: tuple[str, ...], means: str | None, as_json: bool, playbook: Path | None) -> int:
+    """The log lines that the tool knows, as a table. WORDs narrow it: `runbook signatures nccl shm`."""
+    found = [(document, entry) for document, entry in _entries(playbook) if _wanted(document, entry, words, means)]
+    if not found:
+        known = ", ".join(sorted({entry.means for _, entry in _entries(playbook)}))
+        raise NotFound("no signature matches", next_step=f"meanings are: {known}")
+    if as_json:
+        click.echo(json.dumps([
+            {"id": entry.id, "document": document, "means": entry.means, "versions": entry.versions or None,
+             "title": entry.title} for document, entry in found
+        ], indent=2, ensure_ascii=False))
+        return 0
+    columns = ("id", "means", "versions")
+    rows = [(entry.id, entry.means, entry.versions, entry.title) for _, entry in found]
+    widths = [max(len(name), *(len(row[index]) for row in rows)) for index, name in enumerate(columns)]
+    room = max(20, shutil.get_terminal_size((120, 24)).columns - sum(widths) - 2 * len(widths))
+    click.echo(click.style(
+        "  ".join(f"{name:<{width}}" for name, width in zip(columns, widths)) + "  title", bold=True
+    ))
+    for row in rows:
+        title = row[3] if len(row[3]) <= room else row[3][: room - 1] + "…"
+        click.echo("  ".join(f"{value:<{width}}" for value, width in zip(row, widths)) + f"  {title}")
+    click.echo(f"{len(rows)} signatures; runbook explain ID tells more about one")
+    return 0
+
+
+def _wanted(document: str, entry: SignatureEntry, words: tuple[str, ...], means: str | None) -> bool:
+    if means is not None and entry.means != means:
+        return False
+    text = f"{document} {entry.id} {entry.means} {entry.title} {entry.why} {entry.source}".lower()
+    return all(word.lower() in text for word in words)
+
+
+@click.command()
+@click.argument("signature")
+@click.option("--json", "as_json", is_flag=True, help="Print the entry for machines.")
+@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
+def explain(signature: str, as_json: bool, playbook: Path | None) -> int:
+    """What one signature (PT-CUDA-07) or one kind of diagnosis (fragmentation) means, with lines that show it."""
+    every = _entries(playbook)
+    wanted = signature.strip().lower()
+    for document, entry in every:
+        if entry.id.lower() == wanted:
+            _explain(document, entry, playbook, as_json=as_json)
+            return 0
+    if _explain_kind(wanted.replace("-", "_"), every, as_json=as_json):
+        return 0
+    names = [entry.id for _, entry in every]
+    near = difflib.get_close_matches(signature.upper(), names, 3, 0.5) or [
+        name for name in names if name.lower().startswith(wanted)
+    ][:6]
+    raise NotFound(
+        f"no signature or kind is called {signature!r}",
+        next_step=f"perhaps {', '.join(near)}" if near else "`runbook signatures` lists them",
+    )
+
+
+def _explain(document: str, entry: SignatureEntry, playbook: Path | None, *, as_json: bool) -> None:
+    samples = next((one for one in _samples(playbook) if one.id == entry.id), None)
+    if as_json:
+        told = entry.model_dump(mode="json") | {"document": document}
+        told |= {"samples": [one.model_dump(mode="json") for one in samples.samples] if samples else []}
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        return
+    click.echo(click.style(f"{entry.id}  {entry.title}", bold=True))
+    for label, text in (
+        ("means", f"{entry.means}{f', {entry.detail}' if entry.detail else ''}{_meaning(entry.means)}"),
+        ("why", entry.why),
+        ("versions", f"PyTorch {entry.versions}" if entry.versions else ""),
+        ("source", entry.source),
+        ("document", f"{document}.yaml"),
+        ("special", "; ".join(_special(entry))),
+        ("searched for", " or ".join(
+            repr(one) for one in ([entry.literal] if isinstance(entry.literal, str) else entry.literal))),
+        ("pattern", entry.pattern),
+    ):
+        if text:
+            click.echo(f"  {label:<13} {' '.join(text.split())}")
+    for sample in samples.samples[:_MOST_SAMPLES] if samples else ():
+        click.echo(f"\n  line  {_visible(sample.line)}")
+        for name, value in sample.fields.items():
+            click.echo(f"        {name} = {_value(name, value)}")
+    for miss in samples.near_misses[:_MOST_SAMPLES] if samples else ():
+        click.echo(f"\n  not   {_visible(miss)}")
+
+
+def _special(entry: SignatureEntry) -> list[str]:
+    told = []
+    if entry.weak:
+        told.append("speaks only where nothing stronger does")
+    if entry.late:
+        told.append("printed after what it reports, so its place in the log does not say what came first")
+    if entry.fallback:
+        told.append("tried only on lines that no other signature matches")
+    if entry.lines > 1:
+        told.append(f"looks at up to {entry.lines} lines")
+    return told
+
+
+def _meaning(means: str) -> str:
+    from runbook.model.diagnosis import Kind
+    from runbook.report.words import KIND_MEANING
+
+    others = {
+        "consequence": "another process failed first",
+        "harmless": "looks like a failure and is none by itself",
+        "framing": "says who speaks, where, or from which checkpoint",
+        "progress": "a step of the training",
+    }
+    said = KIND_MEANING[Kind(means)] if means in Kind.__members__.values() else others.get(means, "")
+    return f": {said}" if said else ""
+
+
+def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json: bool) -> bool:
+    from runbook.model.diagnosis import Kind
+    from runbook.report.words import KIND_MEANING, KIND_TITLES
+
+    if name not in Kind.__members__.values():
+        return False
+    kind = Kind(name)
+    own = [entry for _, entry in every if entry.means == name]
+    if as_json:
+        click.echo(json.dumps({
+            "kind": name, "title": KIND_TITLES[kind], "meaning": KIND_MEANING[kind],
+            "signatures": [one.id for one in own],
+        }, indent=2, ensure_ascii=False))
+        return True
+    click.echo(click.style(f"{name}  {KIND_TITLES[kind]}", bold=True))
+    click.echo(f"  {KIND_MEANING[kind]}")
+    if own:
+        click.echo("  lines that say so:")
+        for one in own:
+            click.echo(f"    {one.id:<14} {one.title}")
+    else:
+        click.echo("  no line says so by itself: it follows from figures, the node check or the course of the run")
+    return True
+
+
+def _value(name: str, value: object) -> str:
+    from runbook.report.words import size
+
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{value} ({size(value)})"
+    return "not a size" if value is None else str(value)
+
+
+def _visible(line: str) -> str:
+    """A sample as it can be shown: control characters as escapes, not sent to the terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+def _folder(playbook: Path | None) -> Path:
+    from runbook.locations import data_folder
+
+    return (playbook or data_folder("playbooks") / "oom") / "signatures"
+
+
+def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:
+    """Every entry with its document's name. Raises `DocumentsInvalid` with all problems."""
+    from runbook.documents import load_document
+    from runbook.evidence.signatures import SignatureDocument, load_signatures
+
+    folder = _folder(playbook)
+    load_signatures(folder)  # all that is wrong with them is said at once
+    paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
+    return [(path.stem, entry) for path in paths for entry in load_document(path, SignatureDocument).signatures]
+
+
+def _samples(playbook: Path | None) -> tuple[SampleEntry, ...]:
+    from runbook.evidence.signatures import load_samples
+
+    return load_samples(_folder(playbook))

@@ -1,0 +1,193 @@
+"""`runbook diagnose`, `explain` and `signatures` as a person types them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MESSAGE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB "
+    "of which 512.00 MiB is free. Including non-PyTorch memory, this process has 78.60 GiB memory in use. Of the "
+    "allocated memory 75.20 GiB is allocated by PyTorch, and 730.00 MiB is reserved by PyTorch but unallocated. If reserved but "
+    "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+LOG = "".join(
+    f"[rank{rank}]: {line}\n" for rank, line in (
+        (0, "starting"), (3, "Traceback (most recent call last):"),
+        (3, '  File "/home/ada/train.py", line 120, in train'),
+        (3, "    loss.backward()"), (3, MESSAGE),
+    )
+)
+
+
+def run(*words: str, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        (sys.executable, "-m", "runbook", *words), input=stdin, capture_output=True, check=False, timeout=60, cwd=cwd
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "train.out"
+    path.write_text(LOG)
+    return path
+
+
+def test_the_answer_comes_first_and_says_where_and_why(log: Path) -> None:
+    done = run("diagnose", str(log))
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("True out of memory") and "confidence" in first
+    text = " ".join(" ".join(rest).split())
+    assert "rank 3 on a node that the logs do not name (GPU 3 of the process" in text
+    assert f"{log}:5" in text.replace(" ", "") or "train.out:5" in text
+    assert "in the backward pass" in text
+    assert "for it" in text and "would settle" in text
+    assert all(len(line) <= 100 for line in rest if str(log.parent) not in line)
+    assert "Traceback" not in done.stderr
+
+
+def test_json_is_the_contract_with_what_was_read(log: Path) -> None:
+    told = json.loads(run("diagnose", str(log), "--json").stdout)
+    assert told["version"] == 1
+    assert told["diagnosis"]["kind"] == "true_oom"
+    assert told["root_cause"]["rank"] == 3
+    assert told["root_cause"]["line"] == 5
+    assert told["fields"]["tried_bytes"] == 2 << 30
+    assert told["sources"][0]["bytes_read"] == len(LOG)
+    assert isinstance(told["notes"], list)
+
+
+def test_standard_input_folders_and_packed_files_tell_the_same(log: Path) -> None:
+    whole = json.loads(run("diagnose", str(log), "--json").stdout)["root_cause"]
+    piped = json.loads(run("diagnose", "-", "--json", stdin=LOG.encode()).stdout)["root_cause"]
+    assert (piped["rank"], piped["line"], piped["file"]) == (whole["rank"], whole["line"], "-")
+    folder = log.parent / "logs"
+    (folder / "node-1").mkdir(parents=True)
+    (folder / "node-1" / "train.out.gz").write_bytes(gzip.compress(LOG.encode()))
+    (folder / "weights.bin").write_bytes(LOG.encode())
+    told = json.loads(run("diagnose", str(folder), "--json").stdout)
+    assert told["root_cause"]["rank"] == 3
+    assert [Path(one["path"]).name for one in told["sources"]] == ["train.out.gz"]
+
+
+def test_nodes_and_tasks_place_the_rank(log: Path) -> None:
+    told = json.loads(run("diagnose", str(log), "--json", "--nodes", "gpu-[21-22]", "--tasks", "4").stdout)
+    assert told["root_cause"]["node"] == "gpu-22"
+    assert any("inferred" in note for note in told["notes"])
+
+
+def test_the_scripts_settings_are_evidence(log: Path) -> None:
+    script = log.parent / "train.sbatch"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH -N1\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\nsrun torchrun train.py\n"
+    )
+    log.write_text(LOG.replace("512.00 MiB is free", "100.00 MiB is free").replace("730.00 MiB", "6.00 GiB"))
+    without = json.loads(run("diagnose", str(log), "--json").stdout)
+    within = json.loads(run("diagnose", str(log), "--json", "--template", str(script)).stdout)
+    assert without["diagnosis"]["kind"] == "fragmentation"
+    assert within["diagnosis"]["kind"] != "fragmentation" or (
+        within["diagnosis"]["confidence"] < without["diagnosis"]["confidence"]
+    )
+
+
+def test_the_exit_code_says_whether_it_is_about_memory(tmp_path: Path) -> None:
+    other = tmp_path / "a.log"
+    other.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: no\n')
+    assert run("diagnose", str(other)).returncode == 5
+    other.write_text("nothing of interest\n")
+    assert run("diagnose", str(other)).returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "no log is named"),
+        (("no-such.log",), 3, "no-such.log"),
+        (("empty-folder",), 2, "no logs in"),
+        (("a.log", "--nodes", "gpu[[", ), 2, "--nodes"),
+        (("a.log", "--prefix", "(unclosed"), 2, "--prefix"),
+        (("a.log", "--template", "gone.sbatch"), 2, "gone.sbatch"),
+        (("a.log", "--playbook", "empty-folder"), 2, "signature"),
+    ],
+)
+def test_bad_input_is_said_in_words(tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
+    (tmp_path / "empty-folder").mkdir()
+    (tmp_path / "a.log").write_text(LOG)
+    done = run("diagnose", *words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_hostile_log_does_not_reach_the_terminal(log: Path) -> None:
+    log.write_text(LOG.replace("starting", "\x1b]0;gone\x07\x1b[2J").replace("Tried", "\x1b[31m\u202eTried"))
+    done = run("diagnose", str(log))
+    assert "\x1b" not in done.stdout
+    assert "\u202e" not in done.stdout
+
+
+def test_more_files_than_may_be_open_at_once(tmp_path: Path) -> None:
+    for rank in range(600):
+        last = MESSAGE if rank == 417 else f"step {rank}"
+        (tmp_path / f"rank-{rank}.log").write_text(f"starting\n{last}\n")
+    limited = ("sh", "-c", f"ulimit -n 64; exec {sys.executable} -m runbook diagnose {tmp_path} --json")
+    done = subprocess.run(limited, capture_output=True, check=False, timeout=60)
+    assert json.loads(done.stdout)["root_cause"]["rank"] == 417
+
+
+def test_a_bar_shows_on_a_terminal_while_much_is_read(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        (sys.executable, "-m", "runbook", "diagnose", "-"), stdin=reader, stdout=subprocess.PIPE, stderr=other
+    )
+    os.close(reader)
+    os.close(other)
+    from time import sleep
+
+    piece = b"an ordinary line of a training program\n" * 26_000
+    for _ in range(24):
+        os.write(writer, piece[:1_000_000])
+        sleep(0.1)
+    os.write(writer, b"\n" + LOG.encode())
+    os.close(writer)
+    shown = b""
+    try:
+        while piece_shown := os.read(main, 65536):
+            shown += piece_shown
+    except OSError:
+        pass
+    assert process.wait(30) == 0
+    os.close(main)
+    assert b"reading" in shown
+    assert b"MB/s" in shown or b"kB/s" in shown or b"GB/s" in shown
+
+
+def test_explain_tells_meaning_reason_and_lines() -> None:
+    done = run("explain", "pt-cuda-07")
+    assert done.returncode == 0, done.stderr
+    for words in ("PT-CUDA-07", "private pools", "tried_bytes = 2097152 (2.0 MiB)", "source"):
+        assert words in done.stdout
+    assert "PT-CUDA-10" in run("explain", "not_oom").stdout
+    wrong = run("explain", "PT-CUDA-70")
+    assert wrong.returncode == 3
+    assert "PT-CUDA-07" in wrong.stderr
+
+
+def test_the_catalogue_is_a_table_that_words_narrow() -> None:
+    every = run("signatures").stdout.splitlines()
+    assert len(every) > 100
+    some = json.loads(run("signatures", "--means", "shm", "--json").stdout)
+    assert some
+    assert {one["means"] for one in some} == {"shm"}
+    assert any("NCCL" in line for line in run("signatures", "nccl", "segment").stdout.splitlines())
+    assert run("signatures", "no-such-word").returncode == 3
