@@ -53,8 +53,8 @@ def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
             if not inside:
                 raise BadInput(
                     f"no logs in {path}",
-                    next_step="of a folder, *.log, *.out, *.err, *.txt, stdout*, rank*, error.json (also .gz, .zst) are taken; "
-                    "name others one by one",
+                    next_step="of a folder, files named as logs are taken (*.log, *.out, *.err, *.txt, stdout*, rank*, "
+                    "error.json, also .gz and .zst); name others one by one",
                 )
             for name, entry in inside:
                 found.setdefault((entry.st_dev, entry.st_ino), LogFile(name, entry.st_size))
@@ -139,7 +139,7 @@ def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
                     raise PermissionError(13, os.strerror(13))
                 stream = cast(BinaryIO, PathStream(file.path, file.size_bytes))
             else:
-                stream = cast(BinaryIO, stack.enter_context(Path(file.path).open("rb", buffering=0)))
+                stream = cast(BinaryIO, stack.enter_context(Path(file.path).open("rb", buffering=0)))  # noqa: SIM115
         except OSError as error:
             raise NotFound(
                 f"{file.path} cannot be opened: {(error.strerror or str(error)).lower()}",

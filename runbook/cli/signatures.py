@@ -16,6 +16,29 @@ if TYPE_CHECKING:
     from runbook.evidence.signatures import SampleEntry, SignatureEntry
 
 _MOST_SAMPLES = 3
+_NOT_LINES = {
+    "PY-EXC": (
+        "A Python exception that no signature knows",
+        "A traceback's last line. It is a failure of the program, not of memory, unless something stronger speaks.",
+    ),
+    "RANK-SILENT": (
+        "A rank that printed no timeout while the others waited",
+        "A suspicion, no proof: who waits in a collective says so; who does not may be the one they wait for.",
+    ),
+    "RANK-BEHIND": (
+        "A rank whose collectives are behind the others'",
+        "A suspicion from the work numbers of NCCL's watchdog (NCCL-06).",
+    ),
+    "RANK-ENDED": (
+        "A rank that ended by itself without a word",
+        "Its exit is the first, or its output stops first; why is not in the logs.",
+    ),
+    "RANK-KILLED": (
+        "A rank that was killed by SIGKILL",
+        "SIGKILL has many senders; without the kernel's or Slurm's word it is no out-of-memory kill (R-22).",
+    ),
+}
+"""Findings that follow from several lines, so that no signature document holds them."""
 
 
 @click.command()
@@ -68,6 +91,14 @@ def explain(signature: str, as_json: bool, playbook: Path | None) -> int:
         if entry.id.lower() == wanted:
             _explain(document, entry, playbook, as_json=as_json)
             return 0
+    if signature.strip().upper() in _NOT_LINES:
+        title, why = _NOT_LINES[signature.strip().upper()]
+        if as_json:
+            click.echo(json.dumps({"id": signature.strip().upper(), "title": title, "why": why}, ensure_ascii=False))
+        else:
+            click.echo(click.style(f"{signature.strip().upper()}  {title}", bold=True))
+            click.echo(f"  {why}")
+        return 0
     if _explain_kind(wanted.replace("-", "_"), every, as_json=as_json):
         return 0
     names = [entry.id for _, entry in every]

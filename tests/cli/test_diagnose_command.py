@@ -15,8 +15,8 @@ import pytest
 MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB "
     "of which 512.00 MiB is free. Including non-PyTorch memory, this process has 78.60 GiB memory in use. Of the "
-    "allocated memory 75.20 GiB is allocated by PyTorch, and 730.00 MiB is reserved by PyTorch but unallocated. If reserved but "
-    "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    "allocated memory 75.20 GiB is allocated by PyTorch, and 730.00 MiB is reserved by PyTorch but unallocated. If "
+    "reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
 LOG = "".join(
     f"[rank{rank}]: {line}\n" for rank, line in (
@@ -178,6 +178,7 @@ def test_explain_tells_meaning_reason_and_lines() -> None:
     for words in ("PT-CUDA-07", "private pools", "tried_bytes = 2097152 (2.0 MiB)", "source"):
         assert words in done.stdout
     assert "PT-CUDA-10" in run("explain", "not_oom").stdout
+    assert "no signature knows" in run("explain", "PY-EXC").stdout
     wrong = run("explain", "PT-CUDA-70")
     assert wrong.returncode == 3
     assert "PT-CUDA-07" in wrong.stderr
