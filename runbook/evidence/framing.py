@@ -33,6 +33,9 @@ _RAY = re.compile(
 _RAY_SYSTEM = re.compile(r"\((raylet|gcs_server|dashboard|autoscaler)(?:, ip=([\w.:]{3,45})| \+[\dhms.]{1,20})?\) ?")
 _ACTOR_RANK = re.compile(r"(?:^|[ ,])(?:world_)?rank=(\d{1,6})(?=$|[ ,])")
 _RAY_REPEATED = re.compile(r"(?:\[\d{1,3}m)? \[repeated (\d{1,9})x across cluster\]")
+TEMPLATE = re.compile(r"\[([^\[\]\n]{1,60})\]:? ?")
+_TEMPLATE_RANK = re.compile(r"(?<![A-Za-z])(?:global[ _-]?)?rank[ :=_-]{0,2}(\d{1,6})", re.IGNORECASE)
+_TEMPLATE_LOCAL = re.compile(r"(?<![A-Za-z])local(?:[ _-]?rank)?[ :=_-]{0,2}(\d{1,4})", re.IGNORECASE)
 NODE_LOCAL = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{1,60}):(\d{1,3})\]:? ?")
 _POD = re.compile(r"\[(?:pod|container|ns|node)/[\w./-]{1,200}\] ?")
 _NCCL = re.compile(r"(?:\[[^\]\n]{8,40}\] )?([A-Za-z][\w.-]{0,60}):(\d{1,9}):\d{1,9} \[(\d{1,3})\] ")
@@ -41,6 +44,8 @@ PIPED = re.compile(r"([\w.-]{1,80}) {0,30}\| ?")
 SAGEMAKER = re.compile(r"(?:[\w-]{1,40}-)?(algo-\d{1,5})(?:-\w{1,20})?$")
 CONTAINER = re.compile(r"([\w.-]{3,80}) ([\w.-]{1,60}) ")
 _SOURCE_FILE = re.compile(r"\.(?:py|cpp|cc|cu|cuh|c|h|hpp|go|rs)$")
+
+_NUMBERS = re.compile(r"\d+")
 
 _BREAK = re.compile(
     r"(?<!['\"`(={,])(?:\[rank\d{1,6}\]: ?|\[[A-Za-z_][\w-]{0,30}?\d{1,4}\]:|\[\d{1,6}\]:"
@@ -78,6 +83,10 @@ class Frame:
     """Another process's line begins before this one ends."""
     after_cut: bool = False
     """It stands behind the broken line of another process, the rest of which may be mixed into it."""
+    place: str = ""
+    """The folder of its process's files."""
+    stack: tuple[str, ...] = ()
+    """The traceback in front of it, where that stands elsewhere than in the speaker's own lines."""
     doubt: str = ""
     """Why it is not certain who said it."""
 
@@ -112,6 +121,8 @@ class Habits:
     """Second words of lines that begin with a pod and a container."""
     collected: bool = False
     """A log collector put a stamp in front of every line."""
+    templates: frozenset[str] = frozenset()
+    """Shapes of bracketed prefixes that name a rank ("default-#|rank #"), as torchrun's template allows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +142,8 @@ class FileFrame:
     habits: Habits = Habits()
     prefixes: tuple[re.Pattern[str], ...] = ()
     """A site's own prefixes, with groups named rank, local_rank, node, pid."""
+    place: str = ""
+    """The folder of one process's files: what one of them says of the process holds for the others."""
     time_s: float | None = None
     """When all of it was said, for a file that holds one event."""
     converted: bool = False
@@ -157,6 +170,11 @@ class _Said:
 def without_escapes(text: str) -> str:
     """Text without terminal escapes (colours, titles)."""
     return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def shape_of(words: str) -> str:
+    """Words with every number as "#"."""
+    return _NUMBERS.sub("#", words)
 
 
 def short_name(host: str) -> str:
@@ -249,6 +267,7 @@ def _framed(text: str, file: FileFrame, said: _Said) -> Frame:
         ip=said.ip,
         repeats=repeats,
         time_s=file.time_s,
+        place=file.place,
     )
 
 
@@ -279,6 +298,7 @@ def _prefixes(text: str, file: FileFrame, said: _Said) -> tuple[int, int]:
 
 def _bracketed(text: str, position: int, file: FileFrame, said: _Said) -> int:
     found: re.Match[str] | None
+    habits = file.habits
     if (found := ROLE.match(text, position)) and found[1] == "rank" and said.local_rank is None and (
         "rank" in file.habits.roles or RANK_AS_ROLE.match(text, position)
     ):
@@ -304,6 +324,11 @@ def _bracketed(text: str, position: int, file: FileFrame, said: _Said) -> int:
         else:
             said.local_rank = int(found[1])
         return _behind_space(text, found.end(), file)
+    elif habits.templates and (found := TEMPLATE.match(text, position)) and shape_of(found[1]) in habits.templates:
+        if rank := _TEMPLATE_RANK.search(found[1]):
+            said.rank = int(rank[1])
+        if local := _TEMPLATE_LOCAL.search(found[1]):
+            said.local_rank = int(local[1])
     elif (found := NODE_LOCAL.match(text, position)) and _is_host(found[1], file):
         said.node, said.local_rank = NodeName(short_name(found[1])), int(found[2])
     elif found := _POD.match(text, position):

@@ -27,8 +27,10 @@ _NUMBER = re.compile(r"(\d+)")
 def frame_of_file(path: str, nodes: Sequence[NodeName]) -> FileFrame:
     """What a file's name says: rank or task, node, attempt, process, stream."""
     rank = local_rank = attempt = task = pid = None
+    place = ""
     if found := _ELASTIC.search(path):
         attempt, local_rank = int(found[1]), int(found[2])
+        place = path.rpartition("/")[0]
     elif found := _FILTERED.search(path):
         attempt = int(found[1])
     elif found := _RAY_WORKER.search(path):
@@ -41,7 +43,7 @@ def frame_of_file(path: str, nodes: Sequence[NodeName]) -> FileFrame:
         task = int(found[1])
     return FileFrame(
         task=task, rank=rank, local_rank=local_rank, node=_node(path, nodes), pid=pid, attempt=attempt,
-        stream=_stream(path), nodes=frozenset(short_name(name) for name in nodes),
+        place=place, stream=_stream(path), nodes=frozenset(short_name(name) for name in nodes),
     )
 
 

@@ -16,9 +16,11 @@ from runbook.evidence.framing import (
     PIPED,
     RANK_AS_ROLE,
     ROLE,
+    TEMPLATE,
     FileFrame,
     Habits,
     frame,
+    shape_of,
     short_name,
     without_escapes,
 )
@@ -33,6 +35,7 @@ _COUNTERS = re.compile(
     r"|expert|param|test|round|seed|shard)[-_.]?\d*$|.*\.(?:py|cc|cpp|cu|h)$"
 )
 _POD_NAME = re.compile(r"[a-z0-9]+-[a-z0-9]+(?:-[a-z0-9]+){1,12}$")
+_RANK_ALONE = re.compile(r"(?i)(?:global[ _]|local[ _-]?)?rank[:=_ ]{0,2}\d{1,6}$")
 _RANK = re.compile(r"\[rank(\d{1,6})\]")
 
 
@@ -55,7 +58,7 @@ def learn(lines: Sequence[str], nodes: frozenset[str]) -> Habits:
     rest = [frame(line, FileFrame(nodes=nodes, habits=outer)).text for line in own]
     return Habits(
         outer.label_widths, _roles(rest) | {"default"}, _bare(rest, nodes), _spaced(own, rest), outer.hosts,
-        outer.piped, outer.containers, collected,
+        outer.piped, outer.containers, collected, _templates(rest),
     )
 
 
@@ -113,6 +116,15 @@ def _roles(lines: Sequence[str]) -> frozenset[str]:
         role for role, count in counts.items()
         if count * 10 >= len(lines) * 3 or (count >= 4 and len(members[role]) >= 2)
     )
+
+
+def _templates(lines: Sequence[str]) -> frozenset[str]:
+    """Shapes of brackets in front of most lines that name a rank and something else."""
+    shapes = Counter(
+        shape_of(found[1]) for line in lines
+        if (found := TEMPLATE.match(line)) and "rank" in found[1].lower() and not _RANK_ALONE.match(found[1])
+    )
+    return frozenset(shape for shape, count in shapes.items() if "#" in shape and count >= 3 and count * 2 > len(lines))
 
 
 def _bare(lines: Sequence[str], nodes: frozenset[str]) -> str:

@@ -130,6 +130,12 @@ class Speakers:
         if here.node is not None:
             self.at_nodes.setdefault(here.node, set()).add(here.rank)
 
+    def note_worker(self, rank: int, pid: int, ip: str) -> None:
+        """Ray's own list of a group's workers. A line of the driver's node carries no address."""
+        for owner in (("ray", pid, ip), ("ray", pid, "")):
+            if self.ranks.setdefault(owner, rank) != rank:
+                self.ranks[owner] = None
+
     def rank(self, here: Frame, world_size: int | None, one_node: bool) -> int | None:
         """The rank of a line's speaker: by its process, else by its place where that leaves no choice."""
         for owner in _processes(here):
@@ -150,6 +156,9 @@ def _processes(here: Frame) -> Iterable[Owner]:
     """Names that belong to one process alone: Ray's actor with its pid, a local rank at a place."""
     if here.voice and here.pid is not None:
         yield ("voice", here.voice)
+        yield ("ray", here.pid, here.ip)
+    if here.place:
+        yield ("place", here.place)
     if here.local_rank is not None and (here.node is not None or here.task is not None):
         yield ("local", here.node, here.task, here.group, here.local_rank)
 

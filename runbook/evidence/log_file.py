@@ -272,14 +272,19 @@ class FileHandler:
         rows = self._reading.tables.rows
         if not rows or rows[-1].file != self._index or not here.text.startswith("  "):
             return here
+        stack: list[str] = []
+        complete = False
         for one in islice(self._frames(view, view.before(start), True), 600):
             if one.speaker != here.speaker:
                 continue
+            if not complete:
+                complete = one.text.startswith("  traceback : ")
+                stack.append(one.text.removeprefix("  traceback : ") if complete else one.text[2:])
             if one.text.startswith("  time      : "):
                 row = rows[-1]
                 return replace(
                     here, text=here.text[2:], rank=row.rank, local_rank=row.local_rank, node=row.node, pid=row.pid,
-                    time_s=row.time_s,
+                    time_s=row.time_s, stack=tuple(reversed(stack)) if complete else (),
                 )
             if not one.text.startswith("  "):
                 break
@@ -332,7 +337,10 @@ class FileHandler:
                 match, here, self._index, self._attempt, offset, number, time_s,
                 excerpt((), line), time_s is not None,
             )
-        stack, raised = traceback_before(self._frames(view, view.before(start), True), here.speaker)
+        if here.stack:
+            stack, raised = list(here.stack), True
+        else:
+            stack, raised = traceback_before(self._frames(view, view.before(start), True), here.speaker)
         near: list[str] = []
         if not stack:
             lines = islice(self._frames(view, view.before(start), True), _LINES_AFTER)
@@ -383,6 +391,10 @@ class FileHandler:
             reading.progress.checkpoint(match, file=self._index, attempt=self._attempt, offset=view.base + start)
         elif identity == "FR-VISIBLE":
             tables.devices.note_visible(here, match.text("detail") or "", match.integer("local_rank"))
+        elif identity == "FR-RAY-WORKER":
+            tables.speakers.note_worker(
+                match.integer("rank") or 0, match.integer("pid") or 0, match.text("detail") or ""
+            )
         elif identity == "FR-SET-DEVICE":
             speaker = match.integer("rank") if match.integer("rank") is not None else here.rank
             if speaker is not None:
@@ -462,6 +474,9 @@ class FileHandler:
         kept.count += 1
         stack = [here.text, *(one.text for one in frames)]
         found = Match(signature, {"detail": last.text[:200]}, 0.0)
+        remote = remote_pid([last.text])
+        if remote is not None and here.pid is None:
+            here = replace(here, pid=remote)
         kept.add(Seen(
             found, here, self._index, self._attempt, 0 if self._file.converted else view.base + start,
             1 if self._file.converted else view.line_number(start), self._time(here), excerpt(stack, last.text),

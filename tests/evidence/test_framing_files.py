@@ -103,6 +103,12 @@ def test_a_file_of_one_process_lends_its_rank_to_lines_without_one() -> None:
     assert (found.rank, found.local_rank) == (11, 3)
 
 
+def test_an_error_file_has_the_rank_that_its_neighbour_names() -> None:
+    folder = "run/none_x1/attempt_0/3"
+    found = root((f"{folder}/error.json", WHOLE), (f"{folder}/stderr.log", "[rank11]: warming up\n" * 3))
+    assert (found.rank, found.local_rank) == (11, 3)
+
+
 def test_rays_worker_files_share_a_process() -> None:
     name = "session_latest/logs/worker-" + "0a" * 28 + "-01000000-4711"
     found = root((f"{name}.out", "rank 3 ready (pid 4711)\n" * 2), (f"{name}.err", prefixed("", FAILURE)))
@@ -174,7 +180,7 @@ def test_an_exception_inside_torchruns_table_is_its_rows_rank(prefix: str) -> No
     text = chatter(prefix) + prefixed(prefix, tables(table(11, 3, "gpu-22.cluster", traceback=CALLSTACK)).splitlines())
     found = root(("train.out", text), job=job(["gpu-21", "gpu-22"], 2, 8) if "gpu" in prefix else None)
     assert (found.signature, found.rank, found.local_rank, found.node) == ("PT-CUDA-07", 11, 3, "gpu-22")
-    assert found.time_s == 1772359205.0
+    assert (found.time_s, found.phase) == (1772359205.0, "backward")
 
 
 def test_tables_of_several_nodes_in_one_log() -> None:

@@ -262,3 +262,18 @@ def test_the_inner_rank_of_a_process_group_is_not_the_rank() -> None:
     assert told.root_cause is not None
     assert told.root_cause.rank == 2
     assert [one.rank for one in told.collateral] == [11]
+
+
+def test_a_template_that_names_role_and_rank_is_learned() -> None:
+    text = "".join(chatter(f"[default-{rank % 8}|rank {rank}] ", 3) for rank in range(16))
+    found = root(("train.out", text + prefixed("[default-3|rank 11] ", FAILURE)))
+    assert (found.rank, found.phase) == (11, "backward")
+
+
+def test_ray_trains_list_of_workers_tells_equal_processes_of_two_nodes_apart() -> None:
+    text = "".join(
+        f"(TorchTrainer pid=9100) - (node_id=4f, ip=10.3.0.{4 + rank // 2}, pid={8110 + rank % 2}) world_rank={rank}, "
+        f"local_rank={rank % 2}, node_rank={rank // 2}\n" for rank in range(4)
+    )
+    found = root(("train.out", text + prefixed("(RayTrainWorker pid=8111, ip=10.3.0.5) ", FAILURE)))
+    assert (found.rank, found.pid) == (3, 8111)
