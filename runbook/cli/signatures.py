@@ -155,7 +155,7 @@ def _special(entry: SignatureEntry) -> list[str]:
 
 def _meaning(means: str) -> str:
     from runbook.model.diagnosis import Kind
-    from runbook.report.words import KIND_MEANING
+    from runbook.report.diagnosis_words import KIND_MEANING
 
     others = {
         "consequence": "another process failed first",
@@ -169,7 +169,7 @@ def _meaning(means: str) -> str:
 
 def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json: bool) -> bool:
     from runbook.model.diagnosis import Kind
-    from runbook.report.words import KIND_MEANING, KIND_TITLES
+    from runbook.report.diagnosis_words import KIND_MEANING, KIND_TITLES
 
     if name not in Kind.__members__.values():
         return False
@@ -193,7 +193,7 @@ def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json
 
 
 def _value(name: str, value: object) -> str:
-    from runbook.report.words import size
+    from runbook.report.diagnosis_words import size
 
     if name.endswith("_bytes") and isinstance(value, int):
         return f"{value} ({size(value)})"

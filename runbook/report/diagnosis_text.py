@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from runbook.model.diagnosis import Diagnosis
 from runbook.model.log import Collateral, Finding, LogSource, LogStory
-from runbook.report import words
+from runbook.report import diagnosis_words as words
 from runbook.report.clean import clean, clean_line, shorten, shorten_lines
-from runbook.report.memory_svg import shortfall
-from runbook.report.picture import memory_at_failure
+from runbook.report.memory_picture import memory_at_failure, shortfall
 
 WIDTH = 100
 _LABEL = 13

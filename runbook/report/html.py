@@ -23,8 +23,9 @@ from runbook.report import narrative, words
 from runbook.report.clean import clean, shorten, shorten_lines
 from runbook.report.flow_svg import flow_chart
 from runbook.report.limits import LEVELS, MOST_BYTES, Limits
-from runbook.report.memory_svg import memory_bar, scale_bytes, shortfall
-from runbook.report.picture import FlowPicture, MemoryPicture, memory_after, memory_at_failure, stays
+from runbook.report.memory_picture import MemoryPicture, memory_after, memory_at_failure, shortfall
+from runbook.report.memory_svg import memory_bar, scale_bytes
+from runbook.report.picture import FlowPicture, stays
 
 _STATE_TONES = {
     "running": "info",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from runbook.report.picture import MemoryPicture, Part
+from runbook.report.diagnosis_words import size
+from runbook.report.memory_picture import MemoryPicture
 from runbook.report.svg import element, title
-from runbook.report.words import size
 
 WIDTH = 1000.0
 _BAR_HEIGHT = 30.0
@@ -90,22 +90,3 @@ def in_words(picture: MemoryPicture) -> str:
     if picture.capacity_bytes is not None:
         told.append(f"capacity {size(picture.capacity_bytes)}")
     return ", ".join(told)
-
-
-def shortfall(picture: MemoryPicture) -> str:
-    """What the request lacked, and whether the allocator's own reserve would have covered it; "" when unknown."""
-    if picture.tried_bytes is None or picture.free_bytes is None:
-        return ""
-    short = picture.tried_bytes - picture.free_bytes
-    if short <= 0:
-        return (
-            f"{size(picture.tried_bytes)} was asked for and {size(picture.free_bytes)} is listed as free: "
-            "the card alone does not explain the failure."
-        )
-    sentence = f"{size(picture.tried_bytes)} was asked for, {size(picture.free_bytes)} was free: {size(short)} short."
-    unallocated = next((part.bytes for part in picture.parts if part.part is Part.UNALLOCATED), None)
-    if unallocated is not None:
-        together = unallocated + picture.free_bytes
-        verdict = "enough, had it been in one piece" if together >= picture.tried_bytes else "still too little"
-        sentence += f" With the allocator's unallocated reserve it would have been {size(together)}: {verdict}."
-    return sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runbook.model.diagnosis import Hypothesis, Kind
 from runbook.model.incident import Attempt, Failure, Incident, IncidentState
 from runbook.model.log import Finding, MemorySample
-from runbook.report.words import KIND_MEANING, PHASE_WORDS
+from runbook.report.diagnosis_words import KIND_MEANING, PHASE_WORDS
 
 
 def first_failure(incident: Incident) -> Failure | None:

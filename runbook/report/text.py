@@ -9,8 +9,8 @@ from runbook.model.incident import Attempt, Incident, IncidentState
 from runbook.model.node import NodeVerdict, Reach
 from runbook.report import narrative, words
 from runbook.report.clean import clean, clean_line, shorten, shorten_lines
-from runbook.report.memory_svg import shortfall
-from runbook.report.picture import memory_after, memory_at_failure, stays
+from runbook.report.memory_picture import memory_after, memory_at_failure, shortfall
+from runbook.report.picture import stays
 
 WIDTH = 100
 _ITEM = 500

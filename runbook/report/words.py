@@ -2,102 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from runbook.model.diagnosis import Detail, Hypothesis, Kind
 from runbook.model.incident import IncidentState
-from runbook.model.log import Phase
 from runbook.model.remedy import Effect
-from runbook.model.units import GIB, MIB, Unknown
+from runbook.model.units import Unknown
+from runbook.report.diagnosis_words import (
+    DETAIL_TITLES,
+    KIND_MEANING,
+    KIND_TITLES,
+    PHASE_WORDS,
+    diagnosis_meaning,
+    diagnosis_title,
+    moment,
+    size,
+)
 
-KIND_TITLES: dict[Kind, str] = {
-    Kind.TRUE_OOM: "True out of memory",
-    Kind.FRAGMENTATION: "Fragmented allocator",
-    Kind.CO_TENANT: "Another process on the GPU",
-    Kind.INFERENCE_RESERVATION: "Inference engine's reservation",
-    Kind.KV_CACHE_SIZING: "KV cache sized wrongly",
-    Kind.NCCL_BUFFERS: "Memory outside the allocator",
-    Kind.PER_PROCESS_LIMIT: "Per-process memory limit",
-    Kind.MEMORY_LEAK: "Memory leak",
-    Kind.CUDA_CONTEXT_OR_DRIVER: "CUDA context or driver",
-    Kind.HOST_OOM: "Host out of memory",
-    Kind.SHM: "Shared memory (/dev/shm) full",
-    Kind.HARDWARE_FAULT: "GPU hardware fault",
-    Kind.NOT_OOM: "Not out of memory",
-    Kind.UNDETERMINED: "Undetermined",
-}
-
-KIND_MEANING: dict[Kind, str] = {
-    Kind.TRUE_OOM: "the working set does not fit on the GPU",
-    Kind.FRAGMENTATION: "enough memory was held by the allocator, but in pieces too small for the request",
-    Kind.CO_TENANT: "a process that is not this job's holds memory on the GPU",
-    Kind.INFERENCE_RESERVATION: "the inference engine that shares the GPU keeps a fixed share of it",
-    Kind.KV_CACHE_SIZING: "the inference engine's share of the GPU does not suit its KV cache",
-    Kind.NCCL_BUFFERS: "NCCL or another library took memory that PyTorch's allocator does not manage",
-    Kind.PER_PROCESS_LIMIT: "the process was limited to a fraction of the GPU",
-    Kind.MEMORY_LEAK: "memory in use grew from step to step until nothing was left",
-    Kind.CUDA_CONTEXT_OR_DRIVER: "CUDA failed outside PyTorch's allocator",
-    Kind.HOST_OOM: "the node's main memory, not the GPU's, ran out",
-    Kind.SHM: "the data loader ran out of shared memory",
-    Kind.HARDWARE_FAULT: "the GPU reported a fault of its own",
-    Kind.NOT_OOM: "the job died of something else",
-    Kind.UNDETERMINED: "the evidence does not single out one cause",
-}
-
-DETAIL_TITLES: dict[Detail, str] = {
-    Detail.STATIC: "too large from the start",
-    Detail.GROWN: "grown during the run",
-    Detail.IMPOSSIBLE_REQUEST: "one request larger than the card",
-    Detail.PRIVATE_POOLS: "private pools of CUDA graphs",
-    Detail.SEQUENCE_LENGTH: "grown with the sequence length",
-    Detail.RAISE_SHARE: "the engine's share is too small",
-    Detail.LOWER_SHARE: "the engine's share is too large",
-    Detail.RUN_TIME: "out of tokens while serving",
-    Detail.NCCL: "NCCL's own buffers",
-    Detail.LIBRARY: "a library's handle or workspace",
-    Detail.OUTSIDE: "of this process, owner unknown",
-    Detail.RANKS_SHARE_GPU: "several ranks on one GPU",
-    Detail.CGROUP: "the job's own limit",
-    Detail.NODE: "the whole node",
-    Detail.RAY_MONITOR: "killed by Ray's memory monitor",
-    Detail.PINNED: "pinned memory",
-    Detail.REFUSED: "an allocation was refused",
-    Detail.NCCL_SEGMENT: "NCCL's segments",
-    Detail.DATA_LOADER: "data loading workers",
-    Detail.OBJECT_STORE: "Ray's object store",
-    Detail.HANG: "a hang",
-    Detail.PROGRAM: "an error of the program",
-    Detail.CONFIGURATION: "settings that exclude one another",
-    Detail.STOPPED: "stopped from outside",
-    Detail.FINISHED: "ran to its end",
-    Detail.NONE: "",
-}
-
-
-def diagnosis_title(hypothesis: Hypothesis) -> str:
-    """"True out of memory: grown during the run"."""
-    detail = DETAIL_TITLES[hypothesis.detail]
-    return KIND_TITLES[hypothesis.kind] + (f": {detail}" if detail else "")
-
-
-def diagnosis_meaning(hypothesis: Hypothesis) -> str:
-    """What the kind means, in half a sentence without its full stop."""
-    return KIND_MEANING[hypothesis.kind]
-
-
-PHASE_WORDS: dict[Phase, str] = {
-    Phase.INIT: "during start-up",
-    Phase.FORWARD: "in the forward pass",
-    Phase.BACKWARD: "in the backward pass",
-    Phase.OPTIMIZER_STEP: "in the optimizer step",
-    Phase.LOG_PROBS: "while computing log probabilities",
-    Phase.WEIGHT_SYNC: "while synchronising weights",
-    Phase.ROLLOUT: "during the rollout",
-    Phase.CHECKPOINT: "while saving a checkpoint",
-    Phase.DATA_LOADING: "while loading data",
-    Phase.COLLECTIVE: "in a collective operation",
-    Phase.UNKNOWN: "",
-}
+__all__ = [
+    "DETAIL_TITLES", "EFFECT_WORDS", "KIND_MEANING", "KIND_TITLES", "PHASE_WORDS", "STATE_TITLES", "clock_time", "day",
+    "diagnosis_meaning", "diagnosis_title", "machine_time", "moment", "size", "size_or_reason",
+]
 
 STATE_TITLES: dict[IncidentState, str] = {
     IncidentState.RUNNING: "Running",
@@ -116,33 +38,9 @@ EFFECT_WORDS: dict[Effect, str] = {
 }
 
 
-def size(value: int | None) -> str:
-    """Bytes as a person reads them: "77.42 GiB", "512 MiB", "640 bytes"; "unknown" for None."""
-    if value is None:
-        return "unknown"
-    magnitude = abs(value)
-    if magnitude >= GIB:
-        return f"{value / GIB:.2f} GiB"
-    if magnitude >= MIB:
-        return f"{value / MIB:.0f} MiB" if magnitude >= 10 * MIB else f"{value / MIB:.1f} MiB"
-    if magnitude >= 1024:
-        return f"{value / 1024:.0f} KiB"
-    return f"{value} bytes"
-
-
 def size_or_reason(value: int | Unknown | None) -> str:
     """As `size`; an unknown figure with its reason."""
     return f"unknown: {value.unknown}" if isinstance(value, Unknown) else size(value)
-
-
-def moment(time_s: float | None) -> str:
-    """Epoch seconds as "2026-09-14 02:13:44 UTC"; "unknown" for None."""
-    if time_s is None:
-        return "unknown"
-    try:
-        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):
-        return "unknown"
 
 
 def clock_time(time_s: float | None) -> str:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from runbook.model.log import MemoryFields, MemorySample, ProcessUse
 from runbook.model.units import GIB, Bytes
 from runbook.report.flow_layout import BOX_HEIGHT, BOX_WIDTH, lay_out
-from runbook.report.memory_svg import memory_bar, scale_bytes, shortfall
-from runbook.report.picture import MemoryPicture, Part, memory_after, memory_at_failure
+from runbook.report.memory_picture import MemoryPicture, Part, memory_after, memory_at_failure, shortfall
+from runbook.report.memory_svg import memory_bar, scale_bytes
 from tests.report.sample_incidents import FLOW, gib
 
 
