@@ -46,6 +46,10 @@ CONTAINER = re.compile(r"([\w.-]{3,80}) ([\w.-]{1,60}) ")
 _SOURCE_FILE = re.compile(r"\.(?:py|cpp|cc|cu|cuh|c|h|hpp|go|rs)$")
 
 _NUMBERS = re.compile(r"\d+")
+_LEVEL_OF_RANK = re.compile(
+    r"\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?::[\w.]{1,80})?:?(?: [-|])? {0,8}(?=\[rank\d{1,6}\]:)"
+)
+"""A logger's level between its stamp and PyTorch's prefix: the line is the logger's and not two processes'."""
 
 _BREAK = re.compile(
     r"(?<!['\"`(={,])(?:\[rank\d{1,6}\]: ?|\[[A-Za-z_][\w-]{0,30}?\d{1,4}\]:|\[\d{1,6}\]:"
@@ -89,6 +93,8 @@ class Frame:
     """The traceback in front of it, where that stands elsewhere than in the speaker's own lines."""
     doubt: str = ""
     """Why it is not certain who said it."""
+    level: str = ""
+    """The level that a logger put in front of the rank's prefix ("WARNING [rank3]: …")."""
 
     @property
     def speaker(self) -> tuple[object, ...]:
@@ -165,6 +171,7 @@ class _Said:
     ip: str = ""
     region: int = 0
     stamped: bool = field(default=False)
+    level: str = ""
 
 
 def without_escapes(text: str) -> str:
@@ -268,6 +275,7 @@ def _framed(text: str, file: FileFrame, said: _Said) -> Frame:
         repeats=repeats,
         time_s=file.time_s,
         place=file.place,
+        level=said.level,
     )
 
 
@@ -291,6 +299,9 @@ def _prefixes(text: str, file: FileFrame, said: _Said) -> tuple[int, int]:
                 kept = found.end()
             said.stamped = True
             position = found.end()
+        elif "[rank" in text and (found := _LEVEL_OF_RANK.match(text, position)):
+            said.level = found[1]
+            kept = position = found.end()
         else:
             break
     return kept, position

@@ -20,9 +20,11 @@ from runbook.evidence.log_seen import (
     Row,
     Seen,
     Tables,
-    chained_before,
     dumped,
+    is_chain,
+    line_before,
     remote_pid,
+    spawned_process,
     traceback_before,
 )
 from runbook.evidence.log_text import decode, excerpt
@@ -357,12 +359,13 @@ class FileHandler:
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         handled = _HANDLED.search(" ".join([here.text, *after[:4]]))
         self._sample_before(view, start)
+        before = line_before(self._frames(view, view.before(start), True), here.speaker) if raised else ""
         return Seen(
             match, here, self._index, self._attempt, offset, number, time_s,
             excerpt(stack, here.text, after[:2]), exact,
             phase_of(self._reading.signatures.phases, stack or dumped(after), here.text, near), raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
-            raised and chained_before(self._frames(view, view.before(start), True), here.speaker),
+            is_chain(before), spawned_process(before),
         )
 
     def _time(self, here: Frame) -> float | None:
@@ -477,11 +480,12 @@ class FileHandler:
         remote = remote_pid([last.text])
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
+        before = line_before(self._frames(view, view.before(start), True), here.speaker, at_head=True)
         kept.add(Seen(
             found, here, self._index, self._attempt, 0 if self._file.converted else view.base + start,
             1 if self._file.converted else view.line_number(start), self._time(here), excerpt(stack, last.text),
             phase=phase_of(self._reading.signatures.phases, stack), raised=True,
-            chained=chained_before(self._frames(view, view.before(start), True), here.speaker, at_head=True),
+            chained=is_chain(before), spawned=spawned_process(before),
         ))
 
     def _known_below(self, frames: Sequence[Frame]) -> bool:

@@ -20,7 +20,7 @@ _LEVEL_AREA = 160
 
 def said_mildly(seen: Seen) -> bool:
     """Whether the line itself is a warning or information: it quotes a failure and does not end a process."""
-    text = seen.frame.text[:_LEVEL_AREA]
+    text = f"{seen.frame.level} {seen.frame.text[:_LEVEL_AREA]}"
     return not seen.raised and " NCCL WARN " not in text and bool(_MILD.search(text))
 
 

@@ -127,6 +127,8 @@ class Orderer:
             one for one in found[1:]
             if first.latest < math.inf and abs(self._moment(one).earliest - first.earliest) < 1.0
         ]
+        if any(other.offset < found[0].offset for other in found):
+            return (self._time_note(found[0], found),)
         told = f"{self._count(found)} report a failure; {self.who(found[0])} is named because its line comes first " \
                f"in {name}."
         if not tied:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from runbook.evidence.log_devices import Speakers
@@ -11,6 +11,7 @@ from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 
 TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
+_ABORTED = frozenset({-6, 134})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Places:
     """A GPU number above 0 was seen, so processes see all GPUs and not each its own as number 0."""
     only_node: NodeName | None = None
     """The job's node, where it has one alone."""
+    several_nodes: bool = False
+    """The job is known to run on more than one node."""
     speakers: Speakers = field(default_factory=Speakers)
     """Ranks of processes that lines name otherwise, as other lines of theirs tell."""
 
@@ -47,6 +50,8 @@ class Places:
         pid = seen.match.integer("pid") or seen.frame.pid
         if pid is not None and pid in self.ranks_of_pids:
             return self.ranks_of_pids[pid]
+        if seen.spawned is not None and not self.several_nodes:
+            return seen.spawned
         if self.tasks_are_ranks:
             named = seen.match.numbers("tasks")
             if len(named) == 1:
@@ -74,16 +79,29 @@ class Places:
         """The last table's row of a rank: earlier tables are of earlier attempts."""
         return self.rows_of_ranks.get(rank) if rank is not None else None
 
-    def first_row(self) -> Row | None:
-        """The worker that torchrun's tables name first, if one alone failed by itself rather than in the teardown."""
+    def first_row(self, lost: Set[int | None] = frozenset(), ended: Set[int | None] = frozenset()) -> Row | None:
+        """The worker that torchrun's tables name first, if one alone failed by itself rather than in the teardown.
+
+        Where all codes are those of a teardown: the one worker that aborted, which no launcher makes another one do,
+        unless it is of the ranks that `lost` a peer (a watchdog aborts too; None: somebody whose rank is not known)
+        or of the processes that the launcher `ended`."""
         own = [row for row in self.rows if row.exit_code not in TEARDOWN_CODES]
+        if not own and None not in lost:
+            own = [
+                row for row in self.rows_of_ranks.values()
+                if row.exit_code in _ABORTED and row.rank not in lost and row.pid not in ended
+            ]
         return own[0] if len({row.rank for row in own}) == 1 else None
 
 
 def places(tables: Tables, seen: Sequence[Seen], job: JobRecord | None) -> Places:
     """Bring together prefixes, start-up lines, torchrun's tables and srun's messages."""
     tasks_are_ranks = _tasks_are_ranks(tables, job)
-    nodes = dict(tables.nodes_of_ranks)
+    nodes, pids = dict(tables.nodes_of_ranks), dict(tables.pids_of_ranks)
+    for rank, (node, pid) in _repeated(seen).items():
+        if rank not in pids and pid not in pids.values() and nodes.setdefault(rank, node) == node:
+            pids[rank] = pid
+            tables.note(f"Process {pid} on {node} is rank {rank}: that rank's exception repeats NCCL's warning.")
     nodes_of_tasks = dict(tables.nodes_of_tasks)
     for one in seen:
         hosts, tasks = one.match.text("hosts"), one.match.numbers("tasks")
@@ -101,10 +119,39 @@ def places(tables: Tables, seen: Sequence[Seen], job: JobRecord | None) -> Place
     alone = set(nodes.values()) if world is not None and len(nodes) == world else set()
     only = job.nodes[0] if job is not None and len(job.nodes) == 1 else next(iter(alone)) if len(alone) == 1 else None
     return Places(
-        nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in tables.pids_of_ranks.items()},
+        nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in pids.items()},
         tuple(tables.rows), {row.rank: row for row in tables.rows},
-        any((one.match.integer("device") or 0) > 0 for one in seen), only, tables.speakers,
+        any((one.match.integer("device") or 0) > 0 for one in seen), only,
+        len({*nodes.values(), *nodes_of_tasks.values()}) > 1 or (job is not None and (job.num_nodes or 1) > 1),
+        tables.speakers,
     )
+
+
+def _repeated(seen: Sequence[Seen]) -> dict[int, tuple[NodeName, int]]:
+    """Processes of ranks by NCCL's own words: the exception of a rank repeats under "Last error" the warning that NCCL
+    printed with host and process. Only where one process alone warned so and one rank alone repeats it."""
+    warned: dict[str, set[tuple[NodeName, int]]] = {}
+    repeated: dict[str, set[int]] = {}
+    for one in seen:
+        if not one.match.signature.id.startswith("NCCL-"):
+            continue
+        before, warns, words = one.frame.text.partition(" NCCL WARN ")
+        if not warns:
+            if one.frame.rank is not None:
+                repeated.setdefault(before.strip(), set()).add(one.frame.rank)
+        elif one.frame.rank is None and one.frame.node is not None and one.frame.pid is not None:
+            warned.setdefault(words.strip(), set()).add((one.frame.node, one.frame.pid))
+    everywhere = {place for places in warned.values() for place in places}
+    found: dict[int, set[tuple[NodeName, int]]] = {}
+    for words, ranks in repeated.items():
+        processes = warned.get(words, set())
+        if len(ranks) == len(processes) == 1:
+            found.setdefault(next(iter(ranks)), set()).update(processes)
+    pids = [pid for _, pid in everywhere]
+    return {
+        rank: place for rank, processes in found.items() for place in processes
+        if len(processes) == 1 and pids.count(place[1]) == 1  # two nodes may have a process of one number
+    }
 
 
 def _tasks_are_ranks(tables: Tables, job: JobRecord | None) -> bool:

@@ -47,6 +47,8 @@ class Seen:
     """The traceback shows pinned host memory."""
     chained: bool = False
     """Raised while the same process handled an exception that it printed just before."""
+    spawned: int | None = None
+    """The process of torch.multiprocessing.spawn whose failure its parent passes on here."""
 
     @property
     def means(self) -> str:
@@ -153,6 +155,7 @@ class Tables:
 
 _HEAD = "Traceback (most recent call last)"
 _HEAD_WITHIN = 60
+_PASSED_ON = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
 _REMOTE = re.compile(r"\(pid=(\d{1,9})[,)]")
 _CAUGHT = re.compile(r"[\w.]{1,120}: Caught \w{1,80} in ")
 """A thread's or worker's exception, raised again by the process; the original one follows."""
@@ -189,8 +192,8 @@ def traceback_before(lines: Iterable[Frame], speaker: tuple[object, ...]) -> tup
     return (list(reversed(collected)), True) if frames >= 2 else ([], False)
 
 
-def chained_before(lines: Iterable[Frame], speaker: tuple[object, ...], *, at_head: bool = False) -> bool:
-    """Whether the traceback that ends here follows another one of the same process ("During handling of …").
+def line_before(lines: Iterable[Frame], speaker: tuple[object, ...], *, at_head: bool = False) -> str:
+    """What the same process said in front of the traceback that ends here; "" where there is none.
 
     `lines` come nearest first; `at_head`: they begin in front of the traceback's own head."""
     for line in islice((one for one in islice(lines, LINES_BACK) if one.speaker == speaker), OWN_LINES_BACK):
@@ -198,7 +201,18 @@ def chained_before(lines: Iterable[Frame], speaker: tuple[object, ...], *, at_he
         if not at_head:
             at_head = _HEAD in text[:_HEAD_WITHIN]
             if not at_head and text[:1] not in (" ", "\t", ""):
-                return False
+                return ""
         elif text.strip():
-            return text.startswith(("During handling of the above exception", "The above exception was the direct"))
-    return False
+            return text
+    return ""
+
+
+def is_chain(before: str) -> bool:
+    """Whether a line joins two exceptions of one process: the second was raised while it handled the first."""
+    return before.startswith(("During handling of the above exception", "The above exception was the direct"))
+
+
+def spawned_process(before: str) -> int | None:
+    """The process whose failure torch.multiprocessing.spawn passes on behind a line, by its number in the spawn."""
+    found = _PASSED_ON.match(before)
+    return int(found[1]) if found else None

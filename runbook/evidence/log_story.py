@@ -163,7 +163,11 @@ def _name_rank(root: Finding, choice: Choice, where: Places, every: Sequence[See
     if choice.root is not None and choice.root.match.signature.late:
         found = victim(choice.root, choice.kills, where)
         return replace(root, rank=found.rank, node=found.node or root.node, pid=found.pid or root.pid), found.note
-    row = where.first_row()
+    row = where.first_row(
+        {where.rank(one) for one in every if one.match.signature.id.startswith(("NCCL-", "FOLLOW-"))
+         and one.means == CONSEQUENCE},
+        {one.match.integer("pid") for one in every if one.match.signature.id == "FR-TE-CLOSE"},
+    )
     if row is not None:
         named = replace(
             root, rank=row.rank, local_rank=row.local_rank, node=root.node or row.node, pid=row.pid,
