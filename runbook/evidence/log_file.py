@@ -179,7 +179,8 @@ class FileHandler:
         self.read_to = view.base + stop
         self._keep_latest(view)
         back = _END_BYTES if view.sample >= FREELY else _SHORT_END_BYTES
-        for first, end in view.before(stop, back):  # the newest may be cut here, so it is not remembered
+        for first, end in islice(view.before(stop, back), _LINES_FOR_TIME):
+            # The newest may be cut here, so it is not remembered.
             one = frame(decode(view.buffer[first:end]), self._file)
             time_s = read_time(one.stamp, self._reading.started_s)
             if time_s is not None:

@@ -9,6 +9,10 @@ from typing import BinaryIO, cast
 WIDEST_WINDOW_BYTES = 128 << 20
 """A .zst that asks for more memory than this is not unpacked; `zstd --long=27` is the widest that needs no leave."""
 
+_READ_BYTES = 64 << 10
+_PACKED_BYTES = 512
+"""What is unpacked at a time: a block of four bytes may stand for 128 KiB of text, so this for 16 MiB."""
+
 
 class Damaged(Exception):
     """A packed stream that cannot be unpacked any further."""
@@ -50,16 +54,39 @@ def _zstandard(stream: BinaryIO) -> tuple[BinaryIO, str]:
         return stream, "packed with zstd; the Python package zstandard is not installed, so it was not read"
 
     class Text:
-        """`readinto` with one kind of error."""
+        """`readinto` over the frames, which says when the last one is cut. What is not yet asked for stays packed."""
 
         def __init__(self) -> None:
-            unpacker = zstandard.ZstdDecompressor(max_window_size=WIDEST_WINDOW_BYTES)
-            self._reader = unpacker.stream_reader(stream, read_across_frames=True, closefd=False)
+            self._begin()
+            self._packed = b""
+            self._text = b""
+            self._inside = False
+
+        def _begin(self) -> None:
+            self._unpacker = zstandard.ZstdDecompressor(max_window_size=WIDEST_WINDOW_BYTES).decompressobj()
 
         def readinto(self, space: memoryview) -> int:
-            try:
-                return self._reader.readinto(space)
-            except zstandard.ZstdError as error:
-                raise Damaged(str(error)) from error
+            while not self._text:
+                piece = self._packed[:_PACKED_BYTES] or stream.read(_READ_BYTES)
+                if not piece:
+                    if self._inside:
+                        raise Damaged("the last frame is cut")
+                    return 0
+                if not self._packed:
+                    self._packed = piece
+                    continue
+                self._packed = self._packed[_PACKED_BYTES:]
+                try:
+                    self._text = self._unpacker.decompress(piece)
+                except zstandard.ZstdError as error:
+                    raise Damaged(str(error)) from error
+                self._inside = not self._unpacker.eof
+                if self._unpacker.eof:
+                    self._packed = self._unpacker.unused_data + self._packed
+                    self._begin()
+            got = min(len(space), len(self._text))
+            space[:got] = self._text[:got]
+            self._text = self._text[got:]
+            return got
 
     return cast(BinaryIO, Text()), "zstd, unpacked while reading"
