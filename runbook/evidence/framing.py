@@ -47,7 +47,8 @@ _SOURCE_FILE = re.compile(r"\.(?:py|cpp|cc|cu|cuh|c|h|hpp|go|rs)$")
 
 _NUMBERS = re.compile(r"\d+")
 _LEVEL_OF_RANK = re.compile(
-    r"\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?::[\w.]{1,80})?:?(?: [-|])? {0,8}(?=\[rank\d{1,6}\]:)"
+    r"\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?::[\w.]{1,80})?:?(?: [-|])? {0,8}"
+    r"(?=\[rank\d{1,6}\]:)"
 )
 """A logger's level between its stamp and PyTorch's prefix: the line is the logger's and not two processes'."""
 
@@ -175,7 +176,9 @@ class _Said:
 
 
 def without_escapes(text: str) -> str:
-    """Text without terminal escapes (colours, titles)."""
+    """Text without terminal escapes (colours, titles) and zero bytes (a signal handler of PyTorch's writes one)."""
+    if "\0" in text:
+        text = text.replace("\0", "")
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 

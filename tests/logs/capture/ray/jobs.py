@@ -1,4 +1,4 @@
-"""Small Ray programs, one for each way in which Ray logs an end. usage: jobs.py NAME; its output is the driver's log."""
+"""Small Ray programs, one for each way in which Ray logs an end: `jobs.py NAME`. Its output is the driver's log."""
 
 from __future__ import annotations
 

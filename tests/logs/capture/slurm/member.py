@@ -1,6 +1,8 @@
 """One rank of a job, of the standard library only: it counts steps, meets the others at each, and fails as told.
 
-    member.py STEPS [RANK:STEP:HOW]…    HOW: memory, refused, raise, exit-N, kill, abort, segv, bus, hang, helper, caught
+    member.py STEPS [RANK:STEP:HOW]…
+
+HOW is memory, refused, raise, exit-N, kill, abort, segv, bus, hang, helper or caught.
 
 A rank that cannot reach rank 0 any more ends with Python's own ConnectionError, as survivors of a collective do.
 """
