@@ -20,6 +20,10 @@ class SettingKind(StrEnum):
     ENVIRONMENT = "environment"
     SBATCH = "sbatch"
     """A `#SBATCH` directive."""
+    KEY = "key"
+    """A key of the program's configuration, as a dotted path: in a YAML, JSON, TOML or Python file, or as an override
+    on a Hydra command line. Spellings that begin with `-` are options that set the same and win over a file; `+` or
+    `++` in front of the first spelling says how a Hydra override that adds the key has to be written."""
 
 
 @dataclass(frozen=True, slots=True)

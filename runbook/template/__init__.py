@@ -1,11 +1,12 @@
 """Launch templates: find what is set, change exactly that, and undo it to the byte.
 
-`find_settings` and `apply` look at a file's language and hand it to that language's package; today that is
-`bash` (job scripts). A further language is a further package with `settings` and `splices` of the same shape,
-entered in `language.py`.
+`find_settings` and `apply` look at a file's language: job scripts are `bash/`, configuration files (YAML, JSON, TOML,
+literals of a Python module) are `config/`. `named_files` says which configuration files a job script names, and
+`point_to_copies` rewrites the script to copies of them.
 """
 
+from runbook.template.companions import NamedFile, named_files, point_to_copies
 from runbook.template.editing import apply, find_settings, invert
 from runbook.template.errors import CannotEdit
 
-__all__ = ["CannotEdit", "apply", "find_settings", "invert"]
+__all__ = ["CannotEdit", "NamedFile", "apply", "find_settings", "invert", "named_files", "point_to_copies"]

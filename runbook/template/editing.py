@@ -1,14 +1,18 @@
-"""Find and apply over files of any language that has a package here."""
+"""Find and apply over the files of a job: its script, and the configuration files that the script names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from runbook.model.template import Edit, ParameterNames, Patch, Setting, SettingKind, Splice, Surroundings, TemplateFile
 from runbook.template.bash import edit as bash_edit
 from runbook.template.bash import find as bash
+from runbook.template.bash import overrides
+from runbook.template.config import edit as config_edit
+from runbook.template.config.document import Config
 from runbook.template.errors import CannotEdit
-from runbook.template.language import language
+from runbook.template.language import Language, language_of
 from runbook.template.splices import restore, splice, unified_diff
 
 
@@ -18,13 +22,17 @@ def find_settings(
     """The parameters that a template sets, in the order of `names`; an absent one has no setting.
 
     A value that cannot be followed is None with `unresolved`. `known` is what the script was submitted with.
-    A file that cannot be read as a job script sets nothing that we know of: the result is empty.
+    A configuration file sets parameters of the kind `key` alone. A file that cannot be read as a job script sets
+    nothing that we know of: the result is empty.
     """
     try:
-        language(file)
+        language = language_of(file)
     except CannotEdit:
         return ()
-    return bash.settings(bash.read_script(file, names, known))
+    if language is Language.BASH:
+        return bash.settings(bash.read_script(file, names, known))
+    wanted = [name for name in names if name.kind is SettingKind.KEY]
+    return config_edit.settings(config_edit.read_config(file, language), wanted) if wanted else ()
 
 
 def apply(
@@ -37,8 +45,9 @@ def apply(
     """The files with exactly these edits made; only the bytes of the splices differ.
 
     `names` are further parameters of the system: they tell the training command and where a new option fits.
-    An edit that is already in force changes nothing, so applying twice is applying once. Raises `CannotEdit` when
-    an edit cannot be made for certain; then nothing is changed.
+    `files` are a job script, or it and the configuration files that it names. A key that both set is changed in the
+    script, whose command line wins. An edit that is already in force changes nothing, so applying twice is applying
+    once. Raises `CannotEdit` when an edit cannot be made for certain; then nothing is changed.
     """
     _refuse_contradictions(edits)
     if not edits:
@@ -47,22 +56,28 @@ def apply(
     all_names = (
         *wanted.values(), *(bash_edit.names_of(edit) for edit in edits if edit.parameter not in wanted),
     )
-    scripts = []
+    read: list[bash.Script | Config] = []
     for file in files:
-        language(file)
-        scripts.append(bash.read_script(file, all_names, known))
-    shares = _shares(scripts, edits)
+        language = language_of(file)
+        is_script = language is Language.BASH
+        read.append(bash.read_script(file, all_names, known) if is_script else config_edit.read_config(file, language))
     patched: list[TemplateFile] = []
     splices: list[Splice] = []
     notes: list[str] = []
-    for script, share in zip(scripts, shares):
-        edited = bash_edit.plan_changes(script, share)
-        after, made = splice(script.file, edited.changes)
-        if made:
-            bash_edit.check_result(script, after, share, all_names, known)
+    for item, share in zip(read, _shares(read, edits)):
+        if isinstance(item, Config):
+            after, made = splice(item.file, config_edit.plan_changes(item, share.edits))
+            if made:
+                config_edit.check_result(item, config_edit.read_config(after, item.language), share.edits)
+        else:
+            edited = bash_edit.plan_changes(item, share.edits)
+            after, made = splice(item.file, edited.changes)
+            if made:
+                bash_edit.check_result(item, after, share.edits, all_names, known)
+            notes += edited.notes
         patched.append(after)
         splices += made
-        notes += edited.notes
+        notes += share.notes
     diff = "".join(unified_diff(before, after) for before, after in zip(files, patched))
     return Patch(tuple(patched), tuple(splices), diff, tuple(notes))
 
@@ -82,24 +97,81 @@ def _refuse_contradictions(edits: Sequence[Edit]) -> None:
             )
 
 
-def _shares(scripts: Sequence[bash.Script], edits: Sequence[Edit]) -> list[list[Edit]]:
+@dataclass(slots=True)
+class _Share:
+    edits: list[Edit] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _shares(read: Sequence[bash.Script | Config], edits: Sequence[Edit]) -> list[_Share]:
     """Each edit goes to the file that sets its parameter, else to the one with the training command.
 
     `#SBATCH` lines come first, so that a line added for one stays in front of an added `export`.
     """
-    if not scripts:
+    if not read:
         raise CannotEdit("there is no template to change", where="the job", next_step="give one with --template")
-    shares: list[list[Edit]] = [[] for _ in scripts]
+    shares = [_Share() for _ in read]
     for edit in sorted(dict.fromkeys(edits), key=lambda edit: edit.kind is not SettingKind.SBATCH):
         name = bash_edit.names_of(edit)
-        setting = [at for at, script in enumerate(scripts) if any(bash.in_force(script, name))]
+        setting = [at for at, item in enumerate(read) if _sets(item, name)]
+        scripts = [at for at, item in enumerate(read) if not isinstance(item, Config)]
+        if edit.kind is SettingKind.KEY and len(setting) > 1 and setting[0] in scripts and setting[1] not in scripts:
+            others = ", ".join(_path(read[at]) for at in setting[1:])
+            at = setting[0]
+            shares[at].notes.append(f"{edit.spellings[0]} stands in {others} too, where the command line wins over it")
+            shares[at].edits.append(edit)
+            continue
         if len(setting) > 1:
             raise CannotEdit(
                 f"{edit.spellings[0]} is set in several files",
-                where=", ".join(scripts[at].file.path for at in setting),
+                where=", ".join(_path(read[at]) for at in setting),
                 next_step="leave it in one of them",
             )
-        training = [at for at, script in enumerate(scripts) if script.training]
-        job_script = [0] if edit.kind is SettingKind.SBATCH else []
-        shares[(setting or job_script or training or [0])[0]].append(edit)
+        if edit.kind is SettingKind.KEY and not setting:
+            at = _for_a_new_key(read, scripts, edit)
+            shares[at].edits.append(_prefixed(read, edit) if at in scripts else edit)
+            continue
+        if edit.kind is not SettingKind.KEY and not setting:
+            setting = [0] if edit.kind is SettingKind.SBATCH else _training(read) or scripts
+        shares[(setting or [0])[0]].edits.append(edit)
     return shares
+
+
+def _sets(item: bash.Script | Config, name: ParameterNames) -> bool:
+    """Whether the file sets it, or mentions it in a way that leaves it open."""
+    return any(config_edit.lookup(item, name) if isinstance(item, Config) else bash.in_force(item, name))
+
+
+def _training(read: Sequence[bash.Script | Config]) -> list[int]:
+    return [at for at, item in enumerate(read) if not isinstance(item, Config) and item.training]
+
+
+def _for_a_new_key(read: Sequence[bash.Script | Config], scripts: Sequence[int], edit: Edit) -> int:
+    """A key that nothing sets: as an override where the command line has such, else in the one configuration file."""
+    for at in scripts:
+        item = read[at]
+        if not isinstance(item, Config) and overrides.takes(item, edit):
+            return at
+    configs = [at for at, item in enumerate(read) if isinstance(item, Config)]
+    if len(configs) == 1:
+        return configs[0]
+    if configs and edit.new is not None:
+        raise CannotEdit(
+            f"{edit.spellings[0]} is set in none of the files, and it is not known in which it belongs",
+            where=", ".join(_path(read[at]) for at in configs), next_step="add it to one of them by hand",
+        )
+    return (configs or list(scripts))[0]
+
+
+def _prefixed(read: Sequence[bash.Script | Config], edit: Edit) -> Edit:
+    """With `++` in front of a key that the given configuration certainly lacks: Hydra refuses the bare form then."""
+    lacking = [item for item in read if isinstance(item, Config) and item.language is Language.YAML]
+    plain = [item for item in edit.spellings if not item.startswith("-")]
+    if not lacking or not plain or any(item.startswith("+") for item in plain) or edit.spellings[0].startswith("-"):
+        return edit
+    spellings = tuple(f"++{item}" if item == plain[0] else item for item in edit.spellings)
+    return replace(edit, spellings=spellings)
+
+
+def _path(item: bash.Script | Config) -> str:
+    return item.file.path

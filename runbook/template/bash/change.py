@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 
 from runbook.model.template import Edit, SettingKind
+from runbook.template.bash import overrides, runtime_env
 from runbook.template.bash.find import Occurrence, Script
 from runbook.template.bash.quoting import is_plain, written
 from runbook.template.bash.syntax import line_of
-from runbook.template.bash.words import Quote, Token, Use, span_of
+from runbook.template.bash.words import Quote, Token, Use, span_of, text_of
 from runbook.template.errors import CannotEdit
 from runbook.template.splices import Change
 
@@ -25,6 +26,7 @@ def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Chan
             where=where,
             next_step=f"export {occurrence.spelling} in the script and name it in --export without a value",
         )
+    new = _encoded(occurrence, new, where)
     value = occurrence.value
     chain = value[0].uses[occurrence.level :] if value else ()
     uniform = all(atom.uses[occurrence.level :] == chain for atom in value)
@@ -57,6 +59,22 @@ def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Chan
     )
 
 
+def _encoded(occurrence: Occurrence, new: str, where: str) -> str:
+    """The value as what reads it after the shell wants it."""
+    if occurrence.encoding == "json":
+        return runtime_env.encoded(new)
+    if not occurrence.encoding:
+        return new
+    text = overrides.written(
+        overrides.like(text_of(occurrence.value), new), inside_quotes=occurrence.encoding == "hydra, quoted"
+    )
+    if text is None:
+        raise CannotEdit(
+            f"the value {new!r} cannot be written for Hydra for certain", where=where, next_step="set it by hand"
+        )
+    return text
+
+
 def remove(script: Script, edit: Edit, occurrence: Occurrence) -> Change:
     """Take the parameter out."""
     where = f"{script.file.path}:{occurrence.line}"
@@ -70,6 +88,10 @@ def remove(script: Script, edit: Edit, occurrence: Occurrence) -> Change:
     if edit.kind is SettingKind.ENVIRONMENT:
         start = script.data.rfind(b"\n", 0, occurrence.site[0]) + 1
         end = _line_end(script.data, occurrence.site[1])
+        if occurrence.encoding:
+            raise CannotEdit(
+                f"{occurrence.spelling} stands in JSON on a command line", where=where, next_step="remove it by hand"
+            )
         pattern = rb"[ \t]*export[ \t]+" + re.escape(occurrence.spelling.encode()) + rb"=\S*[ \t]*"
         if occurrence.site[0] < 0 or not re.fullmatch(pattern, script.data[start:end]):
             raise CannotEdit(

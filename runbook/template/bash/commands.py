@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from runbook.template.bash.header import Header
 from runbook.template.bash.runs import Command
+from runbook.template.bash.runtime_env import RuntimeEnvironment, runtime_environment
 from runbook.template.bash.state import Binding
 from runbook.template.bash.words import Atom, Quote, Token, span_of, text_of
 
@@ -76,6 +77,8 @@ class EnvironmentEntry:
     """In a list of `--export`, where a comma ends the value."""
     kept_away: str = ""
     """Why it does not reach the program, although the script sets it."""
+    encoding: str = ""
+    """What reads the value after the shell: "json" for a runtime environment of Ray."""
 
 
 def environment_entry(command: Command, name: str, header: Header) -> EnvironmentEntry | None:
@@ -86,6 +89,14 @@ def environment_entry(command: Command, name: str, header: Header) -> Environmen
             entry = _in_token(token, name, own)
             if entry is not None:
                 return entry
+        given = ray_environment(current)
+        value = given.variable(name) if given is not None else None
+        if given is not None and value is not None:
+            atoms, site = value
+            quote = atoms[0].quote if atoms else Quote.NOWHERE
+            return EnvironmentEntry(
+                atoms, site, quote, given.line, f"--runtime-env-json at line {given.line}", given.level, encoding="json"
+            )
         for key, binding in reversed(current.prefix):
             if key == name:
                 where = f"in front of the command at line {current.line}"
@@ -94,6 +105,14 @@ def environment_entry(command: Command, name: str, header: Header) -> Environmen
         binding = command.exported[name]
         return bound(binding, f"exported at line {binding.line}", kept_away(command, name, binding, header))
     return None
+
+
+def ray_environment(command: Command) -> RuntimeEnvironment | None:
+    """The runtime environment that this very command gives the workers of a Ray cluster, as JSON."""
+    own = command.argv[: (program_at(command.argv) or len(command.argv))]
+    if "ray" not in [basename(token) for token in own]:
+        return None
+    return runtime_environment(own)
 
 
 def bound(binding: Binding, where: str, away: str = "") -> EnvironmentEntry:

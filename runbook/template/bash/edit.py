@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.model.template import Edit, ParameterNames, Surroundings, TemplateFile
+from runbook.model.template import Edit, ParameterNames, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash.change import change_value, remove
 from runbook.template.bash.find import Script, in_force, read_script, written_at
 from runbook.template.bash.insert import insert
+from runbook.template.bash.overrides import alike
 from runbook.template.bash.syntax import broken_nodes, line_of, parse
 from runbook.template.bash.words import text_of
 from runbook.template.errors import CannotEdit
@@ -25,6 +26,11 @@ class Edited:
 
 def names_of(edit: Edit) -> ParameterNames:
     return ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag)
+
+
+def wanted_value(edit: Edit) -> str | None:
+    """None for what is to be absent: a bare option that is off. A key is `false` and not absent."""
+    return None if edit.flag and edit.new == "false" and edit.kind is not SettingKind.KEY else edit.new
 
 
 def plan_changes(script: Script, edits: Sequence[Edit]) -> Edited:
@@ -58,13 +64,13 @@ def _one(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
             f"{edit.spellings[0]} cannot be set safely: {problem}",
             where=where, next_step=f"set {edit.spellings[0]} to {edit.new} by hand, or write it as plain text",
         )
-    wanted = None if edit.flag and edit.new == "false" else edit.new
+    wanted = wanted_value(edit)
     if not occurrences:
         return ([], []) if wanted is None else (insert(script, edit), [])
     present = text_of(occurrences[0].value)
-    if present == wanted:
+    if alike(edit.kind, present, wanted):
         return [], []
-    if edit.old is not None and present != edit.old:
+    if edit.old is not None and not alike(edit.kind, present, edit.old):
         raise CannotEdit(
             f"{occurrences[0].spelling} is {present}, but the change was planned for {edit.old}",
             where=where, next_step="plan again from the present template",
@@ -120,9 +126,9 @@ def check_result(
     for edit in edits:
         name = next((item for item in names if item.parameter == edit.parameter), names_of(edit))
         occurrences, problem = in_force(script, name)
-        wanted = None if edit.flag and edit.new == "false" else edit.new
+        wanted = wanted_value(edit)
         present = text_of(occurrences[0].value) if occurrences else None
-        if problem or present != wanted:
+        if problem or not alike(edit.kind, present, wanted):
             raise CannotEdit(
                 f"after the change {edit.spellings[0]} would be {present} and not {wanted}"
                 + (f": {problem}" if problem else ""),

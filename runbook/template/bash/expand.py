@@ -27,6 +27,9 @@ Piece = tuple[Atom, bool]
 """An atom, and whether word splitting may cut there."""
 
 _SLURM_SET = re.compile(r"^(SLURM|PMI|PMIX|CUDA_VISIBLE|HOSTNAME$|USER$|HOME$|PWD$|RANDOM$|SECONDS$)")
+_HYDRA_REMOVAL = re.compile(r"~[A-Za-z_]\w*\.[\w.]+(?:=|$)")
+"""`~actor.lora`: the shell would look for a person of that name, and leaves the word when there is none."""
+
 _DEFAULTS = (":-", "-", ":=", "=")
 
 
@@ -110,6 +113,8 @@ class Expander:
         return pieces
 
     def _home(self, pieces: list[Piece], node: Node, source: Source) -> list[Piece]:
+        if _HYDRA_REMOVAL.match("".join(atom.char for atom, _ in pieces)):
+            return pieces
         home = (self.environment or {}).get("HOME")
         if home is None or not re.match(r"~(?:/|$)", "".join(atom.char for atom, _ in pieces)):
             return [self._unknown("the home folder of ~ decides", node, source)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
+from runbook.template.bash import overrides
 from runbook.template.bash.commands import environment_entry, launches
 from runbook.template.bash.header import Directive, Header, read_header
 from runbook.template.bash.runs import Command
@@ -37,6 +38,8 @@ class Occurrence:
     directive: Directive | None = None
     comma_ends: bool = False
     """Stands in a list of `--export`, where a comma would end the value."""
+    encoding: str = ""
+    """What reads the value after the shell: "json", "hydra", "hydra, quoted"."""
 
 
 @dataclass(slots=True)
@@ -68,10 +71,10 @@ def read_script(file: TemplateFile, names: Sequence[ParameterNames], known: Surr
     script = Script(
         file, data, hazards(data, root), header, walker, environment, arguments is not None, tuple(names)
     )
-    arguments_wanted = [name for name in names if name.kind is SettingKind.ARGUMENT]
+    arguments_wanted = [name for name in names if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
     scores = []
     for index, command in enumerate(walker.commands):
-        script.found[index] = _arguments(command, arguments_wanted)
+        script.found[index] = options_given(command, arguments_wanted)
         scores.append(
             sum(1 for name in arguments_wanted if name.training_program and name.parameter in script.found[index])
         )
@@ -145,7 +148,7 @@ def _family(command: Command) -> list[Command]:
     return family
 
 
-def _arguments(command: Command, names: Sequence[ParameterNames]) -> dict[str, list[Occurrence]]:
+def options_given(command: Command, names: Sequence[ParameterNames]) -> dict[str, list[Occurrence]]:
     found: dict[str, list[Occurrence]] = {}
     skip = -1
     for index, token in enumerate(command.argv):
@@ -163,6 +166,11 @@ def _arguments(command: Command, names: Sequence[ParameterNames]) -> dict[str, l
 def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNames) -> Occurrence | None:
     text, prefix = token.text, token.prefix
     for spelling in name.spellings:
+        if name.kind is SettingKind.KEY and not spelling.startswith("-"):
+            override = _override(token, spelling)
+            if override is not None:
+                return override
+            continue
         if text == spelling:
             if name.flag:
                 return Occurrence(
@@ -183,6 +191,25 @@ def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNa
                 option=token,
             )
     return None
+
+
+def _override(token: Token, spelling: str) -> Occurrence | None:
+    """A word `key=value` for Hydra."""
+    found = overrides.parts(token, spelling)
+    if found is None:
+        return None
+    shown, whole, missing = found
+    value, quoted = overrides.unquoted(whole)
+    inside = at_level(replace(token, atoms=value), token.level) if value else token
+    span = span_of(value)
+    quote = Quote.NESTED if token.quote is Quote.NESTED else (inside.quote if value else token.quote)
+    if value and token.level == 0 and token.quote is not Quote.NESTED:
+        quote = _written(value, 0)
+    site = span or ((inside.start, inside.end) if value else (token.end, token.end))
+    return Occurrence(
+        shown, value, site, quote, token.level, token.line, _trail(token, value), token.condition, missing,
+        option=token, encoding="hydra, quoted" if quoted else "hydra",
+    )
 
 
 def _written(value: Sequence[Atom], level: int) -> Quote:
@@ -239,7 +266,7 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
                     (entry.where, *(_shown(use) for atom in entry.atoms[:1] for use in atom.uses)),
                     next((atom.condition for atom in entry.atoms if atom.condition), ""),
                     entry.kept_away,
-                    comma_ends=entry.comma_ends or _in_header(script, entry.site[0]),
+                    comma_ends=entry.comma_ends or _in_header(script, entry.site[0]), encoding=entry.encoding,
                 )
             )
             break
@@ -291,7 +318,7 @@ def _directive(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, 
 
 def _mentioned(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     """Why an absent parameter is not simply absent: its name stands somewhere that no command was seen to take."""
-    if name.kind is SettingKind.ARGUMENT:
+    if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY):
         for index, command in enumerate(script.walker.commands):
             occurrences = script.found[index].get(name.parameter)
             if occurrences:
@@ -302,7 +329,13 @@ def _mentioned(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, 
                 )
     for spelling in name.spellings:
         tail = rb"=" if name.kind is SettingKind.ENVIRONMENT else rb"(?![\w-])"
-        for match in re.finditer(rb"(?<![\w-])" + re.escape(spelling.encode()) + tail, script.data):
+        key = name.kind is SettingKind.KEY and not spelling.startswith("-")
+        front = rb"(?<![\w.-])" if key else rb"(?<![\w-])"
+        if key:
+            tail, spelling = rb"(?![\w.-])", overrides.key_of(spelling)
+            if "." not in spelling:
+                continue  # a word of the language: it means nothing without its section
+        for match in re.finditer(front + re.escape(spelling.encode()) + tail, script.data):
             if any(start <= match.start() < end for start, end in script.walker.quiet):
                 continue
             line = line_of(script.data, match.start())
@@ -316,6 +349,8 @@ def _mentioned(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, 
 
 def _setting(script: Script, name: ParameterNames, occurrence: Occurrence) -> Setting:
     value = text_of(occurrence.value)
+    if name.kind is SettingKind.KEY and value in ("True", "False"):
+        value = value.lower()
     return Setting(
         name.parameter, name.kind, occurrence.spelling, value, script.file.path, written_at(script, occurrence),
         occurrence.trail,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.model.template import Edit, SettingKind
+from runbook.template.bash import overrides
 from runbook.template.bash.commands import (
     LAUNCHERS,
     basename,
@@ -13,11 +14,13 @@ from runbook.template.bash.commands import (
     does_not_pass,
     launches,
     program_at,
+    ray_environment,
     slurm_export,
 )
 from runbook.template.bash.find import Script
 from runbook.template.bash.quoting import is_plain, quoted, written
 from runbook.template.bash.runs import Command
+from runbook.template.bash.runtime_env import RuntimeEnvironment
 from runbook.template.bash.words import Quote, Token, Use
 from runbook.template.errors import CannotEdit
 from runbook.template.splices import Change
@@ -29,7 +32,10 @@ def insert(script: Script, edit: Edit) -> list[Change]:
         return [_directive(script, edit)]
     if edit.kind is SettingKind.ENVIRONMENT:
         return _variable(script, edit)
-    changes = [_option(script, edit, command) for command in _targets(script, edit)]
+    if edit.kind is SettingKind.KEY:
+        changes = [_for_a_key(script, edit, command) for command in _targets(script, edit)]
+    else:
+        changes = [_option(script, edit, command) for command in _targets(script, edit)]
     return list(dict.fromkeys(changes))
 
 
@@ -66,8 +72,14 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
             where=f"{script.file.path}:1", next_step=f"export {name} in the script that starts the training",
         )
     changes = [_line(script, f"export {name}={quoted(new)}")]
-    for command in commands:
+    given = [(command, _ray_environment(command)) for command in commands]
+    if all(item is not None for _, item in given):
+        changes = []
+    for command, runtime in given:
         where = f"{script.file.path}:{command.line}"
+        if runtime is not None:
+            changes.append(runtime.added(name, new, where))
+            continue
         reason = does_not_pass(command)
         if reason:
             raise CannotEdit(
@@ -89,6 +101,40 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
                 )
             changes.append(Change(export.end, export.end, f",{name}".encode()))
     return list(dict.fromkeys(changes))
+
+
+def _ray_environment(command: Command) -> RuntimeEnvironment | None:
+    return next((found for item in chain(command) if (found := ray_environment(item)) is not None), None)
+
+
+def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
+    """An override where the command line has such, else the option that sets the same."""
+    where = f"{script.file.path}:{command.line}"
+    options = tuple(item for item in edit.spellings if item.startswith("-"))
+    first = edit.spellings[0]
+    if options and (first.startswith("-") or not overrides.accepts_overrides(command)):
+        return _option(script, replace(edit, kind=SettingKind.ARGUMENT, spellings=options), command)
+    if not overrides.accepts_overrides(command) and not first.startswith("+"):
+        raise CannotEdit(
+            f"{first} is a key of a configuration file, and the command takes no overrides", where=where,
+            next_step="give the configuration file that the script names as well",
+        )
+    value = overrides.written(edit.new or "")
+    if value is None:
+        raise CannotEdit(f"the value {edit.new!r} cannot be written for Hydra for certain", where=where)
+    neighbour = overrides.last_override(command)
+    token = neighbour or overrides.last_word(command)
+    if token is None:
+        raise CannotEdit(
+            f"there is no safe place for {first} on the command that trains", where=where,
+            next_step=f"add {first}={edit.new} by hand",
+        )
+    uses: tuple[Use, ...] = token.atoms[0].uses[: token.level] if token.atoms else ()
+    text = first.encode() + b"=" + written(value, token.quote, uses, where)
+    if token.quote is not Quote.BARE and not is_plain(value):
+        raise CannotEdit(f"the value {value!r} needs quotes inside a quoted text", where=where)
+    place = _Place(token, token.end, False, "override" if neighbour is not None else "", True)
+    return _laid_out(script.data, place, text, in_array=_in_array(token))
 
 
 def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:

@@ -1,0 +1,1 @@
+"""Configuration files (YAML, JSON, TOML, literals of a Python module): read to leaves with byte ranges, and edited."""

@@ -1,0 +1,233 @@
+"""Find and edit keys of a configuration file; every change is read again and must differ in nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
+from runbook.template.config import write
+from runbook.template.config.document import Config, Form, Leaf, indexed, key_of, keys_of, leaves_of, matches, same
+from runbook.template.errors import CannotEdit
+from runbook.template.language import Language
+from runbook.template.splices import Change
+
+
+def read_config(file: TemplateFile, language: Language) -> Config:
+    """Read a configuration file. One that is not understood has `broken`."""
+    if language is Language.YAML:
+        from runbook.template.config.yaml_file import read
+    elif language is Language.JSON:
+        from runbook.template.config.json_file import read
+    elif language is Language.TOML:
+        from runbook.template.config.toml_file import read
+    else:
+        from runbook.template.config.python_file import read
+    return indexed(read(file))
+
+
+def lookup(config: Config, name: ParameterNames) -> tuple[Leaf | None, str]:
+    """The leaf that decides, or why nothing can be said; None and "" for a key that is absent for certain."""
+    wanted = keys_of(name) if name.kind is SettingKind.KEY else ()
+    if not wanted:
+        return None, ""
+    if config.broken is not None:
+        return None, f"{config.broken.what} (line {config.broken.line})"
+    found = list({id(leaf): leaf for path in wanted for leaf in leaves_of(config, path)}.values())
+    if len(found) > 1:
+        shown = ", ".join(f"line {leaf.line}" for leaf in found)
+        return found[0], f"ambiguous: it is set at several places ({shown})"
+    if found:
+        return found[0], found[0].unresolved
+    for path in wanted:
+        problem = _above(config, path)
+        if problem[1]:
+            return problem
+    if config.open_ended is not None:
+        return None, f"it is not set here, but {config.open_ended.what}"
+    return None, _mentioned(config, wanted)
+
+
+def _above(config: Config, path: tuple[str, ...]) -> tuple[Leaf | None, str]:
+    """A mapping where a value was wanted, or a value where the path goes on."""
+    holder = config.mappings.get(".".join(path))
+    if holder is not None and not config.loose:
+        return None, f"it is a mapping and no value (line {holder.line})"
+    for size in range(len(path)):
+        ends: list[Leaf] = []
+        if config.loose:
+            ends = leaves_of(config, path[:size]) if size else []
+        else:
+            ends = [leaf for leaf in config.by_key.get(".".join(path[:size]), []) if leaf.form is not Form.NULL]
+            for strange in ("<<", "?"):
+                ends += config.by_key.get(".".join((*path[:size], strange)), [])
+        for leaf in ends:
+            shown = ".".join(leaf.path)
+            return leaf, f"the trail ends at {shown} (line {leaf.line}): {leaf.unresolved or 'it is a value'}"
+    return None, ""
+
+
+def _mentioned(config: Config, wanted: Sequence[tuple[str, ...]]) -> str:
+    """In code, a name that stands where no plain value was found."""
+    for path in wanted if config.mentions else ():
+        match = re.search(rb"(?<!\w)" + re.escape(path[-1].encode()) + rb"(?!\w)", config.mentions)
+        if match:
+            line = config.data.count(b"\n", 0, match.start()) + 1
+            return f"{path[-1]} stands at line {line}, where no plain value was found"
+    return ""
+
+
+def settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
+    """A setting for each key that is there, or of which it is not known whether it is."""
+    found = []
+    for name in names:
+        leaf, problem = lookup(config, name)
+        if leaf is None and not problem:
+            continue
+        spelling = key_of(next(item for item in name.spellings if not item.startswith("-")))
+        if leaf is not None and not problem:
+            spelling = _spelling(config, leaf, name)
+        found.append(
+            Setting(
+                name.parameter, name.kind, spelling, leaf.value if leaf is not None and not problem else None,
+                config.file.path, leaf.line if leaf is not None else None, leaf.trail if leaf is not None else (),
+                problem,
+            )
+        )
+    return tuple(found)
+
+
+def _spelling(config: Config, leaf: Leaf, name: ParameterNames) -> str:
+    keys = [key_of(item) for item in name.spellings if not item.startswith("-")]
+    return next((key for key in keys if matches(config, leaf.path, tuple(key.split(".")))), keys[0])
+
+
+def plan_changes(config: Config, edits: Sequence[Edit]) -> tuple[Change, ...]:
+    """Every edit as changes of this file. Raises `CannotEdit`."""
+    changes: list[Change] = []
+    for edit in edits:
+        changes += _one(config, edit)
+    return tuple(dict.fromkeys(changes))
+
+
+def _one(config: Config, edit: Edit) -> list[Change]:
+    name = ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag)
+    keys = keys_of(name)
+    spelling = edit.spellings[0]
+    if edit.kind is not SettingKind.KEY or not keys:
+        what = {
+            SettingKind.ARGUMENT: "an option of a command line",
+            SettingKind.ENVIRONMENT: "a variable of the environment",
+            SettingKind.SBATCH: "a #SBATCH line",
+            SettingKind.KEY: "an option of a command line",
+        }[edit.kind]
+        raise CannotEdit(
+            f"{spelling} is {what}, and a {config.language} file has none",
+            where=f"{config.file.path}:1", next_step="give the job script that names this file",
+        )
+    leaf, problem = lookup(config, name)
+    where = f"{config.file.path}:{leaf.line if leaf is not None else config.broken.line if config.broken else 1}"
+    if problem:
+        raise CannotEdit(
+            f"{key_of(spelling)} cannot be set safely: {problem}", where=where,
+            next_step=f"set {key_of(spelling)} to {edit.new} by hand, or write it as plain text",
+        )
+    if leaf is None:
+        return [] if edit.new is None else _added(config, edit, keys)
+    if edit.new is not None and same(leaf, edit.new):
+        return []
+    if edit.old is not None and not same(leaf, edit.old):
+        raise CannotEdit(
+            f"{key_of(spelling)} is {leaf.value}, but the change was planned for {edit.old}", where=where,
+            next_step="plan again from the present file",
+        )
+    if edit.new is None:
+        return [write.remove(config, leaf)]
+    if leaf.heir is not None:
+        return write.add_to(config, leaf.heir, leaf.path[-1:], edit.new, key_of(spelling))
+    return [write.change(config, leaf, edit.new)]
+
+
+def _added(config: Config, edit: Edit, keys: Sequence[tuple[str, ...]]) -> list[Change]:
+    """By the first spelling for which there is a place."""
+    refusals = []
+    for path in keys:
+        empty = _empty_parent(config, path)
+        try:
+            if empty is not None:
+                return [_below_empty(config, empty, path, edit.new or "")]
+            return write.add(config, path, edit.new or "", ".".join(path))
+        except CannotEdit as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
+
+
+def _empty_parent(config: Config, path: tuple[str, ...]) -> Leaf | None:
+    """A key without a value (`trainer:`), below which the wanted one belongs."""
+    if config.loose:
+        return None
+    return next(
+        (leaf for leaf in config.leaves if leaf.form is Form.NULL and leaf.path == path[: len(leaf.path)]), None
+    )
+
+
+def _below_empty(config: Config, leaf: Leaf, path: tuple[str, ...], new: str) -> Change:
+    where = f"{config.file.path}:{leaf.line}"
+    rest = path[len(leaf.path) :]
+    if config.language is not Language.YAML or leaf.start != leaf.end or leaf.pinned or leaf.start < 0 or leaf.flow:
+        raise CannotEdit(
+            f"{'.'.join(path)} cannot be added: {'.'.join(leaf.path)} is null", where=where, next_step="add it by hand"
+        )
+    return write.below_empty(config, leaf, rest, new, where)
+
+
+def check_result(before: Config, after: Config, edits: Sequence[Edit]) -> None:
+    """Every edit is in force in the changed file, and no other leaf differs."""
+    if after.broken is not None:
+        raise CannotEdit(
+            f"the changed file would not be understood: {after.broken.what}",
+            where=f"{after.file.path}:{after.broken.line}", next_step="make the change by hand",
+        )
+    wanted: list[tuple[str, ...]] = []
+    for edit in edits:
+        name = ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag)
+        wanted += keys_of(name)
+        leaf, problem = lookup(after, name)
+        in_force = leaf is None if edit.new is None else leaf is not None and same(leaf, edit.new)
+        if problem or not in_force:
+            present = leaf.value if leaf is not None else "absent"
+            raise CannotEdit(
+                f"after the change {key_of(edit.spellings[0])} would be {present} and not {edit.new}"
+                + (f": {problem}" if problem else ""),
+                where=f"{after.file.path}:{leaf.line if leaf is not None else 1}", next_step="make the change by hand",
+            )
+    old, new_leaves = _rest(before, wanted), _rest(after, wanted)
+    for path in dict.fromkeys((*old, *new_leaves)):
+        if [item[0] for item in old.get(path, [])] != [item[0] for item in new_leaves.get(path, [])]:
+            lines = [line for _, line in old.get(path, new_leaves.get(path, []))]
+            raise CannotEdit(
+                f"the change would also change {'.'.join(path)}", where=f"{before.file.path}:{lines[0]}",
+                next_step="write that value out there, then try again",
+            )
+
+
+def _rest(
+    config: Config, wanted: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], list[tuple[tuple[int, Form, str], int]]]:
+    """What every other leaf is: its document, its type and its value."""
+    found: dict[tuple[str, ...], list[tuple[tuple[int, Form, str], int]]] = {}
+    for leaf in config.leaves:
+        edited = any(
+            matches(config, leaf.path[:size], path)
+            for path in wanted
+            for size in range(1, len(leaf.path) + 1)
+        )
+        if not edited and not _emptied(leaf, wanted):
+            value = (leaf.document, leaf.form, leaf.value if leaf.value is not None else leaf.raw)
+            found.setdefault(leaf.path, []).append((value, leaf.line))
+    return found
+
+
+def _emptied(leaf: Leaf, wanted: Sequence[tuple[str, ...]]) -> bool:
+    """A key without a value that becomes the mapping of the wanted one."""
+    return leaf.form is Form.NULL and any(path[: len(leaf.path)] == leaf.path for path in wanted)

@@ -1,0 +1,353 @@
+"""Write a value, a further key or the lack of one, so that only these bytes of a configuration file change."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from runbook.template.config import yaml_file
+from runbook.template.config.document import (
+    Config,
+    Entry,
+    Form,
+    Holder,
+    Leaf,
+    ends_with,
+    form_of,
+    json_text,
+    line_end,
+    newline,
+    wanted_form,
+)
+from runbook.template.errors import CannotEdit
+from runbook.template.language import Language
+from runbook.template.splices import Change
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def change(config: Config, leaf: Leaf, new: str) -> Change:
+    """The replacement of a value where it stands."""
+    where = f"{config.file.path}:{leaf.line}"
+    if leaf.pinned or leaf.start < 0:
+        raise CannotEdit(
+            f"{'.'.join(leaf.path)} cannot be changed where it stands: {leaf.pinned or 'it is not written here'}",
+            where=where, next_step="change it by hand",
+        )
+    _refuse_lines(new, where)
+    text = _value(config, new, wanted_form(leaf, new), leaf.raw, flow=leaf.flow, where=where)
+    lead = leaf.lead if leaf.start == leaf.end else b""
+    return Change(leaf.start, leaf.end, lead + text.encode("utf-8"))
+
+
+def _refuse_lines(new: str, where: str) -> None:
+    if any(ord(letter) < 32 or letter in "\x7f\x85\u2028\u2029" for letter in new):
+        raise CannotEdit("the new value holds a line end or a control character", where=where)
+
+
+def _value(config: Config, new: str, form: Form, raw: str, *, flow: bool, where: str) -> str:
+    language = config.language
+    if language is Language.PYTHON:
+        return _python(new, form, raw)
+    if language is Language.TOML and form is Form.NULL:
+        raise CannotEdit("TOML has no null", where=where, next_step="remove the key instead")
+    if language is Language.TOML:
+        if form is Form.STRING and raw[:1] == "'" and "'" not in new:
+            return f"'{new}'"
+        return json_text(_toml_number(new) if form is Form.NUMBER else new, form)
+    if language is Language.JSON and form is Form.NUMBER:
+        return _json_number(new, where)
+    if language is not Language.YAML:
+        return json_text(new, form)
+    if form in (Form.BOOLEAN, Form.NULL):
+        return new if raw in ("True", "False") and form is Form.BOOLEAN else json_text(new, form)
+    if form is not Form.STRING:
+        return new
+    if raw[:1] == "'":
+        return "'" + new.replace("'", "''") + "'"
+    plain = yaml_file.plain(new) and form_of(new) is Form.STRING and raw[:1] != '"' and not (flow and " " in new)
+    return new if plain else json_text(new, form)
+
+
+def _python(new: str, form: Form, raw: str) -> str:
+    if form is Form.BOOLEAN:
+        return new.capitalize()
+    if form is Form.NULL:
+        return "None"
+    if form is Form.LIST:
+        words = {"true": "True", "false": "False", "null": "None"}
+        return re.sub(r"\b(?:true|false|null)\b", lambda match: words[match[0]], new)
+    if form is not Form.STRING:
+        return new
+    if raw[:1] == "'" and "'" not in new and "\\" not in new:
+        return f"'{new}'"
+    return json.dumps(new, ensure_ascii=False)
+
+
+def _json_number(new: str, where: str) -> str:
+    try:
+        json.loads(new)
+    except ValueError:
+        raise CannotEdit(f"{new} is no number in JSON", where=where, next_step="write it with digits") from None
+    return new
+
+
+def _toml_number(new: str) -> str:
+    return new.lstrip("+")
+
+
+def add(config: Config, path: tuple[str, ...], new: str, spelling: str) -> list[Change]:
+    """Write a key that is absent into the nearest mapping that is there. Raises `CannotEdit`."""
+    holder = _nearest(config, path, spelling)
+    rest = path[_depth(config, holder, path) :]
+    return add_to(config, holder, rest, new, spelling)
+
+
+def add_to(config: Config, holder: Holder, rest: tuple[str, ...], new: str, spelling: str) -> list[Change]:
+    where = f"{config.file.path}:{holder.line}"
+    _refuse_lines(new, where)
+    if holder.closed:
+        raise CannotEdit(f"{spelling} cannot be added: {holder.closed}", where=where, next_step="add it by hand")
+    if any(part.isdecimal() for part in rest):
+        raise CannotEdit(f"{spelling} names an element of a list that is not there", where=where)
+    if config.language is Language.PYTHON:
+        for part in rest[:1] if holder.call or holder.shape == "module" else ():
+            if not part.isidentifier():
+                raise CannotEdit(f"{part!r} is no name in Python", where=where)
+    if holder.shape == "module":
+        return _at_the_end(config, rest, new, spelling, where)
+    if holder.shape == "brackets":
+        return into_brackets(config, holder, rest, new, where)
+    if holder.shape == "table":
+        return _in_table(config, holder, rest, new, where)
+    return [_in_block(config, holder, rest, new, where)]
+
+
+def _depth(config: Config, holder: Holder, path: tuple[str, ...]) -> int:
+    """How many parts of the wanted path the holder covers."""
+    if not config.loose:
+        return len(holder.path)
+    return next((size for size in range(len(path) - 1, 0, -1) if ends_with(holder.path, path[:size])), 0)
+
+
+def _nearest(config: Config, path: tuple[str, ...], spelling: str) -> Holder:
+    where = f"{config.file.path}:1"
+    best: list[Holder] = []
+    depth = -1
+    for holder in config.holders:
+        covered = _depth(config, holder, path)
+        if config.loose:
+            fits = covered > 0 if holder.path else holder.shape == "module" and len(path) == 1
+        else:
+            fits = holder.path == path[:covered] and covered < len(path)
+        if fits and covered > depth:
+            best, depth = [holder], covered
+        elif fits and covered == depth:
+            best.append(holder)
+    if config.loose and best and depth < len(path) - 1 and any(item.call for item in best):
+        best = []
+    if not best:
+        raise CannotEdit(
+            f"{spelling} is not set, and there is no place where it certainly belongs", where=where,
+            next_step=f"add {spelling} by hand",
+        )
+    if len(best) > 1:
+        lines = ", ".join(str(item.line) for item in best)
+        raise CannotEdit(
+            f"{spelling} could be added in several places (lines {lines})", where=f"{config.file.path}:{best[0].line}",
+            next_step=f"add {spelling} by hand",
+        )
+    if best[0].shape != "module" and depth == 0 and config.loose:
+        raise CannotEdit(f"{spelling} does not say where it belongs", where=where, next_step="add it by hand")
+    return best[0]
+
+
+def _key(config: Config, key: str, keyword: bool = False) -> str:
+    if keyword:
+        return key
+    if config.language is Language.JSON or config.language is Language.PYTHON:
+        return json.dumps(key, ensure_ascii=False)
+    if config.language is Language.TOML:
+        return key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+    return key if yaml_file.plain(key) and form_of(key) is Form.STRING else json.dumps(key, ensure_ascii=False)
+
+
+def _nested(
+    config: Config, holder: Holder, rest: tuple[str, ...], new: str, colon: str, where: str, form: Form | None
+) -> str:
+    """`key: value`, and `key: {inner: value}` for the keys between that are missing too."""
+    value = _value(config, new, form or form_of(new), "", flow=True, where=where)
+    for key in reversed(rest[1:]):
+        equals = " = " if config.language is Language.TOML else colon
+        value = f"{{{_key(config, key)}{equals}{value}}}"
+    sign = "=" if holder.call else " = " if config.language is Language.TOML else colon
+    return f"{_key(config, rest[0], holder.call)}{sign}{value}"
+
+
+def into_brackets(
+    config: Config, holder: Holder, rest: tuple[str, ...], new: str, where: str, form: Form | None = None
+) -> list[Change]:
+    """A further entry of `{…}` or `(…)`, laid out as its neighbours are."""
+    data = config.data
+    inside = data[holder.start : holder.end]
+    compact = config.language is Language.JSON and b'": ' not in inside and b'":' in inside
+    text = _nested(config, holder, rest, new, ":" if compact else ": ", where, form).encode("utf-8")
+    if not holder.entries:
+        if data[holder.start + 1 : holder.end - 1].strip():
+            raise CannotEdit("the place holds only a comment", where=where, next_step="add the key by hand")
+        return [Change(holder.start + 1, holder.end - 1, text)]
+    last = holder.entries[-1]
+    start = max(data.rfind(b"\n", 0, last.start) + 1, holder.start + 1)
+    indent = data[start : last.start]
+    if indent.strip() or start == holder.start + 1:
+        blank = b"," if compact or (len(holder.entries) > 1 and not _blank(data, holder)) else b", "
+        return [Change(last.end, last.end, blank + text)]
+    end = line_end(data, last.end)
+    tail = re.fullmatch(rb"[ \t]*(,?)[ \t]*((?:#|//).*)?", data[last.end : end])
+    eol = newline(data, last.end)
+    if tail is None or not tail[2]:
+        return [Change(last.end, last.end, b"," + eol + indent + text)]
+    if tail[1]:
+        return [Change(end, end, eol + indent + text + b",")]
+    return [Change(last.end, last.end, b","), Change(end, end, eol + indent + text)]
+
+
+def _blank(data: bytes, holder: Holder) -> bool:
+    """Whether the entries are set apart by blanks."""
+    before, last = holder.entries[-2], holder.entries[-1]
+    return data[before.end : last.start].strip() != data[before.end : last.start]
+
+
+def _in_block(config: Config, holder: Holder, rest: tuple[str, ...], new: str, where: str) -> Change:
+    """A line of its own in a YAML mapping: behind its last one-line entry, else in front of its first."""
+    data = config.data
+    first = holder.entries[0]
+    column = first.start - (data.rfind(b"\n", 0, first.start) + 1)
+    if data[first.start - column : first.start].startswith(b"\xef\xbb\xbf"):
+        column -= 3
+    indent = b" " * column
+    eol = newline(data, first.start)
+    block = _lines(config, rest, new, column, where)
+    for entry in reversed(holder.entries):
+        end = line_end(data, entry.end)
+        if entry.simple and re.fullmatch(rb"[ \t]*(?:#.*)?", data[entry.end : end]):
+            return Change(end, end, eol + indent + block)
+    return Change(first.start, first.start, block + eol + indent)
+
+
+def _lines(config: Config, rest: tuple[str, ...], new: str, column: int, where: str) -> bytes:
+    """`key:` over `inner: value`, for the keys between that are missing too; the first line without its indent."""
+    lines = []
+    unit = _unit(config)
+    for depth, key in enumerate(rest):
+        tail = f" {_value(config, new, form_of(new), '', flow=False, where=where)}" if depth == len(rest) - 1 else ""
+        lines.append(f"{' ' * (column + depth * unit if depth else 0)}{_key(config, key)}:{tail}".encode())
+    return newline(config.data, 0).join(lines)
+
+
+def below_empty(config: Config, leaf: Leaf, rest: tuple[str, ...], new: str, where: str) -> Change:
+    """Lines below a YAML key that has no value yet."""
+    _refuse_lines(new, where)
+    data = config.data
+    start = leaf.entry[0]
+    column = start - (data.rfind(b"\n", 0, start) + 1)
+    end = line_end(data, leaf.end)
+    if start < 0 or not re.fullmatch(rb"[ \t]*(?:#.*)?", data[leaf.end : end]):
+        raise CannotEdit(f"there is no room below {'.'.join(leaf.path)}", where=where, next_step="add it by hand")
+    column += _unit(config)
+    return Change(end, end, newline(data, end) + b" " * column + _lines(config, rest, new, column, where))
+
+
+def _unit(config: Config) -> int:
+    """The file's own step of indentation."""
+    for holder in config.holders:
+        if holder.shape == "block" and holder.path:
+            start = config.data.rfind(b"\n", 0, holder.start) + 1
+            column = holder.start - start
+            if column and not config.data[start : holder.start].strip() and len(holder.path) == 1:
+                return column
+    return 2
+
+
+def _in_table(config: Config, holder: Holder, rest: tuple[str, ...], new: str, where: str) -> list[Change]:
+    data = config.data
+    eol = newline(data, holder.start)
+    value = _value(config, new, form_of(new), "", flow=False, where=where)
+    same = _beside(config, holder, rest)
+    if len(rest) > 1 and same is None:
+        if any(part.isdecimal() for part in holder.path):
+            raise CannotEdit(
+                "the table would have to be added inside an array of tables", where=where, next_step="add it by hand"
+            )
+        header = ".".join(_key(config, part) for part in (*holder.path, *rest[:-1]))
+        front = b"" if not data or data.endswith(b"\n") else eol
+        gap = eol if data.strip() else b""
+        text = f"[{header}]".encode() + eol + f"{_key(config, rest[-1])} = {value}".encode() + eol
+        return [Change(len(data), len(data), front + gap + text)]
+    line = f"{'.'.join(_key(config, part) for part in rest)} = {value}".encode()
+    entry = same or (holder.entries[-1] if holder.entries else None)
+    if entry is not None:
+        end = line_end(data, entry.end)
+        start = data.rfind(b"\n", 0, entry.start) + 1
+        indent = data[start : entry.start] if not data[start : entry.start].strip() else b""
+        return [Change(end, end, eol + indent + line)]
+    if holder.path:
+        end = line_end(data, holder.start)
+        return [Change(end, end, eol + line)]
+    return [Change(0, 0, line + eol + (eol if data else b""))]
+
+
+def _beside(config: Config, holder: Holder, rest: tuple[str, ...]) -> Entry | None:
+    """The last entry that is written with dots and shares all but the last part of the key."""
+    front = ".".join(rest[:-1])
+    found = [item for item in holder.entries if front and item.key.rsplit(".", 1)[0] == front and "." in item.key]
+    return found[-1] if found else None
+
+
+def _at_the_end(config: Config, rest: tuple[str, ...], new: str, spelling: str, where: str) -> list[Change]:
+    """A further assignment behind the last one of a module that holds nothing but assignments."""
+    data = config.data
+    if len(rest) != 1:
+        raise CannotEdit(f"{spelling} does not say where it belongs", where=where, next_step="add it by hand")
+    eol = newline(data, len(data))
+    front = b"" if not data or data.endswith(b"\n") else eol
+    value = _value(config, new, form_of(new), "", flow=False, where=where)
+    return [Change(len(data), len(data), front + f"{rest[0]} = {value}".encode() + eol)]
+
+
+def remove(config: Config, leaf: Leaf) -> Change:
+    """Take a key out, with its line where it has one."""
+    data = config.data
+    where = f"{config.file.path}:{leaf.line}"
+    start, end = leaf.entry
+    holder = next(
+        (item for item in config.holders if any((entry.start, entry.end) == leaf.entry for entry in item.entries)), None
+    )
+    if leaf.pinned or start < 0 or leaf.heir is not None:
+        raise CannotEdit(
+            f"{'.'.join(leaf.path)} cannot be taken out: {leaf.pinned or 'it has no entry of its own'}", where=where,
+            next_step="remove it by hand",
+        )
+    line_start, stop = data.rfind(b"\n", 0, start) + 1, line_end(data, end)
+    alone = not data[line_start:start].strip()
+    if holder is None or holder.shape in ("table", "block", "module"):
+        only = holder is not None and holder.shape == "block" and len(holder.entries) == 1
+        if not alone or only or not re.fullmatch(rb"[ \t]*(?:#.*)?", data[end:stop]):
+            raise CannotEdit(
+                f"{'.'.join(leaf.path)} does not stand on a line of its own", where=where, next_step="remove it by hand"
+            )
+        after = data.find(b"\n", stop)
+        if after < 0:
+            before = data[:line_start]
+            cut = len(before) - (2 if before.endswith(b"\r\n") else 1 if before.endswith(b"\n") else 0)
+            return Change(cut, stop, b"")
+        return Change(line_start, after + 1, b"")
+    at = next(index for index, entry in enumerate(holder.entries) if (entry.start, entry.end) == leaf.entry)
+    if b"#" in data[start : holder.end] or b"//" in data[start : holder.end]:
+        raise CannotEdit("comments stand beside the key", where=where, next_step="remove it by hand")
+    if at + 1 < len(holder.entries):
+        return Change(start, holder.entries[at + 1].start, b"")
+    if at:
+        return Change(holder.entries[at - 1].end, end, b"")
+    comma = re.match(rb"\s*,", data[end : holder.end])
+    return Change(start, end + (comma.end() if comma else 0), b"")

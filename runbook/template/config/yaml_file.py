@@ -1,0 +1,370 @@
+"""YAML: block and flow mappings, several documents, anchors, aliases and merge keys, `${…}` of OmegaConf."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from tree_sitter import Node, Parser
+
+from runbook.model.template import TemplateFile
+from runbook.template.config.document import DEEPEST, LARGEST, Config, Entry, Form, Holder, Leaf, Trouble, form_of
+from runbook.template.config.references import resolved
+from runbook.template.language import Language
+from runbook.template.splices import to_bytes
+
+_SCALARS = ("plain_scalar", "double_quote_scalar", "single_quote_scalar", "block_scalar")
+_BUILDS_ON = ("defaults", "_base_", "_BASE_")
+"""Keys by which a file says that it goes on from others: Hydra, mmengine, detectron2."""
+
+
+@cache
+def _parser() -> Parser:
+    import tree_sitter_yaml
+    from tree_sitter import Language as Grammar
+
+    return Parser(Grammar(tree_sitter_yaml.language()))
+
+
+def read(file: TemplateFile) -> Config:
+    """The leaves of all documents, with aliases, merge keys and references followed."""
+    data = to_bytes(file.text)
+    root = _parser().parse(data).root_node
+    if root.has_error:
+        return Config(file, data, Language.YAML, broken=_broken(root))
+    reader = _Reader(data)
+    try:
+        for number, document in enumerate(child for child in root.children if child.type == "document"):
+            reader.document(document, number)
+    except _TooMuch as trouble:
+        return Config(file, data, Language.YAML, broken=Trouble(1, str(trouble)))
+    leaves = tuple(resolved(reader.leaves, [holder.path for holder in reader.holders]))
+    return Config(
+        file, data, Language.YAML, leaves, tuple(reader.holders), reader.broken, reader.open_ended
+    )
+
+
+class _TooMuch(Exception):
+    """More than anybody writes."""
+
+
+def _broken(root: Node) -> Trouble:
+    node = root
+    while True:
+        inner = next((child for child in node.children if child.has_error or child.is_missing), None)
+        if inner is None or node.is_error:
+            return Trouble(node.start_point[0] + 1, "the YAML is not understood here")
+        node = inner
+
+
+@dataclass(slots=True)
+class _Value:
+    """A node's content without its anchor and tag."""
+
+    node: Node | None
+    anchor: str = ""
+    tag: str = ""
+
+
+@dataclass(slots=True)
+class _Place:
+    """How a node was reached: what a leaf below it has to say."""
+
+    path: tuple[str, ...]
+    trail: tuple[str, ...] = ()
+    pinned: str = ""
+    entry: tuple[int, int] = (-1, -1)
+    lead: bytes = b""
+    flow: bool = False
+    heir: Holder | None = None
+    depth: int = 0
+
+
+@dataclass(slots=True)
+class _Reader:
+    data: bytes
+    leaves: list[Leaf] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
+    anchors: dict[str, tuple[Node, int]] = field(default_factory=dict)
+    number: int = 0
+    broken: Trouble | None = None
+    open_ended: Trouble | None = None
+
+    def document(self, document: Node, number: int) -> None:
+        self.number, self.anchors = number, {}
+        first = len(self.leaves)
+        content = next((child for child in document.children if child.type in ("block_node", "flow_node")), None)
+        if content is None:
+            return
+        self.value(content, _Place(()))
+        self._builds_on(first)
+
+    def _builds_on(self, first: int) -> None:
+        """A Hydra `defaults` list: other files set what is absent here, and what is present where `_self_` is early."""
+        mine = [(at, leaf) for at, leaf in enumerate(self.leaves) if at >= first]
+        base = [leaf for _, leaf in mine if leaf.path[:1] and leaf.path[0] in _BUILDS_ON]
+        if not base:
+            return
+        line = base[0].line
+        self.open_ended = Trouble(line, f"the file goes on from others (`{base[0].path[0]}` at line {line})")
+        items = [leaf for leaf in base if leaf.path[0] == "defaults" and len(leaf.path) > 1]
+        last = items[-1] if items else None
+        own = next((leaf for leaf in items if leaf.value == "_self_"), None)
+        if own is None or last is None or last.path[1] == own.path[1]:
+            return
+        for at, leaf in mine:
+            if leaf.path[0] != "defaults":
+                reason = f"`_self_` at line {own.line} is not the last of `defaults`, so a later one may set it too"
+                self.leaves[at] = replace(leaf, unresolved=leaf.unresolved or reason, value=None)
+
+    def value(self, node: Node | None, place: _Place) -> None:
+        if place.depth > DEEPEST:
+            raise _TooMuch(f"the file is nested deeper than {DEEPEST} levels")
+        if len(self.leaves) > LARGEST:
+            raise _TooMuch(f"the file has more than {LARGEST} values, aliases counted")
+        found = _content(node)
+        content = found.node
+        if found.anchor and node is not None:
+            self.anchors[found.anchor] = (node, _line(node))
+        if content is not None and content.type == "alias":
+            self._alias(content, place)
+        elif content is not None and content.type in ("block_mapping", "flow_mapping") and not found.tag:
+            self._mapping(content, place)
+        elif content is not None and content.type in ("block_sequence", "flow_sequence") and not found.tag:
+            self._sequence(content, place)
+        else:
+            self._scalar(content, found.tag, node, place)
+
+    def _alias(self, node: Node, place: _Place) -> None:
+        name = self._text(node)[1:]
+        line = _line(node)
+        if name not in self.anchors:
+            self._leaf(place, None, Form.OTHER, node, unresolved=f"*{name} at line {line} leads to no anchor")
+            return
+        target, at = self.anchors[name]
+        trail = (*place.trail, f"*{name} at line {line}", f"&{name} at line {at}")
+        inner = _content(target).node
+        if inner is None or inner.type in _SCALARS:
+            first = len(self.leaves)
+            self.value(target, replace(place, trail=trail, depth=place.depth + 1))
+            if place.pinned or place.heir is not None:
+                return
+            for index in range(first, len(self.leaves)):  # written over as a literal where the alias stands
+                self.leaves[index] = replace(
+                    self.leaves[index], start=node.start_byte, end=node.end_byte, line=line, pinned="", lead=b"",
+                    raw=self._text(node), entry=place.entry, flow=place.flow,
+                )
+            return
+        pinned = f"*{name} at line {line} leads to &{name} at line {at}, and what stands there serves both places"
+        heir = place.heir
+        first = len(self.holders)
+        self.value(target, replace(place, trail=trail, pinned=pinned, heir=heir, depth=place.depth + 1))
+        for index in range(first, len(self.holders)):
+            self.holders[index] = replace(self.holders[index], closed=pinned)
+
+    def _mapping(self, node: Node, place: _Place) -> None:
+        flow = node.type == "flow_mapping"
+        pairs = [child for child in node.children if child.type in ("block_mapping_pair", "flow_pair", "flow_node")]
+        named = [(self._key(pair), pair) for pair in pairs]
+        entries = tuple(
+            Entry(key if key is not None else "?", pair.start_byte, pair.end_byte, self._simple(pair))
+            for key, pair in named
+        )
+        explicit = any(child.type == "?" for pair in pairs for child in pair.children)
+        holder = Holder(
+            place.path, "brackets" if flow else "block", node.start_byte, node.end_byte, _line(node), entries,
+            self.number, place.pinned or ("a key is written with `?`" if explicit else ""),
+        )
+        self.holders.append(holder)
+        own = {key for key, _ in named}
+        for key, pair in named:
+            if key == "<<":
+                self._merged(pair, holder, own, place)
+            elif key is not None:
+                self._pair(key, pair, place, flow)
+            else:
+                strange = replace(place, path=(*place.path, "?"))
+                self._leaf(strange, None, Form.OTHER, pair, unresolved="the key is no plain text")
+
+    def _pair(self, key: str, pair: Node, place: _Place, flow: bool) -> None:
+        value = pair.child_by_field_name("value")
+        colon = next((child for child in pair.children if child.type == ":"), None)
+        pinned = place.pinned
+        if not pinned and any(child.type == "?" for child in pair.children):
+            pinned = "the key is written with `?`"
+        inside = _Place(
+            (*place.path, key), place.trail, pinned, (pair.start_byte, pair.end_byte), b"", flow or place.flow,
+            place.heir, place.depth + 1,
+        )
+        if value is None:
+            at = colon.end_byte if colon is not None else -1
+            missing = "" if colon is not None else "the key has no colon"
+            self._add(inside, "null", Form.NULL, at, at, _line(pair), pinned=missing, lead=b" ")
+        else:
+            self.value(value, inside)
+
+    def _merged(self, pair: Node, holder: Holder, own: set[str | None], place: _Place) -> None:
+        """What `<<` brings in, as far as the mapping does not set it itself; of several, the first wins."""
+        value = pair.child_by_field_name("value")
+        content = _content(value).node
+        items = [content] if content is not None and content.type == "alias" else []
+        if content is not None and content.type in ("flow_sequence", "block_sequence"):
+            items = [inner for item in _items(content) if (inner := _content(item).node) is not None]
+        taken = set(own)
+        for item in items:
+            name = self._text(item)[1:]
+            target, at = self.anchors.get(name, (None, 0))
+            source = _content(target).node if target is not None else None
+            if item.type != "alias" or source is None or source.type not in ("block_mapping", "flow_mapping"):
+                reason = f"`<<` at line {_line(pair)} leads to no mapping"
+                self._leaf(replace(place, path=(*place.path, "<<")), None, Form.OTHER, item, unresolved=reason)
+                continue
+            first, first_holder = len(self.leaves), len(self.holders)
+            trail = (*place.trail, f"<<: *{name} at line {_line(pair)}", f"&{name} at line {at}")
+            pinned = f"it comes from &{name} at line {at}, which serves other places too"
+            inside = replace(place, trail=trail, pinned=pinned, heir=None, depth=place.depth + 1)
+            self._mapping(source, inside)
+            depth = len(place.path)
+            kept = [leaf for leaf in self.leaves[first:] if leaf.path[depth] not in taken]
+            direct = None if place.pinned else holder
+            self.leaves[first:] = [
+                replace(leaf, start=-1, end=-1, heir=direct if len(leaf.path) == depth + 1 else None) for leaf in kept
+            ]
+            self.holders[first_holder:] = [
+                replace(item, closed=pinned)
+                for item in self.holders[first_holder:]
+                if len(item.path) > depth and item.path[depth] not in taken
+            ]
+            taken |= {leaf.path[depth] for leaf in kept}
+            if len(self.leaves) > LARGEST:
+                raise _TooMuch(f"the file has more than {LARGEST} values, aliases counted")
+
+    def _sequence(self, node: Node, place: _Place) -> None:
+        flow = node.type == "flow_sequence"
+        one_line = node.start_point[0] == node.end_point[0]
+        if flow:
+            self._add(
+                place, self._text(node) if one_line else None, Form.LIST, node.start_byte, node.end_byte, _line(node),
+                unresolved="" if one_line else f"a list over several lines (line {_line(node)})",
+            )
+        for index, item in enumerate(_items(node)):
+            self.value(
+                item,
+                _Place(
+                    (*place.path, str(index)), place.trail, place.pinned, (-1, -1), b"", flow or place.flow, place.heir,
+                    place.depth + 1,
+                ),
+            )
+
+    def _scalar(self, content: Node | None, tag: str, node: Node | None, place: _Place) -> None:
+        if content is None:
+            reason = f"the tag {tag} decides (line {_line(node)})" if tag and node is not None else ""
+            end = node.end_byte if node is not None else -1
+            self._add(
+                place, None if reason else "null", Form.NULL, end, end, _line(node) if node is not None else 1,
+                unresolved=reason, lead=b" ",
+            )
+            return
+        text, form, reason = self._decoded(content)
+        if tag:
+            text, reason = None, f"the tag {tag} decides (line {_line(content)})"
+        self._leaf(place, text, form, content, unresolved=reason)
+
+    def _decoded(self, node: Node) -> tuple[str | None, Form, str]:
+        written = self._text(node)
+        kind = node.type
+        line = _line(node)
+        if kind == "plain_scalar":
+            text = written if "\n" not in written else " ".join(part.strip() for part in written.split("\n"))
+            form = Form.NULL if text in ("~", "null", "Null", "NULL") else form_of(text)
+            if text in ("TRUE", "FALSE"):
+                form = Form.BOOLEAN
+            shown = {Form.NULL: "null", Form.BOOLEAN: text.lower()}.get(form, text)
+            return shown, form if form is not Form.LIST else Form.STRING, ""
+        if kind in ("double_quote_scalar", "single_quote_scalar") and "\n" not in written:
+            if kind == "single_quote_scalar":
+                return written[1:-1].replace("''", "'"), Form.STRING, ""
+            try:
+                return str(json.loads(written)), Form.STRING, ""
+            except ValueError:
+                return None, Form.STRING, f"a text with escapes (line {line})"
+        return None, Form.OTHER, f"a text over several lines (line {line})"
+
+    def _leaf(self, place: _Place, value: str | None, form: Form, node: Node, unresolved: str = "") -> None:
+        self._add(place, value, form, node.start_byte, node.end_byte, _line(node), unresolved=unresolved)
+
+    def _add(
+        self, place: _Place, value: str | None, form: Form, start: int, end: int, line: int, *, unresolved: str = "",
+        pinned: str = "", lead: bytes = b"",
+    ) -> None:
+        raw = self.data[start:end].decode("utf-8", "surrogateescape") if start >= 0 else ""
+        if form is Form.OTHER and "\n" in raw:
+            pinned = pinned or "it is a text over several lines"
+        self.leaves.append(
+            Leaf(
+                place.path, None if unresolved else value, form, start, end, line, raw, place.trail, unresolved,
+                place.pinned or pinned, place.heir, place.entry, self.number, lead or place.lead, place.flow,
+            )
+        )
+
+    def _key(self, pair: Node) -> str | None:
+        key = pair if pair.type == "flow_node" else pair.child_by_field_name("key")
+        found = _content(key)
+        if found.node is None or found.tag or found.node.type == "alias":
+            return None
+        if found.anchor and key is not None:
+            self.anchors[found.anchor] = (key, _line(key))
+        if found.node.type not in _SCALARS:
+            return None
+        if found.node.type == "plain_scalar":
+            return self._text(found.node)
+        return self._decoded(found.node)[0]
+
+    def _simple(self, pair: Node) -> bool:
+        value = pair.child_by_field_name("value")
+        if pair.start_point[0] != pair.end_point[0]:
+            return False
+        content = _content(value).node
+        return content is None or content.type not in ("block_mapping", "block_sequence", "block_scalar")
+
+    def _text(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+
+
+def _content(node: Node | None) -> _Value:
+    found = _Value(node)
+    if node is None or node.type not in ("block_node", "flow_node"):
+        return found
+    found.node = None
+    for child in node.children:
+        if child.type == "anchor":
+            found.anchor = (child.text or b"")[1:].decode("utf-8", "surrogateescape")
+        elif child.type == "tag":
+            found.tag = (child.text or b"").decode("utf-8", "surrogateescape")
+        elif child.type != "comment":
+            found.node = child
+    return found
+
+
+def _items(node: Node) -> Iterator[Node]:
+    for child in node.children:
+        if child.type == "block_sequence_item":
+            yield next((part for part in child.children if part.type in ("block_node", "flow_node")), child)
+        elif child.type in ("flow_node", "flow_pair"):
+            yield child
+
+
+def _line(node: Node) -> int:
+    return int(node.start_point[0]) + 1
+
+
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*(?: [A-Za-z0-9_./+-]+)*")
+_WORDS = re.compile(r"(?:y|n|yes|no|on|off|true|false|null|nan|inf)", re.IGNORECASE)
+
+
+def plain(text: str) -> bool:
+    """Whether a text can stand in YAML without quotes and stays a text for every reader."""
+    return bool(_PLAIN.fullmatch(text)) and not _WORDS.fullmatch(text) and not text.startswith(".")
