@@ -111,6 +111,12 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
             (f"The logs reach the last step ({progress.last_step} of {progress.total_steps}) and show no failure.",),
             missing=("the job's state from Slurm",), detail=Detail.FINISHED,
         ),)
+    if any(one.detail == Detail.FINISHED for one in case.story.harmless):
+        return (Vote(
+            "ran to its end", Kind.NOT_OOM, 0.55 if signatures else 0.75,
+            ("The trainer says that it reached the end that was set, and the logs show no failure.",),
+            missing=("the job's state from Slurm",), detail=Detail.FINISHED,
+        ),)
     return (Vote(
         "no failure found", Kind.UNDETERMINED, 0.6, ("The logs hold no failure that any signature knows.",),
         missing=("the logs of all ranks", "Slurm's accounting of every step"),

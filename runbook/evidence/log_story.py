@@ -14,6 +14,7 @@ from runbook.evidence.log_places import Places, places
 from runbook.evidence.log_seen import Seen
 from runbook.evidence.log_suspects import Suspect
 from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
+from runbook.model.diagnosis import Detail
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogSource, LogStory, Phase
 from runbook.model.units import NodeName
@@ -61,7 +62,8 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
         collateral=collateral(seen, where, root, taken),
         harmless=tuple(
             _finding(one, where, reading, sources, handled=True)
-            for one in sorted(quiet, key=lambda one: (one.file, one.offset))[:HARMLESS_KEPT]
+            for index, one in enumerate(sorted(quiet, key=lambda one: (one.file, one.offset)))
+            if index < HARMLESS_KEPT or one.match.signature.detail is Detail.FINISHED
         ),
         progress=reading.progress.result(reading.last_attempt, root.rank if root is not None else None),
         framework=_framework(reading, root),

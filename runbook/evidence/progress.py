@@ -103,13 +103,15 @@ class ProgressReader:
         return True
 
     def step_before(self, file: int, offset: int) -> int | None:
-        """The last step that the file shows before an offset."""
+        """The last step that the file shows before an offset, or in front of it: a bar has no line end of its own."""
         offsets, steps = self._of_file(file)
-        index = bisect_left(offsets, offset)
+        index = bisect_right(offsets, offset)
         return steps[index - 1] if index else None
 
     def steps_after(self, file: int, attempt: int, offset: int) -> set[int]:
-        """The steps that the file shows after an offset within the same attempt."""
+        """The steps that the file shows after an offset within the same attempt.
+
+        A bar is drawn once more when it is closed, with the steps that were done and not drawn yet: that is none."""
         offsets, steps = self._of_file(file)
         first = bisect_right(offsets, offset)
         begun = attempt - self._first_attempt_of(file)
@@ -118,10 +120,13 @@ class ProgressReader:
             return set()
         low = restarts[begun - 1] if begun else 0
         high = restarts[begun] if begun < len(restarts) else None
-        return {
+        found = {
             steps[index] for index in range(first, len(offsets))
             if low <= offsets[index] and (high is None or offsets[index] <= high)
         }
+        chosen = self._chosen()
+        drawn_again = chosen is not None and chosen.bar and len(found) == 1
+        return set() if drawn_again and min(found) >= (self.step_before(file, offset) or 0) else found
 
     def _first_attempt_of(self, file: int) -> int:
         chosen = self._chosen()

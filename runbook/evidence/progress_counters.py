@@ -50,6 +50,8 @@ class Counter:
     """How the program numbers its first step: 0 or 1."""
     total: int | None = None
     totals: set[int] = field(default_factory=set)
+    epochs: int | None = None
+    """How many there will be, where the line says so."""
     marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
     newest: dict[tuple[int, int | None], Mark] = field(default_factory=dict)
     """Of each file and rank, the mark that stands last."""
@@ -75,6 +77,7 @@ class Counter:
         if total is not None:
             self.total = total
             self.totals.add(total)
+            self.epochs = match.integer("total_epochs")
         duration = match.number("duration_s")
         if duration is not None and duration > 0 and self.lines % self._stride == 0:
             self.durations_s.append(duration)
@@ -117,6 +120,8 @@ class Counter:
             if known is None or known.offset < one.offset:
                 unrolled.newest[(one.file, one.rank)] = one
         unrolled.lines = self.lines
+        if self.epochs is not None and len(self.totals) == 1:
+            unrolled.total = self.epochs * length
         return unrolled
 
 
