@@ -22,6 +22,11 @@ _EVERYDAY = re.compile(
 """Exceptions that programs raise and catch as a matter of course: a cache without the key, an optional module."""
 
 
+_INTERRUPTING = re.compile(r"\bDataLoader worker \(pid \d")
+"""Said by a signal handler, which strikes the main thread wherever it is: what it interrupted is not its cause."""
+_ABORT = "END-07"
+
+
 @dataclass(frozen=True, slots=True)
 class Fallout:
     """What is left, what was taken out, and what now counts although its signature alone is weak."""
@@ -39,6 +44,10 @@ def fallout(failures: Sequence[Seen], seen: Sequence[Seen], where: Places) -> Fa
     notes: list[str] = []
     for one, cause in _chains(failures, seen):
         everyday = _EVERYDAY.match(cause.match.text("detail") or "") and one.phase is not Phase.CHECKPOINT
+        if _INTERRUPTING.search(one.frame.text):
+            if cause.match.signature.weak:
+                dropped[id(cause)] = cause
+            continue
         if everyday and cause.match.signature.weak:
             dropped[id(cause)] = cause
             continue
@@ -78,11 +87,15 @@ def _chains(failures: Sequence[Seen], seen: Sequence[Seen]) -> list[tuple[Seen, 
 def _after_collective(
     failures: Sequence[Seen], seen: Sequence[Seen], where: Places
 ) -> list[tuple[Seen, str]]:
-    """Sizes that are garbage behind a failed collective (NCCL-08), and shortages of a rank that had itself waited in
-    one until the timeout: that rank was alive and waiting, so the one it waited for matters."""
+    """Sizes that are garbage behind a failed collective (NCCL-08), aborts behind a lost peer, and shortages of a rank
+    that had itself waited in a collective until the timeout: that rank was alive and waiting, so the one it waited for
+    matters."""
     by_file: dict[int, int] = {}
     by_rank: dict[tuple[int, int, int], int] = {}
+    lost: dict[tuple[int, int], int] = {}
     for one in seen:
+        if one.means == CONSEQUENCE and one.match.signature.id.startswith(("NCCL-", "FOLLOW-")):
+            lost.setdefault((one.file, one.attempt), one.offset)
         if one.match.signature.id not in _COLLECTIVE_FAILED:
             continue
         by_file[one.file] = min(one.offset, by_file.get(one.file, one.offset))
@@ -95,6 +108,8 @@ def _after_collective(
         rank = where.rank(one)
         if garbage(one) and by_file.get(one.file, one.offset) < one.offset:
             found.append((one, "The absurd size stands behind a failed collective and follows from it (NCCL-08)."))
+        elif one.match.signature.id == _ABORT and lost.get((one.file, one.attempt), one.offset) < one.offset:
+            found.append((one, "A process aborted after it, or another one here, had lost a peer; that came first."))
         elif (
             rank is not None and one.means == Kind.TRUE_OOM
             and by_rank.get((one.file, one.attempt, rank), one.offset) < one.offset
