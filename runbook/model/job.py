@@ -100,6 +100,14 @@ class JobRecord:
     def log_paths(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(path for path in (self.stdout_path, self.stderr_path, *self.more_log_paths) if path))
 
+    def own_node(self, named: str) -> NodeName | None:
+        """The job's node of this name, with or without a domain; None where it has none such.
+
+        What a log names is its author's text: only a node that the scheduler gave to the job is contacted, drained or
+        avoided."""
+        short = named.partition(".")[0]
+        return next((node for node in self.nodes if node == named or node.partition(".")[0] == short), None)
+
 
 @dataclass(frozen=True, slots=True)
 class JobScript:

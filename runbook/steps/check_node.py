@@ -52,12 +52,17 @@ def run(context: StepContext) -> StepResult:
 def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
     story = context.failure.story
     cause = story.root_cause if story else None
-    if cause is not None and cause.node:
-        return (cause.node,), ""
     nodes = context.failure.job.nodes
+    if cause is not None and cause.node:
+        own = context.failure.job.own_node(cause.node)
+        if own is not None:
+            return (own,), ""
+        if context.incident.trigger == "files":
+            return (cause.node,), ""  # nothing is contacted then
     most = context.settings.acts.most_nodes_checked
     if not nodes:
-        return (), "neither the log nor the scheduler names a node"
+        # A log can name any host; none is contacted on its word alone.
+        return (), "the scheduler names no node of the job"
     if len(nodes) > most:
         return nodes[:most], (
             f"the log does not tell the failing rank's node; {most} of the job's {len(nodes)} nodes were checked"

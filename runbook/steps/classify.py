@@ -75,9 +75,10 @@ def _nodes_to_avoid(failure: Failure, best: Hypothesis) -> list[NodeName]:
     if best.kind is Kind.CO_TENANT:
         avoid += [judgement.node for judgement in failure.judgements if judgement.verdict is NodeVerdict.OCCUPIED]
         cause = failure.story.root_cause if failure.story else None
-        if not avoid and cause is not None and cause.node:
+        own = failure.job.own_node(cause.node) if cause is not None and cause.node else None
+        if not avoid and own is not None:
             # The message itself named the other process; the node check did not see it any more.
-            avoid.append(cause.node)
+            avoid.append(own)
     return avoid
 
 

@@ -64,7 +64,22 @@ def read_story(context: StepContext, job: JobRecord) -> LogStory:
         for path, opened in _opened(context, job.log_paths, job.owner):
             stream = after_mark(stack.enter_context(opened), marks.get(path))
             sources.append((path, stream, _size(stream)))
-        return LogReader(context.playbook.signatures).read(sources, job=job)
+        return on_own_nodes(LogReader(context.playbook.signatures).read(sources, job=job), job)
+
+
+def on_own_nodes(story: LogStory, job: JobRecord) -> LogStory:
+    """The story with its first failure on a node of the job, or on none that is known: any line can name any host."""
+    cause = story.root_cause
+    if cause is None or cause.node is None or not job.nodes:
+        return story
+    own = job.own_node(cause.node)
+    if own is not None:
+        return replace(story, root_cause=replace(cause, node=own))
+    note = (
+        f"The log places the first failure on {cause.node[:80]!r}, which is no node of job {job.id}; that is not "
+        "believed, and the failing rank's node counts as not known."
+    )
+    return replace(story, root_cause=replace(cause, node=None, node_device=None), notes=(*story.notes, note))
 
 
 def describe(finding: Finding) -> str:
