@@ -104,23 +104,35 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
         return (_hang(case),)
     if signatures & {"NCCL-02", "NCCL-07"}:
         return _lost_rank(signatures)
-    progress = case.story.progress
-    if progress.last_step is not None and progress.last_step == progress.total_steps:
-        return (Vote(
-            "ran to its end", Kind.NOT_OOM, 0.55 if signatures else 0.75,
-            (f"The logs reach the last step ({progress.last_step} of {progress.total_steps}) and show no failure.",),
-            missing=("the job's state from Slurm",), detail=Detail.FINISHED,
-        ),)
-    if any(one.detail == Detail.FINISHED for one in case.story.harmless):
-        return (Vote(
-            "ran to its end", Kind.NOT_OOM, 0.55 if signatures else 0.75,
-            ("The trainer says that it reached the end that was set, and the logs show no failure.",),
-            missing=("the job's state from Slurm",), detail=Detail.FINISHED,
-        ),)
+    ended = _ran_to_its_end(case, bool(signatures))
+    if ended is not None:
+        return (ended,)
     return (Vote(
         "no failure found", Kind.UNDETERMINED, 0.6, ("The logs hold no failure that any signature knows.",),
         missing=("the logs of all ranks", "Slurm's accounting of every step"),
     ),)
+
+
+def _ran_to_its_end(case: Case, hurt: bool) -> Vote | None:
+    """The training did all its steps, by its counter or its trainer's words. `hurt`: somebody lost a peer."""
+    progress = case.story.progress
+    if progress.last_step is not None and progress.last_step == progress.total_steps:
+        told = f"The logs reach the last step ({progress.last_step} of {progress.total_steps}) and show no failure."
+    elif any(one.detail == Detail.FINISHED for one in case.story.harmless):
+        told = "The trainer says that it reached the end that was set, and the logs show no failure."
+    else:
+        return None
+    if case.job is not None and case.job.state.job_class is JobClass.FAILED:
+        return Vote(
+            "failed behind its end", Kind.UNDETERMINED, 0.6,
+            (told, f"Slurm says {case.job.state.name} all the same, so what failed came after the training: saving, a "
+             "last evaluation, or a process that ended badly."),
+            missing=("the logs of all ranks", "Slurm's accounting of every step"),
+        )
+    return Vote(
+        "ran to its end", Kind.NOT_OOM, 0.55 if hurt else 0.75, (told,),
+        missing=("the job's state from Slurm",), detail=Detail.FINISHED,
+    )
 
 
 def _stopped(case: Case, signatures: set[str]) -> Vote | None:
