@@ -1,10 +1,11 @@
-"""The conditions that lever documents name: None when met, else why not."""
+"""The conditions that lever documents name: None when met, else why not. Those on sizes are in `sizes.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from runbook.model.units import GIB
+from runbook.remedy import sizes
 from runbook.remedy.document import Value
 from runbook.remedy.situation import Refusal, Situation
 
@@ -73,9 +74,11 @@ def above_one(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 
 CONSTRAINTS: dict[str, Constraint] = {
-    "above_one": above_one,
-    "allocator_could_have_served": allocator_could_have_served,
-    "request_fits_the_gpu": request_fits_the_gpu,
-    "no_private_pools": no_private_pools,
-    "checkpoint_reshardable": checkpoint_reshardable,
+    function.__name__: function
+    for function in (
+        above_one, allocator_could_have_served, request_fits_the_gpu, no_private_pools, checkpoint_reshardable,
+        sizes.at_least, sizes.budget_holds_longest, sizes.buffer_holds_largest_tensor, sizes.divides,
+        sizes.divides_heads, sizes.divides_ranks, sizes.host_memory_holds, sizes.is_set, sizes.not_set,
+        sizes.same_value, sizes.set_together, sizes.value_is,
+    )
 }

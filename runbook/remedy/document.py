@@ -1,19 +1,22 @@
-"""Lever documents: one YAML file a system, saying how to know it, what can be set, and what may be changed when."""
+"""Lever documents: one YAML file a system, saying how to know it, what can be set, and what may be changed when.
+
+What a document may get wrong is in `document_check.py`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_folder
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.model.template import ParameterNames, SettingKind
+from runbook.remedy.checkpoint_rules import CheckpointRules, Restarter
 
 Value = str | int
 
@@ -39,13 +42,75 @@ class Mark(Document):
         return _pattern(value)
 
 
+class VersionMark(Document):
+    """A stretch of the system's releases in which its parameters are spelt alike, newest first in the document."""
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    title: str
+    marks: tuple[str, ...] = ()
+    """Patterns in the template's live lines that only these releases take. The spellings of the parameters that are
+    set tell the rest (`in_version`)."""
+    source: str
+
+    @field_validator("marks")
+    @classmethod
+    def _compile(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_pattern(value) for value in values)
+
+
+class Cue(Document):
+    """What a traceback's function names, or the process that speaks, say of phase and role in this system."""
+
+    pattern: str
+    """Searched in the names of the frames, each on a line, outermost first; then in the speaker's name."""
+    phase: Phase | None = None
+    """None: the phase stays what the log's frames say in general."""
+    role: str = ""
+    """The part of the training loop: actor, ref, critic, reward, rollout."""
+    why: str = ""
+    source: str = ""
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        return _pattern(value)
+
+
+class OutOfReach(Document):
+    """A lever that the guides or the sources name and that no template carries."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    names: tuple[str, ...] = Field(min_length=1)
+    """As the guides spell it."""
+    why: str
+    tell: str
+    """What a person can do instead."""
+    source: str
+
+
+class Diagnostic(Document):
+    """Settings that make the next failure say more. They are told to a person, never added by themselves."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    settings: tuple[str, ...] = Field(min_length=1)
+    """As they are written in a template of this system."""
+    why: str
+    cost: str
+    source: str
+
+
 class Parameter(Document):
     """Something that a template of this system can set."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     kind: SettingKind = SettingKind.ARGUMENT
     spellings: tuple[str, ...] = Field(min_length=1)
-    type: Literal["integer", "choice", "text", "flag", "allocator"] = "text"
+    """Every spelling that any version takes, the preferred one first."""
+    in_version: dict[str, str | None] = {}
+    """Where versions differ: the spelling by version's id; null where that version does not have it. A version that is
+    not named takes every spelling."""
+    type: Literal["integer", "number", "boolean", "choice", "list", "text", "flag", "allocator"] = "text"
+    """`flag` is a bare option; `boolean` has a value, true or false."""
     default: str | None = None
     """What the program takes when the template sets nothing. None: not known, so nothing is concluded."""
     allowed: tuple[str, ...] = ()
@@ -57,6 +122,8 @@ class Parameter(Document):
     """May be written into a template that does not have it. False where a program that does not know it could go
     on with another experiment."""
     why: str = ""
+    adds_with: Literal["", "+", "++"] | None = None
+    """What stands in front of a Hydra override that adds the key where nothing sets it; None: as the document says."""
     source: str
 
     @property
@@ -104,6 +171,9 @@ class LeverRule(Document):
     expectation: str = ""
     edits: tuple[EditRule, ...] = Field(min_length=1)
     needs: tuple[Need, ...] = ()
+    """Conditions on the template as it is."""
+    holds: tuple[Need, ...] = ()
+    """Conditions on the template as it would be with the edits."""
     conflicts: tuple[Conflict, ...] = ()
     consent: str = ""
     """The question to a person without whose yes the lever is not used, whatever its effect on the experiment."""
@@ -115,7 +185,9 @@ class Ladder(Document):
     id: str
     kinds: tuple[Kind, ...] = Field(min_length=1)
     phases: tuple[Phase, ...] = ()
-    """Empty: every phase that no other ladder of the kind names."""
+    """Empty: every phase that no other ladder of the kind names. The same goes for roles and details."""
+    roles: tuple[str, ...] = ()
+    details: tuple[Detail, ...] = ()
     levers: tuple[str, ...] = ()
     why: str
     source: str
@@ -147,25 +219,6 @@ class World(Document):
     shard_degree: str = ""
 
 
-class ResumeRule(Document):
-    """A parameter that makes the job go on from a checkpoint."""
-
-    parameter: str
-    value: Literal["parent", "path", "name", "step", "true"]
-    when: Literal["always", "not_the_latest"] = "always"
-
-
-class CheckpointRules(Document):
-    """Where checkpoints are and how a job is told to go on from one."""
-
-    parameters: tuple[str, ...] = ()
-    """Parameters that name checkpoint folders."""
-    resume: tuple[ResumeRule, ...] = ()
-    reshardable: bool | None = None
-    """Whether this system's checkpoints load at another sharding. None: it depends on the checkpoint."""
-    source: str
-
-
 class LeverDocument(Document):
     """A system: how to recognise it, what can be set, and the ladders."""
 
@@ -180,11 +233,19 @@ class LeverDocument(Document):
     fallback: bool = False
     """Taken only when no other system is recognised."""
     parameters: tuple[Parameter, ...]
+    versions: tuple[VersionMark, ...] = ()
+    cues: tuple[Cue, ...] = ()
+    adds_with: Literal["", "+", "++"] = ""
+    """What a Hydra override that adds a key begins with in this system; "" where a key must exist already."""
     batch: Batch | None = None
     world: World = World()
     levers: tuple[LeverRule, ...]
     ladders: tuple[Ladder, ...]
+    out_of_reach: tuple[OutOfReach, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     checkpoint: CheckpointRules
+    restarters: tuple[Restarter, ...] = ()
+    """What starts a job of this system again by itself."""
 
     @field_validator("excluded_by")
     @classmethod
@@ -212,15 +273,23 @@ class LeverDocument(Document):
     def checkpoint_parameters(self) -> tuple[str, ...]:
         return self.checkpoint.parameters
 
-    def ladder(self, kind: Kind, phase: Phase) -> Ladder | None:
-        """The ladder for this kind that names the phase, else the one that names none."""
-        of_kind = [item for item in self.ladders if kind in item.kinds]
-        named = [item for item in of_kind if phase in item.phases]
-        return next(iter([*named, *(item for item in of_kind if not item.phases)]), None)
+    def ladder(self, kind: Kind, phase: Phase, role: str = "", detail: Detail = Detail.NONE) -> Ladder | None:
+        """The ladder for this kind that says most about the failure: a ladder that names phases, roles or details
+        serves those alone; of those that fit, the one that names most, and the first of equals."""
+        fitting = [
+            item for item in self.ladders
+            if kind in item.kinds
+            and (not item.phases or phase in item.phases)
+            and (not item.roles or role in item.roles)
+            and (not item.details or detail in item.details)
+        ]
+        return max(fitting, key=lambda item: bool(item.phases) + bool(item.roles) + bool(item.details), default=None)
 
 
 def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
     """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file."""
+    from runbook.remedy.document_check import check_document
+
     loaded = load_folder(folder, LeverDocument)
     problems = [problem for path, document in loaded for problem in check_document(document, str(path))]
     ids = [document.id for _, document in loaded]
@@ -232,40 +301,3 @@ def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
     if problems:
         raise DocumentsInvalid(problems)
     return tuple(document for _, document in loaded)
-
-
-def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
-    """Names that point nowhere: parameters, levers, functions, constraints."""
-    from runbook.remedy.constraints import CONSTRAINTS
-    from runbook.remedy.functions import FUNCTIONS
-
-    parameters = {item.id for item in document.parameters}
-    levers = {item.id for item in document.levers}
-
-    def missing(path: str, wanted: Sequence[str], present: set[str] | frozenset[str], what: str) -> Iterator[Problem]:
-        for item in wanted:
-            if item and item not in present:
-                yield Problem(name, 1, path, f"no {what} {item!r}", f"known are: {', '.join(sorted(present))}")
-
-    for rule in document.levers:
-        path = f"levers.{rule.id}"
-        yield from missing(path, [edit.parameter for edit in rule.edits], parameters, "parameter")
-        yield from missing(path, [conflict.parameter for conflict in rule.conflicts], parameters, "parameter")
-        yield from missing(path, [edit.function for edit in rule.edits], frozenset(FUNCTIONS), "function")
-        yield from missing(path, [need.constraint for need in rule.needs], frozenset(CONSTRAINTS), "constraint")
-    for ladder in document.ladders:
-        yield from missing(f"ladders.{ladder.id}", ladder.levers, levers, "lever")
-    used = {lever for ladder in document.ladders for lever in ladder.levers}
-    for lever in sorted(levers - used):
-        yield Problem(name, 1, f"levers.{lever}", "stands on no ladder", "put it on one, or remove it")
-    named: list[str] = [*document.world.nodes, *document.world.ranks, document.world.shard_degree]
-    named += [*document.checkpoint.parameters, *(rule.parameter for rule in document.checkpoint.resume)]
-    if document.batch is not None:
-        batch = document.batch
-        named += [batch.micro, batch.accumulation, batch.total, *batch.model_parallel]
-    yield from missing("", named, parameters, "parameter")
-    spellings = [
-        spelling for item in document.parameters for spelling in item.spellings if item.kind is not SettingKind.SBATCH
-    ]
-    for spelling in sorted({item for item in spellings if spellings.count(item) > 1}):
-        yield Problem(name, 1, "parameters", f"{spelling} belongs to two parameters", "keep it in one")

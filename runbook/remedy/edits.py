@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from runbook.model.template import Edit
+from runbook.model.template import Edit, SettingKind
 from runbook.remedy.document import Parameter, Value
+from runbook.remedy.release import spelling_to_write
 from runbook.remedy.situation import Refusal, Situation
 
 Arguments = Mapping[str, Value | tuple[Value, ...]]
@@ -32,8 +33,21 @@ def edit_of(situation: Situation, parameter: Parameter, new: str | None) -> Made
             "another experiment",
             f"Does the program take {parameter.spellings[0]}? Then write it into the template with its present value.",
         )
-    spellings = parameter.spellings
+    spellings: tuple[str, ...] | Refusal
     if setting is not None:
-        spellings = (setting.spelling, *(item for item in spellings if item != setting.spelling))
+        spellings = (setting.spelling, *(item for item in parameter.spellings if item != setting.spelling))
+    else:
+        spellings = spelling_to_write(situation, parameter)
+        if isinstance(spellings, Refusal):
+            return spellings
+        spellings = _with_prefix(situation, parameter, spellings)
     old = setting.value if setting is not None else None
     return Made((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag"),))
+
+
+def _with_prefix(situation: Situation, parameter: Parameter, spellings: tuple[str, ...]) -> tuple[str, ...]:
+    """`++a.b` in front where the system's command line takes an unknown key only so."""
+    prefix = situation.system.adds_with if parameter.adds_with is None else parameter.adds_with
+    if not prefix or parameter.kind is not SettingKind.KEY or spellings[0].startswith(("-", "+")):
+        return spellings
+    return (prefix + spellings[0], *spellings[1:])

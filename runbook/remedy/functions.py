@@ -2,11 +2,12 @@
 
 Each function takes the situation, the parameter and the document's arguments. A function never returns the value
 that is in force already. Functions on the allocator's variable are in `allocator_edits.py`, those on the batch in
-`batch.py`.
+`batch.py`, those on other numbers and lists in `number_edits.py`.
 """
 
 from __future__ import annotations
 
+from runbook.remedy import number_edits
 from runbook.remedy.allocator_edits import merge_allocator
 from runbook.remedy.batch import double_to_keep_global_batch, halve
 from runbook.remedy.document import Parameter
@@ -20,8 +21,19 @@ def set_value(situation: Situation, parameter: Parameter, arguments: Arguments) 
     present = situation.text(parameter.id)
     if isinstance(present, Refusal):
         return present
-    if present == value:
-        return Refusal(f"{parameter.spellings[0]} is {value} already")
+    if present is not None and (present == value or present.lower() == value.lower() in ("true", "false")):
+        return Refusal(f"{situation.spelling(parameter.id)} is {value} already")
+    return edit_of(situation, parameter, value)
+
+
+def also_set(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+    """As `set`, for the second of a pair: nothing to do where it has the value already."""
+    present = situation.text(parameter.id)
+    value = str(arguments["value"])
+    if isinstance(present, Refusal):
+        return present
+    if present is not None and situation.is_set(parameter.id) and present.lower() == value.lower():
+        return Made(())
     return edit_of(situation, parameter, value)
 
 
@@ -76,8 +88,17 @@ FUNCTIONS: dict[str, Function] = {
     "halve": halve,
     "double_to_keep_global_batch": double_to_keep_global_batch,
     "set": set_value,
+    "also_set": also_set,
     "next_in": next_in,
     "remove": remove,
     "next_divisor_of_world": next_divisor_of_world,
     "merge_allocator": merge_allocator,
+    **{
+        function.__name__: function
+        for function in (
+            number_edits.double, number_edits.drop_from_list, number_edits.follow, number_edits.halve_list,
+            number_edits.halve_number, number_edits.lower_budget, number_edits.move_parallelism,
+            number_edits.multiply_as, number_edits.next_below, number_edits.shift,
+        )
+    },
 }

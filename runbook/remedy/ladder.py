@@ -10,10 +10,11 @@ from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
-from runbook.model.template import Edit, Setting
+from runbook.model.template import Edit, Setting, TemplateFile
 from runbook.remedy.constraints import CONSTRAINTS, allocator_could_have_served, request_fits_the_gpu
 from runbook.remedy.document import LeverDocument, LeverRule
 from runbook.remedy.functions import FUNCTIONS
+from runbook.remedy.release import releases
 from runbook.remedy.situation import Refusal, Situation
 
 ELSEWHERE = frozenset({Kind.CO_TENANT, Kind.HARDWARE_FAULT})
@@ -40,10 +41,12 @@ def propose(
     tried: Sequence[str] = (),
     allow_training_change: bool = False,
     checkpoints: Sequence[Checkpoint] | None = None,
+    templates: Sequence[TemplateFile] = (),
 ) -> Plan | NoPlan:
     """The next plan. A lever that was tried with the same value, or is refused, is passed over with the reason.
 
-    `tried` holds the keys of lever uses. A plan without uses says: relaunch the unchanged template on other nodes.
+    `tried` holds the keys of lever uses. `templates` tell the version of the system where its spellings do not. A plan
+    without uses says: relaunch the unchanged template on other nodes.
     """
     kind = diagnosis.best.kind
     if kind in ELSEWHERE:
@@ -51,8 +54,10 @@ def propose(
     if kind in _NOTHING_TO_CHANGE:
         return NoPlan(_NOTHING_TO_CHANGE[kind], exhausted=False, question=_missing(diagnosis))
     known = tuple(checkpoints) if checkpoints is not None else None
-    situation = Situation(system, tuple(settings), story, job, diagnosis, known)
-    ladder = system.ladder(kind, situation.phase)
+    situation = Situation(
+        system, tuple(settings), story, job, diagnosis, known, releases=releases(system, settings, templates)
+    )
+    ladder = system.ladder(kind, situation.phase, situation.role, situation.detail)
     if ladder is None:
         return NoPlan(
             f"{system.title} has no ladder for {kind.value.replace('_', ' ')}", exhausted=False,
@@ -93,6 +98,11 @@ def use_lever(
         remarks += made.remarks
         changed = {edit.parameter: edit.new for edit in made.edits if edit.new is not None}
         situation = replace(situation, changed={**situation.changed, **changed})
+    after = situation.with_changes({edit.parameter: edit.new for edit in edits})
+    for need in rule.holds:
+        unmet = CONSTRAINTS[need.constraint](after, need.arguments)
+        if unmet is not None:
+            return _refused(rule, unmet)
     values = ",".join(f"{edit.parameter}={edit.new}" for edit in edits)
     key = f"{rule.id}:{values}"
     shown = "; ".join(f"{edit.spellings[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
@@ -125,7 +135,7 @@ def _rungs(situation: Situation, kind: Kind, levers: Sequence[str]) -> tuple[str
         return tuple(levers)
     possible = allocator_could_have_served(situation, {}) is None and request_fits_the_gpu(situation, {}) is None
     confidence = situation.confidence(Kind.FRAGMENTATION)
-    other = situation.system.ladder(Kind.FRAGMENTATION, situation.phase)
+    other = situation.system.ladder(Kind.FRAGMENTATION, situation.phase, situation.role)
     if not possible or other is None or confidence < WORTH_TRYING_FROM:
         return tuple(levers)
     cheap = [name for name in other.levers if situation.system.lever(name).effect is Effect.NONE and name not in levers]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.template import Edit, Setting
-from runbook.remedy.document import LeverDocument, ResumeRule
+from runbook.remedy.checkpoint_rules import ResumeRule
+from runbook.remedy.document import LeverDocument
 
 
 def resume_edits(settings: Sequence[Setting], checkpoint: Checkpoint, *, system: LeverDocument) -> tuple[Edit, ...]:

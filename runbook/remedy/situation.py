@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Diagnosis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory, MemoryFields, Phase
 from runbook.model.template import Setting
-from runbook.remedy.document import LeverDocument
+from runbook.remedy.cues import phase_and_role
+from runbook.remedy.document import LeverDocument, VersionMark
 from runbook.remedy.versions import Versions, read_versions
 
 
@@ -35,6 +37,8 @@ class Situation:
     """None: not looked up yet."""
     changed: dict[str, str] = field(default_factory=dict)
     """New values that earlier edits of the same lever gave."""
+    releases: tuple[VersionMark, ...] = ()
+    """The versions of the system that the template can be written for (`release.py`)."""
 
     @property
     def fields(self) -> MemoryFields:
@@ -43,8 +47,17 @@ class Situation:
 
     @property
     def phase(self) -> Phase:
-        cause = self.story.root_cause
-        return cause.phase if cause is not None else Phase.UNKNOWN
+        """As the system's own cues have it, else as the frames say in general."""
+        return phase_and_role(self.system, self.story.root_cause)[0]
+
+    @property
+    def role(self) -> str:
+        """The part of the training loop that failed (actor, ref, critic, …); "" where no cue tells it."""
+        return phase_and_role(self.system, self.story.root_cause)[1]
+
+    @property
+    def detail(self) -> Detail:
+        return self.diagnosis.best.detail if self.diagnosis is not None else Detail.NONE
 
     @property
     def versions(self) -> Versions:
@@ -89,8 +102,45 @@ class Situation:
             return Refusal(f"{spelling} is {text!r}, not a whole number above zero")
         return int(text)
 
+    def decimal(self, parameter: str) -> Decimal | None | Refusal:
+        """As `text`, for a decimal number: 0.85, 8, 5e8."""
+        text = self.text(parameter)
+        if text is None or isinstance(text, Refusal):
+            return text
+        if not re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,2})?", text.replace("_", "")):
+            return Refusal(f"{self.spelling(parameter)} is {text!r}, not a number")
+        return Decimal(text.replace("_", ""))
+
+    def truth(self, parameter: str) -> bool | None | Refusal:
+        """As `text`, for a switch: true, True, 1, yes, on and their opposites; a bare flag is true. None: not known."""
+        text = self.text(parameter)
+        if text is None or isinstance(text, Refusal):
+            return text
+        lowered = text.lower()
+        if lowered in ("true", "1", "yes", "on"):
+            return True
+        if lowered in ("false", "0", "no", "off", "none", "null", ""):
+            return False
+        return Refusal(f"{self.spelling(parameter)} is {text!r}, neither true nor false")
+
+    def spelling(self, parameter: str) -> str:
+        """As the template spells it, else as this version of the system does."""
+        setting = self.setting(parameter)
+        return setting.spelling if setting is not None else self.system.parameter(parameter).spellings[0]
+
     def is_set(self, parameter: str) -> bool:
         return self.setting(parameter) is not None
+
+    def with_changes(self, changes: dict[str, str | None]) -> Situation:
+        """The situation as it would be with these values in the template."""
+        kept = tuple(item for item in self.settings if item.parameter not in changes)
+        made = tuple(
+            Setting(parameter, entry.kind, self.spelling(parameter), value)
+            for parameter, value in changes.items()
+            if value is not None
+            for entry in [self.system.parameter(parameter)]
+        )
+        return replace(self, settings=(*kept, *made))
 
     @property
     def world_size(self) -> int | None:

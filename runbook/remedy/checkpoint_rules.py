@@ -1,0 +1,219 @@
+"""What a lever document says of checkpoints: where they lie, how a job goes on from one, what stands in the way.
+
+Also what it says of restarters: whatever else starts the job again beside this tool. The rules are used by
+`resume_check.py`, `resume.py` and `restarters.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from runbook.documents import Document, DocumentsInvalid, Problem, load_document
+
+
+def compiles(value: str) -> str:
+    """A pydantic check: the text is a regular expression."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return value
+
+
+class Condition(Document):
+    """What has to be so in the template. All parts that are given must hold."""
+
+    parameter: str
+    values: tuple[str, ...] = ()
+    """The value is one of these, whatever its case. Empty, with nothing else given: any value."""
+    at_most: int | None = None
+    """The value is a whole number that is not above this: an interval of -1 or 0."""
+    lacks: tuple[str, ...] = ()
+    """The value is a list in which one of these words is missing: `['model','extra']` lacks `optimizer`."""
+    absent: bool = False
+    """True as well where the template does not set it, for then the program's default is such a value."""
+    also: tuple[Condition, ...] = ()
+    """Further conditions, all of which must hold."""
+    where: str = ""
+    """A pattern that a live line of the template must match: the program to which this applies."""
+
+    @field_validator("where")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        return compiles(value)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return (self.parameter, *(name for item in self.also for name in item.parameters))
+
+
+class Obstacle(Condition):
+    """A setting that stands in the way of going on: it is put to a person."""
+
+    why: str
+    question: str = ""
+    """What to ask. Empty: built from the setting."""
+    source: str
+
+
+class Adjustment(Condition):
+    """A setting that is changed for the relaunch, with the reason in the plan. `set` null takes it out."""
+
+    set: str | None
+    why: str
+    source: str
+
+
+class MovingName(Document):
+    """A part of the checkpoint folder's path, which must be the same in every submission."""
+
+    parameter: str
+    unless: str = ""
+    """Not looked at where this parameter is set: the folder is named in full there."""
+    relative: bool = True
+    """Whether a relative value is meant from the folder in which the program runs. False for a mere name."""
+
+
+class FolderRule(Document):
+    """A folder with checkpoints that no single option names."""
+
+    path: str
+    """With `{parameter}` for the value of a parameter, set or default, and `{user}` for the job's owner."""
+    unless: str = ""
+    """Not where this parameter is set: it then names the folder itself."""
+    where: str = ""
+    """A pattern that a live line of the template must match."""
+    source: str
+
+    @field_validator("where")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        return compiles(value)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(name for name in re.findall(r"\{(\w+)\}", self.path) if name != "user")
+
+
+class ResumeRule(Document):
+    """A parameter that makes the job go on from a checkpoint. Of several rules for one parameter the first that
+    applies counts; a parameter whose rules all do not apply is taken out."""
+
+    parameter: str
+    value: Literal["parent", "path", "name", "step", "true"] | None = None
+    text: str | None = None
+    """A fixed value in place of one of the checkpoint: `auto`, `resume_path`."""
+    when: Literal["always", "latest", "not_the_latest"] = "always"
+    """`latest`: the program's own tracker names this checkpoint, or the format has no tracker."""
+    formats: tuple[str, ...] = ()
+    """Only for checkpoints of these formats. A parameter is never taken out because of its formats."""
+
+    @model_validator(mode="after")
+    def _one_value(self) -> ResumeRule:
+        if (self.value is None) is (self.text is None):
+            raise ValueError("give either `value` or `text`")
+        return self
+
+
+class CheckpointRules(Document):
+    """Where checkpoints are, how a job is told to go on from one, and what would make it start over."""
+
+    parameters: tuple[str, ...] = ()
+    """Parameters that name checkpoint folders."""
+    folders: tuple[FolderRule, ...] = ()
+    """Further folders, built from several parameters or from defaults."""
+    depth: int = Field(default=2, ge=1, le=6)
+    """How many levels below such a folder files of a checkpoint lie."""
+    resume: tuple[ResumeRule, ...] = ()
+    reshardable: bool | None = None
+    """Whether this system's checkpoints load at another sharding. None: it depends on the checkpoint."""
+    only_latest: bool = False
+    """The program has no option for another checkpoint than the one that its tracker names."""
+    never_saves: tuple[Obstacle, ...] = ()
+    """Settings with which nothing is ever written that a job could go on from."""
+    downgrades: tuple[Obstacle, ...] = ()
+    """Settings with which a resume would drop state without a word: moments of the optimizer, the step."""
+    moving_names: tuple[MovingName, ...] = ()
+    copy_first: str = ""
+    """Why the checkpoint has to be copied before anything is started that may write to its folder. Empty: it need
+    not be."""
+    adjust: tuple[Adjustment, ...] = ()
+    """Settings that would cost the checkpoint once it is loaded."""
+    caution: str = ""
+    """What a person should know of every resume of this system: a note in the plan."""
+    source: str
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Every parameter that the rules name, for the check of the document."""
+        conditions = (*self.never_saves, *self.downgrades, *self.adjust)
+        names = [*self.parameters, *(rule.parameter for rule in self.resume)]
+        names += [name for item in conditions for name in item.parameters]
+        names += [name for item in self.moving_names for name in (item.parameter, item.unless)]
+        names += [name for item in self.folders for name in (*item.parameters, item.unless)]
+        return tuple(dict.fromkeys(name for name in names if name))
+
+
+class Restarter(Document):
+    """Something beside this tool that starts the job again, by a setting or by a pattern in the template."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    title: str
+    condition: Condition | None = None
+    """By a parameter of the lever document."""
+    pattern: str = ""
+    """By a live line of the template. `#SBATCH` directives and the options of the submission count as lines."""
+    what_happens: str
+    """What it does and what the plan does with it: a note in the plan."""
+    to_do: str = ""
+    """What a person should look at before the relaunch."""
+    set: str | None = None
+    """The value that the relaunch gives the condition's parameter: `0` for a number of retries."""
+    source: str
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        return compiles(value)
+
+    @model_validator(mode="after")
+    def _one_sign(self) -> Restarter:
+        if (self.condition is None) is (not self.pattern):
+            raise ValueError("give either `condition` or `pattern`")
+        if self.set is not None and self.condition is None:
+            raise ValueError("`set` needs a `condition`, whose parameter it sets")
+        return self
+
+
+class RestarterDocument(Document):
+    """Restarters that every system can have: Slurm's, the launchers', the script's own."""
+
+    version: Literal[1]
+    id: str
+    title: str
+    why: str
+    source: str
+    restarters: tuple[Restarter, ...]
+
+
+def load_restarters(file: Path) -> tuple[Restarter, ...]:
+    """The restarters common to all systems. Raises `DocumentsInvalid`."""
+    document = load_document(file, RestarterDocument)
+    problems = list(_problems(document, str(file)))
+    if problems:
+        raise DocumentsInvalid(problems)
+    return document.restarters
+
+
+def _problems(document: RestarterDocument, name: str) -> Iterator[Problem]:
+    ids = [item.id for item in document.restarters]
+    for item in document.restarters:
+        if item.condition is not None:
+            yield Problem(name, 1, f"restarters.{item.id}", "no system, so no parameter", "give a `pattern`")
+        if ids.count(item.id) > 1:
+            yield Problem(name, 1, f"restarters.{item.id}", "is the id of two restarters", "rename one")

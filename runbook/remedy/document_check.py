@@ -1,0 +1,70 @@
+"""What a lever document gets wrong: names that point nowhere, levers on no ladder, spellings of two parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from runbook.documents import Problem
+from runbook.model.template import SettingKind
+from runbook.remedy.constraints import CONSTRAINTS
+from runbook.remedy.document import LeverDocument, Need
+from runbook.remedy.functions import FUNCTIONS
+
+_NAME_PARAMETERS = frozenset({
+    "parameter", "parameters", "longest", "degree", "degrees", "part", "whole", "heads", "kv_heads", "vocabulary",
+    "hidden", "buffer", "budget", "newer", "as", "experts",
+})
+"""Arguments of functions and constraints whose values are ids of parameters."""
+
+
+def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
+    """Names that point nowhere: parameters, levers, functions, constraints, versions."""
+    parameters = {item.id for item in document.parameters}
+    levers = {item.id for item in document.levers}
+    versions = {item.id for item in document.versions}
+
+    def missing(path: str, wanted: Sequence[str], present: set[str] | frozenset[str], what: str) -> Iterator[Problem]:
+        for item in wanted:
+            if item and item not in present:
+                yield Problem(name, 1, path, f"no {what} {item!r}", f"known are: {', '.join(sorted(present))}")
+
+    for rule in document.levers:
+        path = f"levers.{rule.id}"
+        conditions = (*rule.needs, *rule.holds)
+        yield from missing(path, [edit.parameter for edit in rule.edits], parameters, "parameter")
+        yield from missing(path, [conflict.parameter for conflict in rule.conflicts], parameters, "parameter")
+        yield from missing(path, [edit.function for edit in rule.edits], frozenset(FUNCTIONS), "function")
+        yield from missing(path, [need.constraint for need in conditions], frozenset(CONSTRAINTS), "constraint")
+        yield from missing(path, _named(conditions), parameters, "parameter")
+        yield from missing(path, _named([Need(constraint="-", arguments=edit.arguments) for edit in rule.edits]),
+                           parameters, "parameter")
+    for ladder in document.ladders:
+        yield from missing(f"ladders.{ladder.id}", ladder.levers, levers, "lever")
+    used = {lever for ladder in document.ladders for lever in ladder.levers}
+    for lever in sorted(levers - used):
+        yield Problem(name, 1, f"levers.{lever}", "stands on no ladder", "put it on one, or remove it")
+    named: list[str] = [*document.world.nodes, *document.world.ranks, document.world.shard_degree]
+    named += document.checkpoint.named
+    named += [name for item in document.restarters if item.condition is not None for name in item.condition.parameters]
+    if document.batch is not None:
+        batch = document.batch
+        named += [batch.micro, batch.accumulation, batch.total, *batch.model_parallel]
+    yield from missing("", named, parameters, "parameter")
+    for item in document.parameters:
+        yield from missing(f"parameters.{item.id}.in_version", tuple(item.in_version), versions, "version")
+        spelt = [spelling for spelling in item.in_version.values() if spelling is not None]
+        yield from missing(f"parameters.{item.id}.in_version", spelt, frozenset(item.spellings), "spelling")
+    spellings = [
+        spelling for item in document.parameters for spelling in item.spellings if item.kind is not SettingKind.SBATCH
+    ]
+    for spelling in sorted({item for item in spellings if spellings.count(item) > 1}):
+        yield Problem(name, 1, "parameters", f"{spelling} belongs to two parameters", "keep it in one")
+
+
+def _named(conditions: Sequence[Need]) -> tuple[str, ...]:
+    found: list[str] = []
+    for condition in conditions:
+        for key, value in condition.arguments.items():
+            if key in _NAME_PARAMETERS:
+                found += [str(item) for item in (value if isinstance(value, tuple) else (value,))]
+    return tuple(found)

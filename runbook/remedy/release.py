@@ -1,0 +1,64 @@
+"""Which releases of a system a template is written for, by how it spells things; and the spelling to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from runbook.model.template import Setting, TemplateFile
+from runbook.remedy.document import LeverDocument, Parameter, VersionMark
+from runbook.remedy.situation import Refusal, Situation
+
+
+def releases(
+    system: LeverDocument, settings: Sequence[Setting], templates: Sequence[TemplateFile] = ()
+) -> tuple[VersionMark, ...]:
+    """The versions that the template's spellings and marks allow; all where nothing tells; none where they exclude one
+    another."""
+    allowed = system.versions
+    for setting in settings:
+        spelt = next((item.in_version for item in system.parameters if item.id == setting.parameter), {})
+        if setting.spelling.lstrip("+") in {value.lstrip("+") for value in spelt.values() if value is not None}:
+            allowed = tuple(item for item in allowed if _same(spelt.get(item.id, setting.spelling), setting.spelling))
+    marked = tuple(item for item in allowed if any(_seen(mark, templates) for mark in item.marks))
+    return marked or allowed
+
+
+def spelling_to_write(situation: Situation, parameter: Parameter) -> tuple[str, ...] | Refusal:
+    """The spellings of a parameter that the template does not set, the one to write first; refused where versions
+    differ and which one this is is not known, or where this version does not have it."""
+    possible = {item.id for item in situation.releases}
+    title = situation.system.title
+    if not parameter.in_version:
+        return parameter.spellings
+    if situation.system.versions and not possible:
+        return Refusal(
+            f"the template mixes spellings of several versions of {title}",
+            f"Which version of {title} is installed?",
+        )
+    choices = {parameter.in_version.get(version, parameter.spellings[0]) for version in sorted(possible)}
+    if len(choices) > 1:
+        shown = ", ".join(f"{parameter.in_version.get(item) or 'none'} in {item}" for item in sorted(possible))
+        return Refusal(
+            f"how {parameter.id.replace('_', ' ')} is spelt depends on the version of {title} ({shown})",
+            f"Which version of {title} is installed? Write {parameter.spellings[0]} into the template with its present "
+            "value, in that version's spelling.",
+        )
+    chosen = next(iter(choices), parameter.spellings[0])
+    if chosen is None:
+        return Refusal(f"this version of {title} has no {parameter.spellings[0]}")
+    return (chosen, *(item for item in parameter.spellings if item != chosen))
+
+
+def _same(spelt: str | None, found: str) -> bool:
+    return spelt is not None and spelt.lstrip("+") == found.lstrip("+")
+
+
+def _seen(pattern: str, templates: Sequence[TemplateFile]) -> bool:
+    compiled = re.compile(pattern)
+    return any(
+        compiled.search(line)
+        for file in templates
+        for line in file.text.split("\n")
+        if not line.lstrip().startswith("#")
+    )
