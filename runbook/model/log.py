@@ -81,6 +81,10 @@ class Finding:
     """What kind of its kind the line alone shows (a value of the diagnosis's detail); "" where it leaves that open."""
     firmness: float | None = None
     """How firm the line alone is in what it means, 0 to 1; null where its signature does not say."""
+    frames: tuple[str, ...] = ()
+    """Names of the functions in the traceback that belongs to the line, outermost first, at most 80."""
+    speaker: str = ""
+    """The process that says it, by the name in its prefix: "WorkerDict", "RolloutManager", "EngineCore"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def run(context: StepContext) -> StepResult:
         tried=tried(incident),
         allow_training_change=context.settings.acts.may_change_training,
         checkpoints=list_checkpoints(context)[0],
+        templates=incident.templates,
     )
     if isinstance(plan, NoPlan):
         return _without(incident, plan)
