@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -13,29 +14,33 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from runbook.errors import BadInput, NotFound
-from runbook.evidence.log_names import is_log_name, natural_order
+from runbook.evidence.log_names import is_log_name, job_of_name, natural_order
 
 STDIN = "-"
 _HELD_OPEN = 200
 """More files than this are opened for each piece that is read, so that no limit on open files is met."""
 _DEEPEST = 12
 _MOST_FILES = 200_000
+_AS_ANOTHER = "run as a user who may read it"
 
 Source = tuple[str, BinaryIO, int]
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file to read. `size_bytes` 0 for standard input, whose size is not known."""
+    """One file to read. `size_bytes` 0 for standard input, whose size is not known. `refused` says in words why a
+    file or a folder inside a folder that was named cannot be read; what is named itself must be readable."""
 
     path: str
     size_bytes: int
+    refused: str = ""
 
 
 def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
     """The files that are named, and the logs of the folders that are named, each once.
 
-    Raises NotFound for a path that is not there, BadInput for what is no log or no folder of logs."""
+    Raises NotFound for a path that is not there or may not be read, BadInput for what is no log, or no folder of the
+    logs of one job."""
     found: dict[tuple[int, int], LogFile] = {}
     for path in paths:
         if path == STDIN:
@@ -45,19 +50,22 @@ def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
             status = Path(path).stat()
         except OSError as error:
             raise NotFound(
-                f"{path} cannot be read: {(error.strerror or str(error)).lower()}",
+                f"{path} cannot be read: {_words(error)}",
                 next_step="name a log file, a folder of logs, or - for standard input",
             ) from error
         if stat.S_ISDIR(status.st_mode):
-            inside = sorted(_inside(path), key=lambda pair: natural_order(pair[0]))
+            inside = sorted(_inside(path), key=lambda pair: natural_order(pair[0].path))
+            if all(file.refused for file, _ in inside) and inside:
+                raise NotFound(f"nothing in {path} can be read: {inside[0][0].refused}", next_step=_AS_ANOTHER)
+            _one_job(path, inside)
             if not inside:
                 raise BadInput(
                     f"no logs in {path}",
                     next_step="of a folder, files named as logs are taken (*.log, *.out, *.err, *.txt, stdout*, rank*, "
                     "error.json, also .gz and .zst); name others one by one",
                 )
-            for name, entry in inside:
-                found.setdefault((entry.st_dev, entry.st_ino), LogFile(name, entry.st_size))
+            for file, entry in inside:
+                found.setdefault((entry.st_dev, entry.st_ino), file)
         elif stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode):
             size = status.st_size if stat.S_ISREG(status.st_mode) else 0
             found.setdefault((status.st_dev, status.st_ino), LogFile(path, size))
@@ -66,26 +74,61 @@ def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
     return tuple(found.values())
 
 
-def _inside(folder: str, depth: int = 0) -> Iterator[tuple[str, os.stat_result]]:
-    """Logs below a folder. Links to folders are not followed (Ray's session_latest would come twice)."""
-    if depth > _DEEPEST:
+def _words(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _one_job(folder: str, inside: Sequence[tuple[LogFile, os.stat_result]]) -> None:
+    """Logs of several jobs would be told as one story, with times and ranks of both. Files that are named one by one
+    are taken as one job's, so a person can always say so."""
+    newest: dict[str, tuple[float, str]] = {}
+    for file, entry in inside:
+        job = job_of_name(Path(file.path).name)
+        if job is not None:
+            newest[job] = max(newest.get(job, (0.0, "")), (entry.st_mtime, file.path))
+    # slurm-7_0.out beside slurm-7.out is a task of job 7 (%j_%t); alone it is as likely task 0 of the array 7 (%A_%a).
+    jobs = {job for job in newest if job.partition("_")[0] == job or job.partition("_")[0] not in newest}
+    if len(jobs) < 2:
         return
+    array = {job.partition("_")[0] for job in jobs}
+    last = max(jobs, key=lambda job: newest[job])
+    path = newest[last][1]
+    if len(array) == 1:
+        raise BadInput(
+            f"{folder} holds logs of {len(jobs)} tasks of the Slurm job array {min(array)}",
+            next_step=f"name the files of one, the newest is {path}; "
+            f"if they are the ranks of one job, name them all: {folder.rstrip('/')}/slurm-{min(array)}_*",
+        )
+    raise BadInput(
+        f"{folder} holds logs of {len(jobs)} Slurm jobs",
+        next_step=f"name the files of one job; the newest are those of {last}: {path}",
+    )
+
+
+def _inside(folder: str, depth: int = 0) -> Iterator[tuple[LogFile, os.stat_result]]:
+    """Logs below a folder. Links to folders are not followed (Ray's session_latest would come twice)."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         if depth == 0:
-            raise NotFound(f"{folder} cannot be listed: {(error.strerror or str(error)).lower()}") from error
+            raise NotFound(f"{folder} cannot be listed: {_words(error)}", next_step=_AS_ANOTHER) from error
+        if not isinstance(error, FileNotFoundError):
+            yield LogFile(folder, 0, _words(error)), Path(folder).lstat()
         return
     for number, entry in enumerate(entries):
-        if number >= _MOST_FILES:
+        if number >= _MOST_FILES or depth > _DEEPEST:
+            reason = f"more than {_MOST_FILES} entries" if number else "too many folders inside one another"
+            yield LogFile(folder, 0, reason), Path(folder).lstat()
             return
         try:
             if entry.is_dir(follow_symlinks=False):
                 yield from _inside(entry.path, depth + 1)
             elif is_log_name(entry.name) and entry.is_file():
-                yield entry.path, entry.stat()
+                status = entry.stat()
+                refused = "" if os.access(entry.path, os.R_OK) else os.strerror(errno.EACCES).lower()
+                yield LogFile(entry.path, status.st_size, refused), status
         except OSError:
-            continue
+            continue  # gone since it was listed
 
 
 class PathStream(io.RawIOBase):
@@ -126,25 +169,26 @@ class PathStream(io.RawIOBase):
 
 
 def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
-    """Sources for the reader. Raises NotFound for a file that may not be opened."""
+    """Sources for the reader, without files that are refused. Raises NotFound for a file that may not be opened."""
     sources: list[Source] = []
     many = len(files) > _HELD_OPEN
     for file in files:
+        if file.refused:
+            continue
         if file.path == STDIN:
+            if sys.stdin is None:
+                raise BadInput("standard input is closed", next_step="name a log file or a folder of logs")
             sources.append((STDIN, sys.stdin.buffer, 0))
             continue
         try:
             if many and file.size_bytes:
                 if not os.access(file.path, os.R_OK):
-                    raise PermissionError(13, os.strerror(13))
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
                 stream = cast(BinaryIO, PathStream(file.path, file.size_bytes))
             else:
                 stream = cast(BinaryIO, stack.enter_context(Path(file.path).open("rb", buffering=0)))  # noqa: SIM115
         except OSError as error:
-            raise NotFound(
-                f"{file.path} cannot be opened: {(error.strerror or str(error)).lower()}",
-                next_step="run as a user who may read it",
-            ) from error
+            raise NotFound(f"{file.path} cannot be opened: {_words(error)}", next_step=_AS_ANOTHER) from error
         sources.append((file.path, stream, file.size_bytes))
     return sources
 
@@ -152,4 +196,6 @@ def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
 def total_bytes(files: Iterable[LogFile]) -> int:
     """Bytes of all files on disk; 0 where standard input makes the sum unknown."""
     every = list(files)
-    return 0 if any(file.path == STDIN for file in every) else sum(file.size_bytes for file in every)
+    if any(file.path == STDIN for file in every):
+        return 0
+    return sum(file.size_bytes for file in every if not file.refused)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from runbook.errors import BadInput
+from runbook.errors import BadInput, Interrupted
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.log import LogStory
+from runbook.model.log import LogSource, LogStory
 from runbook.model.units import JobId, NodeName, UserName
+
+if TYPE_CHECKING:
+    from runbook.adapters.log_files import LogFile
 
 _SHOWN_AFTER_S = 0.8
 _PLAIN_EVERY_S = 5.0
@@ -53,7 +59,7 @@ def diagnose(
     Several files of one job are one story: stdout and stderr, one file a node or a rank, Ray's session folder, the
     log of a rollout server; .gz and .zst are read as they are. A folder is searched for logs; - is standard input.
 
-    Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found.
+    Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
     """
     from runbook.adapters.log_files import find_logs, open_logs, total_bytes
     from runbook.diagnosis import diagnose as judge
@@ -67,13 +73,17 @@ def diagnose(
     files = find_logs(paths)
     job = _job(nodes, tasks)
     reader = LogReader(load_signatures((playbook or data_folder("playbooks") / "oom") / "signatures"))
-    with ExitStack() as stack:
-        sources = open_logs(files, stack)
-        bar = stack.enter_context(_Bar(total_bytes(files), len(files)))
-        story = reader.read(
-            sources, job=job, progress=bar.update, threads=threads, tail_first=False if full else None,
-            prefixes=prefixes,
-        )
+    try:
+        with ExitStack() as stack:
+            sources = open_logs(files, stack)
+            bar = stack.enter_context(_Bar(total_bytes(files), len(sources)))
+            story = reader.read(
+                sources, job=job, progress=bar.update, threads=threads, tail_first=False if full else None,
+                prefixes=prefixes,
+            )
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted while reading; nothing was touched") from None
+    story = _with_refused(story, files)
     settings = _settings(template, story, playbook) if template is not None else {}
     diagnosis = judge(story, job=job, settings=settings)
     _print(story, diagnosis, as_json=as_json)
@@ -96,6 +106,16 @@ def _check(prefixes: tuple[str, ...]) -> None:
             )
 
 
+def _with_refused(story: LogStory, files: tuple[LogFile, ...]) -> LogStory:
+    """What could not be read is said: the first failure may stand there."""
+    refused = tuple(LogSource(one.path, one.size_bytes, 0, f"not read: {one.refused}") for one in files if one.refused)
+    if not refused:
+        return story
+    several = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    note = f"Not read: {refused[0].path}{several}. The first failure may stand there."
+    return replace(story, notes=(note, *story.notes), sources=(*refused, *story.sources))
+
+
 def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
     if as_json:
         import json
@@ -106,9 +126,9 @@ def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
         told = {**to_contract(story, diagnosis), **story_to_contract(story)}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
-    from runbook.report.diagnosis_text import render_diagnosis
+    from runbook.report.diagnosis_text import WIDTH, render_diagnosis
 
-    text = render_diagnosis(story, diagnosis)
+    text = render_diagnosis(story, diagnosis, width=min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns)))
     head, _, rest = text.partition("\n")
     click.echo(click.style(head, bold=True))
     click.echo(rest, nl=False)

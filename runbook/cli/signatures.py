@@ -35,10 +35,17 @@ _NOT_LINES = {
     ),
     "RANK-KILLED": (
         "A rank that was killed by SIGKILL",
-        "SIGKILL has many senders; without the kernel's or Slurm's word it is no out-of-memory kill (R-22).",
+        "SIGKILL has many senders; without the kernel's or Slurm's word it is no out-of-memory kill.",
     ),
 }
 """Findings that follow from several lines, so that no signature document holds them."""
+_NO_KINDS = {
+    "consequence": "another process failed first",
+    "harmless": "looks like a failure and is none by itself",
+    "framing": "says who speaks, where, or from which checkpoint",
+    "progress": "a step of the training",
+}
+"""What a line means where it is no kind of failure."""
 
 
 @click.command()
@@ -68,7 +75,7 @@ def signatures(words: tuple[str, ...], means: str | None, as_json: bool, playboo
     for row in rows:
         title = row[3] if len(row[3]) <= room else row[3][: room - 1] + "…"
         click.echo("  ".join(f"{value:<{width}}" for value, width in zip(row, widths)) + f"  {title}")
-    click.echo(f"{len(rows)} signatures; runbook explain ID tells more about one")
+    click.echo(f"{len(rows)} signature{'s' if len(rows) > 1 else ''}; runbook explain ID tells more about one")
     return 0
 
 
@@ -101,14 +108,29 @@ def explain(signature: str, as_json: bool, playbook: Path | None) -> int:
         return 0
     if _explain_kind(wanted.replace("-", "_"), every, as_json=as_json):
         return 0
-    names = [entry.id for _, entry in every]
-    near = difflib.get_close_matches(signature.upper(), names, 3, 0.5) or [
-        name for name in names if name.lower().startswith(wanted)
-    ][:6]
+    near = _near(wanted, [*_kinds(), *(entry.id for _, entry in every), *_NOT_LINES])
     raise NotFound(
         f"no signature or kind is called {signature!r}",
         next_step=f"perhaps {', '.join(near)}" if near else "`runbook signatures` lists them",
     )
+
+
+def _kinds() -> list[str]:
+    from runbook.model.diagnosis import Kind
+
+    return [*(kind.value for kind in Kind), *_NO_KINDS]
+
+
+def _near(wanted: str, names: list[str]) -> list[str]:
+    """Names that hold what was typed ("oom"), else those that differ by a slip of the fingers."""
+    plain = {name.lower(): name for name in names}
+    words = wanted.replace("_", "-")
+    holding = [name for low, name in plain.items() if words and words in low.replace("_", "-")]
+    if holding:
+        return holding[:6]
+    found = difflib.get_close_matches(wanted, plain, 3, 0.6)
+    found.sort(key=lambda name: sorted(name) != sorted(wanted))
+    return [plain[name] for name in found]
 
 
 def _explain(document: str, entry: SignatureEntry, playbook: Path | None, *, as_json: bool) -> None:
@@ -157,13 +179,7 @@ def _meaning(means: str) -> str:
     from runbook.model.diagnosis import Kind
     from runbook.report.diagnosis_words import KIND_MEANING
 
-    others = {
-        "consequence": "another process failed first",
-        "harmless": "looks like a failure and is none by itself",
-        "framing": "says who speaks, where, or from which checkpoint",
-        "progress": "a step of the training",
-    }
-    said = KIND_MEANING[Kind(means)] if means in Kind.__members__.values() else others.get(means, "")
+    said = KIND_MEANING[Kind(means)] if means in Kind.__members__.values() else _NO_KINDS.get(means, "")
     return f": {said}" if said else ""
 
 
@@ -171,18 +187,21 @@ def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json
     from runbook.model.diagnosis import Kind
     from runbook.report.diagnosis_words import KIND_MEANING, KIND_TITLES
 
-    if name not in Kind.__members__.values():
+    if name in _NO_KINDS:
+        title, meaning = "No kind of failure", _NO_KINDS[name]
+    elif name in Kind.__members__.values():
+        title, meaning = KIND_TITLES[Kind(name)], KIND_MEANING[Kind(name)]
+    else:
         return False
-    kind = Kind(name)
     own = [entry for _, entry in every if entry.means == name]
     if as_json:
         click.echo(json.dumps({
-            "kind": name, "title": KIND_TITLES[kind], "meaning": KIND_MEANING[kind],
+            "kind": name, "title": title, "meaning": meaning,
             "signatures": [one.id for one in own],
         }, indent=2, ensure_ascii=False))
         return True
-    click.echo(click.style(f"{name}  {KIND_TITLES[kind]}", bold=True))
-    click.echo(f"  {KIND_MEANING[kind]}")
+    click.echo(click.style(f"{name}  {title}", bold=True))
+    click.echo(f"  {meaning}")
     if own:
         click.echo("  lines that say so:")
         for one in own:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from runbook.evidence import log_fallout, log_handled, log_killed, log_suspects
 from runbook.evidence.log_clocks import skew
-from runbook.evidence.log_file import UNKNOWN_EXCEPTION, Reading
+from runbook.evidence.log_keep import UNKNOWN_EXCEPTION
 from runbook.evidence.log_killed import Kill
 from runbook.evidence.log_order import Orderer
 from runbook.evidence.log_places import Places
+from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_seen import Seen
 from runbook.evidence.log_suspects import Suspect
 from runbook.evidence.signatures import CONSEQUENCE, HARMLESS
@@ -107,6 +108,7 @@ def _handled_note(handled: Sequence[Seen], job: JobRecord | None) -> str:
     kinds = ", ".join(sorted({one.match.signature.id for one in handled}))
     reason = (
         "the job ended well" if job is not None and job.state.job_class is JobClass.SUCCEEDED
+        else "the job went on behind it, or the line itself says that it was handled" if len(handled) == 1
         else "the job went on behind them, or the lines themselves say that they were handled"
     )
     return f"{len(handled)} line{'s' if len(handled) != 1 else ''} ({kinds}) did not end the job: {reason}."

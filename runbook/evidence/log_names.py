@@ -21,6 +21,7 @@ _NOT_A_LOG = re.compile(
     r"|\.tfevents\.|^requirements[\w.-]*\.txt$|^(?:vocab|merges)\.txt$",
     re.IGNORECASE,
 )
+_JOB = re.compile(r"^slurm-(\d{1,12}(?:_\d{1,9})?)(?!\d)")
 ERROR_FILE = "error.json"
 """torchelastic's own record of a failure: the whole message with its time."""
 
@@ -32,6 +33,12 @@ def is_log_name(name: str) -> bool:
     if plain == ERROR_FILE:
         return True
     return bool(_LOG.search(plain)) and not _NOT_A_LOG.search(plain)
+
+
+def job_of_name(name: str) -> str | None:
+    """The job (or task of an array) that Slurm's own name for an output file speaks of: slurm-123_4.out."""
+    found = _JOB.search(name)
+    return found.group(1) if found else None
 
 
 def natural_order(path: str) -> tuple[tuple[int, int, str], ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from runbook.model.diagnosis import Diagnosis
+from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.log import Collateral, Finding, LogSource, LogStory
 from runbook.report import diagnosis_words as words
 from runbook.report.clean import clean, clean_line, shorten, shorten_lines
@@ -16,67 +18,115 @@ _LABEL = 13
 _ITEMS = 12
 _FILES = 8
 _EXCERPT_LINES = 14
+_AFTER_LINES = 6
+"""At most this many lines of an excerpt stand after the failing one (`evidence/log_text.py`)."""
+_RULE = re.compile(r" \(R-\d\d\)")
+_TOLD = frozenset({
+    "No line says which rank failed.",
+    "The logs show only consequences; the rank that failed first left no line of its own.",
+})
+"""Notes that the row of the first failure tells already."""
+_RANGE = re.compile(r"^[<>]|-\d+\.\d|\d\+$")
+"""Versions whose message reads so, where the log does not print the one that ran."""
+_MARKS = re.compile(r"[\s^~]+")
 
 
-def render_diagnosis(story: LogStory, diagnosis: Diagnosis) -> str:
-    """Plain text, at most 100 columns; ends with a newline. Nothing in it moves a terminal."""
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A paragraph before it is fitted to the width. `whole`: a word that is longer, as a path to copy, is not cut."""
+
+    text: str
+    indent: str
+    first: str
+    whole: bool = False
+
+    def lines(self, width: int) -> list[str]:
+        return textwrap.wrap(
+            self.text, width, initial_indent=self.first, subsequent_indent=self.indent, break_on_hyphens=False,
+            break_long_words=not self.whole,
+        ) or [self.first]
+
+
+def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) -> str:
+    """Plain text, at most `width` columns but for long paths; ends with a newline. Nothing in it moves a terminal."""
     best = diagnosis.best
-    lines = [
-        f"{words.diagnosis_title(best)}, confidence {best.confidence:.2f}",
-        *_wrapped(words.diagnosis_meaning(best) + ".", "  "),
-        "",
-        *_row("first failure", _who(story.root_cause)),
+    rows = [
+        _text(_title(best)),
+        _text(_sentence(words.diagnosis_meaning(best)), "  ", "  "),
+        _text(""),
+        *_row("first failure", _first(story, best)),
         *_row("when", _when(story.root_cause, story)),
-        *_row("where", _where(story.root_cause)),
-        *_excerpt(story.root_cause),
+        *_row("where", _where(story.root_cause), whole=True),
+        *_excerpt(story.root_cause, width),
         *_figures(story.root_cause),
-        *_items("for it", best.reasons),
-        *_items("against it", best.against),
+        *_items("why" if best.kind is Kind.UNDETERMINED else "for it", best.reasons),
+        *_items("against it", [_against(one) for one in best.against]),
         *_items("would settle", best.missing),
-        *_row("else", ", ".join(
+        *_row("could also be", ", ".join(
             f"{words.diagnosis_title(one)} {one.confidence:.2f}" for one in diagnosis.runners_up
         )),
-        *_items("also failed", [_candidate(one) for one in _others(story)]),
+        *_items("also failed" if story.root_cause else "suspected", _candidates(_others(story)), whole=True),
         *_items("collateral", _collateral(story.collateral)),
-        *_items("no failure", _harmless(story.harmless)),
+        *_items("no failure", _harmless(story.harmless), whole=True),
         *_row("progress", _progress(story)),
-        *_items("notes", story.notes),
-        *_items("read", _sources(story.sources)),
+        *_row("job", _job(story)),
+        *_items("notes", [note for note in story.notes if note not in _TOLD]),
+        *_items("read", _sources(story.sources), whole=True),
     ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(line.rstrip() for row in rows for line in row.lines(width)) + "\n"
 
 
-def _wrapped(text: str, indent: str, first: str | None = None, limit: int = 600) -> list[str]:
-    return textwrap.wrap(
-        shorten(clean_line(text), limit), WIDTH, initial_indent=indent if first is None else first,
-        subsequent_indent=indent, break_on_hyphens=False,
-    )
+def _title(best: Hypothesis) -> str:
+    title = words.diagnosis_title(best)
+    return title if best.kind is Kind.UNDETERMINED else f"{title}, confidence {best.confidence:.2f}"
 
 
-def _row(label: str, text: str) -> list[str]:
-    return _wrapped(text, " " * (_LABEL + 1), f"{label:<{_LABEL}} ") if text else []
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
-def _items(label: str, items: Sequence[str]) -> Iterator[str]:
+def _text(text: str, indent: str = "", first: str = "", *, whole: bool = False) -> _Text:
+    """Rules' numbers are the documents' and of no use here."""
+    return _Text(_RULE.sub("", shorten(clean_line(text), 600)), indent, first, whole)
+
+
+def _row(label: str, text: str, *, whole: bool = False) -> list[_Text]:
+    return [_text(text, " " * (_LABEL + 1), f"{label:<{_LABEL}} ", whole=whole)] if text else []
+
+
+def _items(label: str, items: Sequence[str], *, whole: bool = False) -> Iterator[_Text]:
     indent = " " * (_LABEL + 3)
     for number, item in enumerate(items[:_ITEMS]):
-        yield from _wrapped(item, indent, f"{label if number == 0 else '':<{_LABEL}} - ")
+        yield _text(item, indent, f"{label if number == 0 else '':<{_LABEL}} - ", whole=whole)
     if len(items) > _ITEMS:
-        yield f"{indent}… and {len(items) - _ITEMS} more (--json has all)"
+        yield _text(f"… and {len(items) - _ITEMS} more (--json has all)", indent, indent)
 
 
-def _who(root: Finding | None) -> str:
-    if root is None:
-        return "no line of these logs says what failed first"
-    parts = [
-        f"rank {root.rank}" if root.rank is not None else "a rank that the logs do not name",
-        f"on {root.node}" if root.node else "on a node that the logs do not name",
-    ]
+def _first(story: LogStory, best: Hypothesis) -> str:
+    if story.root_cause is not None:
+        return _who(story.root_cause)
+    if best.detail is Detail.FINISHED:
+        return ""
+    return "not in these logs: they show only what followed" if story.candidates or story.collateral else "none found"
+
+
+def _against(reason: str) -> str:
+    """The strongest other kind stands with its name in front of its reason ("true_oom: …")."""
+    kind, _, rest = reason.partition(": ")
+    return f"for “{words.KIND_TITLES[Kind(kind)]}”: {rest}" if kind in Kind.__members__.values() else reason
+
+
+def _who(root: Finding) -> str:
+    if root.rank is None and not root.node:
+        who = "rank and node unknown"
+    else:
+        rank = f"rank {root.rank}" if root.rank is not None else "rank unknown"
+        who = f"{rank} on {root.node}" if root.node else f"{rank}, node unknown"
     device = [f"GPU {root.device} of the process"] if root.device is not None else []
     if root.node_device is not None:
         device.append(f"GPU {root.node_device} of the node")
     more = [*device, *([f"pid {root.pid}"] if root.pid is not None else [])]
-    return " ".join(parts) + (f" ({', '.join(more)})" if more else "")
+    return who + (f" ({', '.join(more)})" if more else "")
 
 
 def _when(root: Finding | None, story: LogStory) -> str:
@@ -89,42 +139,49 @@ def _when(root: Finding | None, story: LogStory) -> str:
         parts.append(words.moment(root.time_s))
     version = story.framework_version or root.framework_version
     if version:
-        parts.append(f"PyTorch {version}" if version[0].isdigit() else version)
+        told = f"PyTorch {version}" if version[0].isdigit() else version
+        parts.append(f"{told} by the message's wording" if _RANGE.search(version) else told)
     return ", ".join(parts)
 
 
 def _where(root: Finding | None) -> str:
     if root is None:
         return ""
-    line = f":{root.line}" if root.line else f", at byte {root.offset}"
-    return f"{root.file}{line} ({root.signature}; runbook explain {root.signature})"
+    return f"{_place(root)} (runbook explain {root.signature})"
 
 
-def _excerpt(root: Finding | None) -> Iterator[str]:
+def _excerpt(root: Finding | None, width: int) -> list[_Text]:
+    """The failing line whole (it is what a person came to read), and of the lines around it what fits."""
     if root is None or not root.excerpt:
-        return
-    rows = clean(root.excerpt).split("\n")
-    text = shorten_lines("\n".join(rows[-_EXCERPT_LINES:]), _EXCERPT_LINES, 2000)
-    for row in text.split("\n"):
-        # An out-of-memory message is one long line, and it is what a person came to read.
-        yield from textwrap.wrap(row, WIDTH, initial_indent="  | ", subsequent_indent="  |   ", break_on_hyphens=False,
-                                 drop_whitespace=False, replace_whitespace=False)[:8] or ["  |"]
+        return []
+    lines = [line for line in clean(root.excerpt).split("\n") if not _MARKS.fullmatch(line)][-_EXCERPT_LINES:]
+    rows = [
+        _Text(line, "  |   ", "  | ")
+        for line in shorten_lines("\n".join(lines), _EXCERPT_LINES, 2000).split("\n")
+    ]
+    while len(rows) > _AFTER_LINES + 1 and sum(len(row.lines(width)) for row in rows) > _EXCERPT_LINES:
+        del rows[0]
+    return rows
 
 
-def _figures(root: Finding | None) -> Iterator[str]:
+def _figures(root: Finding | None) -> Iterator[_Text]:
     picture = memory_at_failure(root.fields) if root is not None else None
     if root is None or picture is None:
         return
-    told = [f"{part.words[:1].lower()}{part.words[1:]} {words.size(part.bytes)}" for part in picture.parts]
-    told += [f"capacity {words.size(picture.capacity_bytes)}"] if picture.capacity_bytes is not None else []
-    told += [f"limit of this process {words.size(picture.limit_bytes)}"] if picture.limit_bytes is not None else []
+    told = [f"{part.words[:1].lower()}{part.words[1:]}: {words.size(part.bytes)}" for part in picture.parts]
     if root.fields.private_pool_bytes is not None:
-        told.append(f"of that in private pools {words.size(root.fields.private_pool_bytes)}")
+        told.insert(1, f"of that in private pools: {words.size(root.fields.private_pool_bytes)}")
+    told += [f"capacity: {words.size(picture.capacity_bytes)}"] if picture.capacity_bytes is not None else []
+    told += [f"limit of this process: {words.size(picture.limit_bytes)}"] if picture.limit_bytes is not None else []
     yield from _row("memory", "; ".join(told))
     yield from _row("", shortfall(picture))
     if root.fields.other_processes:
-        listed = [f"{one.pid}: {words.size(one.bytes)}" for one in root.fields.other_processes[:_ITEMS]]
-        yield from _row("processes", f"named in the message besides this one: {', '.join(listed)}")
+        listed = [
+            f"{one.pid} ({words.size(one.bytes) if one.bytes is not None else 'size unknown'})"
+            for one in root.fields.other_processes[:_ITEMS]
+        ]
+        more = f" and {rest} more" if (rest := len(root.fields.other_processes) - _ITEMS) > 0 else ""
+        yield from _row("processes", f"named in the message: {', '.join(listed)}{more}")
 
 
 def _others(story: LogStory) -> list[Finding]:
@@ -132,14 +189,32 @@ def _others(story: LogStory) -> list[Finding]:
     return [one for one in story.candidates if root is None or (one.file, one.offset) != (root.file, root.offset)]
 
 
-def _candidate(finding: Finding) -> str:
-    who = f"rank {finding.rank}" if finding.rank is not None else "a process without rank"
-    node = f" on {finding.node}" if finding.node else ""
-    return f"{who}{node}: {finding.signature} at {_place(finding)}"
+def _candidates(findings: Sequence[Finding]) -> list[str]:
+    """Ranks of a node that one line tells of share a row."""
+    groups: dict[tuple[str | None, str, str], list[int]] = {}
+    for one in findings:
+        ranks = groups.setdefault((one.node, one.signature, _place(one)), [])
+        if one.rank is not None:
+            ranks.append(one.rank)
+    return [
+        f"{_ranks(ranks)}{f' on {node}' if node else ''}: {signature} at {place}"
+        for (node, signature, place), ranks in groups.items()
+    ]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return "rank unknown"
+    return f"rank{'s' if len(set(ranks)) > 1 else ''} {ranges(ranks)}"
 
 
 def _place(finding: Finding) -> str:
-    return f"{finding.file}:{finding.line}" if finding.line else f"{finding.file}, byte {finding.offset}"
+    file = _file(finding.file)
+    return f"{file}:{finding.line}" if finding.line else f"{file}, byte {finding.offset}"
+
+
+def _file(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def _collateral(collateral: Sequence[Collateral]) -> list[str]:
@@ -148,11 +223,11 @@ def _collateral(collateral: Sequence[Collateral]) -> list[str]:
     unnamed: list[str] = []
     for one in collateral:
         if one.rank is None:
-            unnamed.append(one.why + (f" ({one.node})" if one.node else ""))
+            unnamed.append(f"rank unknown{f' on {one.node}' if one.node else ''}: {one.why}")
         else:
             groups.setdefault((one.why, one.node), []).append(one.rank)
     told = [
-        f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}{f' on {node}' if node else ''}: {why}"
+        f"{_ranks(ranks)}{f' on {node}' if node else ''}: {why}"
         for (why, node), ranks in groups.items()
     ]
     return told + list(dict.fromkeys(unnamed))
@@ -193,17 +268,22 @@ def _progress(story: LogStory) -> str:
         parts.append(f"resumed from step {progress.resumed_from_step}")
     if progress.saved_steps:
         parts.append(f"checkpoint written at step {progress.saved_steps[-1]}, by the log's word")
-    if story.world_size is not None:
-        parts.append(f"{story.world_size} rank{'s' if story.world_size != 1 else ''}")
-    if story.framework:
-        parts.append(story.framework)
     return ", ".join(parts)
+
+
+def _job(story: LogStory) -> str:
+    ranks = f"{story.world_size} rank{'s' if story.world_size != 1 else ''}" if story.world_size is not None else ""
+    return ", ".join(part for part in (story.framework or "", ranks) if part)
 
 
 def _sources(sources: Sequence[LogSource]) -> list[str]:
     """A few files one by one, many as a sum; what was not read is always said."""
     if len(sources) <= _FILES:
-        return [f"{one.path}: {words.size(one.bytes_read)}{f'; {one.note}' if one.note else ''}" for one in sources]
+        return [
+            f"{_file(one.path)}: {one.note or words.size(one.bytes_read)}" if not one.bytes_read
+            else f"{_file(one.path)}: {words.size(one.bytes_read)}{f'; {one.note}' if one.note else ''}"
+            for one in sources
+        ]
     notes: dict[str, int] = {}
     for one in sources:
         if one.note:

@@ -36,7 +36,7 @@ KIND_MEANING: dict[Kind, str] = {
     Kind.MEMORY_LEAK: "memory in use grew from step to step until nothing was left",
     Kind.CUDA_CONTEXT_OR_DRIVER: "CUDA failed outside PyTorch's allocator",
     Kind.HOST_OOM: "the node's main memory, not the GPU's, ran out",
-    Kind.SHM: "the data loader ran out of shared memory",
+    Kind.SHM: "no room was left in shared memory (/dev/shm)",
     Kind.HARDWARE_FAULT: "the GPU reported a fault of its own",
     Kind.NOT_OOM: "the job died of something else",
     Kind.UNDETERMINED: "the evidence does not single out one cause",
@@ -71,6 +71,23 @@ DETAIL_TITLES: dict[Detail, str] = {
     Detail.NONE: "",
 }
 
+_DETAIL_MEANING: dict[tuple[Kind, Detail], str] = {
+    (Kind.CUDA_CONTEXT_OR_DRIVER, Detail.RANKS_SHARE_GPU): "several ranks of this job use the same GPU",
+    (Kind.HOST_OOM, Detail.CGROUP): "the job reached its own limit of main memory; the GPU's memory is not meant",
+    (Kind.HOST_OOM, Detail.RAY_MONITOR): "Ray killed workers because the node's main memory in use passed Ray's limit",
+    (Kind.HOST_OOM, Detail.PINNED): "main memory that the GPU can reach directly (pinned) was refused",
+    (Kind.HOST_OOM, Detail.REFUSED): "a process asked for main memory, not the GPU's, and was refused",
+    (Kind.SHM, Detail.DATA_LOADER): "the data loader ran out of shared memory (/dev/shm)",
+    (Kind.SHM, Detail.NCCL_SEGMENT): "NCCL found no room for its segments in shared memory (/dev/shm)",
+    (Kind.SHM, Detail.OBJECT_STORE): "Ray's object store was full",
+    (Kind.NOT_OOM, Detail.HANG): "ranks waited for one another until they timed out, and no line speaks of memory",
+    (Kind.NOT_OOM, Detail.PROGRAM): "the program failed with an error that is not one of memory",
+    (Kind.NOT_OOM, Detail.CONFIGURATION): "the program refused its settings",
+    (Kind.NOT_OOM, Detail.STOPPED): "something outside the program ended it",
+    (Kind.NOT_OOM, Detail.FINISHED): "no failure is to be seen",
+}
+"""Where the detail changes what the kind means."""
+
 
 def diagnosis_title(hypothesis: Hypothesis) -> str:
     """"True out of memory: grown during the run"."""
@@ -79,8 +96,8 @@ def diagnosis_title(hypothesis: Hypothesis) -> str:
 
 
 def diagnosis_meaning(hypothesis: Hypothesis) -> str:
-    """What the kind means, in half a sentence without its full stop."""
-    return KIND_MEANING[hypothesis.kind]
+    """What the kind, and its detail where that says otherwise, mean: half a sentence without its full stop."""
+    return _DETAIL_MEANING.get((hypothesis.kind, hypothesis.detail)) or KIND_MEANING[hypothesis.kind]
 
 
 PHASE_WORDS: dict[Phase, str] = {

@@ -98,6 +98,10 @@ def memory_at_failure(fields: MemoryFields, gpu: GpuFacts | None = None) -> Memo
     if fields.other_processes:
         unsized = sum(1 for value in others if value is None)
         label = f"Other processes ({unsized} of {len(others)} of unknown size)" if unsized else ""
+        if _counted_twice(capacity, others_bytes, reserved, process, free):
+            # In a container a message may name its own process by the host's pid, as if it were another's.
+            others_bytes = max(0, (others_bytes or 0) - (reserved or 0))
+            label = "The processes named, this one among them, beyond that"
         parts.append(MemoryPart(Part.OTHERS, others_bytes, label))
     rest = _rest(capacity, parts, free, fields.rounding_bytes)
     if rest is not None:
@@ -106,6 +110,15 @@ def memory_at_failure(fields: MemoryFields, gpu: GpuFacts | None = None) -> Memo
     return MemoryPicture(
         tuple(parts), capacity, _figure(fields.tried_bytes), free, _figure(fields.limit_bytes) or None
     )
+
+
+def _counted_twice(
+    capacity: int | None, others: int | None, reserved: int | None, process: int | None, free: int | None
+) -> bool:
+    """Whether more is in use than the card has, unless this process is one of those that the message names."""
+    if capacity is None or others is None or reserved is None or process is not None:
+        return False
+    return reserved + others + (free or 0) > capacity + 64 * MIB and others + (free or 0) <= capacity + 64 * MIB
 
 
 def memory_after(sample: MemorySample, capacity_bytes: int | None) -> MemoryPicture | None:
