@@ -35,7 +35,7 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
         ],
         "root_cause": _root(root) if root is not None else None,
         "fields": _fields(root.fields if root is not None else MemoryFields()),
-        "collateral": [{"rank": one.rank, "why": one.why} for one in story.collateral],
+        "collateral": [{"rank": one.rank, "node": one.node, "why": one.why} for one in story.collateral],
     }
 
 
@@ -51,7 +51,8 @@ def _root(root: Finding) -> dict[str, object]:
         "step": root.step,
         "time": _iso(root.time_s),
         "file": root.file,
-        "line": root.line,
+        "line": root.line or None,
+        "offset": root.offset,
         "excerpt": root.excerpt,
     }
 

@@ -37,4 +37,5 @@ def _finding(finding: Finding) -> dict[str, object]:
         "node": finding.node,
         "file": finding.file,
         "line": finding.line or None,
+        "offset": finding.offset,
     }

@@ -216,5 +216,6 @@ def test_the_contract_has_every_field_even_where_nothing_is_known() -> None:
     root = to_contract(full, diagnose(full, job=None))["root_cause"]
     assert isinstance(root, dict)
     assert set(root) == {
-        "signature", "rank", "node", "pid", "device", "node_device", "phase", "step", "time", "file", "line", "excerpt",
+        "signature", "rank", "node", "pid", "device", "node_device", "phase", "step", "time", "file", "line", "offset",
+        "excerpt",
     }
