@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from runbook.evidence.log_file import Reading
 from runbook.evidence.log_places import TEARDOWN_CODES, Places
+from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_seen import Seen
 from runbook.evidence.signatures import CONSEQUENCE
 from runbook.model.job import JobClass, JobRecord

@@ -10,7 +10,8 @@ from typing import BinaryIO
 from runbook.evidence.error_file import NOTE, opened_error_file
 from runbook.evidence.framing import FileFrame
 from runbook.evidence.log_crew import Crew, ReadAt, Searched, Segment, batches, part_reader, segments_of
-from runbook.evidence.log_file import FileHandler, Reading
+from runbook.evidence.log_file import FileHandler
+from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_scan import (
     CHUNK_BYTES,
     FREELY,

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from runbook.evidence import log_first
 from runbook.evidence.log_collateral import collateral
-from runbook.evidence.log_file import Reading
 from runbook.evidence.log_first import Choice
 from runbook.evidence.log_killed import victim
 from runbook.evidence.log_places import Places, places
+from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_seen import Seen
 from runbook.evidence.log_suspects import Suspect
 from runbook.evidence.signatures import CONSEQUENCE, HARMLESS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from runbook.evidence.log_file import Reading
 from runbook.evidence.log_killed import Kill, killed_note
 from runbook.evidence.log_places import TEARDOWN_CODES, Places
+from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_seen import Row, Seen
 from runbook.model.units import NodeName
 

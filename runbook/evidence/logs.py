@@ -11,9 +11,9 @@ from runbook.evidence import log_story
 from runbook.evidence.framing import FileFrame, site_prefixes
 from runbook.evidence.framing_files import frame_of_file, frames_of_family
 from runbook.evidence.log_crew import Crew
-from runbook.evidence.log_file import Reading
 from runbook.evidence.log_lines import with_lines
 from runbook.evidence.log_pass import Pass, Sources
+from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_search import Search
 from runbook.evidence.log_tails import Tails, tails, worth_it
 from runbook.evidence.signatures import Signatures

@@ -1,0 +1,175 @@
+"""Keeping what matched, with its surroundings: the traceback, the lines near it, its phase, whether it was handled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+from runbook.evidence.framing import Frame
+from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.log_match import Matcher
+from runbook.evidence.log_phases import phase_of
+from runbook.evidence.log_reading import FileState
+from runbook.evidence.log_scan import View
+from runbook.evidence.log_seen import (
+    SPEAKERS_KEPT,
+    Kept,
+    Seen,
+    dumped,
+    is_chain,
+    line_before,
+    remote_pid,
+    spawned_process,
+    traceback_before,
+)
+from runbook.evidence.log_steps import StepSampler
+from runbook.evidence.log_text import decode, excerpt
+from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
+
+_LINES_AFTER = 12
+_LINES_NEAR = 4
+LINES_FOR_TIME = 60
+_HANDLED = re.compile(
+    r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
+    r"|reduc(?:ing|ed) (?:the )?(?:micro-?)?batch)\b", re.IGNORECASE,
+)
+_PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
+_FOLDED = (
+    "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
+    "processes said it is lost."
+)
+UNKNOWN_EXCEPTION = "PY-EXC"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Warning)\b|[A-Za-z_][\w.]{0,80}: ")
+
+
+class Keeper:
+    """Keeps the failures, consequences and harmless lines of one file."""
+
+    def __init__(self, state: FileState, matcher: Matcher, steps: StepSampler) -> None:
+        self._state = state
+        self._reading = state.reading
+        self._index = state.index
+        self._matcher = matcher
+        self._steps = steps
+        self._latest: dict[tuple[str, int, tuple[object, ...]], tuple[Match, Frame, int, int]] = {}
+
+    def keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
+        # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
+        about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
+                 match.numbers("tasks")[:1])
+        key = (match.signature.id, self._index, (here.speaker, here.pid, about))
+        kept = self._reading.kept.get(key)
+        if kept is None:
+            if len(self._reading.kept) >= SPEAKERS_KEPT:
+                return
+            kept = self._reading.kept[key] = Kept()
+        kept.count += 1 + here.repeats
+        if here.repeats:
+            self._reading.tables.note(_FOLDED.format(name=match.signature.id))
+        if kept.room():
+            kept.add(self._seen(view, match, here, start, stop))
+        elif match.signature.means not in (CONSEQUENCE, HARMLESS):
+            # Of many, the last one of each chunk is looked at closely, when the chunk is done.
+            self._latest[key] = (match, here, start, stop)
+
+    def keep_latest(self, view: View) -> None:
+        for key, (match, here, start, stop) in self._latest.items():
+            self._reading.kept[key].add(self._seen(view, match, here, start, stop))
+        self._latest.clear()
+
+    def _seen(self, view: View, match: Match, here: Frame, start: int, stop: int) -> Seen:
+        line = decode(view.buffer[start:stop])
+        time_s = self._state.time_of(here)
+        offset, number = self._place(view, start)
+        if match.signature.means in (CONSEQUENCE, HARMLESS):
+            return Seen(
+                match, here, self._index, self._state.attempt, offset, number, time_s,
+                excerpt((), line), time_s is not None,
+            )
+        if here.stack:
+            stack, raised = list(here.stack), True
+        else:
+            stack, raised = traceback_before(self._state.frames(view, view.before(start), True), here.speaker)
+        near: list[str] = []
+        if not stack:
+            lines = islice(self._state.frames(view, view.before(start), True), _LINES_AFTER)
+            near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
+        remote = remote_pid(stack)
+        if remote is not None and here.pid is None:
+            here = replace(here, pid=remote)
+        following = islice(self._state.frames(view, view.after(stop)), _LINES_AFTER)
+        after = [one.text for one in following if one.speaker == here.speaker]
+        exact = time_s is not None
+        if time_s is None:
+            nearby = islice(self._state.frames(view, view.before(start), True), LINES_FOR_TIME)
+            stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
+            time_s = next((stamp for stamp in stamps if stamp is not None), None)
+        handled = _HANDLED.search(" ".join([here.text, *after[:4]]))
+        self._steps.before(view, start)
+        before = line_before(self._state.frames(view, view.before(start), True), here.speaker) if raised else ""
+        return Seen(
+            match, here, self._index, self._state.attempt, offset, number, time_s,
+            excerpt(stack, here.text, after[:2]), exact,
+            phase_of(self._reading.signatures.phases, stack or dumped(after), here.text, near), raised,
+            handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
+            is_chain(before), spawned_process(before),
+        )
+
+    def _place(self, view: View, start: int) -> tuple[int, int]:
+        """Offset and line in the file."""
+        return (0, 1) if self._state.named.converted else (view.base + start, view.line_number(start))
+
+    def traceback(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
+        """A failure that no signature knows: the traceback's last line, if nothing in it is known."""
+        nearby = islice(self._state.frames(view, view.after(stop, 32 << 10)), 600)
+        following = (one for one in nearby if one.speaker == here.speaker)
+        frames: list[Frame] = []
+        for one in following:
+            frames.append(one)
+            if one.text[:1] not in (" ", "\t", "") and one.text.strip():
+                break
+        else:
+            return
+        last = frames.pop()
+        if not _EXCEPTION.match(last.text) or last.text.startswith("Traceback"):
+            return
+        text = last.text.encode()
+        known = self._matcher.match(view, last, stop, self._reading.candidates(text))
+        if known is not None and known.signature.means != FRAMING:
+            return
+        if known is None and self._known_below(list(islice(following, 7))):
+            return
+        signature = _unknown(match.signature)
+        key = (signature.id, self._index, (here.speaker, here.pid))
+        kept = self._reading.kept.setdefault(key, Kept())
+        kept.count += 1
+        stack = [here.text, *(one.text for one in frames)]
+        found = Match(signature, {"detail": last.text[:200]}, 0.0)
+        remote = remote_pid([last.text])
+        if remote is not None and here.pid is None:
+            here = replace(here, pid=remote)
+        before = line_before(self._state.frames(view, view.before(start), True), here.speaker, at_head=True)
+        offset, number = self._place(view, start)
+        kept.add(Seen(
+            found, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),
+            excerpt(stack, last.text),
+            phase=phase_of(self._reading.signatures.phases, stack), raised=True,
+            chained=is_chain(before), spawned=spawned_process(before),
+        ))
+
+    def _known_below(self, frames: Sequence[Frame]) -> bool:
+        """Whether the lines after an exception's first line (its message goes on there) match a signature."""
+        for one in frames:
+            if one.text.startswith(("Traceback (most", "During handling of", "The above exception was")):
+                return False  # the next exception's lines, not this one's
+            candidates = [known for known in self._reading.candidates(one.text.encode()) if known.means != FRAMING]
+            if candidates and self._reading.signatures.first_match(one.text, candidates):
+                return True
+        return False
+
+
+def _unknown(framing: Signature) -> Signature:
+    """The signature of an exception that none of the documents knows."""
+    return replace(framing, id=UNKNOWN_EXCEPTION, means="not_oom", weak=True)

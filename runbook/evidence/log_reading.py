@@ -1,0 +1,98 @@
+"""What is collected over all files of a job, and where the reading of one file stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from runbook.evidence.framing import IS_BAR, FileFrame, Frame, Habits, frames
+from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.log_clocks import Clocks
+from runbook.evidence.log_scan import Search, View
+from runbook.evidence.log_seen import Kept, Tables
+from runbook.evidence.log_text import decode
+from runbook.evidence.progress import ProgressReader
+from runbook.evidence.signatures import Signature, Signatures
+from runbook.model.units import NodeName
+
+_FRAMES_REMEMBERED = 4_000
+
+
+@dataclass(slots=True)
+class Reading:
+    """Everything that is collected over all files of a job."""
+
+    signatures: Signatures
+    events: Search
+    steps: Search
+    started_s: float | None
+    """When the job began (epoch seconds): the year of stamps that carry none."""
+    nodes: tuple[NodeName, ...]
+    kept: dict[tuple[str, int, tuple[object, ...]], Kept] = field(default_factory=dict)
+    tables: Tables = field(default_factory=Tables)
+    progress: ProgressReader = field(default_factory=ProgressReader)
+    clocks: Clocks = field(default_factory=Clocks)
+    known_sets: dict[frozenset[bytes], list[Signature]] = field(default_factory=dict)
+    """Candidates by the set of literals that a line holds."""
+    habits: dict[bytes, Habits] = field(default_factory=dict)
+    """What was learned from a file's first lines, by how they read without their digits: thousands begin alike."""
+    cut_lines: int = 0
+    last_attempt: int = 0
+
+    def candidates(self, line: bytes) -> list[Signature]:
+        """Signatures one of whose literals is in the line, in the documents' order."""
+        found = frozenset(self.events.within(line))
+        known = self.known_sets.get(found)
+        if known is None:
+            known = [one for one in self.signatures.events if not found.isdisjoint(one.encoded)]
+            self.known_sets[found] = known
+        return known
+
+
+@dataclass(slots=True)
+class FileState:
+    """Where the reading of one file stands: shared by those who match, keep and sample its lines."""
+
+    reading: Reading
+    index: int
+    """The file's place among the job's files."""
+    named: FileFrame
+    """What its name and its first lines say of each line."""
+    attempt: int = 0
+    """The attempt that it tells of at the place reached."""
+    framed: dict[tuple[int, int], tuple[Frame, ...]] = field(default_factory=dict)
+
+    def frames(
+        self, view: View, spans: Iterable[tuple[int, int]], nearest_first: bool = False
+    ) -> Iterator[Frame]:
+        """Lines framed. What is around one failure is around the next, so the newest are remembered."""
+        for start, stop in spans:
+            # The end counts too: what stands in front of a carriage return is asked for alone and with what follows.
+            key = (view.base + start, stop - start)
+            known = self.framed.get(key)
+            if known is None:
+                if len(self.framed) >= _FRAMES_REMEMBERED:
+                    self.framed.clear()
+                known = self.framed[key] = frames_of_line(decode(view.buffer[start:stop]), self.named)
+            yield from reversed(known) if nearest_first else known
+
+    def time_of(self, here: Frame) -> float | None:
+        time_s = read_time(here.stamp, self.reading.started_s)
+        return time_s if time_s is not None else here.time_s
+
+    def restart(self, offset: int) -> None:
+        self.attempt += 1
+        self.reading.progress.restart(self.index, offset)
+
+
+def frames_of_line(line: str, file: FileFrame) -> tuple[Frame, ...]:
+    """A line between newlines: what stands between carriage returns are lines of their own, progress bars are none."""
+    found: list[Frame] = []
+    for part in line.rstrip("\r").split("\r"):
+        found += [one for one in frames(part, file) if not ("%|" in one.text and IS_BAR.match(one.text))]
+    return tuple(found)
+
+
+def rank_of(here: Frame) -> int | None:
+    """The rank that a line names, else its task's number, which mostly is the same."""
+    return here.rank if here.rank is not None else here.task
