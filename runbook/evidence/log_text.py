@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from runbook.masking import masked
+
 LINE_CAP_BYTES = 16 << 10
 """A longer line is looked at in windows of this size."""
 SHORT_BYTES = 512
@@ -56,8 +58,8 @@ def lines_after(buffer: bytearray, position: int, end: int, limit_bytes: int) ->
 
 
 def printable(text: str) -> str:
-    """Text that can be shown: no control characters, no direction marks, tabs and newlines kept."""
-    return _CONTROLS.sub("", text)
+    """Text that can be shown: no control characters, no direction marks, no secrets; tabs and newlines kept."""
+    return masked(_CONTROLS.sub("", text))
 
 
 def excerpt(before: Sequence[str], line: str, after: Sequence[str] = ()) -> str:
@@ -78,4 +80,4 @@ def excerpt(before: Sequence[str], line: str, after: Sequence[str] = ()) -> str:
             break
         first.append(shown)
         room -= len(shown) + 1
-    return "\n".join([*reversed(first), *chosen])
+    return masked("\n".join([*reversed(first), *chosen]))  # again: a private key has several lines

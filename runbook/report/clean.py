@@ -1,8 +1,10 @@
-"""Hostile text made harmless to look at: no terminal commands, no invisible characters, no reordering."""
+"""Hostile text made harmless to look at: no terminal commands, no invisible characters, no reordering, no secrets."""
 
 from __future__ import annotations
 
 import re
+
+from runbook.masking import masked
 
 _ANSI = re.compile(
     r"""\x1b(?:
@@ -27,18 +29,18 @@ _LONG_ESCAPE = 4096
 
 
 def clean(text: str) -> str:
-    """Text of several lines: newlines and tabs stay, everything else that is not seen goes.
+    """Text of several lines: newlines and tabs stay, everything else that is not seen goes, and secrets are masked.
 
     Lone surrogates (bytes that were not UTF-8) become U+FFFD. Unicode TR 36 section 2.10 names the
     bidirectional and invisible characters that are misused to show one text and mean another.
     """
     if text.isascii() and text.isprintable():
-        return text
+        return masked(text)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\x1b" in text or "\x9b" in text:
         text = _without_escapes(text)
     text = _INVISIBLE.sub("", text)
-    return _SURROGATE.sub("\ufffd", text)
+    return masked(_SURROGATE.sub("\ufffd", text))
 
 
 def _without_escapes(text: str) -> str:

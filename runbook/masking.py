@@ -1,0 +1,122 @@
+"""Secrets in text made unreadable: keys, tokens and passwords that a log shows beside a failure.
+
+Logs print their environment, their command line and their configuration, and an excerpt of one goes into a terminal, a
+page, a ticket. What is masked is the value alone, so that a reader still sees which secret stood there. A name decides
+with the shape of its value ("token: 4096" is a count); some tokens are known by their own shape. Shapes are those that
+their issuers publish: GitHub, GitLab, Hugging Face, OpenAI, Anthropic, AWS, Google, Slack, NVIDIA, npm, PyPI,
+Databricks, RFC 7519 (JWT), RFC 3986 (user information of a URL), RFC 7468 (PEM).
+
+None of the expressions repeats a repetition, so a hostile line costs linear time.
+"""
+
+from __future__ import annotations
+
+import re
+
+MASK = "***"
+
+_HINT = re.compile(
+    r"(?i)token|secret|passw|passphrase|pwd|key|credential|bearer|authorization|://|eyJ|hf_|gh[pousr]_|github_pat_"
+    r"|glpat-|sk-|xox|AKIA|ASIA|AIza|ya29\.|npm_|pypi-|dapi|nvapi-|_JWT|sig="
+)
+"""Without one of these there is nothing to mask: most lines are done here."""
+
+_SHAPES = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+        (?P<kept>hf_|gh[pousr]_|github_pat_|glpat-|sk-(?:ant-|proj-)?|xox[abeprs]-|AKIA|ASIA|AIza|ya29\.|npm_|pypi-
+          |dapi|nvapi-)
+        (?:(?<=hf_)[A-Za-z0-9]{16,400}|(?<=gh._)[A-Za-z0-9]{16,400}|(?<=pat_)\w{20,400}|(?<=glpat-)[\w-]{16,400}
+          |(?<=[kt]-)[\w-]{20,400}|(?<=proj-)[\w-]{20,400}|(?<=xox.-)[\w-]{10,400}|(?<=A[KS]IA)[0-9A-Z]{12,124}
+          |(?<=AIza)[\w-]{30,400}|(?<=ya29\.)[\w.-]{20,400}|(?<=npm_)[A-Za-z0-9]{30,400}|(?<=pypi-)[\w-]{40,400}
+          |(?<=dapi)[0-9a-f]{24,64}|(?<=nvapi-)[\w-]{20,400})
+      | (?P<jwt>eyJ)[\w-]{8,4000}\.[\w-]{8,8000}(?:\.[\w-]{0,2000})?
+    )""",
+    re.VERBOSE,
+)
+
+_NAMED = re.compile(
+    r"""(?P<name>
+        (?i:(?P<password>password|passwd|passphrase|pwd)
+          | (?P<key>(?:api|access|secret|private|auth|account|encryption|signing|license|storage|master|service)
+              [_-]?key(?:[_-]?id)?|secret|credentials?)
+          | (?P<token>token|_jwt))
+    )
+    (?P<between>(?:\\?["'])?[ \t]{0,3}(?:=>|[:=])[ \t]{0,3}(?P<quote>[bfru]?\\?["'])?)
+    (?P<value>(?(quote)[^"'\\\n]{1,4000}|[^\s"'\\,;&)}\]>]{1,4000}))""",
+    re.VERBOSE,
+)
+_OPTION = re.compile(
+    r"(?<![\w-])--(?P<name>[A-Za-z][\w-]{0,60})(?P<between>[ \t]{1,3}[\"']?)(?P<value>[^\s\"'-][^\s\"']{0,4000})"
+)
+_NETRC = re.compile(r"(?P<name>\bpassword[ \t]{1,3})(?=[^\s]{0,200}\d)[A-Za-z0-9_./+=-]{12,400}")
+_HEADER = re.compile(
+    r"(?P<name>(?i:\bbearer[ \t]{1,3}"
+    r"|\bauthorization\\?[\"']?[ \t]{0,3}[:=][ \t]{0,3}\\?[\"']?(?:basic|token|digest)[ \t]{1,3}))"
+    r"[\w.~+/=-]{12,8000}"
+)
+_URL = re.compile(r"(?P<name>://(?:[^\s/:@\"'<>]{0,200}:)?)(?P<value>[^\s/,\"'<>]{1,400})@")
+_QUERY = re.compile(
+    r"(?i)(?P<name>[?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|awsaccesskeyid|key"
+    r"|access_token|auth)=)[^\s&\"'<>]{4,8000}"
+)
+_WEBHOOK = re.compile(r"(?P<name>hooks\.slack\.com/(?:services|workflows)/)[\w/-]{8,400}")
+_PEM = re.compile(r"(?P<name>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END)[A-Za-z0-9+/=\s\\:,-]){1,20000}")
+
+_NO_SECRET = re.compile(
+    r"(?i)(?:none|null|nil|true|false|yes|no|on|off|unset|empty|missing|redacted|hidden|x{3,}|[*<\[${].*)$", re.DOTALL
+)
+_NUMBER = re.compile(r"[-+]?[\d.,_]{1,40}(?:[eE][-+]?\d{1,4})?[A-Za-z/%]{0,6}$")
+_SHORTEST_KEY = 6
+_SHORTEST_TOKEN = 16
+_SHORTEST_VARIABLE = 8
+
+
+def masked(text: str) -> str:
+    """The text with the values of secrets replaced by `***`. Text without any comes back as it is; masking twice is
+    masking once. What does not look like a secret cannot be known, so a log stays something to handle with care."""
+    if not _HINT.search(text):
+        return text
+    text = _PEM.sub(_keep_name, text)
+    text = _URL.sub(_url, text)
+    text = _HEADER.sub(_keep_name, text)
+    text = _SHAPES.sub(lambda found: (found["kept"] or found["jwt"]) + MASK, text)
+    text = _OPTION.sub(_option, text)
+    text = _NAMED.sub(_named, text)
+    text = _NETRC.sub(_keep_name, text)
+    text = _QUERY.sub(_keep_name, text)
+    return _WEBHOOK.sub(_keep_name, text)
+
+
+def _keep_name(found: re.Match[str]) -> str:
+    return found["name"] + MASK
+
+
+def _url(found: re.Match[str]) -> str:
+    """A password always; a user without one only where it is as long as a token ("https://TOKEN@github.com")."""
+    alone = found["name"] == "://"
+    return found[0] if alone and len(found["value"]) < _SHORTEST_TOKEN else f"{found['name']}{MASK}@"
+
+
+def _option(found: re.Match[str]) -> str:
+    """"--hf-token VALUE": as if "hf-token=VALUE" stood there, by the name's last word."""
+    name, value = found["name"].replace("-", "_").upper(), found["value"]
+    shown = _NAMED.sub(_named, f"{name}={value}")
+    return found[0] if shown == f"{name}={value}" else f"--{found['name']}{found['between']}{MASK}"
+
+
+def _named(found: re.Match[str]) -> str:
+    value = found["value"]
+    whole = found["name"] + found["between"]
+    if MASK in value or _NO_SECRET.match(value) or (not found["quote"] and ("(" in value or "[" in value)):
+        return found[0]  # the last two: an expression of a program's text
+    if found["password"]:
+        return whole + MASK
+    if _NUMBER.match(value) or value.startswith(("/", "~", ".")):
+        return found[0]
+    if found["key"]:
+        return whole + MASK if len(value) >= _SHORTEST_KEY else found[0]
+    # "token" is a common word of this trade: of a variable's value less is asked than of a word in a sentence.
+    if " " in value:
+        return found[0]
+    shortest = _SHORTEST_VARIABLE if found["token"].isupper() else _SHORTEST_TOKEN
+    return whole + MASK if len(value) >= shortest and any(one.isdigit() for one in value) else found[0]

@@ -1,0 +1,115 @@
+"""Secrets around a failure are not shown; what only looks like one stays readable."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runbook.masking import masked
+from runbook.report.clean import clean
+
+# Made up here, in the shapes of the issuers; put together so that no scanner of repositories takes them for real.
+LETTERS = "abcdefGHIJKLmnopqrSTUVWX0123456789"
+HEX40 = "0123456789abcdef0123456789abcdef01234567"
+JWT = "eyJ" + "hbGciOiJIUzI1NiJ9" + "." + "eyJzdWIiOiJhbGljZSJ9" + "." + "c2lnbmF0dXJlLWhlcmU"
+
+SECRETS = {
+    "environment": (f"HF_TOKEN=hf_{LETTERS}", LETTERS),
+    "exported": (f"+ export WANDB_API_KEY={HEX40}", HEX40),
+    "declared": (f'declare -x HUGGING_FACE_HUB_TOKEN="hf_{LETTERS}"', LETTERS),
+    "own variable": ("declare -x SITE_TOKEN='q7w8e9r0'", "q7w8e9r0"),
+    "configuration": (f"{{'wandb': {{'api_key': '{HEX40}', 'project': 'x'}}}}", HEX40),
+    "JSON in JSON": (f'"{{\\"api_key\\": \\"{HEX40}\\"}}"', HEX40),
+    "option": (f"python train.py --hf-token hf_{LETTERS} --lr 1e-4", LETTERS),
+    "option of another shape": ("serve --api-key Zk3-local-91x --port 8000", "Zk3-local-91x"),
+    "AWS id": ("using credentials AKIA" + "IOSFODNN7EXAMPLE for s3", "IOSFODNN7EXAMPLE"),
+    "AWS secret": ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI"),
+    "AWS session": ("AWS_SESSION_TOKEN=FwoGZXIvYXdzEBYaDHqa0AP1", "FwoGZXIvYXdz"),
+    "bearer": ("headers: Authorization: Bearer abcDEF123456.xyz-987", "abcDEF123456"),
+    "basic": ("authorization: Basic dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNz"),
+    "database": ("psycopg.OperationalError: postgresql://alice:s3cr3t!@db.example/runs failed", "s3cr3t!"),
+    "clone": ("git clone https://ghp_" + LETTERS + "@github.com/a/b", LETTERS),
+    "redis without user": ("redis://:hunter22@head:6379/0", "hunter22"),
+    "signed address": ("GET https://b.s3.example/k?X-Amz-Signature=0f9e8d7c6b5a&X-Amz-Date=1", "0f9e8d7c6b5a"),
+    "shared access": ("https://x.blob.example/c?sv=2024&sig=Zm9vYmFyYmF6%3D", "Zm9vYmFyYmF6"),
+    "JWT": (f"SLURM_JWT={JWT}", JWT[10:]),
+    "JWT in a sentence": (f"got {JWT} from the server", JWT[10:]),
+    "netrc": (f"machine api.wandb.ai login user password {HEX40}", HEX40),
+    "password with a comma": ("connect(password='pa,55 w;x')", "55 w;x"),
+    "password with an at sign": ("redis://a:p@55w@head:6379/0", "55w"),
+    "password": ("mysql.connect(host='db', password='pa55', user='a')", "pa55"),
+    "openai": ("openai.AuthenticationError: key sk-proj-" + LETTERS, LETTERS),
+    "slack": ("posting to https://hooks.slack.com/services/T0AAA/B0BBB/" + LETTERS, LETTERS),
+    "ngc": ("NGC_CLI: nvapi-" + LETTERS, LETTERS),
+    "PEM": ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA\n-----END OPENSSH PRIVATE KEY-----", "b3Blbn"),
+    "coloured": (f"\x1b[31mHF_\x1b[0mTOKEN=hf_\x1b[1m{LETTERS}\x1b[0m", LETTERS),
+}
+
+NO_SECRETS = (
+    "max_tokens=4096 num_tokens: 128 tokens/s: 1532.7 token: 4096",
+    "loss per token: 1.2345678901234567e-05",
+    "eos_token_id=2 pad_token='<|endoftext|>' bos_token: <s> unk_token=[UNK]",
+    "use_auth_token=None token=True hf_token: null",
+    "tokenizer=Qwen/Qwen2.5-0.5B-Instruct token_type: bpe",
+    "KeyError: 'layers.0.key' key=query_key_value.weight key: layers.11.attention.key",
+    "monkey=banana123456 keyword: something-long-enough-1",
+    "password=None passwd: null",
+    "GOOGLE_APPLICATION_CREDENTIALS=/home/alice/key.json",
+    "tcp://10.0.0.1:29500 store, http://head:8265/#/jobs, file:///scratch/a@b/c",
+    "git@github.com:a/b.git ssh://git@host/a",
+    "sk-learn task-force-of-one disk-0123456789abcdef",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB",
+    "Unexpected token: '}' at position 3",
+    "The access key: missing. Secret: none",
+    "    c = Client(address, authkey=process.current_process().authkey)",
+    "    api_key=os.environ['KEY'], token=hf_hub.get_token(1)",
+    "hf_transformers_cache hf_checkpoint_loader",
+)
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_a_secret_is_not_shown(name: str) -> None:
+    text, secret = SECRETS[name]
+    shown = clean(text)
+    assert secret not in shown
+    assert "***" in shown
+    assert clean(shown) == shown
+
+
+@pytest.mark.parametrize("text", NO_SECRETS)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_the_rest_of_the_line_stays() -> None:
+    assert masked(f"a HF_TOKEN=hf_{LETTERS} b") == "a HF_TOKEN=hf_*** b"
+    pem = "-----BEGIN PRIVATE KEY-----\nMIIEvQ==\n-----END PRIVATE KEY-----\nTraceback (most recent call last):"
+    assert masked(pem).endswith("***-----END PRIVATE KEY-----\nTraceback (most recent call last):")
+    assert masked("x --password pa55 --lr 1") == "x --password *** --lr 1"
+    assert masked("u postgresql://alice:pw@db/x y") == "u postgresql://alice:***@db/x y"
+
+
+PIECES = ("token", "=", ":", " ", "'", "password", "a1b2c3d4e5f6g7h8", "://", "@", "\n", "sk-", "***", "--", ",", "/")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=24).map("".join))
+def test_masking_twice_is_masking_once(text: str) -> None:
+    assert masked(masked(text)) == masked(text)
+
+
+@pytest.mark.parametrize("seed", [
+    "token", "token=", "--token ", "password:", "password \t", "://", "://a:", "eyJ", "eyJa.", "sk-", "sk-proj-",
+    "hf_a", "bearer ", "api_key='", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "?sig=", "key", "\\\"", "a", "--",
+    "authorization: ", "gh", "AKIA0",
+])
+def test_a_hostile_line_costs_linear_time(seed: str) -> None:
+    def cost(size: int) -> float:
+        text = "token " + seed * (size // len(seed))
+        started = time.process_time()
+        masked(text)
+        return time.process_time() - started
+
+    assert cost(200_000) < 5 * cost(100_000) + 0.3
