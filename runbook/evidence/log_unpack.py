@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 WIDEST_WINDOW_BYTES = 128 << 20
 """A .zst that asks for more memory than this is not unpacked; `zstd --long=27` is the widest that needs no leave."""
@@ -31,10 +34,19 @@ def unpacked(stream: BinaryIO) -> tuple[BinaryIO, str]:
         look_ahead = getattr(stream, "peek", None)
         magic = bytes(look_ahead(4)[:4]) if look_ahead is not None else b""
     if is_gzip(magic):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream)), "gzip, unpacked while reading"
+        return cast(BinaryIO, _Gzip(fileobj=stream)), "gzip, unpacked while reading"
     if is_zstandard(magic):
         return _zstandard(stream)
     return stream, ""
+
+
+class _Gzip(gzip.GzipFile):
+    """Hands out what is unpacked already before it says that the file is cut: the last lines matter most."""
+
+    def readinto(self, space: WriteableBuffer) -> int:
+        piece = self.read1(memoryview(space).nbytes)
+        memoryview(space)[:len(piece)] = piece
+        return len(piece)
 
 
 def is_gzip(head: bytes) -> bool:
