@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.errors import BadInput, Interrupted
+from runbook.errors import BadInput, Interrupted, Unavailable
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogSource, LogStory
@@ -30,7 +30,7 @@ _EXIT_CODES = {Kind.UNDETERMINED: 4, Kind.NOT_OOM: 5}
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="FILE|DIR|-...")
-@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis for machines (docs/incident.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis for machines (docs/diagnose.md).")
 @click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
 @click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
 @click.option(
@@ -86,7 +86,12 @@ def diagnose(
     story = _with_refused(story, files)
     settings = _settings(template, story, playbook) if template is not None else {}
     diagnosis = judge(story, job=job, settings=settings)
-    _print(story, diagnosis, as_json=as_json)
+    try:
+        _print(story, diagnosis, as_json=as_json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"the answer could not be written: {(error.strerror or str(error)).lower()}") from error
     return _EXIT_CODES.get(diagnosis.best.kind, 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import shutil
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,18 +143,23 @@ def _explain(document: str, entry: SignatureEntry, playbook: Path | None, *, as_
         return
     click.echo(click.style(f"{entry.id}  {entry.title}", bold=True))
     for label, text in (
-        ("means", f"{entry.means}{f', {entry.detail}' if entry.detail else ''}{_meaning(entry.means)}"),
+        ("means", f"{entry.means}{f', {entry.detail}' if entry.detail else ''}{_meaning(entry.means, entry.detail)}"),
         ("why", entry.why),
         ("versions", f"PyTorch {entry.versions}" if entry.versions else ""),
         ("source", entry.source),
         ("document", f"{document}.yaml"),
         ("special", "; ".join(_special(entry))),
-        ("searched for", " or ".join(
-            repr(one) for one in ([entry.literal] if isinstance(entry.literal, str) else entry.literal))),
-        ("pattern", entry.pattern),
     ):
         if text:
-            click.echo(f"  {label:<13} {' '.join(text.split())}")
+            click.echo(textwrap.fill(
+                " ".join(text.split()), max(60, min(120, shutil.get_terminal_size((120, 24)).columns)),
+                initial_indent=f"  {label:<13} ", subsequent_indent=" " * 16, break_on_hyphens=False,
+                break_long_words=False,
+            ))
+    literals = [entry.literal] if isinstance(entry.literal, str) else entry.literal
+    click.echo(f"  {'searched for':<13} {' or '.join(repr(one) for one in literals)}")
+    if entry.pattern:
+        click.echo(f"  {'pattern':<13} {entry.pattern.strip()}")  # as it is, to be copied
     for sample in samples.samples[:_MOST_SAMPLES] if samples else ():
         click.echo(f"\n  line  {_visible(sample.line)}")
         for name, value in sample.fields.items():
@@ -175,11 +181,12 @@ def _special(entry: SignatureEntry) -> list[str]:
     return told
 
 
-def _meaning(means: str) -> str:
-    from runbook.model.diagnosis import Kind
-    from runbook.report.diagnosis_words import KIND_MEANING
+def _meaning(means: str, detail: str) -> str:
+    from runbook.model.diagnosis import Detail, Kind
+    from runbook.report.diagnosis_words import meaning
 
-    said = KIND_MEANING[Kind(means)] if means in Kind.__members__.values() else _NO_KINDS.get(means, "")
+    known = Detail(detail) if detail in Detail.__members__.values() else Detail.NONE
+    said = meaning(Kind(means), known) if means in Kind.__members__.values() else _NO_KINDS.get(means, "")
     return f": {said}" if said else ""
 
 
@@ -216,6 +223,8 @@ def _value(name: str, value: object) -> str:
 
     if name.endswith("_bytes") and isinstance(value, int):
         return f"{value} ({size(value)})"
+    if name == "other_processes" and isinstance(value, list):
+        return ", ".join(f"process {pid} with {size(held)}" for pid, held in value)
     return "not a size" if value is None else str(value)
 
 

@@ -35,7 +35,7 @@ KIND_MEANING: dict[Kind, str] = {
     Kind.PER_PROCESS_LIMIT: "the process was limited to a fraction of the GPU",
     Kind.MEMORY_LEAK: "memory in use grew from step to step until nothing was left",
     Kind.CUDA_CONTEXT_OR_DRIVER: "CUDA failed outside PyTorch's allocator",
-    Kind.HOST_OOM: "the node's main memory, not the GPU's, ran out",
+    Kind.HOST_OOM: "main memory, not the GPU's, ran out: the node's, or the job's share of it",
     Kind.SHM: "no room was left in shared memory (/dev/shm)",
     Kind.HARDWARE_FAULT: "the GPU reported a fault of its own",
     Kind.NOT_OOM: "the job died of something else",
@@ -74,6 +74,7 @@ DETAIL_TITLES: dict[Detail, str] = {
 _DETAIL_MEANING: dict[tuple[Kind, Detail], str] = {
     (Kind.CUDA_CONTEXT_OR_DRIVER, Detail.RANKS_SHARE_GPU): "several ranks of this job use the same GPU",
     (Kind.HOST_OOM, Detail.CGROUP): "the job reached its own limit of main memory; the GPU's memory is not meant",
+    (Kind.HOST_OOM, Detail.NODE): "the main memory of the whole node, not the GPU's, ran out",
     (Kind.HOST_OOM, Detail.RAY_MONITOR): "Ray killed workers because the node's main memory in use passed Ray's limit",
     (Kind.HOST_OOM, Detail.PINNED): "main memory that the GPU can reach directly (pinned) was refused",
     (Kind.HOST_OOM, Detail.REFUSED): "a process asked for main memory, not the GPU's, and was refused",
@@ -97,7 +98,11 @@ def diagnosis_title(hypothesis: Hypothesis) -> str:
 
 def diagnosis_meaning(hypothesis: Hypothesis) -> str:
     """What the kind, and its detail where that says otherwise, mean: half a sentence without its full stop."""
-    return _DETAIL_MEANING.get((hypothesis.kind, hypothesis.detail)) or KIND_MEANING[hypothesis.kind]
+    return meaning(hypothesis.kind, hypothesis.detail)
+
+
+def meaning(kind: Kind, detail: Detail = Detail.NONE) -> str:
+    return _DETAIL_MEANING.get((kind, detail)) or KIND_MEANING[kind]
 
 
 PHASE_WORDS: dict[Phase, str] = {

@@ -262,6 +262,25 @@ def test_interrupted_it_says_so_in_a_line(tmp_path: Path) -> None:
     assert err.decode().strip() == "runbook: interrupted while reading; nothing was touched"
 
 
+def test_a_cut_archive_is_read_up_to_the_cut(tmp_path: Path) -> None:
+    noise = "".join(f"{number * 2654435761 % 2**32:x}\n" for number in range(2_000))
+    packed = gzip.compress((LOG + noise).encode())
+    (tmp_path / "train.out.gz").write_bytes(packed[: len(packed) - 100])
+    done = run("diagnose", "train.out.gz", cwd=tmp_path)
+    assert done.stdout.startswith("True out of memory")
+    assert "damaged or cut" in " ".join(done.stdout.split())
+
+
+def test_an_answer_that_cannot_be_written_is_no_fault_of_the_tool(log: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    command = (sys.executable, "-m", "runbook", "diagnose", str(log))
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == 6
+    assert b"the answer could not be written: no space left" in done.stderr
+
+
 def test_a_hostile_log_does_not_reach_the_terminal(log: Path) -> None:
     log.write_text(LOG.replace("starting", "\x1b]0;gone\x07\x1b[2J").replace("Tried", "\x1b[31m\u202eTried"))
     done = run("diagnose", str(log))
