@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from runbook.evidence.framing import FileFrame, short_name
+from runbook.evidence.framing_values import FileFrame, short_name
 from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 

@@ -7,24 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from runbook.evidence.framing import (
-    BARE,
-    CONTAINER,
-    HOST,
-    LABEL,
-    MPI,
-    PIPED,
-    RANK_AS_ROLE,
-    ROLE,
-    TEMPLATE,
-    FileFrame,
-    Habits,
-    frame,
-    shape_of,
-    short_name,
-    without_escapes,
-)
+from runbook.evidence.framing import frame, without_escapes
+from runbook.evidence.framing_prefixes import BARE, CONTAINER, HOST, LABEL, MPI, PIPED, RANK_AS_ROLE, ROLE, TEMPLATE
 from runbook.evidence.framing_stamps import COLLECTOR, LEADING
+from runbook.evidence.framing_values import FileFrame, Habits, shape_of, short_name
 
 RANKS_A_NODE = 8
 """What a number alone must reach before it can be no local rank."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from runbook.evidence.framing import Frame
+from runbook.evidence.framing_values import Frame
 from runbook.model.units import NodeName
 
 PROCESSES_KEPT = 40_000

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from runbook.evidence.framing import IS_BAR, FileFrame, Frame, frame, frames
+from runbook.evidence.framing import IS_BAR, frame, frames
 from runbook.evidence.framing_habits import learn
 from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.framing_values import FileFrame, Frame
 from runbook.evidence.log_clocks import End
 from runbook.evidence.log_keep import LINES_FOR_TIME, Keeper
 from runbook.evidence.log_launcher import LauncherLines

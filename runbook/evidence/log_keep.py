@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from runbook.evidence.framing import Frame
 from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.framing_values import Frame
 from runbook.evidence.log_match import Matcher
 from runbook.evidence.log_phases import phase_of
 from runbook.evidence.log_reading import FileState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runbook.evidence.framing import Frame
 from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.framing_values import Frame
 from runbook.evidence.log_devices import NcclProcess
 from runbook.evidence.log_keep import Keeper
 from runbook.evidence.log_reading import FileState, rank_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from runbook.evidence.framing import Frame
+from runbook.evidence.framing_values import Frame
 from runbook.evidence.log_reading import FileState
 from runbook.evidence.log_scan import View
 from runbook.evidence.signatures import FRAMING, Match, Signature

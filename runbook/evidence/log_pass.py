@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from runbook.evidence.error_file import NOTE, opened_error_file
-from runbook.evidence.framing import FileFrame
+from runbook.evidence.framing_values import FileFrame
 from runbook.evidence.log_crew import Crew, ReadAt, Searched, Segment, batches, part_reader, segments_of
 from runbook.evidence.log_file import FileHandler
 from runbook.evidence.log_reading import Reading

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from runbook.evidence.framing import IS_BAR, FileFrame, Frame, Habits, frames
+from runbook.evidence.framing import IS_BAR, frames
 from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.framing_values import FileFrame, Frame, Habits
 from runbook.evidence.log_clocks import Clocks
 from runbook.evidence.log_scan import Search, View
 from runbook.evidence.log_seen import Kept, Tables

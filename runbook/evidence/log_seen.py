@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from runbook.evidence.framing import Frame
+from runbook.evidence.framing_values import Frame
 from runbook.evidence.log_devices import Devices, Speakers
 from runbook.evidence.signatures import Match
 from runbook.model.log import Phase

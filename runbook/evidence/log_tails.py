@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from runbook.evidence.framing import FileFrame, frame
+from runbook.evidence.framing import frame
 from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.framing_values import FileFrame
 from runbook.evidence.log_crew import Crew, ReadAt, Searched, Segment, batches
 from runbook.evidence.log_scan import View, positions_of_lines
 from runbook.evidence.log_search import Search

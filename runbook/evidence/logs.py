@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from runbook.evidence import log_story
-from runbook.evidence.framing import FileFrame, site_prefixes
 from runbook.evidence.framing_files import frame_of_file, frames_of_family
+from runbook.evidence.framing_prefixes import site_prefixes
+from runbook.evidence.framing_values import FileFrame
 from runbook.evidence.log_crew import Crew
 from runbook.evidence.log_lines import with_lines
 from runbook.evidence.log_pass import Pass, Sources

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runbook.evidence.framing import FileFrame, Habits, frame, frames
+from runbook.evidence.framing import frame, frames
 from runbook.evidence.framing_habits import learn
 from runbook.evidence.framing_stamps import read_time
+from runbook.evidence.framing_values import FileFrame, Habits
 from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
 
 BAR = " 12%|█▏        | 12/100 [00:10<01:10,  1.25it/s]"
