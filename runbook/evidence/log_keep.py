@@ -27,9 +27,11 @@ from runbook.evidence.log_seen import (
 from runbook.evidence.log_steps import StepSampler
 from runbook.evidence.log_text import decode, excerpt
 from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
+from runbook.model.diagnosis import Kind
 
 _LINES_AFTER = 12
 _LINES_NEAR = 4
+_NEAR_THE_END_BYTES = 64 << 20
 LINES_FOR_TIME = 60
 _HANDLED = re.compile(
     r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
@@ -75,8 +77,17 @@ class Keeper:
             self._latest[key] = (match, here, start, stop)
 
     def keep_latest(self, view: View) -> None:
+        """Look at the last one of each kind of this chunk. Far from the end of a log, what is no memory failure and
+        ends no traceback is looked at each time that it has been said twice as often: it is said all along."""
         for key, (match, here, start, stop) in self._latest.items():
-            self._reading.kept[key].add(self._seen(view, match, here, start, stop))
+            kept = self._reading.kept[key]
+            if (
+                view.left > _NEAR_THE_END_BYTES and match.signature.means == Kind.NOT_OOM
+                and kept.count < 2 * kept.looked_at and not view.traceback_before(start)
+            ):
+                continue
+            kept.looked_at = kept.count
+            kept.add(self._seen(view, match, here, start, stop))
         self._latest.clear()
 
     def _seen(self, view: View, match: Match, here: Frame, start: int, stop: int) -> Seen:
@@ -90,8 +101,10 @@ class Keeper:
             )
         if here.stack:
             stack, raised = list(here.stack), True
-        else:
+        elif view.traceback_before(start):
             stack, raised = traceback_before(self._state.frames(view, view.before(start), True), here.speaker)
+        else:
+            stack, raised = [], False
         near: list[str] = []
         if not stack:
             lines = islice(self._state.frames(view, view.before(start), True), _LINES_AFTER)

@@ -127,6 +127,7 @@ class Pass:
             known = self._lines if segment.count else None
             view = View(
                 one.buffer, segment.low, one.end, known, start, one.part.with_steps, self._sample(segment),
+                self._sources.plain[segment.index][1] - segment.stop,
             )
             if segment.first:
                 handler.first(view)

@@ -27,6 +27,8 @@ FREELY = 500
 FEW = 8
 """Fewer lines than this may be read where a file is one of thousands."""
 _STRANGE = bytes((1, 2, 3, 4, 5, 6, 14, 15, 16, 127))
+_OF_TRACEBACKS = (b"Traceback", b"File ", b"ray::")
+"""Colours may stand between these and what follows them."""
 _SHORT_LINE_BYTES = 32
 _COUNTED_BYTES = 16 << 10
 _SPAM = 64
@@ -52,6 +54,8 @@ class View:
     """Stretches that hold a step's literal, in order; None: nobody looked."""
     sample: int = FREELY
     """How many lines of steps may be read at the end of this stretch; a long log is sampled thinly."""
+    left: int = 0
+    """Bytes of the file behind this stretch; 0 where nobody knows."""
     _counts: list[int] = field(default_factory=lambda: [0])
     """Line ends from `counted_from` up to every _COUNTED_BYTES."""
 
@@ -81,6 +85,11 @@ class View:
 
     def before(self, position: int, limit_bytes: int = 48 << 10) -> Iterator[tuple[int, int]]:
         return lines_before(self.buffer, position, limit_bytes)
+
+    def traceback_before(self, position: int, limit_bytes: int = 48 << 10) -> bool:
+        """Whether anything of a traceback stands among the lines that `before` yields: framing them costs far more."""
+        low = max(0, position - limit_bytes)
+        return any(self.buffer.rfind(word, low, position) >= 0 for word in _OF_TRACEBACKS)
 
     def after(self, position: int, limit_bytes: int = 8 << 10) -> Iterator[tuple[int, int]]:
         return lines_after(self.buffer, position, self.end, limit_bytes)

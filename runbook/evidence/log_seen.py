@@ -79,6 +79,8 @@ class Kept:
     first: list[Seen] = field(default_factory=list)
     last: list[Seen] = field(default_factory=list)
     count: int = 0
+    looked_at: int = 0
+    """How many there were when one was last looked at closely behind the first few."""
 
     def room(self) -> bool:
         return len(self.first) < FIRST_KEPT

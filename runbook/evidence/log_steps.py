@@ -5,10 +5,11 @@ from __future__ import annotations
 from runbook.evidence.framing import frame
 from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.log_reading import FileState, rank_of
-from runbook.evidence.log_scan import View, positions_of_lines
+from runbook.evidence.log_scan import FREELY, View, positions_of_lines
 from runbook.evidence.log_text import decode
 
 TAIL_BYTES = 64 << 10
+_THINLY = 40
 
 
 class StepSampler:
@@ -24,7 +25,7 @@ class StepSampler:
         """Read the steps in front of a failure, each stretch once."""
         start = max(0, position - 2 * TAIL_BYTES, self._sampled_to - view.base)
         if position > start:
-            self.sample(view, start, position, last=200)
+            self.sample(view, start, position, last=200 if view.sample >= FREELY else _THINLY)
             self._sampled_to = view.base + position
 
     def sample(self, view: View, start: int, stop: int, last: int) -> int:
