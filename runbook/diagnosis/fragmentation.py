@@ -7,8 +7,8 @@ import re
 from runbook.diagnosis.allocator import newest_minor
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import print_error, size
-from runbook.diagnosis.gpu_rules import static_or_grown
 from runbook.diagnosis.growth import reserved_creeps
+from runbook.diagnosis.onset import static_or_grown
 from runbook.model.diagnosis import Kind
 
 _FLOOR, _CEILING, _CEILING_BLIND = 0.15, 0.88, 0.8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import size
-from runbook.diagnosis.gpu_rules import static_or_grown
 from runbook.diagnosis.line_rules import killed_steps
+from runbook.diagnosis.onset import static_or_grown
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobClass
 
