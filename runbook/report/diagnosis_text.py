@@ -65,7 +65,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
         *_row("could also be", ", ".join(
             f"{words.diagnosis_title(one)} {one.confidence:.2f}" for one in diagnosis.runners_up
         )),
-        *_items("also failed" if story.root_cause else "suspected", _candidates(_others(story)), whole=True),
+        *_others(story),
         *_items("collateral", _collateral(story.collateral)),
         *_items("no failure", _harmless(story.harmless), whole=True),
         *_row("progress", _progress(story)),
@@ -107,6 +107,10 @@ def _first(story: LogStory, best: Hypothesis) -> str:
         return _who(story.root_cause)
     if best.detail is Detail.FINISHED:
         return ""
+    suspects = [one for one in story.candidates if _is_suspect(one)]
+    if len({(one.rank, one.node) for one in suspects}) == 1 and suspects[0].rank is not None:
+        node = f" on {suspects[0].node}" if suspects[0].node else ""
+        return f"not certain; the first to look at is rank {suspects[0].rank}{node}"
     return "not in these logs: they show only what followed" if story.candidates or story.collateral else "none found"
 
 
@@ -184,9 +188,20 @@ def _figures(root: Finding | None) -> Iterator[_Text]:
         yield from _row("processes", f"named in the message: {', '.join(listed)}{more}")
 
 
-def _others(story: LogStory) -> list[Finding]:
+def _is_suspect(finding: Finding) -> bool:
+    """A rank that may have failed first, not one whose words merely come first ("lost the connection")."""
+    return finding.means != "consequence" or finding.signature.startswith(("RANK-", "SL-TASK-"))
+
+
+def _others(story: LogStory) -> Iterator[_Text]:
     root = story.root_cause
-    return [one for one in story.candidates if root is None or (one.file, one.offset) != (root.file, root.offset)]
+    if root is not None:
+        others = [one for one in story.candidates if (one.file, one.offset) != (root.file, root.offset)]
+        yield from _items("also failed", _candidates(others), whole=True)
+        return
+    yield from _items("suspected", _candidates([one for one in story.candidates if _is_suspect(one)]), whole=True)
+    first = [one for one in story.candidates if not _is_suspect(one)]
+    yield from _items("spoke first", _candidates(first), whole=True)
 
 
 def _candidates(findings: Sequence[Finding]) -> list[str]:

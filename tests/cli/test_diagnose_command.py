@@ -245,6 +245,21 @@ def test_a_process_that_the_message_names_itself_is_not_counted_twice(tmp_path: 
     assert "other processes: 78.30 GiB" not in text
 
 
+def test_a_suspect_is_named_as_one_and_a_rank_that_waited_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("srun: error: cl-8: task 2: Bus error\n")
+    text = run("diagnose", "a.log", cwd=tmp_path).stdout
+    assert "not certain; the first to look at is rank 2 on cl-8" in text
+    timeout = (
+        "[rank{0}]:[E101 10:00:00.000000000 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600040 "
+        "milliseconds before timing out.\n"
+    )
+    (tmp_path / "a.log").write_text(timeout.format(0) + timeout.format(1))
+    text = run("diagnose", "a.log", cwd=tmp_path).stdout
+    assert "not in these logs: they show only what followed" in text
+    assert "suspected" not in text
+
+
 def test_interrupted_it_says_so_in_a_line(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     process = subprocess.Popen(
