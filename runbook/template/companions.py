@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.model.template import Edit, ParameterNames, Patch, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash import find as bash
-from runbook.template.bash.commands import chain, program_at
+from runbook.template.bash.commands import LAUNCHERS, basename, chain, program_at
 from runbook.template.bash.edit import check_result
 from runbook.template.bash.find import Occurrence, Script
 from runbook.template.bash.insert import insert
 from runbook.template.bash.runs import Command
 from runbook.template.bash.words import Token, text_of, unknown_of
+from runbook.template.config import edit as config_edit
+from runbook.template.config.document import Config
+from runbook.template.editing import apply
 from runbook.template.errors import CannotEdit
 from runbook.template.language import Language, language_of
 from runbook.template.splices import Change, splice, unified_diff
@@ -52,20 +55,24 @@ class NamedFile:
     """The Python program itself, whose literals may be the configuration."""
     folder: str = ""
     """What the script says of the folder in which the command runs: "cd /x at line 4"; "" when it says nothing."""
+    script: bool = False
+    """A shell script that this one runs or sources: it is read behind it, and goes on from what it exports."""
     hydra: bool = False
     """Named by `--config-name`: the path is joined from it and `--config-path`; without that it is under the program's
     own folder, which is not known."""
 
 
 def named_files(file: TemplateFile, known: Surroundings | None = None) -> tuple[NamedFile, ...]:
-    """The files that the training command and its launchers name, in order. A file that is no job script names none."""
+    """The files that the training command and its launchers name, in order; of a configuration file those that its
+    own keys name (`deepspeed: ds.json`). What is in no language of ours names none."""
     try:
-        if language_of(file) is not Language.BASH:
-            return ()
+        language = language_of(file)
     except CannotEdit:
         return ()
+    if language is not Language.BASH:
+        return tuple(_named_by_keys(config_edit.read_config(file, language)))
     script = bash.read_script(file, _names(), known)
-    found: list[NamedFile] = []
+    found = _sourced(script)
     for command in _commands(script):
         if not _prepares(command):
             folder = _folder(script, command)
@@ -79,8 +86,11 @@ def point_to_copies(
 ) -> Patch:
     """The script with the paths of `copies` (as `named_files` gave them) replaced by those of the copies.
 
-    Raises `CannotEdit` for a path that the script does not name, or that cannot be rewritten for certain.
+    Also for a configuration file that names another. Raises `CannotEdit` for a path that the file does not name, or
+    that cannot be rewritten for certain.
     """
+    if language_of(file) is not Language.BASH:
+        return _keys_to_copies(file, copies)
     script = bash.read_script(file, _names(), known)
     edited: list[Change] = []
     wanted = dict(copies)
@@ -100,6 +110,12 @@ def point_to_copies(
                     where=f"{file.path}:{program.line}", next_step="pass the value as an option, or change it by hand",
                 )
     missing = [path for path, copy in wanted.items() if path != copy]
+    sourced = next((item for item in _sourced(script) if item.path in missing), None)
+    if sourced is not None:
+        raise CannotEdit(
+            f"{sourced.path} is sourced, and what it sets is not followed", where=f"{file.path}:{sourced.line}",
+            next_step="change it by hand",
+        )
     if missing:
         raise CannotEdit(
             f"the script does not name {missing[0]}", where=f"{file.path}:1", next_step="look at the script by hand"
@@ -108,6 +124,124 @@ def point_to_copies(
     if splices:
         _check(script, after, copies, known)
     return Patch((after,), splices, unified_diff(file, after))
+
+
+def wire_copies(
+    files: Sequence[TemplateFile], copies: Mapping[str, str], known: Surroundings | None = None
+) -> Patch:
+    """All files of a job with every path that has a copy rewritten to it, wherever one of them names it.
+
+    `files` are the job script first and what it names, each with the `path` by which it is named; `copies` says where
+    the copy of each will lie. The files keep their `path`: the caller writes each text to its copy. Raises `CannotEdit`
+    when nobody names one of them, when a file that would change has no copy, or when a file could not be read from
+    another folder.
+    """
+    patches = []
+    left = {path for path, copy in copies.items() if path != copy and path != files[0].path}
+    for at, file in enumerate(files):
+        mine = {item.path: item for item in named_files(file, known) if item.path in copies}
+        wanted = {path: copies[path] for path in mine if path is not None and copies[path] != path}
+        if at and file.path in copies:
+            _refuse_tied(file)
+        patch = point_to_copies(file, wanted, known) if wanted else Patch((file,), (), "")
+        if patch.splices and at and file.path not in copies:
+            raise CannotEdit(
+                f"{file.path} names {next(iter(wanted))}, so it has to change too, and has no copy",
+                where=f"{file.path}:1", next_step=f"give {file.path} a copy as well",
+            )
+        left -= set(wanted)
+        patches.append(patch)
+    if left:
+        raise CannotEdit(
+            f"none of the files names {min(left)}", where=f"{files[0].path}:1", next_step="look at the script by hand"
+        )
+    splices = tuple(item for patch in patches for item in patch.splices)
+    return Patch(tuple(patch.files[0] for patch in patches), splices, "".join(patch.diff for patch in patches))
+
+
+_TIED = {
+    Language.BASH: re.compile(r"^[^#\n]*(?:\$\{?0\b|\$\{?BASH_SOURCE)", re.MULTILINE),
+    Language.PYTHON: re.compile(r"^[^#\n]*(?:\b__file__\b|^\s*_base_\s*=|^\s*from\s+\.)", re.MULTILINE),
+    Language.YAML: re.compile(r"^(?:_base_|_BASE_)\s*:", re.MULTILINE),
+}
+"""By what a file finds others from the folder in which it lies."""
+
+
+def _refuse_tied(file: TemplateFile) -> None:
+    tied = _TIED.get(language_of(file))
+    match = tied.search(file.text) if tied is not None else None
+    if match:
+        line = file.text.count("\n", 0, match.end()) + 1
+        raise CannotEdit(
+            f"{file.path} finds other files from the folder it lies in ({match[0].strip()[-40:]!r})",
+            where=f"{file.path}:{line}", next_step="pass the value as an option, or change the file by hand",
+        )
+
+
+_KEYS = (
+    "deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config", "config_file", "fsdp_config",
+    "accelerate_config", "custom_config_path", "runtime_env",
+)
+"""Keys of a configuration file that name a further one: Hugging Face, accelerate, Axolotl, LLaMA-Factory."""
+
+
+def _named_by_keys(config: Config) -> Iterator[NamedFile]:
+    for leaf in config.leaves:
+        if config.loose or not leaf.path or leaf.path[-1] not in _KEYS:
+            continue
+        if leaf.value is None or leaf.value.endswith(_SUFFIXES):
+            yield NamedFile(".".join(leaf.path), leaf.value, leaf.line, leaf.unresolved)
+
+
+def _keys_to_copies(file: TemplateFile, copies: Mapping[str, str]) -> Patch:
+    named = {item.path: item for item in named_files(file)}
+    edits = []
+    for path, copy in copies.items():
+        if path == copy:
+            continue
+        if path not in named:
+            raise CannotEdit(
+                f"{file.path} does not name {path}", where=f"{file.path}:1", next_step="look at the file by hand"
+            )
+        key = named[path].option
+        edits.append(Edit(key, SettingKind.KEY, (key,), copy, path))
+    return apply((file,), edits)
+
+
+_SHELL = re.compile(r"(?:.*/)?(?:ba|da|k)?sh")
+_SET_UP = re.compile(r"(?:^|/)(?:activate|profile|bashrc|(?:conda|mamba|modules?|lmod)\.sh)$|^/etc/")
+
+
+def _sourced(script: Script) -> list[NamedFile]:
+    """Shell scripts that this one sources; those that set up tools are none of the job's."""
+    found: list[NamedFile] = []
+    for item in script.walker.final.sourced:
+        path, _, line = item.rpartition(" at line ")
+        if path.endswith(".sh") and "$" not in path:
+            found.append(NamedFile("source", path, int(line), script=True))
+    return found
+
+
+def _run(command: Command) -> list[_Place]:
+    """A shell script that the command runs: `srun bash train.sh`, `./train.sh`."""
+    for at, token in enumerate(command.argv):
+        text = token.prefix
+        if not text.endswith(".sh") or text.startswith("-") or _SET_UP.search(text):
+            continue
+        shell = at > 0 and bool(_SHELL.fullmatch(command.argv[at - 1].text or ""))
+        if at and not shell and not (basename(command.argv[0]) in LAUNCHERS and program_at(command.argv) is None):
+            continue
+        condition = token.condition or command.condition
+        reason = unknown_of(token.atoms) or (condition and f"it is run only {condition}")
+        return [_Place("", None if reason else token.text, reason, token.line, _as_value(token), script=True)]
+    return []
+
+
+def _as_value(token: Token) -> Occurrence:
+    return Occurrence(
+        "", token.atoms, (token.start, token.end), token.quote, token.level, token.line, token.trail, token.condition,
+        option=token, value_token=token,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +254,7 @@ class _Place:
     line: int
     occurrence: Occurrence
     hydra: bool = False
+    script: bool = False
 
 
 def _names() -> tuple[ParameterNames, ...]:
@@ -160,6 +295,7 @@ def _places(command: Command) -> list[_Place]:
             found.append(_Place(option, None if reason else text, reason, item.line, item))
     found += _hydra_places(given)
     found += _alone(command, found)
+    found += _run(command)
     return sorted(found, key=lambda place: place.line)
 
 
@@ -196,17 +332,13 @@ def _alone(command: Command, found: Sequence[_Place]) -> list[_Place]:
         suffixes = _SUFFIXES if program is not None and at == program + 1 else (".yaml", ".yml", ".toml")
         if (before.startswith("-") and before not in ("--", "-m")) or not text.endswith(suffixes):
             continue
-        value = Occurrence(
-            "", token.atoms, (token.start, token.end), token.quote, token.level, token.line, token.trail,
-            token.condition, option=token, value_token=token,
-        )
         reason = f"it is given only {token.condition}" if token.condition else ""
-        places.append(_Place("", None if reason else text, reason, token.line, value))
+        places.append(_Place("", None if reason else text, reason, token.line, _as_value(token)))
     return places
 
 
 def _named(place: _Place, folder: str) -> NamedFile:
-    return NamedFile(place.option, place.path, place.line, place.unresolved, False, folder, place.hydra)
+    return NamedFile(place.option, place.path, place.line, place.unresolved, False, folder, place.script, place.hydra)
 
 
 def _program(command: Command, folder: str) -> list[NamedFile]:

@@ -30,9 +30,10 @@ def find_settings(
     except CannotEdit:
         return ()
     if language is Language.BASH:
-        return bash.settings(bash.read_script(file, names, known))
-    wanted = [name for name in names if name.kind is SettingKind.KEY]
-    return config_edit.settings(config_edit.read_config(file, language), wanted) if wanted else ()
+        return settings_of(bash.read_script(file, names, known), names)
+    if not any(name.kind is SettingKind.KEY for name in names):
+        return ()
+    return settings_of(config_edit.read_config(file, language), names)
 
 
 def apply(
@@ -56,15 +57,11 @@ def apply(
     all_names = (
         *wanted.values(), *(bash_edit.names_of(edit) for edit in edits if edit.parameter not in wanted),
     )
-    read: list[bash.Script | Config] = []
-    for file in files:
-        language = language_of(file)
-        is_script = language is Language.BASH
-        read.append(bash.read_script(file, all_names, known) if is_script else config_edit.read_config(file, language))
+    read = read_all(files, all_names, known)
     patched: list[TemplateFile] = []
     splices: list[Splice] = []
     notes: list[str] = []
-    for item, share in zip(read, _shares(read, edits)):
+    for at, (item, share) in enumerate(zip(read, _shares(read, edits))):
         if isinstance(item, Config):
             after, made = splice(item.file, config_edit.plan_changes(item, share.edits))
             if made:
@@ -73,7 +70,7 @@ def apply(
             edited = bash_edit.plan_changes(item, share.edits)
             after, made = splice(item.file, edited.changes)
             if made:
-                bash_edit.check_result(item, after, share.edits, all_names, known)
+                bash_edit.check_result(item, after, share.edits, all_names, known, _scripts(read[:at]))
             notes += edited.notes
         patched.append(after)
         splices += made
@@ -85,6 +82,35 @@ def apply(
 def invert(patch: Patch) -> tuple[TemplateFile, ...]:
     """The original files of a patch, byte for byte."""
     return restore(patch)
+
+
+def read_all(
+    files: Sequence[TemplateFile], names: Sequence[ParameterNames], known: Surroundings | None
+) -> list[bash.Script | Config]:
+    """The files as they are read together: a script goes on from what the scripts in front of it export.
+
+    Raises `CannotEdit` for a file in no language of ours.
+    """
+    read: list[bash.Script | Config] = []
+    for file in files:
+        language = language_of(file)
+        if language is Language.BASH:
+            read.append(bash.read_script(file, names, known, _scripts(read)))
+        else:
+            read.append(config_edit.read_config(file, language))
+    return read
+
+
+def _scripts(read: Sequence[bash.Script | Config]) -> list[bash.Script]:
+    return [item for item in read if not isinstance(item, Config)]
+
+
+def settings_of(item: bash.Script | Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
+    """The parameters that a file sets, once it is read."""
+    if not isinstance(item, Config):
+        return bash.settings(item)
+    wanted = [name for name in names if name.kind is SettingKind.KEY]
+    return config_edit.settings(item, wanted) if wanted else ()
 
 
 def _refuse_contradictions(edits: Sequence[Edit]) -> None:
@@ -121,6 +147,8 @@ def _shares(read: Sequence[bash.Script | Config], edits: Sequence[Edit]) -> list
             shares[at].notes.append(f"{edit.spellings[0]} stands in {others} too, where the command line wins over it")
             shares[at].edits.append(edit)
             continue
+        if len(setting) > 1 and edit.kind is SettingKind.ENVIRONMENT:
+            setting = [at for at in setting if _written(read[at], name)] or setting[:1]
         if len(setting) > 1:
             raise CannotEdit(
                 f"{edit.spellings[0]} is set in several files",
@@ -140,6 +168,11 @@ def _shares(read: Sequence[bash.Script | Config], edits: Sequence[Edit]) -> list
 def _sets(item: bash.Script | Config, name: ParameterNames) -> bool:
     """Whether the file sets it, or mentions it in a way that leaves it open."""
     return any(config_edit.lookup(item, name) if isinstance(item, Config) else bash.in_force(item, name))
+
+
+def _written(item: bash.Script | Config, name: ParameterNames) -> bool:
+    """Whether the file sets it itself, and does not only go on from a script that runs it."""
+    return not isinstance(item, Config) and any(found.line for found in bash.in_force(item, name)[0])
 
 
 def _training(read: Sequence[bash.Script | Config]) -> list[int]:

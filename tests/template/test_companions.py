@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.model.template import Edit, SettingKind, Surroundings, TemplateFile
-from runbook.template import CannotEdit, apply, invert, named_files, point_to_copies
+from runbook.template import CannotEdit, apply, invert, named_files, point_to_copies, wire_copies
 
 
 def script(*lines: str) -> TemplateFile:
@@ -116,3 +116,50 @@ def test_a_script_that_cannot_be_pointed_there(lines: tuple[str, ...], copies: d
 def test_a_file_that_is_no_script_names_nothing() -> None:
     assert named_files(TemplateFile("x.yaml", "config: y.yaml\n")) == ()
     assert named_files(TemplateFile("job.sh", "\0")) == ()
+
+
+def job(**texts: str) -> tuple[TemplateFile, ...]:
+    """A script and the files that it names; `_` in a name stands for its dot."""
+    return tuple(
+        TemplateFile(name.replace("_", "."), text) for name, text in texts.items()
+    )
+
+
+def test_the_copies_of_a_whole_job_name_each_other() -> None:
+    files = job(
+        job_sh="#!/bin/bash\nsrun bash train.sh --fast\n",
+        train_sh="#!/bin/bash\n# --config t.yaml\npython train.py --config t.yaml\n",
+        t_yaml="lr: 1\ndeepspeed: ds.json  # ds.json\n",
+        ds_json='{"train_micro_batch_size_per_gpu": 8}',
+    )
+    named = [(item.path, item.script, item.program) for file in files for item in named_files(file)]
+    assert named == [
+        ("train.sh", True, False), ("t.yaml", False, False), ("train.py", False, True), ("ds.json", False, False)
+    ]
+    copies = {"train.sh": "/i/train.sh", "t.yaml": "/i/t.yaml", "ds.json": "/i/ds.json"}
+    edited = apply(files, [Edit("k", SettingKind.KEY, ("train_micro_batch_size_per_gpu",), "4", "8")])
+    wired = wire_copies(edited.files, copies)
+    assert [file.text for file in wired.files] == [
+        "#!/bin/bash\nsrun bash /i/train.sh --fast\n",
+        "#!/bin/bash\n# --config t.yaml\npython train.py --config /i/t.yaml\n",
+        "lr: 1\ndeepspeed: /i/ds.json  # ds.json\n",
+        '{"train_micro_batch_size_per_gpu": 4}',
+    ]
+    assert invert(wired) == edited.files and invert(edited) == files
+
+
+@pytest.mark.parametrize(
+    ("copied", "texts", "reason"),
+    [
+        ("ds.json", {"t_yaml": "deepspeed: ds.json\n", "ds_json": "{}"}, "t.yaml names ds.json, so it has to change"),
+        ("x.json", {"t_yaml": "lr: 1\n", "x_json": "{}"}, "none of the files names x.json"),
+        ("t.yaml", {"t_yaml": "_base_: ../base.yaml\nlr: 1\n"}, "from the folder it lies in"),
+        ("train.sh", {"train_sh": '#!/bin/bash\n# $0\ncd "$(dirname "$0")"\n'}, "from the folder it lies in"),
+        ("env.sh", {"env_sh": "export X=1\n"}, "env.sh is sourced"),
+    ],
+)
+def test_copies_that_cannot_be_wired_are_refused(copied: str, texts: dict[str, str], reason: str) -> None:
+    text = "#!/bin/bash\nsource env.sh\nsrun bash train.sh\npython train.py --config t.yaml\n"
+    with pytest.raises(CannotEdit) as caught:
+        wire_copies(job(job_sh=text, **texts), {copied: f"/i/{copied}"})
+    assert reason in caught.value.what and caught.value.next_step

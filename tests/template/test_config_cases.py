@@ -3,7 +3,8 @@
 A case: `=== file NAME` with its text (several: the script and what it names; ␍ stands for a carriage return), then
 `settings` (`key = value @ line`, `key ? why it is not known`, `key !` for absent), `edits` (`key: old -> new`, `*` for
 any old value, `-` for taking it out) with `diff` (the lines that change), `text`, `refused` or `note`. A key may have
-further spellings (`a.b|--a-b`); `$NAME` is a variable of the environment.
+further spellings (`a.b|--a-b`); `$NAME` is a variable of the environment. `all` is the whole list of what the files
+make in force, `together` what they set of `settings` when they are read together.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from runbook.model.template import Edit, ParameterNames, SettingKind, TemplateFile
-from runbook.template import CannotEdit, apply, find_settings, invert
+from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
+from runbook.template import CannotEdit, all_settings, apply, find_settings, invert, settings_in_force
 
 CASES = Path(__file__).parent / "config_cases"
 
@@ -96,6 +97,33 @@ def test_the_value_in_force_or_where_the_trail_ended(case: Case) -> None:
             assert rest in found[0].unresolved
 
 
+@pytest.mark.parametrize("case", with_part("together"))
+def test_the_value_in_force_over_all_files(case: Case) -> None:
+    for line in case.parts["together"].splitlines():
+        shown, rest = line.split(" ", 1)
+        (found,) = settings_in_force(case.files, [name_of(shown)])
+        assert _shown(found, found.spelling) == f"{found.file}:{found.line} {found.spelling} {rest}"
+
+
+@pytest.mark.parametrize("case", with_part("all"))
+def test_everything_that_the_files_make_in_force(case: Case) -> None:
+    found = all_settings(case.files)
+    assert "\n".join(_shown(item, item.spelling) for item in found) == case.parts["all"]
+    for item in found:
+        if item.value is not None and (item.kind is SettingKind.KEY or item.parameter.startswith("--")):
+            if item.kind is SettingKind.SBATCH or "--export" in item.parameter:
+                continue
+            name = ParameterNames(item.parameter, item.kind, (item.parameter,), flag=item.value == "true")
+            own = [file for file in case.files if file.path == item.file]
+            (again,) = find_settings(own[0], [name])
+            assert again.value in (item.value, item.value.split(" ")[0])
+
+
+def _shown(item: Setting, name: str) -> str:
+    where = f"{item.file}:{item.line} {name}"
+    return f"{where} ? {item.unresolved}" if item.value is None else f"{where} = {item.value} ({'; '.join(item.trail)})"
+
+
 @pytest.mark.parametrize("case", with_part("diff", "text"))
 def test_an_edit_changes_exactly_the_lines_of_the_case(case: Case) -> None:
     patch = apply(case.files, case.edits)
@@ -125,7 +153,8 @@ def test_a_refusal_says_what_where_and_what_next(case: Case) -> None:
 def test_every_case_checks_something() -> None:
     assert len(ALL) >= 60
     assert sum("refused" in case.parts for case in ALL) >= 15
-    assert not [case.title for case in ALL if not {"settings", "diff", "text", "refused"} & set(case.parts)]
+    checked = {"settings", "diff", "text", "refused", "all", "together"}
+    assert not [case.title for case in ALL if not checked & set(case.parts)]
 
 
 def _readers_accept(file: TemplateFile) -> None:

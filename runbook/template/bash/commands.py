@@ -115,6 +115,21 @@ def ray_environment(command: Command) -> RuntimeEnvironment | None:
     return runtime_environment(own)
 
 
+_RAY_START = re.compile(r"(?:^|[/\s;&])ray\s+start(?:\s|$)")
+
+
+def ray_starts(commands: Sequence[Command]) -> tuple[Command, ...]:
+    """Commands that start the processes of a Ray cluster: its workers get the environment of these, not of the program
+    that is given to the cluster."""
+    found = []
+    for command in commands:
+        words = " ".join(token.prefix for token in command.argv)
+        if "start" in words and _RAY_START.search(words):
+            found.append(command)
+    outer = {id(command.outer) for command in found}
+    return tuple(command for command in found if id(command) not in outer)
+
+
 def bound(binding: Binding, where: str, away: str = "") -> EnvironmentEntry:
     return EnvironmentEntry(binding.atoms, binding.site, Quote.BARE, binding.line, where, kept_away=away)
 
@@ -144,10 +159,12 @@ def _in_token(token: Token, name: str, argv: Sequence[Token]) -> EnvironmentEntr
     words = {basename(other) for other in argv}
     if token.prefix.startswith(f"{name}=") and "env" in words:
         return _piece(token, len(name) + 1, len(token.atoms), "env")
+    if token.prefix.startswith(f"{name}=") and {"mpirun", "mpiexec"} & words and _behind(token, argv, "-x"):
+        return _piece(token, len(name) + 1, len(token.atoms), "mpirun -x")
     if "srun" in words or "sbatch" in words:
         text = token.prefix
         match = re.search(rf"(?:^--export=|,|^){re.escape(name)}=", text)
-        if match and (text.startswith("--export=") or _after_export(token, argv)):
+        if match and (text.startswith("--export=") or _behind(token, argv, "--export")):
             stop = next(
                 (at for at in range(match.end(), len(token.atoms)) if token.atoms[at].char == ","), len(token.atoms)
             )
@@ -155,9 +172,9 @@ def _in_token(token: Token, name: str, argv: Sequence[Token]) -> EnvironmentEntr
     return None
 
 
-def _after_export(token: Token, argv: Sequence[Token]) -> bool:
+def _behind(token: Token, argv: Sequence[Token], option: str) -> bool:
     at = next((index for index, other in enumerate(argv) if other is token), 0)
-    return at > 0 and argv[at - 1].text == "--export"
+    return at > 0 and argv[at - 1].text == option
 
 
 def _piece(token: Token, start: int, stop: int, where: str) -> EnvironmentEntry:
@@ -165,7 +182,7 @@ def _piece(token: Token, start: int, stop: int, where: str) -> EnvironmentEntry:
     span = span_of(atoms) or (-1, -1)
     quote = atoms[0].quote if atoms else token.quote
     return EnvironmentEntry(
-        atoms, span, quote, token.line, f"{where} at line {token.line}", token.level, where != "env"
+        atoms, span, quote, token.line, f"{where} at line {token.line}", token.level, where == "srun --export"
     )
 
 
@@ -233,6 +250,8 @@ def does_not_pass(command: Command) -> str:
         words = [basename(token) for token in own]
         for word, reason in _NOT_FORWARDED.items():
             if word in words[:1] or (word in words and words[0] in ("srun", "env", "exec", "nohup", "time", "timeout")):
+                if word == "ray" and "start" in words:
+                    continue
                 if word == "deepspeed" and not any((token.text or "").startswith("--hostfile") for token in own):
                     continue
                 return reason

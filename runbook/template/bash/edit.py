@@ -112,10 +112,10 @@ def _refuse_hazards(script: Script) -> None:
 
 def check_result(
     before: Script, after: TemplateFile, edits: Sequence[Edit], names: Sequence[ParameterNames],
-    known: Surroundings | None,
+    known: Surroundings | None, above: Sequence[Script] = (),
 ) -> None:
     """Read the patched text again: every edit is in force, nothing else moved, the syntax is no worse."""
-    script = read_script(after, names, known)
+    script = read_script(after, names, known, above)
     broken = sum(1 for _ in broken_nodes(parse(to_bytes(after.text))))
     if broken > sum(1 for _ in broken_nodes(parse(before.data))) or len(script.hazards) > len(before.hazards):
         raise CannotEdit(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash import overrides
-from runbook.template.bash.commands import environment_entry, launches
+from runbook.template.bash.commands import chain, environment_entry, launches, ray_environment, ray_starts
 from runbook.template.bash.header import Directive, Header, read_header
 from runbook.template.bash.runs import Command
-from runbook.template.bash.state import Binding
+from runbook.template.bash.state import Binding, not_known
 from runbook.template.bash.syntax import Hazard, hazards, line_of, parse
 from runbook.template.bash.walk import Walker, follow
 from runbook.template.bash.words import Atom, Quote, Token, Use, at_level, plain, span_of, text_of, unknown_of
@@ -60,16 +60,20 @@ class Script:
     """By position of the command: by parameter: its occurrences in order."""
 
 
-def read_script(file: TemplateFile, names: Sequence[ParameterNames], known: Surroundings | None) -> Script:
-    """Read a script with these parameters in mind."""
+def read_script(
+    file: TemplateFile, names: Sequence[ParameterNames], known: Surroundings | None, above: Sequence[Script] = ()
+) -> Script:
+    """Read a script with these parameters in mind. `above` are the scripts that run this one."""
     data = to_bytes(file.text)
     root = parse(data)
     header = read_header(data)
     environment = known.environment if known else None
     arguments = known.arguments if known else None
-    walker = follow(data, root, environment, arguments, _header_variables(header))
+    given = {**_header_variables(header), **inherited(above)}
+    walker = follow(data, root, environment, arguments if not above else None, given)
     script = Script(
-        file, data, hazards(data, root), header, walker, environment, arguments is not None, tuple(names)
+        file, data, hazards(data, root), header, walker, environment, arguments is not None and not above,
+        tuple(names),
     )
     arguments_wanted = [name for name in names if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
     scores = []
@@ -82,6 +86,24 @@ def read_script(file: TemplateFile, names: Sequence[ParameterNames], known: Surr
     if best:
         script.training = tuple(command for command, score in zip(walker.commands, scores) if score == best)
     return script
+
+
+def inherited(above: Sequence[Script]) -> dict[str, Binding]:
+    """Variables that the scripts above export: their values where all their commands have the same, else not known."""
+    found: dict[str, Binding] = {}
+    for script in above:
+        states = [{**item.exported, **dict(item.prefix)} for item in script.walker.commands]
+        for name in dict.fromkeys(name for state in states for name, binding in state.items() if binding.line):
+            bindings = [state.get(name) for state in states]
+            first = next(item for item in bindings if item is not None)
+            texts = {item.unknown or text_of(item.atoms) if item is not None else None for item in bindings}
+            text = text_of(first.atoms)
+            if len(texts) == 1 and text is not None and not any(atom.condition for atom in first.atoms):
+                found[name] = Binding(plain(text))
+            else:
+                reason = f"{name} comes from {script.file.path}:{first.line}"
+                found[name] = not_known(f"{reason}: {first.unknown}" if first.unknown else reason, 0)
+    return found
 
 
 def settings(script: Script) -> tuple[Setting, ...]:
@@ -187,7 +209,7 @@ def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNa
                 quote = _written(value, 0)
             site = span or ((inside.start, inside.end) if value else (token.end, token.end))
             return Occurrence(
-                spelling, value, site, quote, token.level, token.line, _trail(token, value), token.condition,
+                spelling, value, site, quote, token.level, token.line, trail_of(token, value), token.condition,
                 option=token,
             )
     return None
@@ -207,7 +229,7 @@ def _override(token: Token, spelling: str) -> Occurrence | None:
         quote = _written(value, 0)
     site = span or ((inside.start, inside.end) if value else (token.end, token.end))
     return Occurrence(
-        shown, value, site, quote, token.level, token.line, _trail(token, value), token.condition, missing,
+        shown, value, site, quote, token.level, token.line, trail_of(token, value), token.condition, missing,
         option=token, encoding="hydra, quoted" if quoted else "hydra",
     )
 
@@ -235,11 +257,11 @@ def _separate(argv: Sequence[Token], index: int, token: Token, spelling: str) ->
         )
     return Occurrence(
         spelling, value.atoms, (value.start, value.end), value.quote, value.level, value.line,
-        _trail(value, value.atoms), token.condition or value.condition, option=token, value_token=value,
+        trail_of(value, value.atoms), token.condition or value.condition, option=token, value_token=value,
     )
 
 
-def _trail(token: Token, value: Sequence[Atom]) -> tuple[str, ...]:
+def trail_of(token: Token, value: Sequence[Atom]) -> tuple[str, ...]:
     names: list[str] = list(token.trail)
     for use in dict.fromkeys(use for atom in value for use in atom.uses[token.level :]):
         names.append(_shown(use))
@@ -253,8 +275,9 @@ def _shown(use: Use) -> str:
 
 def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     commands = script.training or tuple(command for command in script.walker.commands if launches(command))
+    commands = (*commands, *cluster_of(script, commands))
     found: list[Occurrence] = []
-    absent = 0
+    absent: list[Command] = []
     for command in commands:
         for spelling in name.spellings:
             entry = environment_entry(command, spelling, script.header)
@@ -271,7 +294,7 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
             )
             break
         else:
-            absent += 1
+            absent.append(command)
     if not commands:
         for spelling in name.spellings:
             binding: Binding | None = script.walker.final.variables.get(spelling)
@@ -289,12 +312,22 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
         if item.condition:
             return (item,), f"{item.spelling} is set only {item.condition}"
     values = {text_of(item.value) for item in found}
+    if found and absent and len(values) == 1 and ray_starts(absent):
+        shown = f"{found[0].spelling} is set at line {found[0].line}"
+        return tuple(found), f"{shown}, but `ray start` at line {ray_starts(absent)[0].line} does not have it"
     if len(values) > 1 or (found and absent):
         lines = ", ".join(f"{text_of(item.value)} at line {item.line}" for item in found)
         return tuple(found), f"ambiguous: the commands do not all have the same value ({lines})"
     if not found:
         return _mentioned(script, name)
     return tuple(dict.fromkeys(found)), ""
+
+
+def cluster_of(script: Script, commands: Sequence[Command]) -> tuple[Command, ...]:
+    """The commands that start the Ray cluster in which these run, where no runtime environment says otherwise."""
+    if all(any(ray_environment(item) is not None for item in chain(command)) for command in commands):
+        return ()
+    return tuple(item for item in ray_starts(script.walker.commands) if item not in commands)
 
 
 def _in_header(script: Script, at: int) -> bool:

@@ -17,7 +17,7 @@ from runbook.template.bash.commands import (
     ray_environment,
     slurm_export,
 )
-from runbook.template.bash.find import Script
+from runbook.template.bash.find import Script, cluster_of
 from runbook.template.bash.quoting import is_plain, quoted, written
 from runbook.template.bash.runs import Command
 from runbook.template.bash.runtime_env import RuntimeEnvironment
@@ -71,6 +71,7 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
             "no command that starts the training was found, so it is not certain that the variable would reach it",
             where=f"{script.file.path}:1", next_step=f"export {name} in the script that starts the training",
         )
+    commands = (*commands, *cluster_of(script, commands))
     changes = [_line(script, f"export {name}={quoted(new)}")]
     given = [(command, _ray_environment(command)) for command in commands]
     if all(item is not None for _, item in given):

@@ -30,9 +30,9 @@ _ENVIRONMENT_SCRIPTS = re.compile(
 _SETS_VARIABLES = ("read", "mapfile", "readarray", "getopts")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Command:
-    """A command that may run, with its arguments and the environment that the script gives it."""
+    """A command that may run, with its arguments and the environment that the script gives it. One is like no other."""
 
     argv: tuple[Token, ...]
     prefix: tuple[tuple[str, Binding], ...]

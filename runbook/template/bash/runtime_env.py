@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runbook.model.template import TemplateFile
-from runbook.template.bash.words import PLACEHOLDER, Atom, Quote, Token, shared_uses
+from runbook.template.bash.words import PLACEHOLDER, Atom, Quote, Token, shared_uses, unknown_of
 from runbook.template.config import json_file
 from runbook.template.config.document import Config, Form, Leaf
 from runbook.template.config.write import into_brackets
@@ -49,6 +49,14 @@ class RuntimeEnvironment:
             return (Atom("", unknown=f"a value of {_OPTION} at line {self.line} is no plain text"),), (-1, -1)
         quote = self.atoms[leaf.start]
         return inner, (quote.end, self.atoms[leaf.end - 1].start)
+
+    def names(self) -> tuple[str, ...]:
+        """The variables that it sets."""
+        return tuple(leaf.path[1] for leaf in self.config.leaves if len(leaf.path) == 2 and leaf.path[0] == _VARIABLES)
+
+    def trouble(self) -> str:
+        """Why nothing is known of it; "" when it is understood."""
+        return unknown_of(self.atoms) or (self.config.broken.what if self.config.broken is not None else "")
 
     def added(self, name: str, value: str, where: str) -> Change:
         """The variable written into `env_vars`. Raises `CannotEdit` where the JSON is not written out."""
