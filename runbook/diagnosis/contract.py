@@ -66,4 +66,7 @@ def _fields(fields: MemoryFields) -> dict[str, object]:
 def _iso(moment: float | None) -> str | None:
     if moment is None:
         return None
-    return datetime.fromtimestamp(moment, tz=UTC).isoformat().replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(moment, tz=UTC).isoformat().replace("+00:00", "Z")
+    except (OverflowError, OSError, ValueError):
+        return None  # a stamp of the year 9999 with a zone behind UTC, or of an error.json that somebody wrote

@@ -10,6 +10,9 @@ from runbook.evidence.log_seen import Row, Seen, Tables
 from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 
+_WORLD_LARGEST = 200_000
+_RANKS_OF_A_NODE = 1_024
+"""More ranks than this, in all or on each of the job's nodes, are no job's: a line can hold any number."""
 TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
 _ABORTED = frozenset({-6, 134})
 
@@ -168,7 +171,8 @@ def _tasks_are_ranks(tables: Tables, job: JobRecord | None) -> bool:
 
 
 def _world_size(tables: Tables, job: JobRecord | None, tasks_are_ranks: bool) -> int | None:
-    if tables.world_size is not None:
+    most = _WORLD_LARGEST if job is None or not job.num_nodes else min(_WORLD_LARGEST, job.num_nodes * _RANKS_OF_A_NODE)
+    if tables.world_size is not None and 1 <= tables.world_size <= most:
         return tables.world_size
     if job is None:
         return None

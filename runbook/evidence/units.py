@@ -50,7 +50,7 @@ def read_size(text: str) -> Reading:
 
 def _compact_size(text: str) -> Reading:
     """XLA's and TensorFlow's format, without a blank: "2.31GiB", "512B"."""
-    digits = len(text) - len(text.lstrip("0123456789."))
+    digits = next(index for index, one in enumerate(text) if one in "KMGTPEB")
     return read_size(f"{text[:digits]} {text[digits:]}")
 
 
@@ -71,17 +71,22 @@ def _scaled(scale: int) -> Callable[[str], Reading]:
 
 
 def _seconds(scale: float) -> Callable[[str], Reading]:
-    return lambda text: Reading(float(text) * scale)
+    return lambda text: _finite(float(text) * scale)
 
 
 def _number(text: str) -> Reading:
-    return Reading(float(text) if isfinite(float(text)) else None)
+    return _finite(float(text))
+
+
+def _finite(value: float) -> Reading:
+    """"9e999" is written as a number and is none."""
+    return Reading(value if isfinite(value) else None)
 
 
 def _seconds_each(text: str) -> Reading:
     """A rate in units a second; 0 has no duration."""
     rate = float(text)
-    return Reading(1.0 / rate if rate > 0 else None)
+    return _finite(1.0 / rate) if rate > 0 else Reading(None)
 
 
 def _count_after(text: str) -> Reading:
@@ -119,15 +124,20 @@ def read_processes(text: str) -> tuple[tuple[ProcessUse, ...], Reading | None]:
     return tuple(others), own
 
 
+_MOST_TASKS = 65_536
+
+
 def read_number_list(text: str) -> tuple[int, ...]:
-    """Slurm's task lists: "0-3,7". A range of more than 65,536 tasks is cut there."""
+    """Slurm's task lists: "0-3,7". A list of more than 65,536 tasks is cut there."""
     numbers: list[int] = []
     for part in text.strip("[]").split(","):
+        if len(numbers) >= _MOST_TASKS:
+            break
         first, _, last = part.partition("-")
         if first.isdecimal():
             stop = int(last) if last.isdecimal() else int(first)
-            numbers.extend(range(int(first), min(stop, int(first) + 65_535) + 1))
-    return tuple(numbers)
+            numbers.extend(range(int(first), min(stop, int(first) + _MOST_TASKS - 1) + 1))
+    return tuple(numbers[:_MOST_TASKS])
 
 
 @dataclass(frozen=True, slots=True)
