@@ -5,7 +5,8 @@ literals of a Python module) are `config/`. `named_files` says which configurati
 `point_to_copies` rewrites the script to copies of them.
 """
 
-from runbook.template.companions import NamedFile, named_files, point_to_copies, wire_copies
+from runbook.template.companions import NamedFile, named_files
+from runbook.template.copies import point_to_copies, wire_copies
 from runbook.template.editing import apply, find_settings, invert
 from runbook.template.errors import CannotEdit
 from runbook.template.overview import all_settings, settings_in_force

@@ -1,4 +1,4 @@
-"""The files that a job script names: its configuration, and the program itself. And pointing the script at copies.
+"""The files that a job script names: its configuration, scripts that it runs, and the program itself.
 
 A step reads what is named here, edits copies of it (`apply` takes the script and these files together), and has the
 script's own argument rewritten to the copy with `point_to_copies`, so that nobody else's job sees the change.
@@ -11,20 +11,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.model.template import Edit, ParameterNames, Patch, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import ParameterNames, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash import find as bash
 from runbook.template.bash.commands import LAUNCHERS, basename, chain, program_at
-from runbook.template.bash.edit import check_result
 from runbook.template.bash.find import Occurrence, Script
-from runbook.template.bash.insert import insert
 from runbook.template.bash.runs import Command
 from runbook.template.bash.words import Token, text_of, unknown_of
 from runbook.template.config import edit as config_edit
 from runbook.template.config.document import Config
-from runbook.template.editing import apply
 from runbook.template.errors import CannotEdit
 from runbook.template.language import Language, language_of
-from runbook.template.splices import Change, splice, unified_diff
 
 OPTIONS = (
     "--config", "--config_file", "--config-file", "--config_yaml", "--config-yaml", "--yaml-cfg", "--yaml_cfg",
@@ -36,7 +32,7 @@ Ray. `--deepspeed` is also a bare flag, so only a value that looks like a file c
 
 _HYDRA_NAME = ("--config-name", "-cn")
 _HYDRA_FOLDER = ("--config-path", "-cp")
-_HYDRA_FURTHER = ("--config-dir", "-cd")
+HYDRA_FURTHER = ("--config-dir", "-cd")
 _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -71,111 +67,14 @@ def named_files(file: TemplateFile, known: Surroundings | None = None) -> tuple[
         return ()
     if language is not Language.BASH:
         return tuple(_named_by_keys(config_edit.read_config(file, language)))
-    script = bash.read_script(file, _names(), known)
-    found = _sourced(script)
-    for command in _commands(script):
-        if not _prepares(command):
+    script = bash.read_script(file, option_names(), known)
+    found = sourced(script)
+    for command in naming_commands(script):
+        if not prepares(command):
             folder = _folder(script, command)
-            found += [_named(item, folder) for item in _places(command)]
-            found += _program(command, folder)
+            found += [_named(item, folder) for item in places(command)]
+            found += program_of(command, folder)
     return tuple(dict.fromkeys(found))
-
-
-def point_to_copies(
-    file: TemplateFile, copies: Mapping[str, str], known: Surroundings | None = None
-) -> Patch:
-    """The script with the paths of `copies` (as `named_files` gave them) replaced by those of the copies.
-
-    Also for a configuration file that names another. Raises `CannotEdit` for a path that the file does not name, or
-    that cannot be rewritten for certain.
-    """
-    if language_of(file) is not Language.BASH:
-        return _keys_to_copies(file, copies)
-    script = bash.read_script(file, _names(), known)
-    edited: list[Change] = []
-    wanted = dict(copies)
-    for command in _commands(script):
-        if _prepares(command):
-            continue
-        for place in _places(command):
-            copy = copies.get(place.path or "")
-            if copy is None or copy == place.path:
-                continue
-            wanted.pop(place.path or "", None)
-            edited += _hydra(script, command, place, copy) if place.hydra else [_rewritten(script, place, copy)]
-        for program in _program(command, ""):
-            if copies.get(program.path or "", program.path) != program.path:
-                raise CannotEdit(
-                    f"{program.path} is the program: a copy elsewhere would not find its own modules",
-                    where=f"{file.path}:{program.line}", next_step="pass the value as an option, or change it by hand",
-                )
-    missing = [path for path, copy in wanted.items() if path != copy]
-    sourced = next((item for item in _sourced(script) if item.path in missing), None)
-    if sourced is not None:
-        raise CannotEdit(
-            f"{sourced.path} is sourced, and what it sets is not followed", where=f"{file.path}:{sourced.line}",
-            next_step="change it by hand",
-        )
-    if missing:
-        raise CannotEdit(
-            f"the script does not name {missing[0]}", where=f"{file.path}:1", next_step="look at the script by hand"
-        )
-    after, splices = splice(file, edited)
-    if splices:
-        _check(script, after, copies, known)
-    return Patch((after,), splices, unified_diff(file, after))
-
-
-def wire_copies(
-    files: Sequence[TemplateFile], copies: Mapping[str, str], known: Surroundings | None = None
-) -> Patch:
-    """All files of a job with every path that has a copy rewritten to it, wherever one of them names it.
-
-    `files` are the job script first and what it names, each with the `path` by which it is named; `copies` says where
-    the copy of each will lie. The files keep their `path`: the caller writes each text to its copy. Raises `CannotEdit`
-    when nobody names one of them, when a file that would change has no copy, or when a file could not be read from
-    another folder.
-    """
-    patches = []
-    left = {path for path, copy in copies.items() if path != copy and path != files[0].path}
-    for at, file in enumerate(files):
-        mine = {item.path: item for item in named_files(file, known) if item.path in copies}
-        wanted = {path: copies[path] for path in mine if path is not None and copies[path] != path}
-        if at and file.path in copies:
-            _refuse_tied(file)
-        patch = point_to_copies(file, wanted, known) if wanted else Patch((file,), (), "")
-        if patch.splices and at and file.path not in copies:
-            raise CannotEdit(
-                f"{file.path} names {next(iter(wanted))}, so it has to change too, and has no copy",
-                where=f"{file.path}:1", next_step=f"give {file.path} a copy as well",
-            )
-        left -= set(wanted)
-        patches.append(patch)
-    if left:
-        raise CannotEdit(
-            f"none of the files names {min(left)}", where=f"{files[0].path}:1", next_step="look at the script by hand"
-        )
-    splices = tuple(item for patch in patches for item in patch.splices)
-    return Patch(tuple(patch.files[0] for patch in patches), splices, "".join(patch.diff for patch in patches))
-
-
-_TIED = {
-    Language.BASH: re.compile(r"^[^#\n]*(?:\$\{?0\b|\$\{?BASH_SOURCE)", re.MULTILINE),
-    Language.PYTHON: re.compile(r"^[^#\n]*(?:\b__file__\b|^\s*_base_\s*=|^\s*from\s+\.)", re.MULTILINE),
-    Language.YAML: re.compile(r"^(?:_base_|_BASE_)\s*:", re.MULTILINE),
-}
-"""By what a file finds others from the folder in which it lies."""
-
-
-def _refuse_tied(file: TemplateFile) -> None:
-    tied = _TIED.get(language_of(file))
-    match = tied.search(file.text) if tied is not None else None
-    if match:
-        line = file.text.count("\n", 0, match.end()) + 1
-        raise CannotEdit(
-            f"{file.path} finds other files from the folder it lies in ({match[0].strip()[-40:]!r})",
-            where=f"{file.path}:{line}", next_step="pass the value as an option, or change the file by hand",
-        )
 
 
 _KEYS = (
@@ -193,26 +92,11 @@ def _named_by_keys(config: Config) -> Iterator[NamedFile]:
             yield NamedFile(".".join(leaf.path), leaf.value, leaf.line, leaf.unresolved)
 
 
-def _keys_to_copies(file: TemplateFile, copies: Mapping[str, str]) -> Patch:
-    named = {item.path: item for item in named_files(file)}
-    edits = []
-    for path, copy in copies.items():
-        if path == copy:
-            continue
-        if path not in named:
-            raise CannotEdit(
-                f"{file.path} does not name {path}", where=f"{file.path}:1", next_step="look at the file by hand"
-            )
-        key = named[path].option
-        edits.append(Edit(key, SettingKind.KEY, (key,), copy, path))
-    return apply((file,), edits)
-
-
 _SHELL = re.compile(r"(?:.*/)?(?:ba|da|k)?sh")
 _SET_UP = re.compile(r"(?:^|/)(?:activate|profile|bashrc|(?:conda|mamba|modules?|lmod)\.sh)$|^/etc/")
 
 
-def _sourced(script: Script) -> list[NamedFile]:
+def sourced(script: Script) -> list[NamedFile]:
     """Shell scripts that this one sources; those that set up tools are none of the job's."""
     found: list[NamedFile] = []
     for item in script.walker.final.sourced:
@@ -222,7 +106,7 @@ def _sourced(script: Script) -> list[NamedFile]:
     return found
 
 
-def _run(command: Command) -> list[_Place]:
+def _run(command: Command) -> list[Place]:
     """A shell script that the command runs: `srun bash train.sh`, `./train.sh`."""
     for at, token in enumerate(command.argv):
         text = token.prefix
@@ -233,7 +117,7 @@ def _run(command: Command) -> list[_Place]:
             continue
         condition = token.condition or command.condition
         reason = unknown_of(token.atoms) or (condition and f"it is run only {condition}")
-        return [_Place("", None if reason else token.text, reason, token.line, _as_value(token), script=True)]
+        return [Place("", None if reason else token.text, reason, token.line, _as_value(token), script=True)]
     return []
 
 
@@ -245,7 +129,7 @@ def _as_value(token: Token) -> Occurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a path is written."""
 
     option: str
@@ -257,31 +141,31 @@ class _Place:
     script: bool = False
 
 
-def _names() -> tuple[ParameterNames, ...]:
+def option_names() -> tuple[ParameterNames, ...]:
     """All options, so that the reader finds their values; none of them tells the training command."""
     return tuple(
         ParameterNames(option, SettingKind.ARGUMENT, (option,), training_program=False)
-        for option in (*OPTIONS, *_HYDRA_NAME, *_HYDRA_FOLDER, *_HYDRA_FURTHER)
+        for option in (*OPTIONS, *_HYDRA_NAME, *_HYDRA_FOLDER, *HYDRA_FURTHER)
     )
 
 
-def _commands(script: Script) -> list[Command]:
+def naming_commands(script: Script) -> list[Command]:
     """Commands that start a program or take a configuration, from the inside out, each once."""
     return [
         item for item in script.walker.commands
-        if program_at(item.argv) is not None or any(_places(item))
+        if program_at(item.argv) is not None or any(places(item))
     ]
 
 
-def _prepares(command: Command) -> bool:
+def prepares(command: Command) -> bool:
     """`cp`, `cat` and the like name files too, without running anything."""
     first = (command.argv[0].text or "").rsplit("/", 1)[-1]
     return first in ("cp", "mv", "cat", "rm", "sed", "mkdir", "ln", "ls", "test", "[", "cd", "jq", "yq", "grep", "tee")
 
 
-def _places(command: Command) -> list[_Place]:
-    index_of = {name.parameter: name for name in _names()}
-    found: list[_Place] = []
+def places(command: Command) -> list[Place]:
+    index_of = {name.parameter: name for name in option_names()}
+    found: list[Place] = []
     given = bash.options_given(command, tuple(index_of.values()))
     for option in OPTIONS:
         for item in given.get(option, [])[-1:]:
@@ -292,14 +176,14 @@ def _places(command: Command) -> list[_Place]:
                 continue  # the bare flag
             reason = item.condition and f"it is given only {item.condition}"
             reason = reason or item.unresolved or unknown_of(item.value)
-            found.append(_Place(option, None if reason else text, reason, item.line, item))
+            found.append(Place(option, None if reason else text, reason, item.line, item))
     found += _hydra_places(given)
     found += _alone(command, found)
     found += _run(command)
     return sorted(found, key=lambda place: place.line)
 
 
-def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[_Place]:
+def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[Place]:
     names = [item for option in _HYDRA_NAME for item in given.get(option, [])]
     folders = [item for option in _HYDRA_FOLDER for item in given.get(option, [])]
     if not names:
@@ -316,10 +200,10 @@ def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[_Place]:
                 reason, path = unknown_of(folders[-1].value) or folders[-1].unresolved, None
             else:
                 path = posixpath.join(folder, path)
-    return [_Place(name.spelling, path, reason, name.line, name, True)]
+    return [Place(name.spelling, path, reason, name.line, name, True)]
 
 
-def _alone(command: Command, found: Sequence[_Place]) -> list[_Place]:
+def _alone(command: Command, found: Sequence[Place]) -> list[Place]:
     """A recipe that stands without an option behind the program: `trl sft recipe.yaml`, `train.py run.toml`."""
     taken = {id(place.occurrence.value_token) for place in found}
     places = []
@@ -333,15 +217,15 @@ def _alone(command: Command, found: Sequence[_Place]) -> list[_Place]:
         if (before.startswith("-") and before not in ("--", "-m")) or not text.endswith(suffixes):
             continue
         reason = f"it is given only {token.condition}" if token.condition else ""
-        places.append(_Place("", None if reason else text, reason, token.line, _as_value(token)))
+        places.append(Place("", None if reason else text, reason, token.line, _as_value(token)))
     return places
 
 
-def _named(place: _Place, folder: str) -> NamedFile:
+def _named(place: Place, folder: str) -> NamedFile:
     return NamedFile(place.option, place.path, place.line, place.unresolved, False, folder, place.script, place.hydra)
 
 
-def _program(command: Command, folder: str) -> list[NamedFile]:
+def program_of(command: Command, folder: str) -> list[NamedFile]:
     at = program_at(command.argv)
     if at is None:
         return []
@@ -370,56 +254,3 @@ def _folder(script: Script, command: Command) -> str:
             shown = "a folder that is not known" if target is None else target
             found = f"cd {shown} at line {item.line}" + (f", {item.condition}" if item.condition else "")
     return found
-
-
-def _rewritten(script: Script, place: _Place, copy: str) -> Change:
-    from runbook.template.bash.change import change_value
-
-    if place.unresolved:
-        raise CannotEdit(place.unresolved, where=f"{script.file.path}:{place.line}", next_step="rewrite it by hand")
-    return change_value(script, place.occurrence, copy)[0]
-
-
-def _hydra(script: Script, command: Command, place: _Place, copy: str) -> list[Change]:
-    """Another `--config-name`, and the copy's folder as a further place to look.
-
-    Hydra looks in the program's own folder first, so the copy needs a name of its own; the groups that the
-    configuration's `defaults` name are still found where they were.
-    """
-    where = f"{script.file.path}:{place.line}"
-    folder, name = posixpath.split(copy)
-    stem = name.removesuffix(".yaml")
-    if not posixpath.isabs(copy) or not name.endswith(".yaml"):
-        raise CannotEdit("a copy for --config-name needs an absolute path to a .yaml file", where=where)
-    if stem == posixpath.basename(place.path or "").removesuffix(".yaml"):
-        raise CannotEdit(
-            f"the copy has the name {stem} of the original, which Hydra would take instead", where=where,
-            next_step="give the copy another name",
-        )
-    given = bash.options_given(command, _names())
-    if any(given.get(option) for option in _HYDRA_FURTHER):
-        raise CannotEdit(
-            "--config-dir is given already, and Hydra takes only one", where=where,
-            next_step="put the copy into that folder by hand",
-        )
-    edit = Edit("--config-dir", SettingKind.ARGUMENT, ("--config-dir",), folder)
-    script.training = (command,)
-    return [_rewritten(script, place, stem), *insert(script, edit)]
-
-
-def _check(before: Script, after: TemplateFile, copies: Mapping[str, str], known: Surroundings | None) -> None:
-    """The changed script names the copies where it named the originals, and nothing else moved."""
-    old, new = named_files(before.file, known), named_files(after, known)
-    kept = len(old) == len(new)
-    for item, now in zip(old, new):
-        wanted = copies.get(item.path or "", item.path)
-        if item.hydra:
-            kept = kept and posixpath.basename(now.path or "") == posixpath.basename(wanted or "")
-        else:
-            kept = kept and now.path == wanted
-    if not kept:
-        raise CannotEdit(
-            "after the change the script would not name the copies", where=f"{after.path}:1",
-            next_step="make the change by hand",
-        )
-    check_result(before, after, (), (), known)

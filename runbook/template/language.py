@@ -9,6 +9,7 @@ from runbook.model.template import TemplateFile
 from runbook.template.errors import CannotEdit
 
 _SHELLS = re.compile(r"^#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(?:bash|sh|dash|ksh)(?:\s|$)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PYTHON = re.compile(r"^#!.*\bpython[\d.]*(?:\s|$)")
 
 
@@ -77,8 +78,9 @@ def _refuse_other_than_text(file: TemplateFile) -> None:
             where=f"{file.path}:{line}",
             next_step="give the job script itself, not a program or an archive",
         )
-    bad = next((place for place, letter in enumerate(file.text) if "\ud800" <= letter <= "\udfff"), None)
-    if bad is not None:
+    match = None if file.text.isascii() else _SURROGATE.search(file.text)
+    if match:
+        bad = match.start()
         raise CannotEdit(
             "the file is not UTF-8: its bytes could not be kept as they are",
             where=f"{file.path}:{file.text.count(chr(10), 0, bad) + 1}",

@@ -58,6 +58,8 @@ class Script:
     """The commands that carry the training program's options: one, or several that are alike."""
     found: dict[int, dict[str, list[Occurrence]]] = field(default_factory=dict)
     """By position of the command: by parameter: its occurrences in order."""
+    clusters: tuple[Command, ...] = ()
+    """The commands that start a Ray cluster."""
 
 
 def read_script(
@@ -73,12 +75,13 @@ def read_script(
     walker = follow(data, root, environment, arguments if not above else None, given)
     script = Script(
         file, data, hazards(data, root), header, walker, environment, arguments is not None and not above,
-        tuple(names),
+        tuple(names), clusters=ray_starts(walker.commands) if b"start" in data else (),
     )
     arguments_wanted = [name for name in names if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
     scores = []
+    table = _by_spelling(arguments_wanted)
     for index, command in enumerate(walker.commands):
-        script.found[index] = options_given(command, arguments_wanted)
+        script.found[index] = _options(command, table)
         scores.append(
             sum(1 for name in arguments_wanted if name.training_program and name.parameter in script.found[index])
         )
@@ -171,12 +174,29 @@ def _family(command: Command) -> list[Command]:
 
 
 def options_given(command: Command, names: Sequence[ParameterNames]) -> dict[str, list[Occurrence]]:
+    """By parameter: its occurrences among the words of a command, in order."""
+    return _options(command, _by_spelling(names))
+
+
+def _by_spelling(names: Sequence[ParameterNames]) -> dict[str, list[ParameterNames]]:
+    """What a word can be, by what stands in front of its `=`: a script has many words, and a system many names."""
+    table: dict[str, list[ParameterNames]] = {}
+    for name in names:
+        for spelling in name.spellings:
+            key = name.kind is SettingKind.KEY and not spelling.startswith("-")
+            table.setdefault(overrides.key_of(spelling) if key else spelling, []).append(name)
+    return table
+
+
+def _options(command: Command, table: dict[str, list[ParameterNames]]) -> dict[str, list[Occurrence]]:
     found: dict[str, list[Occurrence]] = {}
     skip = -1
     for index, token in enumerate(command.argv):
         if index == skip:
             continue
-        for name in names:
+        head = token.prefix.partition("=")[0]
+        possible = table.get(head, []) + (table.get(overrides.key_of(head), []) if head[:1] in ("+", "~") else [])
+        for name in {item.parameter: item for item in possible}.values():
             occurrence = _argument(command.argv, index, token, name)
             if occurrence is not None:
                 found.setdefault(name.parameter, []).append(occurrence)
@@ -312,9 +332,10 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
         if item.condition:
             return (item,), f"{item.spelling} is set only {item.condition}"
     values = {text_of(item.value) for item in found}
-    if found and absent and len(values) == 1 and ray_starts(absent):
+    without = [item for item in absent if item in script.clusters]
+    if found and without and len(values) == 1:
         shown = f"{found[0].spelling} is set at line {found[0].line}"
-        return tuple(found), f"{shown}, but `ray start` at line {ray_starts(absent)[0].line} does not have it"
+        return tuple(found), f"{shown}, but `ray start` at line {without[0].line} does not have it"
     if len(values) > 1 or (found and absent):
         lines = ", ".join(f"{text_of(item.value)} at line {item.line}" for item in found)
         return tuple(found), f"ambiguous: the commands do not all have the same value ({lines})"
@@ -325,9 +346,11 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
 
 def cluster_of(script: Script, commands: Sequence[Command]) -> tuple[Command, ...]:
     """The commands that start the Ray cluster in which these run, where no runtime environment says otherwise."""
+    if not script.clusters:
+        return ()
     if all(any(ray_environment(item) is not None for item in chain(command)) for command in commands):
         return ()
-    return tuple(item for item in ray_starts(script.walker.commands) if item not in commands)
+    return tuple(item for item in script.clusters if item not in commands)
 
 
 def _in_header(script: Script, at: int) -> bool:
@@ -368,6 +391,8 @@ def _mentioned(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, 
             tail, spelling = rb"(?![\w.-])", overrides.key_of(spelling)
             if "." not in spelling:
                 continue  # a word of the language: it means nothing without its section
+        if spelling.encode() not in script.data:
+            continue
         for match in re.finditer(front + re.escape(spelling.encode()) + tail, script.data):
             if any(start <= match.start() < end for start, end in script.walker.quiet):
                 continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import is_not
 
 from tree_sitter import Node
 
@@ -76,17 +78,19 @@ def merge(state: State, branches: Sequence[State], covers_all: bool, where: str)
         if branches and covers_all:
             state.stopped = "exit" if all(branch.stopped == "exit" for branch in branches) else "return"
         return
-    before = state.copy()
+    before = state.variables
     if not covers_all:
-        ways = [before, *ways]
-    names = dict.fromkeys(name for way in ways for name in way.variables)
-    merged: dict[str, Binding] = {}
-    for name in names:
+        ways = [state.copy(), *ways]
+    merged = dict(before)
+    for name in _touched(before, ways):
         bindings = [way.variables.get(name) for way in ways]
-        if all(binding == bindings[0] for binding in bindings) and bindings[0] is not None:
-            merged[name] = bindings[0]
+        first = bindings[0]
+        if all(binding == first for binding in bindings):
+            merged.pop(name, None)
+            if first is not None:
+                merged[name] = first
         else:
-            merged[name] = _differing(name, before.variables.get(name), bindings, where)
+            merged[name] = _differing(name, before.get(name), bindings, where)
     state.variables = merged
     state.exported = set.union(*(way.exported for way in ways))
     for way in ways:
@@ -94,6 +98,25 @@ def merge(state: State, branches: Sequence[State], covers_all: bool, where: str)
     state.sourced = tuple(dict.fromkeys(item for way in ways for item in way.sourced))
     state.positional = ways[0].positional if all(way.positional == ways[0].positional for way in ways) else None
     state.export_all = any(way.export_all for way in ways)
+
+
+def _touched(before: dict[str, Binding], ways: Sequence[State]) -> dict[str, None]:
+    """The names that a branch set or unset: those whose very value is not the one from before.
+
+    A branch starts as a copy, so its names stand in the same order unless it unset one; comparing them side by side
+    keeps scripts with hundreds of variables and branches quick.
+    """
+    names: dict[str, None] = {}
+    old = list(before)
+    for way in ways:
+        now = list(way.variables)
+        if now[: len(old)] == old:
+            names |= dict.fromkeys(compress(now, map(is_not, way.variables.values(), before.values())))
+            names |= dict.fromkeys(now[len(old) :])
+        else:
+            names |= dict.fromkeys(name for name in now if before.get(name) is not way.variables[name])
+            names |= dict.fromkeys(name for name in old if name not in way.variables)
+    return names
 
 
 def _differing(name: str, before: Binding | None, bindings: Sequence[Binding | None], where: str) -> Binding:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 _BACKQUOTE_COMMENT = re.compile(rb"(?<=[ \t])`#[^`\n]*`(?=[ \t\\]|\r?\n|$)")
 """The idiom for a comment inside a continued command: a command substitution that holds only a comment. The
@@ -32,6 +32,11 @@ class Hazard:
 @cache
 def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
+
+
+@cache
+def _command_names() -> Query:
+    return Query(Language(tree_sitter_bash.language()), "(command_name) @name")
 
 
 def parse(data: bytes) -> Node:
@@ -70,8 +75,8 @@ def hazards(data: bytes, root: Node) -> tuple[Hazard, ...]:
         Hazard(node.start_point[0] + 1, "the shell syntax is not understood here", False)
         for node in broken_nodes(root)
     ]
-    for node in walk(root):
-        if node.type != "command_name" or node.text is None:
+    for node in QueryCursor(_command_names()).captures(root).get("name", []):
+        if node.text is None:
             continue
         if node.text.startswith(b"-"):
             found.append(_orphan(data, node))
@@ -108,8 +113,8 @@ def _orphan(data: bytes, node: Node) -> Hazard:
 
 def _heredocs(data: bytes, root: Node) -> list[Hazard]:
     """Heredocs without their end word on a line of its own: neither the grammar nor `bash -n` reports them."""
-    found = []
-    for node in walk(root):
+    found: list[Hazard] = []
+    for node in walk(root) if b"<<" in data else ():
         if node.type != "heredoc_redirect":
             continue
         start = next((child for child in node.children if child.type == "heredoc_start"), None)

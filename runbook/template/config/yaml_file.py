@@ -70,6 +70,23 @@ class _Value:
 
 
 @dataclass(slots=True)
+class _Pair:
+    """A key with its value, its parts looked up once."""
+
+    node: Node
+    start: int
+    end: int
+    key: Node | None
+    colon: Node | None
+    value: Node | None
+    content: _Value | None
+    explicit: bool
+    """Written with `?`."""
+    simple: bool
+    """The value is one scalar on one line."""
+
+
+@dataclass(slots=True)
 class _Place:
     """How a node was reached: what a leaf below it has to say."""
 
@@ -120,12 +137,12 @@ class _Reader:
                 reason = f"`_self_` at line {own.line} is not the last of `defaults`, so a later one may set it too"
                 self.leaves[at] = replace(leaf, unresolved=leaf.unresolved or reason, value=None)
 
-    def value(self, node: Node | None, place: _Place) -> None:
+    def value(self, node: Node | None, place: _Place, known: _Value | None = None) -> None:
         if place.depth > DEEPEST:
             raise _TooMuch(f"the file is nested deeper than {DEEPEST} levels")
         if len(self.leaves) > LARGEST:
             raise _TooMuch(f"the file has more than {LARGEST} values, aliases counted")
-        found = _content(node)
+        found = known or _content(node)
         content = found.node
         if found.anchor and node is not None:
             self.anchors[found.anchor] = (node, _line(node))
@@ -167,13 +184,15 @@ class _Reader:
 
     def _mapping(self, node: Node, place: _Place) -> None:
         flow = node.type == "flow_mapping"
-        pairs = [child for child in node.children if child.type in ("block_mapping_pair", "flow_pair", "flow_node")]
+        pairs = [
+            _parts(child) for child in node.children
+            if child.type in ("block_mapping_pair", "flow_pair", "flow_node")
+        ]
         named = [(self._key(pair), pair) for pair in pairs]
         entries = tuple(
-            Entry(key if key is not None else "?", pair.start_byte, pair.end_byte, self._simple(pair))
-            for key, pair in named
+            Entry(key if key is not None else "?", pair.start, pair.end, pair.simple) for key, pair in named
         )
-        explicit = any(child.type == "?" for pair in pairs for child in pair.children)
+        explicit = any(pair.explicit for pair in pairs)
         holder = Holder(
             place.path, "brackets" if flow else "block", node.start_byte, node.end_byte, _line(node), entries,
             self.number, place.pinned or ("a key is written with `?`" if explicit else ""),
@@ -187,29 +206,25 @@ class _Reader:
                 self._pair(key, pair, place, flow)
             else:
                 strange = replace(place, path=(*place.path, "?"))
-                self._leaf(strange, None, Form.OTHER, pair, unresolved="the key is no plain text")
+                self._leaf(strange, None, Form.OTHER, pair.node, unresolved="the key is no plain text")
 
-    def _pair(self, key: str, pair: Node, place: _Place, flow: bool) -> None:
-        value = pair.child_by_field_name("value")
-        colon = next((child for child in pair.children if child.type == ":"), None)
-        pinned = place.pinned
-        if not pinned and any(child.type == "?" for child in pair.children):
-            pinned = "the key is written with `?`"
+    def _pair(self, key: str, pair: _Pair, place: _Place, flow: bool) -> None:
+        pinned = place.pinned or ("the key is written with `?`" if pair.explicit else "")
         inside = _Place(
-            (*place.path, key), place.trail, pinned, (pair.start_byte, pair.end_byte), b"", flow or place.flow,
+            (*place.path, key), place.trail, pinned, (pair.start, pair.end), b"", flow or place.flow,
             place.heir, place.depth + 1,
         )
-        if value is None:
-            at = colon.end_byte if colon is not None else -1
-            missing = "" if colon is not None else "the key has no colon"
-            self._add(inside, "null", Form.NULL, at, at, _line(pair), pinned=missing, lead=b" ")
+        if pair.value is None:
+            at = pair.colon.end_byte if pair.colon is not None else -1
+            missing = "" if pair.colon is not None else "the key has no colon"
+            self._add(inside, "null", Form.NULL, at, at, _line(pair.node), pinned=missing, lead=b" ")
         else:
-            self.value(value, inside)
+            self.value(pair.value, inside, pair.content)
 
-    def _merged(self, pair: Node, holder: Holder, own: set[str | None], place: _Place) -> None:
+    def _merged(self, pair: _Pair, holder: Holder, own: set[str | None], place: _Place) -> None:
         """What `<<` brings in, as far as the mapping does not set it itself; of several, the first wins."""
-        value = pair.child_by_field_name("value")
-        content = _content(value).node
+        line = _line(pair.node)
+        content = pair.content.node if pair.content is not None else None
         items = [content] if content is not None and content.type == "alias" else []
         if content is not None and content.type in ("flow_sequence", "block_sequence"):
             items = [inner for item in _items(content) if (inner := _content(item).node) is not None]
@@ -219,11 +234,11 @@ class _Reader:
             target, at = self.anchors.get(name, (None, 0))
             source = _content(target).node if target is not None else None
             if item.type != "alias" or source is None or source.type not in ("block_mapping", "flow_mapping"):
-                reason = f"`<<` at line {_line(pair)} leads to no mapping"
+                reason = f"`<<` at line {line} leads to no mapping"
                 self._leaf(replace(place, path=(*place.path, "<<")), None, Form.OTHER, item, unresolved=reason)
                 continue
             first, first_holder = len(self.leaves), len(self.holders)
-            trail = (*place.trail, f"<<: *{name} at line {_line(pair)}", f"&{name} at line {at}")
+            trail = (*place.trail, f"<<: *{name} at line {line}", f"&{name} at line {at}")
             pinned = f"it comes from &{name} at line {at}, which serves other places too"
             inside = replace(place, trail=trail, pinned=pinned, heir=None, depth=place.depth + 1)
             self._mapping(source, inside)
@@ -310,28 +325,40 @@ class _Reader:
             )
         )
 
-    def _key(self, pair: Node) -> str | None:
-        key = pair if pair.type == "flow_node" else pair.child_by_field_name("key")
-        found = _content(key)
+    def _key(self, pair: _Pair) -> str | None:
+        found = _content(pair.key)
         if found.node is None or found.tag or found.node.type == "alias":
             return None
-        if found.anchor and key is not None:
-            self.anchors[found.anchor] = (key, _line(key))
+        if found.anchor and pair.key is not None:
+            self.anchors[found.anchor] = (pair.key, _line(pair.key))
         if found.node.type not in _SCALARS:
             return None
         if found.node.type == "plain_scalar":
             return self._text(found.node)
         return self._decoded(found.node)[0]
 
-    def _simple(self, pair: Node) -> bool:
-        value = pair.child_by_field_name("value")
-        if pair.start_point[0] != pair.end_point[0]:
-            return False
-        content = _content(value).node
-        return content is None or content.type not in ("block_mapping", "block_sequence", "block_scalar")
-
     def _text(self, node: Node) -> str:
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+
+
+def _parts(pair: Node) -> _Pair:
+    start, end = pair.start_byte, pair.end_byte
+    if pair.type == "flow_node":  # a key alone, in a flow mapping
+        return _Pair(pair, start, end, pair, None, None, None, False, pair.start_point[0] == pair.end_point[0])
+    colon = None
+    explicit = False
+    for child in pair.children:
+        if child.type == ":":
+            colon = child
+        elif child.type == "?":
+            explicit = True
+    value = pair.child_by_field_name("value")
+    content = _content(value) if value is not None else None
+    inner = content.node if content is not None else None
+    simple = pair.start_point[0] == pair.end_point[0] and (
+        inner is None or inner.type not in ("block_mapping", "block_sequence", "block_scalar")
+    )
+    return _Pair(pair, start, end, pair.child_by_field_name("key"), colon, value, content, explicit, simple)
 
 
 def _content(node: Node | None) -> _Value:

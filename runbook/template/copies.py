@@ -1,0 +1,193 @@
+"""Pointing a job's files at copies of one another, so that nobody else's job sees a change."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+
+from runbook.model.template import Edit, Patch, SettingKind, Surroundings, TemplateFile
+from runbook.template.bash import find as bash
+from runbook.template.bash.change import change_value
+from runbook.template.bash.edit import check_result
+from runbook.template.bash.find import Script
+from runbook.template.bash.insert import insert
+from runbook.template.bash.runs import Command
+from runbook.template.companions import (
+    HYDRA_FURTHER,
+    Place,
+    named_files,
+    naming_commands,
+    option_names,
+    places,
+    prepares,
+    program_of,
+    sourced,
+)
+from runbook.template.editing import apply
+from runbook.template.errors import CannotEdit
+from runbook.template.language import Language, language_of
+from runbook.template.splices import Change, splice, unified_diff
+
+
+def point_to_copies(
+    file: TemplateFile, copies: Mapping[str, str], known: Surroundings | None = None
+) -> Patch:
+    """The script with the paths of `copies` (as `named_files` gave them) replaced by those of the copies.
+
+    Also for a configuration file that names another. Raises `CannotEdit` for a path that the file does not name, or
+    that cannot be rewritten for certain.
+    """
+    if language_of(file) is not Language.BASH:
+        return _keys_to_copies(file, copies)
+    script = bash.read_script(file, option_names(), known)
+    edited: list[Change] = []
+    wanted = dict(copies)
+    for command in naming_commands(script):
+        if prepares(command):
+            continue
+        for place in places(command):
+            copy = copies.get(place.path or "")
+            if copy is None or copy == place.path:
+                continue
+            wanted.pop(place.path or "", None)
+            edited += _hydra(script, command, place, copy) if place.hydra else [_rewritten(script, place, copy)]
+        for program in program_of(command, ""):
+            if copies.get(program.path or "", program.path) != program.path:
+                raise CannotEdit(
+                    f"{program.path} is the program: a copy elsewhere would not find its own modules",
+                    where=f"{file.path}:{program.line}", next_step="pass the value as an option, or change it by hand",
+                )
+    missing = [path for path, copy in wanted.items() if path != copy]
+    by_source = next((item for item in sourced(script) if item.path in missing), None)
+    if by_source is not None:
+        raise CannotEdit(
+            f"{by_source.path} is sourced, and what it sets is not followed", where=f"{file.path}:{by_source.line}",
+            next_step="change it by hand",
+        )
+    if missing:
+        raise CannotEdit(
+            f"the script does not name {missing[0]}", where=f"{file.path}:1", next_step="look at the script by hand"
+        )
+    after, splices = splice(file, edited)
+    if splices:
+        _check(script, after, copies, known)
+    return Patch((after,), splices, unified_diff(file, after))
+
+
+def wire_copies(
+    files: Sequence[TemplateFile], copies: Mapping[str, str], known: Surroundings | None = None
+) -> Patch:
+    """All files of a job with every path that has a copy rewritten to it, wherever one of them names it.
+
+    `files` are the job script first and what it names, each with the `path` by which it is named; `copies` says where
+    the copy of each will lie. The files keep their `path`: the caller writes each text to its copy. Raises `CannotEdit`
+    when nobody names one of them, when a file that would change has no copy, or when a file could not be read from
+    another folder.
+    """
+    patches = []
+    left = {path for path, copy in copies.items() if path != copy and path != files[0].path}
+    for at, file in enumerate(files):
+        mine = {item.path: item for item in named_files(file, known) if item.path in copies}
+        wanted = {path: copies[path] for path in mine if path is not None and copies[path] != path}
+        if at and file.path in copies:
+            _refuse_tied(file)
+        patch = point_to_copies(file, wanted, known) if wanted else Patch((file,), (), "")
+        if patch.splices and at and file.path not in copies:
+            raise CannotEdit(
+                f"{file.path} names {next(iter(wanted))}, so it has to change too, and has no copy",
+                where=f"{file.path}:1", next_step=f"give {file.path} a copy as well",
+            )
+        left -= set(wanted)
+        patches.append(patch)
+    if left:
+        raise CannotEdit(
+            f"none of the files names {min(left)}", where=f"{files[0].path}:1", next_step="look at the script by hand"
+        )
+    splices = tuple(item for patch in patches for item in patch.splices)
+    return Patch(tuple(patch.files[0] for patch in patches), splices, "".join(patch.diff for patch in patches))
+
+
+_TIED = {
+    Language.BASH: re.compile(r"^[^#\n]*(?:\$\{?0\b|\$\{?BASH_SOURCE)", re.MULTILINE),
+    Language.PYTHON: re.compile(r"^[^#\n]*(?:\b__file__\b|^\s*_base_\s*=|^\s*from\s+\.)", re.MULTILINE),
+    Language.YAML: re.compile(r"^(?:_base_|_BASE_)\s*:", re.MULTILINE),
+}
+"""By what a file finds others from the folder in which it lies."""
+
+
+def _refuse_tied(file: TemplateFile) -> None:
+    tied = _TIED.get(language_of(file))
+    match = tied.search(file.text) if tied is not None else None
+    if match:
+        line = file.text.count("\n", 0, match.end()) + 1
+        raise CannotEdit(
+            f"{file.path} finds other files from the folder it lies in ({match[0].strip()[-40:]!r})",
+            where=f"{file.path}:{line}", next_step="pass the value as an option, or change the file by hand",
+        )
+
+
+def _keys_to_copies(file: TemplateFile, copies: Mapping[str, str]) -> Patch:
+    named = {item.path: item for item in named_files(file)}
+    edits = []
+    for path, copy in copies.items():
+        if path == copy:
+            continue
+        if path not in named:
+            raise CannotEdit(
+                f"{file.path} does not name {path}", where=f"{file.path}:1", next_step="look at the file by hand"
+            )
+        key = named[path].option
+        edits.append(Edit(key, SettingKind.KEY, (key,), copy, path))
+    return apply((file,), edits)
+
+
+def _rewritten(script: Script, place: Place, copy: str) -> Change:
+    if place.unresolved:
+        raise CannotEdit(place.unresolved, where=f"{script.file.path}:{place.line}", next_step="rewrite it by hand")
+    return change_value(script, place.occurrence, copy)[0]
+
+
+def _hydra(script: Script, command: Command, place: Place, copy: str) -> list[Change]:
+    """Another `--config-name`, and the copy's folder as a further place to look.
+
+    Hydra looks in the program's own folder first, so the copy needs a name of its own; the groups that the
+    configuration's `defaults` name are still found where they were.
+    """
+    where = f"{script.file.path}:{place.line}"
+    folder, name = posixpath.split(copy)
+    stem = name.removesuffix(".yaml")
+    if not posixpath.isabs(copy) or not name.endswith(".yaml"):
+        raise CannotEdit("a copy for --config-name needs an absolute path to a .yaml file", where=where)
+    if stem == posixpath.basename(place.path or "").removesuffix(".yaml"):
+        raise CannotEdit(
+            f"the copy has the name {stem} of the original, which Hydra would take instead", where=where,
+            next_step="give the copy another name",
+        )
+    given = bash.options_given(command, option_names())
+    if any(given.get(option) for option in HYDRA_FURTHER):
+        raise CannotEdit(
+            "--config-dir is given already, and Hydra takes only one", where=where,
+            next_step="put the copy into that folder by hand",
+        )
+    edit = Edit("--config-dir", SettingKind.ARGUMENT, ("--config-dir",), folder)
+    script.training = (command,)
+    return [_rewritten(script, place, stem), *insert(script, edit)]
+
+
+def _check(before: Script, after: TemplateFile, copies: Mapping[str, str], known: Surroundings | None) -> None:
+    """The changed script names the copies where it named the originals, and nothing else moved."""
+    old, new = named_files(before.file, known), named_files(after, known)
+    kept = len(old) == len(new)
+    for item, now in zip(old, new):
+        wanted = copies.get(item.path or "", item.path)
+        if item.hydra:
+            kept = kept and posixpath.basename(now.path or "") == posixpath.basename(wanted or "")
+        else:
+            kept = kept and now.path == wanted
+    if not kept:
+        raise CannotEdit(
+            "after the change the script would not name the copies", where=f"{after.path}:1",
+            next_step="make the change by hand",
+        )
+    check_result(before, after, (), (), known)
