@@ -167,7 +167,7 @@ class Pass:
     def _stream(self, index: int) -> None:
         """A source that can only be read from its first byte to its last."""
         path, stream, size = self._sources.paths[index], self._sources.streams[index], self._sources.sizes[index]
-        wanted = KEPT_BYTES + min(CHUNK_BYTES, max(size + 1, 1 << 20))
+        wanted = KEPT_BYTES + (min(CHUNK_BYTES, max(size + 1, 1 << 20)) if size else CHUNK_BYTES)  # 0: not known
         if len(self._buffer) < wanted:
             self._buffer = bytearray(wanted)
         handler = FileHandler(self.reading, index, self._sources.frames[index])
