@@ -30,13 +30,16 @@ class Condition(Document):
 
     parameter: str
     values: tuple[str, ...] = ()
-    """The value is one of these, whatever its case. Empty, with nothing else given: any value."""
+    """The value is one of these, whatever its case. Where neither this nor what follows is given: any value, or, with
+    `absent`, none at all."""
     at_most: int | None = None
     """The value is a whole number that is not above this: an interval of -1 or 0."""
+    at_least: int | None = None
+    """The value is a whole number that is not below this: a number of retries."""
     lacks: tuple[str, ...] = ()
     """The value is a list in which one of these words is missing: `['model','extra']` lacks `optimizer`."""
     absent: bool = False
-    """True as well where the template does not set it, for then the program's default is such a value."""
+    """True as well where the template does not set it. Not needed where the parameter's own default is such a value."""
     also: tuple[Condition, ...] = ()
     """Further conditions, all of which must hold."""
     where: str = ""
@@ -110,6 +113,8 @@ class ResumeRule(Document):
     """A fixed value in place of one of the checkpoint: `auto`, `resume_path`."""
     when: Literal["always", "latest", "not_the_latest"] = "always"
     """`latest`: the program's own tracker names this checkpoint, or the format has no tracker."""
+    accepts: tuple[str, ...] = ()
+    """Values that do as well, so that one of them is left as it is."""
     formats: tuple[str, ...] = ()
     """Only for checkpoints of these formats. A parameter is never taken out because of its formats."""
 

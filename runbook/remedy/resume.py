@@ -39,6 +39,8 @@ def _wanted(rule: ResumeRule, checkpoint: Checkpoint) -> str | None:
     """None: the parameter has no place there, and is taken out if it is set."""
     if rule.when == "not_the_latest" and checkpoint.latest is not False:
         return None
+    if rule.text is not None or rule.value is None:
+        return rule.text
     values = {
         "parent": posixpath.dirname(checkpoint.path),
         "path": checkpoint.path,

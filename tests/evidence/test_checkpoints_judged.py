@@ -3,25 +3,59 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import itertools
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from runbook.evidence.checkpoints import choose_checkpoint, judge_checkpoints, wanted_small_files
 from runbook.locations import data_folder
 from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 from runbook.model.units import Unknown
 
-TRACKER = "latest_checkpointed_iteration.txt"
+DOCUMENT: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "checkpoints.yaml")
+LAYOUTS: dict[str, dict[str, str | int]] = DOCUMENT["layouts"]
+CASES: list[dict[str, Any]] = DOCUMENT["cases"]
 
 
-def listing(files: dict[str, bytes | int], times: dict[str, float] | None = None) -> list[DirectoryEntry]:
+def expanded(name: str) -> list[str]:
+    """The names that {0..3} or {00..01} in a name stand for."""
+    ranges = re.findall(r"\{(\d+)\.\.(\d+)\}", name)
+    parts = re.split(r"\{\d+\.\.\d+\}", name)
+    numbers = [[str(i).zfill(len(low)) for i in range(int(low), int(high) + 1)] for low, high in ranges]
+    return ["".join(itertools.chain(*zip(parts, (*chosen, ""), strict=True))) for chosen in itertools.product(*numbers)]
+
+
+def files_of(case: dict[str, Any]) -> dict[str, bytes | int]:
+    files = _contents(LAYOUTS.get(case.get("layout", ""), {}))
+    for ending in case.get("without", []):
+        gone = {name for name in files if name.endswith(ending)}
+        assert gone, f"{ending} is no file of {case['title']}"
+        files = {name: content for name, content in files.items() if name not in gone}
+    return {**files, **_contents(case.get("files", {}))}
+
+
+def _contents(named: dict[str, str | int]) -> dict[str, bytes | int]:
+    files: dict[str, bytes | int] = {}
+    for key, content in named.items():
+        for name in expanded(key):
+            binary = name.endswith((".pkl", ".metadata"))
+            files[name] = content.encode("latin-1" if binary else "utf-8") if isinstance(content, str) else content
+    return files
+
+
+def listing(
+    files: dict[str, bytes | int], times: dict[str, float] | None = None, folders: list[str] | None = None
+) -> list[DirectoryEntry]:
     """Entries under /c for files (contents, or only a size) and the folders above them."""
     entries: dict[str, DirectoryEntry] = {}
-    for name, content in files.items():
+    for name, content in [*files.items(), *((f"{folder}/", 0) for folder in folders or [])]:
         path = f"/c/{name}"
         for folder in [str(parent) for parent in Path(path).parents if str(parent) not in ("/", "/c")]:
             entries.setdefault(folder, DirectoryEntry(folder, True, 0, 1000.0))
@@ -29,129 +63,125 @@ def listing(files: dict[str, bytes | int], times: dict[str, float] | None = None
             entries.setdefault(path.rstrip("/"), DirectoryEntry(path.rstrip("/"), True, 0, 1000.0))
             continue
         size = content if isinstance(content, int) else len(content)
-        entries[path] = DirectoryEntry(path, False, size, (times or {}).get(name, 1000.0))
+        time_s = next((time for ending, time in (times or {}).items() if name.endswith(ending)), 1000.0)
+        entries[path] = DirectoryEntry(path, False, size, time_s)
     return list(entries.values())
 
 
-def judged(files: dict[str, bytes | int], times: dict[str, float] | None = None) -> dict[int | None, Checkpoint]:
-    entries = listing(files, times)
+def judged(case: dict[str, Any]) -> tuple[Checkpoint, ...]:
+    files = files_of(case)
+    entries = listing(files, case.get("times"), case.get("folders"))
     small = {
         path: content
         for path in wanted_small_files(entries)
         if isinstance(content := files[path.removeprefix("/c/")], bytes)
     }
-    return {item.step: item for item in judge_checkpoints(entries, small)}
+    return judge_checkpoints(entries, small)
 
 
-def megatron(step: int, ranks: int = 2, **extra: int) -> dict[str, bytes | int]:
-    folder = f"iter_{step:07d}"
-    return {
-        **{f"{folder}/__{rank}_0.distcp": 10 for rank in range(ranks)},
-        f"{folder}/.metadata": 10,
-        f"{folder}/common.pt": 10,
-        f"{folder}/metadata.json": json.dumps({"world_size": ranks, **extra}).encode(),
-    }
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in CASES])
+def test_a_listing(case: dict[str, Any]) -> None:
+    found = judged(case)
+    assert len(found) == len(case["found"]), found
+    for one, wanted in zip(found, case["found"], strict=True):
+        for key, value in wanted.items():
+            if key == "why":
+                assert one.complete is (value == ""), one
+                assert value in one.why
+            elif key == "limit":
+                assert value in one.why
+            elif key == "path":
+                assert one.path == f"/c/{value}".rstrip("/")
+            else:
+                assert getattr(one, key) == value, (key, one)
 
 
-def deepspeed(step: int, ranks: int = 2) -> dict[str, bytes | int]:
-    folder = f"global_step{step}"
-    return {
-        f"{folder}/mp_rank_00_model_states.pt": 10,
-        **{f"{folder}/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": 10 for rank in range(ranks)},
-    }
+NOT_TOLD = re.compile(
+    r"step-100|common\.pt|saver_info|fsdp_config|recover_checkpoint/model|\.yaml$|/config\.json$|step_200/latest"
+    # Without the contents of .metadata nothing says which shards there were.
+    r"|\.distcp$"
+    # The last rank of a format that does not say how many there are; what only one of several ranks has.
+    r"|(?:rank_[13]_mp_rank_\d\d_optim|random_states_1|rng_state_3|mp_rank_01|optim_world_size_2_rank|scheduler\.bin)"
+    r"|_critic/|critic/recover_checkpoint"
+)
+"""Files whose loss a listing cannot show, or whose loss does no harm."""
 
 
-def hugging_face(step: int) -> dict[str, bytes | int]:
-    folder = f"checkpoint-{step}"
-    return {
-        f"{folder}/trainer_state.json": json.dumps({"global_step": step}).encode(),
-        f"{folder}/optimizer.pt": 10, f"{folder}/scheduler.pt": 10, f"{folder}/model.safetensors": 10,
-    }
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_no_file_can_be_lost_unseen(layout: str) -> None:
+    files = files_of({"title": layout, "layout": layout})
+    for name in [name for name in files if not NOT_TOLD.search(name)]:
+        left = {key: content for key, content in files.items() if key != name}
+        entries = listing(left)
+        small = {
+            path: content
+            for path in wanted_small_files(entries)
+            if isinstance(content := left[path.removeprefix("/c/")], bytes)
+        }
+        newest = choose_checkpoint(judge_checkpoints(entries, small), world_size_changes=False)
+        assert isinstance(newest, Unknown) or newest.step == 100, name
 
 
-def without(files: dict[str, bytes | int], end: str) -> dict[str, bytes | int]:
-    return {name: content for name, content in files.items() if not name.endswith(end)}
+_NAMES = st.sampled_from((
+    "iter_0000001", "global_step_1", "global_step1", "checkpoint-1", "checkpoint_1", "step-1", "actor", "_actor",
+    "_critic", "recover_info", "recover_checkpoint", "mp_rank_00", "mp_rank_00_001", "weights", "context", "default",
+    "dist_ckpt", "latest", ".metadata", "__0_0.distcp", "metadata.json", "trainer_state.json",
+    "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+    "mp_rank_00_model_states.pt", "optimizer.pt", "optimizer_0", "a-unfinished", "latest_checkpointed_iteration.txt",
+    "latest_train_state.pt", "step_info.json", "ckpt_contents.json", "model_world_size_2_rank_0.pt", "fsdp_config.json",
+))
 
 
-def test_megatron_with_its_tracker() -> None:
-    found = judged({**megatron(100), **megatron(200), TRACKER: b"200\n"})
-    assert list(found) == [200, 100]
-    assert all(item.complete and item.reshardable and item.world_size == 2 for item in found.values())
-    assert (found[200].latest, found[100].latest) == (True, False)
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        st.lists(_NAMES, min_size=1, max_size=5).map("/".join), st.sampled_from((b"", b"1", b"{}", b"[[[")), max_size=14
+    )
+)
+def test_any_listing_is_judged(files: dict[str, bytes]) -> None:
+    """Whatever lies there, in whatever nesting, a folder and a file of one name included."""
+    entries = listing(dict(files))
+    small = {path: files[path.removeprefix("/c/")] for path in wanted_small_files(entries)}
+    found = judge_checkpoints(entries, small)
+    assert all(item.complete or item.why for item in found)
+    assert len({item.path for item in found}) == len(found)
+    assert all(not item.complete for item in judge_checkpoints(listing({f"{name}/x": 0 for name in files}), {}))
 
 
-TORN: list[tuple[str, dict[str, bytes | int], str]] = [
-    ("newer than the tracker", {**megatron(100), **megatron(200), TRACKER: b"100"}, "tracker still names 100"),
-    ("no index", {**without(megatron(200), ".metadata"), TRACKER: b"200"}, "no .metadata"),
-    ("not finalised", {**without(megatron(200), "metadata.json"), TRACKER: b"200"}, "no metadata.json"),
-    ("no shards", {**without(megatron(200), ".distcp"), TRACKER: b"200"}, "no shard files"),
-    ("no tracker", megatron(200), "no readable tracker"),
-    ("a tracker that is no number", {**megatron(200), TRACKER: "²⁰⁰".encode()}, "no readable tracker"),
-    ("an endless tracker", {**megatron(200), TRACKER: b"2" * 9000}, "no readable tracker"),
-    ("an empty shard", {**megatron(200), "iter_0000200/__1_0.distcp": 0, TRACKER: b"200"}, "shard file is empty"),
-    ("an empty folder", {"iter_0000200/": 0, TRACKER: b"200"}, "folder is empty"),
-    ("deepspeed: latest names an older one", {**deepspeed(200), "latest": b"global_step100"}, "did not finish"),
-    ("deepspeed: no latest", deepspeed(200), "no readable `latest`"),
-    (
-        "deepspeed: a rank is missing",
-        {**without(deepspeed(200, 3), "rank_1_mp_rank_00_optim_states.pt"), "latest": b"global_step200"},
-        "data-parallel rank 1 is missing",
-    ),
-    (
-        "deepspeed: no model", {**without(deepspeed(200), "_model_states.pt"), "latest": b"global_step200"},
-        "no model-state file",
-    ),
-    ("hf: no trainer state", without(hugging_face(200), "trainer_state.json"), "trainer_state.json is missing"),
-    ("hf: half a state", {**hugging_face(200), "checkpoint-200/trainer_state.json": b'{"global_'}, "does not parse"),
-    ("hf: nested beyond reason", {**hugging_face(200), "checkpoint-200/trainer_state.json": b"[" * 90000}, "not parse"),
-    ("hf: another step", {**hugging_face(200), "checkpoint-200/trainer_state.json": b'{"global_step": 9}'}, "step 9"),
-    ("hf: only the model", without(hugging_face(200), "optimizer.pt"), "optimizer or scheduler"),
-    ("hf: too large to read", {**hugging_face(200), "checkpoint-200/trainer_state.json": 9 << 20}, "not read whole"),
-    ("no known format", {"global_step200/weights.bin": 10}, "no model-state file"),
-]
-
-
-@pytest.mark.parametrize(("files", "why"), [pytest.param(files, why, id=name) for name, files, why in TORN])
-def test_a_torn_checkpoint_is_named_with_the_reason(files: dict[str, bytes | int], why: str) -> None:
-    found = judged(files)[200]
-    assert not found.complete
-    assert why in found.why
-
-
-def test_a_save_over_an_old_one_that_did_not_finish() -> None:
-    files: dict[str, bytes | int] = {"step-50/__0_0.distcp": 10, "step-50/__1_0.distcp": 10, "step-50/.metadata": 10}
-    assert judged(files)[50].complete
-    torn = judged(files, {"step-50/__1_0.distcp": 1060.0})[50]
-    assert not torn.complete and "newer than .metadata" in torn.why
-
-
-def test_deepspeed_and_hugging_face() -> None:
-    plain = judged({**deepspeed(100, 4), **deepspeed(50, 4), "latest": b"global_step100"})
-    assert [(item.complete, item.world_size, item.reshardable) for item in plain.values()] == [(True, 4, False)] * 2
-    assert judged(hugging_face(500))[500].complete
-
-
-def test_a_deepspeed_folder_inside_a_hugging_face_checkpoint_is_a_part_of_it() -> None:
-    inner = {f"checkpoint-500/{name}": content for name, content in deepspeed(500).items()}
-    found = judged({**without(hugging_face(500), "optimizer.pt"), **inner, "checkpoint-500/latest": b"global_step500"})
-    assert [item.path for item in found.values()] == ["/c/checkpoint-500"]
-    assert found[500].complete
+def test_documents_nested_beyond_reason_and_endless_trackers() -> None:
+    deep = {"layout": "huggingface", "title": "", "files": {"checkpoint-200/trainer_state.json": "[" * 90000}}
+    endless = {"layout": "torch_dist", "title": "", "files": {"latest_checkpointed_iteration.txt": "2" * 9000}}
+    assert not any(item.complete for case in (deep, endless) for item in judged(case))
 
 
 def test_the_newest_complete_one_is_chosen() -> None:
-    torn = without(megatron(300), ".metadata")
-    found = tuple(judged({**megatron(100), **megatron(200), **torn, TRACKER: b"200"}).values())
+    found = judged({
+        "title": "", "layout": "torch_dist",
+        "files": {"iter_0000300/__0_0.distcp": 10, "iter_0000100/__0_0.distcp": 10, "iter_0000100/.metadata": 10},
+    })
+    assert [(item.step, item.complete) for item in found] == [(300, False), (200, True), (100, True)]
     chosen = choose_checkpoint(found, world_size_changes=False)
     assert isinstance(chosen, Checkpoint) and chosen.step == 200
 
 
-def test_another_world_size_needs_one_that_is_known_to_reshard() -> None:
-    tied = tuple(judged({**deepspeed(100), "latest": b"global_step100"}).values())
-    unknown = tuple(judged(hugging_face(100)).values())
-    for checkpoints in (tied, unknown):
-        assert isinstance(choose_checkpoint(checkpoints, world_size_changes=False), Checkpoint)
-        refused = choose_checkpoint(checkpoints, world_size_changes=True)
-        assert isinstance(refused, Unknown) and "another world size" in refused.unknown
+@pytest.mark.parametrize(
+    ("layout", "word"),
+    [("deepspeed", "universal"), ("legacy", "legacy layout"), ("verl_fsdp", "in their names"),
+     ("areal", "same parallelism"), ("openrlhf", "universal"), ("huggingface_deepspeed", "universal")],
+)
+def test_another_world_size_needs_one_that_is_known_to_reshard(layout: str, word: str) -> None:
+    found = judged({"title": "", "layout": layout})
+    assert isinstance(choose_checkpoint(found, world_size_changes=False), Checkpoint)
+    refused = choose_checkpoint(found, world_size_changes=True)
+    assert isinstance(refused, Unknown) and "another world size" in refused.unknown and word in refused.unknown
+
+
+@pytest.mark.parametrize(
+    "layout", ["torch_dist", "torchtitan", "huggingface_fsdp", "deepspeed_universal", "verl_megatron"]
+)
+def test_what_reshards_is_taken_with_another_world_size(layout: str) -> None:
+    chosen = choose_checkpoint(judged({"title": "", "layout": layout}), world_size_changes=True)
+    assert isinstance(chosen, Checkpoint)
 
 
 def test_nothing_there() -> None:
