@@ -1,8 +1,14 @@
 """Launch templates: find what is set, change exactly that, and undo it to the byte.
 
-`find_settings` and `apply` look at a file's language: job scripts are `bash/`, configuration files (YAML, JSON, TOML,
-literals of a Python module) are `config/`. `named_files` says which configuration files a job script names, and
-`point_to_copies` rewrites the script to copies of them.
+A file's language decides who reads it: job scripts are `bash/`, configuration files (YAML, JSON, TOML, literals of a
+Python module) are `config/`. docs/templates.md has an example of each function.
+
+- `named_files(file, known)`: the files that a script or a configuration names.
+- `all_settings(files, known)`: everything that they make in force, with where and how it was found.
+- `settings_in_force(files, names, known)`, `find_settings(file, names, known)`: the same for parameters by name.
+- `apply(files, edits, names=, known=)`: a `Patch` of exactly these edits, with its diff; `invert(patch)` undoes it.
+- `wire_copies(files, copies, known)`, `point_to_copies(file, copies, known)`: paths rewritten to copies.
+- `CannotEdit`: the refusal, with what, where and what to do next.
 """
 
 from runbook.template.companions import NamedFile, named_files
