@@ -16,7 +16,10 @@ def halve(situation: Situation, parameter: Parameter, arguments: Arguments) -> M
     if isinstance(present, Refusal):
         return present
     if present is None:
-        return Refusal(f"{spelling} is not in the template, so its value is not known")
+        return Refusal(
+            f"{spelling} is not in the template, so its value is not known",
+            f"What is {spelling}? Write it into the template with its present value.",
+        )
     floor = parameter.floor or 1
     if present <= floor:
         return Refusal(f"{spelling} is {present} already, as small as it gets")
@@ -45,7 +48,7 @@ def double_to_keep_global_batch(situation: Situation, parameter: Parameter, argu
         return old_micro
     if old_micro is None or new_text is None:
         return Refusal("the micro-batch size is not known")
-    total = situation.number(batch.total)
+    total = situation.total_batch()
     if isinstance(total, Refusal):
         return total
     ranks = situation.data_parallel()
@@ -76,7 +79,7 @@ def _samples(situation: Situation, parameter: Parameter, present: int) -> int | 
     if not derives(situation):
         steps = situation.number(batch.accumulation) if batch.accumulation else 1
         return steps if isinstance(steps, Refusal) else present * (steps or 1)
-    total, ranks = situation.number(batch.total), situation.data_parallel()
+    total, ranks = situation.total_batch(), situation.data_parallel()
     if isinstance(total, Refusal):
         return total
     if isinstance(ranks, Refusal):

@@ -113,6 +113,9 @@ class Parameter(Document):
     """`flag` is a bare option; `boolean` has a value, true or false."""
     default: str | None = None
     """What the program takes when the template sets nothing. None: not known, so nothing is concluded."""
+    default_in_version: dict[str, str | None] = {}
+    """Where versions differ: the default by version's id. A version that is not named has `default`. Nothing is
+    concluded where the versions that the template can be for disagree."""
     allowed: tuple[str, ...] = ()
     """Values of a choice, from the one that takes most memory to the one that takes least."""
     floor: int | None = None
@@ -175,6 +178,8 @@ class LeverRule(Document):
     holds: tuple[Need, ...] = ()
     """Conditions on the template as it would be with the edits."""
     conflicts: tuple[Conflict, ...] = ()
+    versions: tuple[str, ...] = ()
+    """The versions that have the lever, by their ids; empty: all. For another version it stands on no ladder."""
     consent: str = ""
     """The question to a person without whose yes the lever is not used, whatever its effect on the experiment."""
 
@@ -207,6 +212,8 @@ class Batch(Document):
     total_when_absent: Literal["derived", "micro_times_ranks"] = "derived"
     """What the global batch size is without its option: the product, or one micro-batch a rank (then it has to be
     pinned before the micro-batch changes)."""
+    total_open: tuple[str, ...] = ()
+    """Values of the global batch size's option that leave it open, as if it were absent: -1 in torchtitan."""
     model_parallel: tuple[str, ...] = ()
     """Degrees that divide the ranks before the rest is data parallel."""
 

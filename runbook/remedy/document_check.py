@@ -12,7 +12,8 @@ from runbook.remedy.functions import FUNCTIONS
 
 _NAME_PARAMETERS = frozenset({
     "parameter", "parameters", "longest", "degree", "degrees", "part", "whole", "heads", "kv_heads", "vocabulary",
-    "hidden", "buffer", "budget", "newer", "as", "experts",
+    "hidden", "buffer", "budget", "newer", "as", "experts", "unless", "layers", "stages", "other", "like",
+    "micro", "by",
 })
 """Arguments of functions and constraints whose values are ids of parameters."""
 
@@ -36,6 +37,7 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
         yield from missing(path, [edit.function for edit in rule.edits], frozenset(FUNCTIONS), "function")
         yield from missing(path, [need.constraint for need in conditions], frozenset(CONSTRAINTS), "constraint")
         yield from missing(path, _named(conditions), parameters, "parameter")
+        yield from missing(path, rule.versions, versions, "version")
         yield from missing(path, _named([Need(constraint="-", arguments=edit.arguments) for edit in rule.edits]),
                            parameters, "parameter")
     for ladder in document.ladders:
@@ -52,6 +54,8 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
     yield from missing("", named, parameters, "parameter")
     for item in document.parameters:
         yield from missing(f"parameters.{item.id}.in_version", tuple(item.in_version), versions, "version")
+        by_version = tuple(item.default_in_version)
+        yield from missing(f"parameters.{item.id}.default_in_version", by_version, versions, "version")
         spelt = [spelling for spelling in item.in_version.values() if spelling is not None]
         yield from missing(f"parameters.{item.id}.in_version", spelt, frozenset(item.spellings), "spelling")
     spellings = [

@@ -7,7 +7,7 @@ that is in force already. Functions on the allocator's variable are in `allocato
 
 from __future__ import annotations
 
-from runbook.remedy import number_edits
+from runbook.remedy import number_edits, pipeline_edits
 from runbook.remedy.allocator_edits import merge_allocator
 from runbook.remedy.batch import double_to_keep_global_batch, halve
 from runbook.remedy.document import Parameter
@@ -45,7 +45,10 @@ def next_in(situation: Situation, parameter: Parameter, arguments: Arguments) ->
     if isinstance(present, Refusal):
         return present
     if present is None:
-        return Refusal(f"{spelling} is not in the template and its default is not known")
+        return Refusal(
+            f"{spelling} is not in the template and its default is not known",
+            f"What is {spelling}? Write it into the template with its present value.",
+        )
     if present not in parameter.allowed:
         return Refusal(f"{spelling} is {present!r}, which is none of {', '.join(parameter.allowed)}")
     later = parameter.allowed[parameter.allowed.index(present) + 1 :]
@@ -98,7 +101,7 @@ FUNCTIONS: dict[str, Function] = {
         for function in (
             number_edits.double, number_edits.drop_from_list, number_edits.follow, number_edits.halve_list,
             number_edits.halve_number, number_edits.lower_budget, number_edits.move_parallelism,
-            number_edits.multiply_as, number_edits.next_below, number_edits.shift,
+            number_edits.multiply_as, number_edits.next_below, number_edits.shift, pipeline_edits.fewer_edge_layers,
         )
     },
 }

@@ -67,6 +67,8 @@ def propose(
         return NoPlan(ladder.why, exhausted=False, question=ladder.question)
     refused: list[RefusedLever] = []
     for name in _rungs(situation, kind, ladder.levers):
+        if not _in_this_version(situation, system.lever(name)):
+            continue
         outcome = use_lever(situation, system.lever(name), tried, allow_training_change)
         if isinstance(outcome, LeverUse):
             return Plan(uses=(outcome,), refused=tuple(refused), system=system.id, ladder=ladder.id)
@@ -142,6 +144,13 @@ def _rungs(situation: Situation, kind: Kind, levers: Sequence[str]) -> tuple[str
     if confidence >= CHEAP_FIRST_FROM:
         return tuple(dict.fromkeys((*cheap[:1], *levers, *cheap[1:])))
     return tuple(dict.fromkeys((*levers, *cheap)))
+
+
+def _in_this_version(situation: Situation, rule: LeverRule) -> bool:
+    """Whether a version that the template can be written for has the lever."""
+    return not rule.versions or not situation.releases or any(
+        item.id in rule.versions for item in situation.releases
+    )
 
 
 def _refused(rule: LeverRule, refusal: Refusal) -> RefusedLever:

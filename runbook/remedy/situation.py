@@ -84,13 +84,21 @@ class Situation:
             return None
         setting = self.setting(parameter)
         if setting is None:
-            return self.system.parameter(parameter).default
+            return self.default(parameter)
         if setting.value is None:
             return Refusal(
                 f"{setting.spelling} is not known: {setting.unresolved}",
                 f"What is {setting.spelling}? Write it into the template as plain text.",
             )
         return setting.value
+
+    def default(self, parameter: str) -> str | None:
+        """What the program takes where nothing is set; None where that is not known, or versions in question differ."""
+        entry = self.system.parameter(parameter)
+        if not entry.default_in_version:
+            return entry.default
+        values = {entry.default_in_version.get(item.id, entry.default) for item in self.releases}
+        return values.pop() if len(values) == 1 else None
 
     def number(self, parameter: str) -> int | None | Refusal:
         """As `text`, for a whole number above zero."""
@@ -150,8 +158,21 @@ class Situation:
         nodes, gpus = self.job.num_nodes or len(self.job.nodes) or None, self.job.gpus_per_node
         return nodes * gpus if nodes and gpus else None
 
+    def total_batch(self) -> int | None | Refusal:
+        """The global batch size; None where it is left to the program, or has no option."""
+        batch = self.system.batch
+        if batch is None or not batch.total or self.left_open(batch.total):
+            return None
+        return self.number(batch.total)
+
+    def left_open(self, parameter: str) -> bool:
+        """Whether the global batch size stands in the template with a value that means none."""
+        setting, batch = self.setting(parameter), self.system.batch
+        return batch is not None and setting is not None and setting.value in batch.total_open
+
     def data_parallel(self) -> int | None | Refusal:
-        """Ranks that see different samples; None when the number of ranks is not known."""
+        """Ranks that see different samples; None when the number of ranks is not known. A degree that is neither set
+        nor known by default is asked for: it is not taken to be 1."""
         world, batch = self.world_size, self.system.batch
         if world is None or batch is None:
             return None
@@ -160,7 +181,13 @@ class Situation:
             degree = self.number(parameter)
             if isinstance(degree, Refusal):
                 return degree
-            degrees *= degree or 1
+            if degree is None:
+                spelling = self.spelling(parameter)
+                return Refusal(
+                    f"{spelling} is not in the template and its default is not known",
+                    f"What is {spelling}? Write it into the template with its present value.",
+                )
+            degrees *= degree
         if world % degrees:
             return Refusal(f"{world} ranks cannot be divided by a model-parallel size of {degrees}")
         return world // degrees

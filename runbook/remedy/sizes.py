@@ -149,10 +149,12 @@ def set_together(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 
 def value_is(situation: Situation, arguments: Arguments) -> Refusal | None:
-    """A parameter must have one of `values` (`true` and `True` are the same). Where it is not known, a person is
-    asked."""
+    """A parameter must have one of `values` (`true` and `True` are the same). Where it is not set, it has the value of
+    the parameter `like`, if that is given. Where it is not known, a person is asked."""
     parameter = _one(arguments, "parameter")
     text = situation.text(parameter)
+    if text is None and "like" in arguments:
+        text = situation.text(_one(arguments, "like"))
     if isinstance(text, Refusal):
         return text
     values = tuple(str(item) for item in _tuple(arguments["values"]))
@@ -173,11 +175,20 @@ def is_set(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 
 def not_set(situation: Situation, arguments: Arguments) -> Refusal | None:
-    """None of `parameters` may be in force."""
+    """None of `parameters` may be in force, unless the parameter named by `unless` has one of `values`. `why` and
+    `question` are words for the refusal."""
     there = [parameter for parameter in _many(arguments, "parameters") if _in_force(situation, parameter)]
     if not there:
         return None
-    return Refusal(f"{', '.join(situation.spelling(parameter) for parameter in there)} is set")
+    if "unless" in arguments:
+        text = situation.text(_one(arguments, "unless"))
+        if isinstance(text, Refusal):
+            return text
+        if text is not None and text.lower() in {str(value).lower() for value in _tuple(arguments["values"])}:
+            return None
+    why = f": {arguments['why']}" if "why" in arguments else ""
+    shown = ", ".join(situation.spelling(parameter) for parameter in there)
+    return Refusal(f"{shown} is set{why}", str(arguments.get("question", "")))
 
 
 def at_least(situation: Situation, arguments: Arguments) -> Refusal | None:

@@ -97,7 +97,7 @@ def _batch(situation: Situation, nodes: int, left: int) -> tuple[dict[str, str],
     rules = situation.system.batch
     if rules is None:
         return Refusal("the system's document does not say what makes up the global batch")
-    micro, total, ranks = situation.number(rules.micro), situation.number(rules.total), situation.data_parallel()
+    micro, total, ranks = situation.number(rules.micro), situation.total_batch(), situation.data_parallel()
     for value in (micro, total, ranks):
         if isinstance(value, Refusal):
             return value

@@ -1,0 +1,46 @@
+"""Edits of the pipeline's layout: fewer layers on a stage at its edge."""
+
+from __future__ import annotations
+
+from runbook.remedy.document import Parameter
+from runbook.remedy.edits import Arguments, Made, edit_of
+from runbook.remedy.situation import Refusal, Situation
+
+
+def fewer_edge_layers(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+    """Fewer layers for the stage of `parameter` (the first or the last), as many as the stages in between can share
+    evenly.
+
+    `layers` and `stages` name the parameters with the number of layers and of pipeline stages, `other` the one with
+    the layers of the other edge. Without either edge's number the layers are divided evenly (Megatron-LM,
+    get_num_layers_to_build: what the edges leave must divide by the stages that are left)."""
+    layers, stages = situation.number(str(arguments["layers"])), situation.number(str(arguments["stages"]))
+    other, present = situation.number(str(arguments["other"])), situation.number(parameter.id)
+    for value in (layers, stages, other, present):
+        if isinstance(value, Refusal):
+            return value
+    assert not isinstance(layers, Refusal) and not isinstance(stages, Refusal)
+    assert not isinstance(other, Refusal) and not isinstance(present, Refusal)
+    if layers is None or stages is None:
+        spelling = situation.spelling(str(arguments["layers" if layers is None else "stages"]))
+        return Refusal(f"{spelling} is not in the template", f"What is {spelling}? Write it into the template.")
+    if stages == 1:
+        return Refusal("there is one pipeline stage, so no layers can move to another")
+    inner = stages - 1 - (other is not None)
+    if not inner:
+        return Refusal(f"both edges of {stages} pipeline stages have their number of layers already")
+    if present is None:
+        if other is not None:
+            present = (layers - other) // (inner + 1)
+        elif layers % stages:
+            return Refusal(f"{layers} layers do not divide among {stages} pipeline stages: how they lie is not known")
+        else:
+            present = layers // stages
+    rest = layers - (other or 0)
+    new = next((count for count in range(present - 1, 0, -1) if (rest - count) % inner == 0), None)
+    if new is None:
+        return Refusal(f"no number of layers below {present} leaves the same for each of the other {inner} stages")
+    made = edit_of(situation, parameter, str(new))
+    if isinstance(made, Refusal):
+        return made
+    return Made(made.edits, (f"{(rest - new) // inner} layers on each of the other {inner} stages",))
