@@ -74,7 +74,7 @@ _CONTRACT: dict[str, Any] = {
                     "type": ["object", "null"],
                     "properties": {
                         **dict.fromkeys(("signature", "node", "phase", "file", "excerpt"), _TEXT_OR_NULL),
-                        **dict.fromkeys(("rank", "pid", "device", "step", "line"), _NUMBER_OR_NULL),
+                        **dict.fromkeys(("rank", "pid", "device", "step", "line", "offset"), _NUMBER_OR_NULL),
                         "node_device": _TEXT_OR_NULL,
                         "time": {"type": ["string", "number", "null"]},
                     },
@@ -102,7 +102,7 @@ _CONTRACT: dict[str, Any] = {
                     "type": "array",
                     "items": {
                         "type": "object",
-                        "properties": {"rank": _NUMBER_OR_NULL, "why": {"type": "string"}},
+                        "properties": {"rank": _NUMBER_OR_NULL, "node": _TEXT_OR_NULL, "why": {"type": "string"}},
                     },
                 },
             },
