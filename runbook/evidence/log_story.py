@@ -147,7 +147,9 @@ def _node(seen: Seen, rank: int | None, where: Places) -> NodeName | None:
     if rank is not None and rank in where.nodes:
         return where.nodes[rank]
     hosts = seen.match.text("hosts") or seen.match.text("node")
-    return NodeName(hosts.partition(".")[0]) if hosts and "[" not in hosts else where.only_node
+    if not hosts or "[" in hosts or "," in hosts:
+        return where.only_node
+    return NodeName(hosts.partition(".")[0])
 
 
 def _suspected(suspect: Suspect, sources: Sequence[LogSource]) -> Finding:

@@ -84,3 +84,15 @@ def test_a_duration_without_end_is_not_known() -> None:
     )
     duration = told(steps + OOM).progress.step_duration_s
     assert duration is None or duration < 60
+
+
+@pytest.mark.parametrize(("identity", "piece"), [
+    ("KRN-02", "oom_memcg=oom-kill:constraint=CONSTRAINT_MEMCG,"),
+    ("KRN-02", ",oom_memcg=a,task_memcg=oom-kill:constraint=CONSTRAINT_MEMCG,"),
+    ("KRN-02N", "task_memcg=oom-kill:constraint=CONSTRAINT_NONE,"),
+    ("KRN-02M", "task_memcg=oom-kill:constraint=CONSTRAINT_CPUSET,"),
+])
+def test_the_kernel_s_words_over_and_over_in_one_line_cost_little(identity: str, piece: str) -> None:
+    started = time.process_time()
+    load_signatures(data_folder("playbooks") / "oom" / "signatures").by_id[identity].match((piece * 1000)[:16_384])
+    assert time.process_time() - started < 0.15
