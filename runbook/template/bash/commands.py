@@ -202,30 +202,45 @@ def slurm_export(command: Command, header: Header) -> Export:
     """The `--export` in force for this command. `sbatch --export` becomes SLURM_EXPORT_ENV, which srun obeys."""
     for current in chain(command):
         names = [basename(token) for token in current.argv]
-        if "srun" not in names:
-            continue
-        own = current.argv[: (program_at(current.argv) or len(current.argv))]
-        for at, token in enumerate(own):
-            text = token.text or token.prefix
-            if text.startswith("--export="):
-                return _export(text[9:], f"srun --export at line {token.line}", token.line, _end(token))
-            if text == "--export" and at + 1 < len(own):
-                value = own[at + 1]
-                text = value.text or value.prefix
-                return _export(text, f"srun --export at line {value.line}", value.line, _end(value))
-        if "SLURM_EXPORT_ENV" in current.exported:
-            binding = current.exported["SLURM_EXPORT_ENV"]
-            span = span_of(binding.atoms)
-            return _export(
-                text_of(binding.atoms) or "", f"SLURM_EXPORT_ENV at line {binding.line}", binding.line,
-                span[1] if span else -1,
-            )
-        directive = header.last(("--export",))
-        if directive is not None:
-            return _export(
-                directive.value or "", f"#SBATCH --export at line {directive.line}", directive.line, directive.value_end
-            )
-        return Export("all")
+        found = Export("all")
+        if "srun" in names or names[:1] == ["sbatch"]:
+            found = _own_export(current) or (_inherited_export(current, header) if "srun" in names else found)
+        if found.mode != "all":
+            return found
+        if "srun" in names and not any(basename(item.argv[0]) == "sbatch" for item in chain(current)):
+            return found
+    return Export("all")
+
+
+def _own_export(command: Command) -> Export | None:
+    """`--export` on the command itself."""
+    own = command.argv[: (program_at(command.argv) or len(command.argv))]
+    who = "sbatch" if basename(own[0]) == "sbatch" else "srun"
+    for at, token in enumerate(own):
+        text = token.text or token.prefix
+        if text.startswith("--export="):
+            return _export(text[9:], f"{who} --export at line {token.line}", token.line, _end(token))
+        if text == "--export" and at + 1 < len(own):
+            value = own[at + 1]
+            text = value.text or value.prefix
+            return _export(text, f"{who} --export at line {value.line}", value.line, _end(value))
+    return None
+
+
+def _inherited_export(command: Command, header: Header) -> Export:
+    """What srun goes by when it has no `--export` itself."""
+    if "SLURM_EXPORT_ENV" in command.exported:
+        binding = command.exported["SLURM_EXPORT_ENV"]
+        span = span_of(binding.atoms)
+        return _export(
+            text_of(binding.atoms) or "", f"SLURM_EXPORT_ENV at line {binding.line}", binding.line,
+            span[1] if span else -1,
+        )
+    directive = header.last(("--export",))
+    if directive is not None:
+        return _export(
+            directive.value or "", f"#SBATCH --export at line {directive.line}", directive.line, directive.value_end
+        )
     return Export("all")
 
 

@@ -168,7 +168,7 @@ class Expander:
         return [self._unknown(f"{kind.replace('_', ' ')} is not followed", node, source)]
 
     def use(self, name: str, node: Node, source: Source, quoted: bool, default: bool = False) -> Use:
-        start, end = source.place(node.start_byte, node.end_byte)
+        start, end = source.place(_start(node, source), node.end_byte)
         return Use(name, start, end, source.line(node), quoted, default)
 
     def _unknown(self, reason: str, node: Node, source: Source) -> Piece:
@@ -200,7 +200,7 @@ class Expander:
         pieces: list[Piece] = []
         position = start
         for child in _expansions(node):
-            pieces += self.literal(position, child.start_byte, source, quote, escapes)
+            pieces += self.literal(position, _start(child, source), source, quote, escapes)
             array = self._whole_array(child, source, state)
             if array is not None:
                 pieces += [(atom, False) for atom in joined(array)]
@@ -210,13 +210,13 @@ class Expander:
         return pieces + self.literal(position, end, source, quote, escapes)
 
     def _expansion(self, node: Node, source: Source, state: State, quoted: bool) -> list[Piece]:
-        shown = source.text(node)
+        shown = source.text(node).lstrip()
         match = re.fullmatch(r"\$(?:(\w+)|\{(\w+)\})", shown)
         if match:
             return self._value(match[1] or match[2], node, source, state, quoted, None)
         match = re.match(r"\$\{(\w+)(:-|-|:=|=|:\?|\?)", shown)
         if match:
-            default = match.end() + node.start_byte if match[2] in _DEFAULTS else None
+            default = match.end() + _start(node, source) if match[2] in _DEFAULTS else None
             return self._value(match[1], node, source, state, quoted, default, empty_counts=":" not in match[2])
         match = re.fullmatch(r"\$\{(\w+)\[(\d+)\]\}", shown)
         if match and (binding := state.variables.get(match[1])) is not None and binding.elements is not None:
@@ -304,13 +304,13 @@ class Expander:
         shown = " ".join(source.text(node).split())[:60]
         if value is None:
             return [(self._unknown(f"the arithmetic {shown} is not known", node, source)[0], not quoted)]
-        start, end = source.place(node.start_byte, node.end_byte)
+        start, end = source.place(_start(node, source), node.end_byte)
         use = Use(shown, start, end, source.line(node), quoted)
         return [(atom, not quoted) for atom in plain(str(value), uses=(use,))]
 
     def _whole_array(self, node: Node, source: Source, state: State) -> list[Token] | None:
         """`"${A[@]}"`, `${A[*]}`, `"$@"` alone in a word: the elements as they are; `"${A[*]}"` is one word."""
-        shown = source.text(node)
+        shown = source.text(node).lstrip()
         quoted = shown.startswith('"')
         if quoted and re.fullmatch(r'"\$(?:\*|\{\*\}|\{\w+\[\*\]\})"', shown):
             return None
@@ -344,6 +344,12 @@ class Expander:
             )
             for index, token in enumerate(binding.elements)
         ]
+
+
+def _start(node: Node, source: Source) -> int:
+    """Where an expansion begins: between two in one string the grammar counts the blanks to the second."""
+    text = source.data[node.start_byte : node.end_byte]
+    return node.start_byte + len(text) - len(text.lstrip())
 
 
 def _unquoted_brace(node: Node) -> bool:

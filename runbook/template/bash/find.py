@@ -360,6 +360,9 @@ def _in_header(script: Script, at: int) -> bool:
 def _directive(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     directive = script.header.last(name.spellings)
     if directive is None:
+        submitting = next((item for item in script.walker.commands if item.argv[0].text == "sbatch"), None)
+        if submitting is not None and not script.header.directives:
+            return (), f"the job is what sbatch at line {submitting.line} submits, with options of its own"
         return (), ""
     occurrence = Occurrence(
         directive.option, plain(directive.value or "true"), (directive.value_start, directive.value_end), Quote.BARE,

@@ -184,7 +184,10 @@ def _may_return_early(body: Node) -> bool:
 
 
 def _inner_shell(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
-    """`bash -c TEXT` and `bash <<EOF` among the arguments."""
+    """`bash -c TEXT` and `bash <<EOF` among the arguments; `sbatch <<EOF` and `sbatch --wrap TEXT`."""
+    if command.argv[0].text == "sbatch":
+        _submitted(walker, command, source, state, heredoc)
+        return
     for at, token in enumerate(command.argv):
         if token.text is None or not _SHELLS.match(token.text):
             continue
@@ -200,6 +203,22 @@ def _inner_shell(walker: Walker, command: Command, source: Source, state: State,
             child = _child(walker, command, state, rest[skipped:])
             _heredoc(walker, heredoc, source, state, child, command)
         return
+
+
+def _submitted(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
+    """A job that this script submits: its text, when it has no `--export` of its own, which would need Slurm's eyes."""
+    child = _child(walker, command, state, ())
+    words = command.argv[1:]
+    for at, token in enumerate(words):
+        atoms = token.atoms[7:] if token.prefix.startswith("--wrap=") else ()
+        if token.text == "--wrap" and at + 1 < len(words):
+            atoms = words[at + 1].atoms
+        if atoms:
+            _second_reading(walker, list(atoms), child, command.condition, command, token.line, "sbatch --wrap")
+            return
+    if heredoc is None or re.search(r"(?m)^#SBATCH\b.*--export\b", source.text(heredoc)):
+        return
+    _heredoc(walker, heredoc, source, state, child, command)
 
 
 def _child(walker: Walker, command: Command, state: State, arguments: Sequence[Token]) -> State:
