@@ -15,6 +15,7 @@ from tree_sitter import Node, Parser
 
 from runbook.model.template import TemplateFile
 from runbook.template.config.document import DEEPEST, LARGEST, Config, Entry, Form, Holder, Leaf, Trouble
+from runbook.template.config.python_flow import Change, builds, code_of, through_variables, written_over
 from runbook.template.language import Language
 from runbook.template.splices import to_bytes
 
@@ -47,7 +48,7 @@ def read(file: TemplateFile) -> Config:
     if root.has_error:
         return Config(file, data, Language.PYTHON, broken=Trouble(1, "the Python is not understood"), loose=True)
     reader = _Reader(data)
-    simple = all(child.type in _PLAIN_STATEMENTS for child in root.children)
+    simple = all(child.type in _PLAIN_STATEMENTS and not builds(child) for child in root.children)
     reader.block(root, _Place(()))
     entries = tuple(
         Entry(reader.text(child), child.start_byte, child.end_byte, child.start_point[0] == child.end_point[0])
@@ -58,29 +59,11 @@ def read(file: TemplateFile) -> Config:
     if reader.full:
         trouble = Trouble(1, "the file is larger or deeper than anybody writes")
         return Config(file, data, Language.PYTHON, broken=trouble, loose=True)
-    leaves = _through_variables(reader.leaves, root)
+    leaves = through_variables(written_over(reader.leaves, reader.changes), root)
     return Config(
         file, data, Language.PYTHON, tuple(leaves), tuple(reader.holders), loose=True,
-        mentions=_code(data, root, reader.keys),
+        mentions=code_of(data, root, reader.keys),
     )
-
-
-def _code(data: bytes, root: Node, keys: list[tuple[int, int]]) -> bytes:
-    """The text with comments, docstrings and the keys that were read blanked."""
-    blanked = bytearray(data)
-    for start, end in keys:
-        blanked[start:end] = b" " * (end - start)
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        documentation = node.type == "expression_statement" and [child.type for child in node.children] == ["string"]
-        if node.type == "comment" or documentation:
-            for at in range(node.start_byte, node.end_byte):
-                if blanked[at] != 10:
-                    blanked[at] = 32
-            continue
-        stack.extend(node.children)
-    return bytes(blanked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +78,13 @@ class _Place:
         return replace(self, path=(*self.path, *parts), depth=self.depth + 1, entry=(-1, -1))
 
 
+_CHANGING = frozenset(
+    {"update", "merge", "merge_with", "merge_from_dict", "merge_from_list", "merge_from_file", "setdefault", "pop",
+     "clear", "popitem", "override", "update_from_flattened_dict", "__setitem__", "__setattr__", "__dict__"}
+)
+"""Methods that change what they are called on: dict, OmegaConf, ml_collections, mmengine, yacs."""
+
+
 @dataclass(slots=True)
 class _Reader:
     data: bytes
@@ -102,6 +92,7 @@ class _Reader:
     holders: list[Holder] = field(default_factory=list)
     keys: list[tuple[int, int]] = field(default_factory=list)
     """Where the keys stand whose values were read."""
+    changes: list[Change] = field(default_factory=list)
     full: bool = False
 
     def text(self, node: Node) -> str:
@@ -174,6 +165,7 @@ class _Reader:
         if node.type == "augmented_assignment":
             target = node.child_by_field_name("left")
             if target is not None:
+                self._changed((*place.path, *self._target(target)), node)
                 self._computed(node, place.below(*self._target(target)), "changes it")
         elif node.type == "assignment":
             target, value = node.child_by_field_name("left"), node.child_by_field_name("right")
@@ -188,9 +180,24 @@ class _Reader:
                 self._calls(value, place)
             else:
                 self.keys.append((target.start_byte, target.end_byte))
+                self._changed((*place.path, *path), node)
                 self.value(value, inside, in_class)
         else:
             self._calls(node, place)
+
+    def _changed(self, path: tuple[str, ...], node: Node, by_call: bool = False) -> None:
+        self.changes.append(Change(path, node.start_byte, _line(node), by_call))
+
+    def _changing_call(self, function: Node, arguments: Node, place: _Place) -> None:
+        """`config.update(…)`, `setattr(config, "flag", 3)`."""
+        if function.type == "attribute":
+            inner, name = function.child_by_field_name("object"), function.child_by_field_name("attribute")
+            if inner is not None and name is not None and self.text(name) in _CHANGING and self._target(inner):
+                self._changed((*place.path, *self._target(inner)), function, by_call=True)
+        elif self.text(function) in ("setattr", "delattr") and len(arguments.named_children) > 1:
+            path, key = self._target(arguments.named_children[0]), _string(self.text(arguments.named_children[1]))
+            if path:
+                self._changed((*place.path, *path, *([key] if key else [])), function, by_call=True)
 
     def _target(self, node: Node) -> tuple[str, ...]:
         """`a.b["c"]` as a path; empty when it is computed."""
@@ -284,6 +291,7 @@ class _Reader:
         function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
         if function is None or arguments is None:
             return
+        self._changing_call(function, arguments, place)
         name = self.text(function).rsplit(".", 1)[-1] if function.type in ("identifier", "attribute") else ""
         if function.type not in ("identifier", "attribute"):
             self._calls(function, place)
@@ -367,54 +375,3 @@ def _string(text: str) -> str | None:
 
 def _line(node: Node) -> int:
     return int(node.start_point[0]) + 1
-
-
-def _through_variables(leaves: list[Leaf], root: Node) -> list[Leaf]:
-    """`x=MBS` where `MBS = 4` stands once at the module's level and nothing else binds the name."""
-    wanted = {leaf.raw for leaf in leaves if leaf.unresolved.endswith("is computed") and leaf.raw.isidentifier()}
-    if not wanted:
-        return leaves
-    bound = _bindings(root)
-    values = {
-        leaf.path[0]: leaf for leaf in leaves
-        if len(leaf.path) == 1 and leaf.path[0] in wanted and bound.get(leaf.path[0]) == 1 and leaf.value is not None
-    }
-    found = []
-    for leaf in leaves:
-        source = values.get(leaf.raw) if leaf.unresolved.endswith("is computed") else None
-        if source is not None:
-            trail = (*leaf.trail, f"{leaf.raw} at line {source.line}")
-            found.append(replace(leaf, value=source.value, form=source.form, unresolved="", trail=trail))
-        else:
-            found.append(leaf)
-    return found
-
-
-def _bindings(root: Node) -> dict[str, int]:
-    """How often each name is bound anywhere in the module: by assignments, parameters, loops, imports."""
-    counts: dict[str, int] = {}
-
-    def bind(node: Node | None) -> None:
-        stack = [node] if node is not None else []
-        while stack:
-            current = stack.pop()
-            if current.type == "identifier":
-                name = (current.text or b"").decode("utf-8", "surrogateescape")
-                counts[name] = counts.get(name, 0) + 1
-            elif current.type not in ("attribute", "subscript", "call"):
-                stack.extend(current.named_children)
-
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node.type in ("assignment", "augmented_assignment", "for_statement", "for_in_clause"):
-            bind(node.child_by_field_name("left"))
-        elif node.type in ("function_definition", "class_definition", "named_expression", "aliased_import"):
-            bind(node.child_by_field_name("name") or node.child_by_field_name("alias"))
-        elif node.type in (
-            "parameters", "lambda_parameters", "as_pattern_target", "global_statement", "nonlocal_statement",
-            "import_statement", "import_from_statement", "delete_statement",
-        ):
-            bind(node)
-        stack.extend(node.children)
-    return counts

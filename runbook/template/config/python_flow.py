@@ -1,0 +1,126 @@
+"""What becomes of the values of a Python module after they are written: changed, passed on by a name, mentioned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tree_sitter import Node
+
+from runbook.template.config.document import Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A statement that sets or changes everything below a path."""
+
+    path: tuple[str, ...]
+    start: int
+    line: int
+    by_call: bool = False
+
+
+def builds(statement: Node) -> bool:
+    """A call that is the statement, or that takes settings as its keywords: the module does more than hold values."""
+    if statement.type != "expression_statement":
+        return False
+    if any(child.type == "call" for child in statement.named_children):
+        return True
+    stack = list(statement.named_children)
+    while stack:
+        node = stack.pop()
+        function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+        takes = node.type == "call" and function is not None and function.text != b"dict" and arguments is not None
+        if takes and arguments is not None and any(child.type == "keyword_argument" for child in arguments.children):
+            return True
+        stack.extend(node.named_children)
+    return False
+
+
+def written_over(leaves: Sequence[Leaf], changes: Sequence[Change]) -> list[Leaf]:
+    """A value is not known where a later statement sets or changes what holds it: `c = dict(a=1)`, `c.update(d)`."""
+    later: dict[tuple[str, ...], list[Change]] = {}
+    for change in changes:
+        later.setdefault(change.path, []).append(change)
+    found = []
+    for leaf in leaves:
+        over = [
+            change for size in range(1, len(leaf.path)) for change in later.get(leaf.path[:size], ())
+            if change.start > leaf.start
+        ]
+        over += [change for change in later.get(leaf.path, ()) if change.start > leaf.start and change.by_call]
+        if over and not leaf.unresolved:
+            name = ".".join(over[0].path)
+            reason = f"{name} is changed at line {over[0].line}"
+            leaf = replace(leaf, value=None, unresolved=reason, pinned=leaf.pinned or reason)
+        found.append(leaf)
+    return found
+
+
+def code_of(data: bytes, root: Node, keys: list[tuple[int, int]]) -> bytes:
+    """The text with comments, docstrings and the keys that were read blanked."""
+    blanked = bytearray(data)
+    for start, end in keys:
+        blanked[start:end] = b" " * (end - start)
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        documentation = node.type == "expression_statement" and [child.type for child in node.children] == ["string"]
+        if node.type == "comment" or documentation:
+            for at in range(node.start_byte, node.end_byte):
+                if blanked[at] != 10:
+                    blanked[at] = 32
+            continue
+        stack.extend(node.children)
+    return bytes(blanked)
+
+
+def through_variables(leaves: list[Leaf], root: Node) -> list[Leaf]:
+    """`x=MBS` where `MBS = 4` stands once at the module's level and nothing else binds the name."""
+    wanted = {leaf.raw for leaf in leaves if leaf.unresolved.endswith("is computed") and leaf.raw.isidentifier()}
+    if not wanted:
+        return leaves
+    bound = _bindings(root)
+    values = {
+        leaf.path[0]: leaf for leaf in leaves
+        if len(leaf.path) == 1 and leaf.path[0] in wanted and bound.get(leaf.path[0]) == 1 and leaf.value is not None
+    }
+    found = []
+    for leaf in leaves:
+        source = values.get(leaf.raw) if leaf.unresolved.endswith("is computed") else None
+        if source is not None:
+            trail = (*leaf.trail, f"{leaf.raw} at line {source.line}")
+            found.append(replace(leaf, value=source.value, form=source.form, unresolved="", trail=trail))
+        else:
+            found.append(leaf)
+    return found
+
+
+def _bindings(root: Node) -> dict[str, int]:
+    """How often each name is bound anywhere in the module: by assignments, parameters, loops, imports."""
+    counts: dict[str, int] = {}
+
+    def bind(node: Node | None) -> None:
+        stack = [node] if node is not None else []
+        while stack:
+            current = stack.pop()
+            if current.type == "identifier":
+                name = (current.text or b"").decode("utf-8", "surrogateescape")
+                counts[name] = counts.get(name, 0) + 1
+            elif current.type not in ("attribute", "subscript", "call"):
+                stack.extend(current.named_children)
+
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node.type in ("assignment", "augmented_assignment", "for_statement", "for_in_clause"):
+            bind(node.child_by_field_name("left"))
+        elif node.type in ("function_definition", "class_definition", "named_expression", "aliased_import"):
+            bind(node.child_by_field_name("name") or node.child_by_field_name("alias"))
+        elif node.type in (
+            "parameters", "lambda_parameters", "as_pattern_target", "global_statement", "nonlocal_statement",
+            "import_statement", "import_from_statement", "delete_statement",
+        ):
+            bind(node)
+        stack.extend(node.children)
+    return counts
