@@ -24,6 +24,8 @@ class ProgressReader:
         self._saved: set[int] = set()
         self._saved_without_step: list[tuple[int, int, int]] = []
         self._resumed: tuple[int, int, int, int] | None = None
+        self._scratch: int | None = None
+        """The last attempt that says that it begins anew."""
         self._restarts: dict[int, list[int]] = {}
         self._top: dict[tuple[int, int], int] = {}
         """By file and number of the counter: its greatest step since the file's last restart."""
@@ -94,8 +96,13 @@ class ProgressReader:
         if saved is not None:
             self._saved.add(saved)
         elif resumed is not None:
-            if self._resumed is None or (attempt, file, offset) >= self._resumed[:3]:
+            # A reference model is loaded beside the trained one, from its own step 0: the furthest of an attempt counts.
+            if self._resumed is None or attempt > self._resumed[0] or (
+                attempt == self._resumed[0] and resumed >= self._resumed[3]
+            ):
                 self._resumed = (attempt, file, offset, resumed)
+        elif match.signature.id.startswith("CK-SCRATCH"):
+            self._scratch = max(attempt, self._scratch) if self._scratch is not None else attempt
         elif match.signature.id.startswith("CK-SAVED"):
             self._saved_without_step.append((file, attempt, offset))
         else:
@@ -197,11 +204,16 @@ class ProgressReader:
             if before is not None:
                 saved.add(before)
         resumed = self._resumed[3] if self._resumed else None
+        # A line about a model that is loaded beside it does not undo the step that the trained one goes on from.
+        went_on = self._resumed is not None and self._scratch is not None and self._resumed[0] >= self._scratch
+        scratch = self._scratch is not None and not (went_on and resumed)
         memory = self._memory.told(
             self._running_at, lambda place: attempt is None or self._attempt_at(*place) == attempt, failing_rank
         )
         if chosen is None:
-            return Progress(saved_steps=tuple(sorted(saved)), resumed_from_step=resumed, memory=memory)
+            return Progress(
+                saved_steps=tuple(sorted(saved)), resumed_from_step=resumed, from_scratch=scratch, memory=memory
+            )
         every = marks or chosen.everyone()
         numbers = [mark.step for mark in every if mark.step or not chosen.bar]
         by_rank: dict[int, int] = {}
@@ -213,6 +225,6 @@ class ProgressReader:
         return Progress(
             last_step=last, total_steps=total, first_step=min(numbers, default=None),
             last_step_by_rank=dict(sorted(by_rank.items())), step_duration_s=duration_s(chosen, self._attempt),
-            resumed_from_step=resumed, saved_steps=tuple(sorted(saved)), memory=memory,
+            resumed_from_step=resumed, from_scratch=scratch, saved_steps=tuple(sorted(saved)), memory=memory,
             numbered_from=0 if chosen.fallback and 0 in numbers else chosen.first_number,
         )

@@ -126,6 +126,8 @@ class Progress:
     last_step_by_rank: dict[int, int] = field(default_factory=dict)
     step_duration_s: float | None = None
     resumed_from_step: int | None = None
+    from_scratch: bool = False
+    """The log says that no checkpoint was loaded and training begins anew."""
     saved_steps: tuple[int, ...] = ()
     """Steps at which the log says that a checkpoint was written."""
     memory: tuple[MemorySample, ...] = ()
