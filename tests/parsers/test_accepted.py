@@ -1,0 +1,222 @@
+"""What a patched template starts is accepted by the program's own parser, and means what was intended.
+
+The template's launchers are stand-ins that record their words; the parsers are the libraries' own (`prepare`). A
+release that accepts the template as it was must accept it as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runbook.model.remedy import Plan
+from runbook.model.template import SettingKind, TemplateFile
+from tests.levers.lever_cases import LeverCase, load_cases
+from tests.levers.test_lever_cases import patched, proposed
+from tests.parsers.launched import Launched, launch
+
+pytestmark = pytest.mark.parsers
+PYTHON = Path(__file__).resolve().parents[2] / ".venv-parsers" / "bin" / "python"
+VERL = ("verl-0.4.1", "verl-0.5.0", "verl-0.6.1", "verl-0.7.1", "verl-0.8.0", "verl-0.9.1")
+_TRL = {"grpo": "GRPOConfig", "sft": "SFTConfig", "dpo": "DPOConfig", "rloo": "RLOOConfig", "reward": "RewardConfig"}
+
+
+class Parsers:
+    """The libraries, in a process of their own."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+        self.process = subprocess.Popen(
+            [str(PYTHON), str(Path(__file__).parent / "accept.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, env=environment,
+        )
+
+    def ask(self, parser: str, **job: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"parser": parser, "ask": [], **job}) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@pytest.fixture(scope="module")
+def parsers() -> Iterator[Parsers]:
+    assert PYTHON.exists(), "run tests/parsers/prepare first"
+    started = Parsers()
+    yield started
+    started.process.kill()
+    started.process.wait()
+
+
+def cases(*systems: str) -> list[Any]:
+    return [
+        pytest.param(case, id=case.title) for case in load_cases()
+        if case.system_file.split("_")[0] in systems and "diff" in case.parts
+        and not case.files[0].path.endswith((".py", ".yaml", ".json"))
+    ]
+
+
+def started(case: LeverCase, files: tuple[TemplateFile, ...], folder: Path) -> list[Launched]:
+    return launch(files, folder, dict(case.surroundings.environment or {}))
+
+
+def wanted_keys(plan: Plan) -> dict[str, str]:
+    """The keys that the plan sets, with their values."""
+    return {
+        edit.spellings[0].lstrip("+"): edit.new for edit in plan.edits
+        if edit.kind is SettingKind.KEY and edit.new is not None and not edit.spellings[0].startswith("-")
+    }
+
+
+def alike(found: object, wanted: str) -> bool:
+    return str(found).lower().replace(" ", "") == wanted.lower().replace(" ", "").strip("'\"")
+
+
+@pytest.mark.parametrize("case", cases("verl"))
+def test_hydra_composes_verl_with_the_edit(case: LeverCase, parsers: Parsers, tmp_path: Path) -> None:
+    plan = proposed(case)
+    assert isinstance(plan, Plan)
+    words = {}
+    for name, files in (("before", case.files), ("after", patched(case, plan).files)):
+        found = [item.after("verl.trainer.main_ppo", "main_ppo.py", "main_ppo_sync", "verl.trainer.main_ppo_sync")
+                 for item in started(case, files, tmp_path / name)]
+        words[name] = next((list(item) for item in found if item is not None), None)
+    if words["before"] is None:
+        pytest.skip("this template starts its program where a stand-in cannot see it")
+    assert words["after"] is not None
+    keys = wanted_keys(plan)
+    accepted = 0
+    for release in VERL:
+        if "error" in parsers.ask("verl", release=release, arguments=words["before"]):
+            continue
+        accepted += 1
+        answer = parsers.ask("verl", release=release, arguments=words["after"], ask=list(keys))
+        assert "error" not in answer, f"{release}: {answer['error']}"
+        for key, value in keys.items():
+            assert alike(answer["values"][key], value), f"{release}: {key}"
+    assert accepted, "no release takes the template as it was"
+
+
+def trainer_words(found: list[Launched]) -> list[str] | None:
+    """The training program's own arguments: what stands behind the first Python file of accelerate, torchrun, …"""
+    for item in found:
+        for index, word in enumerate(item.words[1:], 1):
+            if word.endswith(".py"):
+                return list(item.words[index + 1 :])
+        if item.words[0] == "trl" and len(item.words) > 1:
+            return list(item.words[2:])
+    return None
+
+
+def trl_config(case: LeverCase, found: list[Launched]) -> str:
+    """TRL's class of arguments for the program that is started; "" for another program."""
+    words = " ".join(word for item in found for word in item.words).lower()
+    return next((name for part, name in _TRL.items() if f"{part}.py" in words or f"trl {part}" in words
+                 or f"train_{part}" in words or f"{part}_" in words), "")
+
+
+@pytest.mark.parametrize("case", cases("huggingface"))
+def test_the_trainers_parser_takes_the_edit(
+    case: LeverCase, parsers: Parsers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = proposed(case)
+    assert isinstance(plan, Plan)
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    values: dict[str, dict[str, Any]] = {}
+    edited = {edit.parameter: edit for edit in plan.edits if edit.kind is not SettingKind.ENVIRONMENT}
+    for name, files in (("before", case.files), ("after", patched(case, plan).files)):
+        found = started(case, files, tmp_path / name)
+        words = trainer_words(found)
+        if words is None:
+            pytest.skip("this template starts its program where a stand-in cannot see it")
+        folder = tmp_path / name / "work"
+        words = [str(folder / word.lstrip("/")) if (folder / word.lstrip("/")).is_file() else word for word in words]
+        if not any(word.startswith("--output_dir") for word in words):
+            words += ["--output_dir", str(tmp_path / "out")]
+        parser, release = ("trl", trl_config(case, found)) if trl_config(case, found) else ("huggingface", "")
+        asked = [*names, *(edit.spellings[0].lstrip("-") for edit in edited.values())]
+        answer = parsers.ask(parser, release=release, arguments=[*words, "--bf16", "false"], ask=asked)
+        if name == "before" and "error" in answer:
+            pytest.skip(f"the library of today does not take the template as it was: {answer['error'][:200]}")
+        assert "error" not in answer, answer["error"]
+        values[name] = answer["values"]
+    before, after = (values[name][names[0]] * values[name][names[1]] for name in ("before", "after"))
+    assert before == after, "the global batch changed"
+    taken = [edit for edit in edited.values() if values["after"].get(edit.spellings[0].lstrip("-")) is not None]
+    for edit in taken:
+        assert alike(values["after"][edit.spellings[0].lstrip("-")], str(edit.new))
+
+
+@pytest.mark.parametrize("case", cases("deepspeed", "huggingface", "openrlhf"))
+def test_deepspeed_takes_its_configuration(case: LeverCase, parsers: Parsers, tmp_path: Path) -> None:
+    plan = proposed(case)
+    assert isinstance(plan, Plan)
+    after = {file.path: file.text for file in patched(case, plan).files}
+    configurations = [
+        file for file in case.files
+        if file.path.endswith(".json") and "train_micro_batch_size_per_gpu" in file.text and '"auto"' not in file.text
+    ]
+    if not configurations:
+        pytest.skip("no DeepSpeed configuration with numbers in this template")
+    for file in configurations:
+        path = tmp_path / "ds.json"
+        ranks = (case.job.num_nodes or 1) * (case.job.gpus_per_node or 1)
+        path.write_text(file.text)
+        names = ["train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"]
+        before = parsers.ask("deepspeed", file=str(path), ranks=ranks, ask=names)
+        assert "error" not in before, before["error"]
+        path.write_text(after[file.path])
+        answer = parsers.ask("deepspeed", file=str(path), ranks=ranks, ask=names)
+        assert "error" not in answer, answer["error"]
+        assert answer["values"]["train_batch_size"] == before["values"]["train_batch_size"]
+
+
+@pytest.mark.parametrize("case", cases("torchtitan"))
+def test_torchtitan_takes_the_edit(case: LeverCase, parsers: Parsers, tmp_path: Path) -> None:
+    plan = proposed(case)
+    assert isinstance(plan, Plan)
+    keys = wanted_keys(plan)
+    for name, files in (("before", case.files), ("after", patched(case, plan).files)):
+        found = [item.after("torchtitan.train", "train.py", "torchtitan.experiments.train")
+                 for item in started(case, files, tmp_path / name)]
+        words = next((list(item) for item in found if item is not None), None)
+        if words is None:
+            pytest.skip("this template starts its program where a stand-in cannot see it")
+        folder = tmp_path / name / "work"
+        words = [str(folder / word.lstrip("/")) if (folder / word.lstrip("/")).is_file() else word for word in words]
+        answer = parsers.ask("torchtitan", release="torchtitan-0.2.2", arguments=words, ask=list(keys))
+        if name == "before" and "error" in answer:
+            pytest.skip(f"torchtitan 0.2.2 does not take the template as it was: {answer['error'][:200]}")
+        assert "error" not in answer, answer["error"]
+        if name == "after":
+            for key, value in keys.items():
+                assert alike(answer["values"][key], value), key
+
+
+@pytest.mark.parametrize("case", cases("huggingface"))
+def test_accelerate_reads_its_configuration(case: LeverCase, parsers: Parsers, tmp_path: Path) -> None:
+    plan = proposed(case)
+    assert isinstance(plan, Plan)
+    after = {file.path: file.text for file in patched(case, plan).files}
+    files = [file for file in case.files if file.path.endswith((".yaml", ".yml")) and "distributed_type" in file.text]
+    if not files:
+        pytest.skip("no configuration of accelerate in this template")
+    for file in files:
+        path = tmp_path / "accelerate.yaml"
+        for text in (file.text, after[file.path]):
+            path.write_text(text)
+            answer = parsers.ask("accelerate", file=str(path), ask=["distributed_type", "num_processes"])
+            assert "error" not in answer, answer["error"]
+
+
+def test_enough_of_the_suite_was_really_parsed() -> None:
+    """At least so many templates of the suite are of systems whose parsers are here."""
+    assert len(cases("verl")) >= 8
+    assert len(cases("huggingface")) >= 6
+    assert len(cases("deepspeed")) >= 5
