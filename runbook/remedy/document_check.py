@@ -70,5 +70,6 @@ def _named(conditions: Sequence[Need]) -> tuple[str, ...]:
     for condition in conditions:
         for key, value in condition.arguments.items():
             if key in _NAME_PARAMETERS:
-                found += [str(item) for item in (value if isinstance(value, tuple) else (value,))]
+                texts = [str(item) for item in (value if isinstance(value, tuple) else (value,))]
+                found += [item for item in texts if item[:1].isalpha()]  # `by` is a number in other functions
     return tuple(found)
