@@ -5,6 +5,8 @@ Each follows a numbered rule of the facts on PyTorch's allocator: R-04 is the st
 
 from __future__ import annotations
 
+import re
+
 from runbook.diagnosis.allocator import newest_minor, oldest_minor
 from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import ORDINARY_CONTEXT_BYTES, print_error, size
@@ -17,6 +19,7 @@ _DOUBTFUL_BYTES = 1 << 44
 """16 TiB: a shape can ask for that by mistake, and garbage can too (R-13)."""
 _MATERIAL_SHARE = 0.05
 _ENGINE_PHASES = frozenset({Phase.ROLLOUT, Phase.WEIGHT_SYNC})
+_ENGINE_FILES = re.compile(r"(?:vllm|sglang)/")
 
 
 def absurd_size(case: Case) -> Vote | None:
@@ -162,7 +165,8 @@ def outside_allocator(case: Case) -> tuple[Vote, ...]:
         return ()
     excerpt = case.root.excerpt.lower() if case.root else ""
     engine = case.colocation > 0 or any(name in excerpt for name in ("vllm", "sglang", "cumem"))
-    in_engine = case.root is not None and case.root.phase in _ENGINE_PHASES
+    phase = case.root.phase if case.root else Phase.UNKNOWN
+    in_engine = phase in _ENGINE_PHASES or (phase is Phase.INIT and _ENGINE_FILES.search(excerpt) is not None)
     confidence = 0.75 if engine and in_engine and case.colocation >= 0.6 else 0.65
     reasons = [
         f"This process holds {size(outside)} outside PyTorch's allocator (ordinary is up to "

@@ -16,6 +16,8 @@ from runbook.model.units import NodeName
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b]{0,200}\x07?)")
 _RAY_REPEATED = re.compile(r"(?:\[\d{1,3}m)? \[repeated (\d{1,9})x across cluster\]")
 _NCCL = re.compile(r"(?:\[[^\]\n]{8,40}\] )?([A-Za-z][\w.-]{0,60}):(\d{1,9}):\d{1,9} \[(\d{1,3})\] ")
+_ENGINE_LOGGER = re.compile(r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,120}:\d{1,6}\](?: |$)")
+"""vLLM's logger repeats its prefix in front of every line of a traceback (vllm/logging_utils/formatter.py)."""
 _BREAK = re.compile(
     r"(?<!['\"`(={,])(?:\[rank\d{1,6}\]: ?|\[[A-Za-z_][\w-]{0,30}?\d{1,4}\]:|\[\d{1,6}\]:"
     r"|\[[\w.@+-]{1,120},\d{1,6}\](?:\[[\w.-]{1,80}:\d{1,9}\])?<std(?:out|err)>:"
@@ -101,6 +103,8 @@ def _framed(text: str, file: FileFrame, said: Said) -> Frame:
     position, behind_stamps = prefixes(text, file, said)
     if " NCCL " in text and (found := _NCCL.match(text, behind_stamps) or _NCCL.match(text, position)):
         said.node, said.pid, said.device = NodeName(short_name(found[1])), int(found[2]), int(found[3])
+    if text.startswith(("ERROR ", "CRITICAL "), position) and (found := _ENGINE_LOGGER.match(text, position)):
+        position = found.end()
     body, repeats = text[position:], 0
     if "x across cluster]" in body and (folded := _RAY_REPEATED.search(body)):
         body, repeats = body[: folded.start()], int(folded[1])
@@ -120,4 +124,5 @@ def _framed(text: str, file: FileFrame, said: Said) -> Frame:
         time_s=file.time_s,
         place=file.place,
         level=said.level,
+        name=said.name,
     )

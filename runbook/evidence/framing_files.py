@@ -21,6 +21,11 @@ _STREAMS = (
     ("stderr", re.compile(r"(?:^|[/._-])(?:std)?err(?=[/._-]|$)|\.e\d*(?=\.|$)", re.IGNORECASE)),
     ("stdout", re.compile(r"(?:^|[/._-])(?:std)?out(?=[/._-]|$)|\.o\d*(?=\.|$)", re.IGNORECASE)),
 )
+_ROLE = re.compile(
+    r"(?:^|/)((?:eval[-_])?(?:actor|critic|ref|reference|rollout|reward|teacher|llm_server|trainer|sglang|vllm))"
+    r"(?:[._-]\d{1,4})?\.(?:log|out|err)(?:\.gz)?$"
+)
+"""AReaL's schedulers write one log a role: "actor.log", "llm_server.log" (areal/infra/scheduler/slurm.py)."""
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -44,6 +49,7 @@ def frame_of_file(path: str, nodes: Sequence[NodeName]) -> FileFrame:
     return FileFrame(
         task=task, rank=rank, local_rank=local_rank, node=_node(path, nodes), pid=pid, attempt=attempt,
         place=place, stream=_stream(path), nodes=frozenset(short_name(name) for name in nodes),
+        role=found[1] if (found := _ROLE.search(path)) else "",
     )
 
 

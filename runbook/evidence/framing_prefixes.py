@@ -29,6 +29,8 @@ _RAY = re.compile(
     r"\(([A-Za-z_][^()\n]{0,80}(?:\(([^()\n]{0,80})\))?[^()\n]{0,40}?) pid=(\d{1,9})(?:, ip=([\w.:]{3,45}))?\) ?"
 )
 _RAY_SYSTEM = re.compile(r"\((raylet|gcs_server|dashboard|autoscaler)(?:, ip=([\w.:]{3,45})| \+[\dhms.]{1,20})?\) ?")
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,60}")
+_NUMBERED = re.compile(r"(?:_[A-Z]{0,4}\d{1,5}){1,6}$")
 _ACTOR_RANK = re.compile(r"(?:^|[ ,])(?:world_)?rank=(\d{1,6})(?=$|[ ,])")
 TEMPLATE = re.compile(r"\[([^\[\]\n]{1,60})\]:? ?")
 _TEMPLATE_RANK = re.compile(r"(?<![A-Za-z])(?:global[ _-]?)?rank[ :=_-]{0,2}(\d{1,6})", re.IGNORECASE)
@@ -127,14 +129,20 @@ def _behind_space(text: str, position: int, file: FileFrame) -> int:
 def _ray(text: str, position: int, said: Said) -> int:
     if found := _RAY.match(text, position):
         said.pid, said.ip = int(found[3]), found[4] or ""
-        said.voice = f"{found[1]} {found[3]} {said.ip}"
+        said.voice, said.name = f"{found[1]} {found[3]} {said.ip}", _process_name(found[1])
         if found[2] and (rank := _ACTOR_RANK.search(found[2])):
             said.rank = int(rank[1])
     elif found := _RAY_SYSTEM.match(text, position):
-        said.voice, said.ip = f"{found[1]} {found[2] or ''}", found[2] or ""
+        said.voice, said.ip, said.name = f"{found[1]} {found[2] or ''}", found[2] or "", found[1]
     else:
         return position
     return found.end()
+
+
+def _process_name(words: str) -> str:
+    """The name alone: vLLM counts its processes behind it ("EngineCore_DP0", "Worker_TP3", "VllmWorker rank=3")."""
+    found = _NAME.match(words)
+    return _NUMBERED.sub("", found[0]) if found else ""
 
 
 def _named(text: str, position: int, file: FileFrame, said: Said) -> int:

@@ -45,6 +45,8 @@ class Frame:
     """Why it is not certain who said it."""
     level: str = ""
     """The level that a logger put in front of the rank's prefix ("WARNING [rank3]: …")."""
+    name: str = ""
+    """What Ray or an engine calls the process in its prefix: "WorkerDict", "EngineCore"."""
 
     @property
     def speaker(self) -> tuple[object, ...]:
@@ -104,6 +106,8 @@ class FileFrame:
     """When all of it was said, for a file that holds one event."""
     converted: bool = False
     """What is read is not the file's own text, so that places in it mean nothing."""
+    role: str = ""
+    """The role whose processes alone write it, as its name says: "rollout", "llm_server"."""
 
 
 @dataclass(slots=True)
@@ -122,6 +126,7 @@ class Said:
     region: int = 0
     stamped: bool = field(default=False)
     level: str = ""
+    name: str = ""
 
 
 def shape_of(words: str) -> str:

@@ -24,6 +24,7 @@ from runbook.evidence.log_seen import (
     spawned_process,
     traceback_before,
 )
+from runbook.evidence.log_stack import functions_of, speaker_of
 from runbook.evidence.log_steps import StepSampler
 from runbook.evidence.log_text import decode, excerpt
 from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
@@ -58,6 +59,8 @@ class Keeper:
         self._latest: dict[tuple[str, int, tuple[object, ...]], tuple[Match, Frame, int, int]] = {}
 
     def keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
+        if here.text.startswith("    ") and self._said_below(view, match, here, stop):
+            return
         # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
         about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
                  match.numbers("tasks")[:1])
@@ -75,6 +78,15 @@ class Keeper:
         elif match.signature.means not in (CONSEQUENCE, HARMLESS):
             # Of many, the last one of each chunk is looked at closely, when the chunk is done.
             self._latest[key] = (match, here, start, stop)
+
+    def _said_below(self, view: View, match: Match, here: Frame, stop: int) -> bool:
+        """Whether an indented line is the source of a traceback that holds the message's words; the exception itself,
+        a few lines below, says them and is kept instead."""
+        following = islice(self._state.frames(view, view.after(stop)), LINES_FOR_TIME)
+        for one in (line for line in following if line.speaker == here.speaker):
+            if one.text[:1] not in (" ", "\t", ""):
+                return match.signature.match(one.text) is not None
+        return False
 
     def keep_latest(self, view: View) -> None:
         """Look at the last one of each kind of this chunk. Far from the end of a log, what is no memory failure and
@@ -98,6 +110,7 @@ class Keeper:
             return Seen(
                 match, here, self._index, self._state.attempt, offset, number, time_s,
                 excerpt((), line), time_s is not None,
+                said_by=speaker_of(here.name, here.text, (), self._state.named.role),
             )
         if here.stack:
             stack, raised = list(here.stack), True
@@ -122,12 +135,14 @@ class Keeper:
         handled = _HANDLED.search(" ".join([here.text, *after[:4]]))
         self._steps.before(view, start)
         before = line_before(self._state.frames(view, view.before(start), True), here.speaker) if raised else ""
+        frames = stack or list(reversed(dumped(after)))
         return Seen(
             match, here, self._index, self._state.attempt, offset, number, time_s,
             excerpt(stack, here.text, after[:2]), exact,
-            phase_of(self._reading.signatures.phases, stack or dumped(after), here.text, near), raised,
+            phase_of(self._reading.signatures.phases, frames, here.text, near), raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
-            is_chain(before), spawned_process(before),
+            is_chain(before), spawned_process(before), functions_of(frames),
+            speaker_of(here.name, here.text, stack, self._state.named.role),
         )
 
     def _place(self, view: View, start: int) -> tuple[int, int]:
@@ -169,7 +184,8 @@ class Keeper:
             found, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),
             excerpt(stack, last.text),
             phase=phase_of(self._reading.signatures.phases, stack), raised=True,
-            chained=is_chain(before), spawned=spawned_process(before),
+            chained=is_chain(before), spawned=spawned_process(before), functions=functions_of(stack),
+            said_by=speaker_of(here.name, last.text, stack, self._state.named.role),
         ))
 
     def _known_below(self, frames: Sequence[Frame]) -> bool:

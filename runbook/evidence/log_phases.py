@@ -14,6 +14,8 @@ from functools import cached_property
 from runbook.model.log import Phase
 
 _NEAR_CHARACTERS = 400
+_TIMER = re.compile(r"\bTimer (\w{1,60}) (start|end)\b")
+"""slime and Relax say when a part of the loop begins and ends: the one that is still open is where it was."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,16 @@ class PhaseRule:
     frames: str = ""
     near: str = ""
     line: str = ""
+    also: str = ""
+    """A second expression that the frames must hold, in whatever order."""
 
     @cached_property
     def in_frames(self) -> re.Pattern[str] | None:
         return re.compile(self.frames) if self.frames else None
+
+    @cached_property
+    def also_in_frames(self) -> re.Pattern[str] | None:
+        return re.compile(self.also) if self.also else None
 
     @cached_property
     def in_words(self) -> re.Pattern[str] | None:
@@ -47,10 +55,18 @@ def phase_of(rules: Sequence[PhaseRule], frames: Sequence[str], line: str = "", 
     if frames:
         text = "\n".join(frames)
         for rule in rules:
-            if rule.in_frames is not None and rule.in_frames.search(text):
+            if rule.in_frames is not None and rule.in_frames.search(text) and (
+                rule.also_in_frames is None or rule.also_in_frames.search(text)
+            ):
                 return rule.phase
         return Phase.UNKNOWN
+    ended: set[str] = set()
     for words in (line, *before):
+        if timer := _TIMER.search(words[:_NEAR_CHARACTERS]):
+            if timer[2] == "end":
+                ended.add(timer[1])
+            if timer[1] in ended:
+                continue
         for rule in rules:
             if rule.in_words is not None and rule.in_words.search(words[:_NEAR_CHARACTERS]):
                 return rule.phase

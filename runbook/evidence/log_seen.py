@@ -49,6 +49,10 @@ class Seen:
     """Raised while the same process handled an exception that it printed just before."""
     spawned: int | None = None
     """The process of torch.multiprocessing.spawn whose failure its parent passes on here."""
+    functions: tuple[str, ...] = ()
+    """Names of the functions in its traceback, outermost first."""
+    said_by: str = ""
+    """What the process is called that says it, by its prefix, its own words or its file."""
 
     @property
     def means(self) -> str:
@@ -156,7 +160,8 @@ class Tables:
 
 
 _HEAD = "Traceback (most recent call last)"
-_HEAD_WITHIN = 60
+_HEAD_WITHIN = 140
+"""Engines put words in front of it: "[2026-01-01 10:00:00 TP0] Scheduler hit an exception: "."""
 _PASSED_ON = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
 _REMOTE = re.compile(r"\(pid=(\d{1,9})[,)]")
 _CAUGHT = re.compile(r"[\w.]{1,120}: Caught \w{1,80} in ")

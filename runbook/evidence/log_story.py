@@ -112,6 +112,8 @@ def _finding(
         framework_version=reading.tables.version or signature.versions or None,
         detail=signature.detail if means == signature.means else _PINNED if seen.pinning and signature.pinned else "",
         firmness=signature.confidence if means == signature.means else None,
+        frames=seen.functions,
+        speaker=seen.said_by,
     )
 
 

@@ -96,7 +96,7 @@ class ProgressReader:
         if saved is not None:
             self._saved.add(saved)
         elif resumed is not None:
-            # A reference model is loaded beside the trained one, from its own step 0: the furthest of an attempt counts.
+            # A reference model is loaded beside the trained one, from its own step 0: an attempt's furthest counts.
             if self._resumed is None or attempt > self._resumed[0] or (
                 attempt == self._resumed[0] and resumed >= self._resumed[3]
             ):

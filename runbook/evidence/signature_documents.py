@@ -67,6 +67,8 @@ class PhaseEntry(Document):
     source: str
     frames: str = ""
     """Expression over the lines of a traceback."""
+    also: str = ""
+    """A second one that they must hold too, before or behind the first."""
     line: str = ""
     """Expression over the failing line itself, which then decides whatever the traceback says."""
     near: str = ""
@@ -124,7 +126,7 @@ def compile_signatures(folder: Path) -> Signatures:
         except DocumentsInvalid as error:
             problems.extend(error.problems)
             continue
-        phases += [PhaseRule(one.phase, one.frames, one.near, one.line) for one in document.phases]
+        phases += [PhaseRule(one.phase, one.frames, one.near, one.line, one.also) for one in document.phases]
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:

@@ -15,6 +15,8 @@ class Phase(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER_STEP = "optimizer_step"
+    VALIDATION = "validation"
+    """An evaluation loop of the training job, with its own batch size."""
     LOG_PROBS = "log_probs"
     WEIGHT_SYNC = "weight_sync"
     ROLLOUT = "rollout"

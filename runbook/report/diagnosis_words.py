@@ -110,6 +110,7 @@ PHASE_WORDS: dict[Phase, str] = {
     Phase.FORWARD: "in the forward pass",
     Phase.BACKWARD: "in the backward pass",
     Phase.OPTIMIZER_STEP: "in the optimizer step",
+    Phase.VALIDATION: "during validation",
     Phase.LOG_PROBS: "while computing log probabilities",
     Phase.WEIGHT_SYNC: "while synchronising weights",
     Phase.ROLLOUT: "during the rollout",

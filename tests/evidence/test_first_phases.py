@@ -75,7 +75,7 @@ def test_a_dead_worker_s_signal_strikes_anywhere() -> None:
 
 def test_without_a_traceback_the_nearest_words_count() -> None:
     before = ["Capturing CUDA graph shapes", "Saving checkpoint at step 10"]
-    assert phase_of(RULES, (), "CUDA out of memory", before) is Phase.ROLLOUT
+    assert phase_of(RULES, (), "CUDA out of memory", before) is Phase.INIT
     assert phase_of(RULES, (), "CUDA out of memory", ["an ordinary line"]) is Phase.UNKNOWN
 
 
