@@ -68,6 +68,10 @@ def open_for(
     if existing.state is IncidentState.RECOVERED and job.id == last_job and existing.attempts and failed_since:
         # The relaunch was proven, and failed later: the next attempt of the same incident.
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
+    seen = existing.failure.job.state.job_class if existing.failure is not None else None
+    if existing.state is IncidentState.CLOSED and failed_since and seen is not None and not seen.ended:
+        # It ran when it was looked at and nothing was wrong with it; since then it failed.
+        return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     if trigger == "person" and existing.state is not IncidentState.RECOVERED:
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     return Opened(Opening.DONE, existing)

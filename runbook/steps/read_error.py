@@ -12,7 +12,7 @@ from runbook.errors import NotAllowed, NotFound, RunbookError
 from runbook.evidence.logs import LogReader
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import Incident, IncidentState
-from runbook.model.job import JobRecord
+from runbook.model.job import JobClass, JobRecord
 from runbook.model.log import Finding, LogStory
 from runbook.model.units import UserName
 from runbook.steps.base import StepContext, StepResult, with_notes
@@ -102,6 +102,11 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
         if not any(source.size_bytes for source in story.sources):
             return Outcome.NO_ERROR_FOUND, f"the logs of job {job.id} are empty: what it died of is not known"
         return Outcome.NO_ERROR_FOUND, f"the logs of job {job.id} show no memory error"
+    if not job.state.job_class.ended and not _shows_an_end(story, cause, job):
+        return Outcome.HEALTHY, (
+            f"job {job.id} is {job.state.name}; its log mentions {cause.signature}, but nothing shows that a process "
+            "ended, and a mention is no reason to cancel it"
+        )
     if cause.means in _MEMORY_KINDS:
         return Outcome.MEMORY_ERROR, f"{describe(cause)}: {cause.signature}"
     if cause.means == Kind.HARDWARE_FAULT:
@@ -109,6 +114,15 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
     if not job.state.job_class.ended:
         return Outcome.HEALTHY, f"job {job.id} is {job.state.name}; its log shows {cause.signature}, no memory error"
     return Outcome.OTHER_ERROR, f"job {job.id} did not die of memory: {cause.signature} at {describe(cause)}"
+
+
+def _shows_an_end(story: LogStory, cause: Finding, job: JobRecord) -> bool:
+    """Whether more than words in its text says that a process of a running job failed: a traceback, a rank that says
+    it, others that follow, or Slurm's word on a step. Generated text and data sets quote errors of every kind."""
+    return bool(
+        cause.frames or 'File "' in cause.excerpt or cause.rank is not None
+        or story.collateral or any(step.state.job_class is JobClass.FAILED for step in job.steps)
+    )
 
 
 def _keep(context: StepContext, job: JobRecord) -> tuple[list[str], list[str]]:

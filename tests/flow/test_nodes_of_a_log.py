@@ -50,8 +50,15 @@ class AskedNodes:
         return NodeFacts(node, Reach.TIMEOUT)
 
 
-def worked(log: str, nodes: tuple[str, ...]) -> tuple[list[str], tuple[NodeName, ...], Incident]:
-    """Read the log, check nodes, classify: who was contacted, and who is avoided."""
+QUOTED = {
+    "a sample": "(RewardManager pid=4401) [response] You see " + repr(MESSAGE.partition(": ")[2].strip()) + " now.\n",
+    "a kernel line": "[response] NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.\n",
+    "slurmstepd": "[response] slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n",
+}
+
+
+def begun(log: str, nodes: tuple[str, ...]) -> StepContext:
+    """A running job with this log, ready to be read."""
     scheduler = FakeScheduler(node_names=(*nodes, "gpu-24"))
     scheduler.add(nodes=tuple(NodeName(name) for name in nodes), num_nodes=2, num_tasks=8)
     scheduler.clock.now_s += 5.0
@@ -61,20 +68,24 @@ def worked(log: str, nodes: tuple[str, ...]) -> tuple[list[str], tuple[NodeName,
     incident = Incident(
         IncidentId("oom-fake-1"), "fake", JobId("1"), Policy.APPLY, "person", 1.0, failure=Failure(job)
     )
-    asked = AskedNodes()
     playbook = data_folder("playbooks") / "oom"
-    context = StepContext(
+    return StepContext(
         incident,
         Ports(
-            scheduler, asked, cast(Files, FakeFiles({LOG: log.encode()})),  # type: ignore[arg-type]
+            scheduler, AskedNodes(), cast(Files, FakeFiles({LOG: log.encode()})),  # type: ignore[arg-type]
             cast(IncidentFolder, NoFolder()), FakeClock(), notify=None,  # type: ignore[arg-type]
         ),
         Playbook(load_signatures(playbook / "signatures"), (), load_xids(playbook / "xid.yaml")),
         FlowSettings("fake"),
     )
+
+
+def worked(log: str, nodes: tuple[str, ...]) -> tuple[list[str], tuple[NodeName, ...], Incident]:
+    """Read the log, check nodes, classify: who was contacted, and who is avoided."""
+    context = begun(log, nodes)
     for step in (read_error, check_node, classify):
         context = replace(context, incident=step.run(context).incident)
-    return asked.asked, excluded(context), context.incident
+    return cast(AskedNodes, context.ports.nodes).asked, excluded(context), context.incident
 
 
 @pytest.mark.parametrize("line", [
@@ -101,3 +112,14 @@ def test_a_node_of_the_job_is_known_by_its_name_without_the_domain() -> None:
     asked, avoided, _ = worked(log, ("gpu-21.cluster.example", "gpu-22.cluster.example"))
     assert asked == ["gpu-22.cluster.example"]
     assert avoided in ((), ("gpu-22.cluster.example",))
+
+
+@pytest.mark.parametrize("quoted", sorted(QUOTED))
+def test_a_running_job_that_only_mentions_an_error_is_left_alone(quoted: str) -> None:
+    context = begun(QUOTED[quoted], ("gpu-21", "gpu-22"))
+    assert not context.failure.job.state.job_class.ended
+    assert read_error.run(context).outcome == read_error.Outcome.HEALTHY
+
+
+def test_a_running_job_whose_rank_says_so_is_wedged() -> None:
+    assert read_error.run(begun(MESSAGE, ("gpu-21",))).outcome == read_error.Outcome.MEMORY_ERROR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runbook.errors import NotFound
-from runbook.model.incident import Attempt, Incident, IncidentState, Policy
+from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, UserName
 from runbook.triggers import Opened, Opening, incident_id, open_for
@@ -104,3 +104,12 @@ def test_a_forged_comment_joins_nothing() -> None:
 def test_hostile_job_ids_and_cluster_names_stay_inside_an_id() -> None:
     assert "/" not in incident_id("../x", JobId("1/../../2"))
     assert opened(replace(job("4_7")), Stored()).incident.id == "oom-c-4_7"
+
+
+def test_a_job_that_ran_well_when_it_was_looked_at_and_failed_since_is_taken_up() -> None:
+    running = replace(job("1"), state=JobState("RUNNING", JobClass.ACTIVE))
+    closed = replace(incident(IncidentState.CLOSED), failure=Failure(running))
+    assert opened(job("1"), Stored(closed)).opening is Opening.AGAIN
+    assert opened(running, Stored(closed)).opening is Opening.DONE
+    told = replace(incident(IncidentState.CLOSED), failure=Failure(job("1")))
+    assert opened(job("1"), Stored(told)).opening is Opening.DONE
