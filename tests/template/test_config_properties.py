@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from runbook.model.template import Edit, ParameterNames, Patch, SettingKind, TemplateFile
-from runbook.template import CannotEdit, apply, find_settings, invert
+from runbook.template import CannotEdit, all_settings, apply, find_settings, invert
 
 KEYS = ("micro", "lr", "opt", "stage", "name_x", "n")
 SCALARS: tuple[Any, ...] = (1, 16, 0.5, True, False, "text", "a b", "it's", 'q"x', "12", "true", "", "x: y", "#5", "é")
@@ -256,7 +256,7 @@ def test_no_text_breaks_the_reader(text: str, language: str, path: str) -> None:
     """Whatever the file is, the answer is a value, an unknown, a refusal or a change that can be undone."""
     file = TemplateFile(f"x.{language}", text)
     found = find_settings(file, [ParameterNames(path, SettingKind.KEY, (path,))])
-    assert all((item.value is None) == bool(item.unresolved) for item in found)
+    assert all((item.value is None) == bool(item.unresolved) for item in (*found, *all_settings((file,))))
     try:
         patch = apply((file,), [edit_of(path, "4")])
     except CannotEdit as refusal:

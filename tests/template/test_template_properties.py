@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runbook.model.template import Edit, ParameterNames, SettingKind, TemplateFile
-from runbook.template import CannotEdit, apply, find_settings, invert
+from runbook.template import CannotEdit, all_settings, apply, find_settings, invert, named_files
 from runbook.template.bash.syntax import parse
 
 
@@ -108,6 +108,8 @@ def test_reading_changing_and_undoing(script: tuple[str, dict[str, str]], data: 
     file = TemplateFile("job.sh", text)
     found = {item.spelling: item for item in find_settings(file, NAMES)}
     assert {option: item.value for option, item in found.items() if not item.unresolved} == expected
+    listed = {item.spelling: item.value for item in all_settings((file,)) if item.kind is SettingKind.ARGUMENT}
+    assert {option: listed[option] for option in expected} == expected
     changed = data.draw(st.lists(st.sampled_from(sorted(expected)), min_size=1, unique=True))
     new = {option: data.draw(NEW) for option in changed}
     edits = [
@@ -151,6 +153,8 @@ def test_no_text_breaks_the_reader(tail: str, in_front: bool) -> None:
     command = "srun python train.py --micro-batch-size 8 --save /a\n"
     file = TemplateFile("job.sh", "#!/bin/bash\n" + (tail + "\n" + command if in_front else command + tail))
     find_settings(file, NAMES)
+    assert all((item.value is None) == bool(item.unresolved) for item in all_settings((file,)))
+    named_files(file)
     edit = Edit("micro-batch-size", SettingKind.ARGUMENT, ("--micro-batch-size",), "4")
     try:
         patch = apply((file,), [edit], names=NAMES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runbook.model.template import Edit, ParameterNames, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash.change import change_value, remove
 from runbook.template.bash.find import Script, in_force, read_script, written_at
-from runbook.template.bash.insert import insert
+from runbook.template.bash.insert import insert, note_of
 from runbook.template.bash.overrides import alike
 from runbook.template.bash.syntax import broken_nodes, line_of, parse
 from runbook.template.bash.words import text_of
@@ -66,7 +66,10 @@ def _one(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
         )
     wanted = wanted_value(edit)
     if not occurrences:
-        return ([], []) if wanted is None else (insert(script, edit), [])
+        if wanted is None:
+            return [], []
+        note = note_of(script, edit)
+        return insert(script, edit), [f"{script.file.path}: {note}"] if note else []
     present = text_of(occurrences[0].value)
     if alike(edit.kind, present, wanted):
         return [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runbook.model.template import Edit, SettingKind
@@ -53,9 +54,31 @@ def _directive(script: Script, edit: Edit) -> Change:
     return _line(script, f"#SBATCH {edit.spellings[0]}{value}")
 
 
-def _line(script: Script, text: str) -> Change:
-    """A line of its own behind the header."""
-    at = script.header.insert_at
+def _behind_sourced(script: Script, commands: Sequence[Command]) -> int:
+    """Behind the last file that is sourced in front of these commands, which might set the variable too; else -1."""
+    sourced = commands[0].sourced
+    if not sourced or any(command.sourced != sourced for command in commands):
+        return -1
+    lines = script.data.split(b"\n")
+    number = int(sourced[-1].rpartition(" at line ")[2])
+    if number > len(lines) or not re.fullmatch(rb"(?:source|\.)[ \t]+[^\s;&|#]+[ \t]*", lines[number - 1]):
+        return -1
+    at = sum(len(line) + 1 for line in lines[:number])
+    return at if all(command.start >= at for command in commands) else -1
+
+
+def note_of(script: Script, edit: Edit) -> str:
+    """What a person has to know of an addition: a file that is sourced behind it may set the variable again."""
+    commands = script.training or tuple(command for command in script.walker.commands if launches(command))
+    sourced = next((command.sourced[-1] for command in commands if command.sourced), "")
+    if edit.kind is not SettingKind.ENVIRONMENT or not sourced or _behind_sourced(script, commands) >= 0:
+        return ""
+    return f"{edit.spellings[0]} is set in front of {sourced}, which may set it again"
+
+
+def _line(script: Script, text: str, at: int = -1) -> Change:
+    """A line of its own, behind the header where no place is given."""
+    at = at if at >= 0 else script.header.insert_at
     missing = b"\n" if at and script.data[at - 1 : at] != b"\n" else b""
     return Change(at, at, missing + text.encode("utf-8", "surrogateescape") + b"\n")
 
@@ -72,7 +95,7 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
             where=f"{script.file.path}:1", next_step=f"export {name} in the script that starts the training",
         )
     commands = (*commands, *cluster_of(script, commands))
-    changes = [_line(script, f"export {name}={quoted(new)}")]
+    changes = [_line(script, f"export {name}={quoted(new)}", _behind_sourced(script, commands))]
     given = [(command, _ray_environment(command)) for command in commands]
     if all(item is not None for _, item in given):
         changes = []

@@ -44,8 +44,18 @@ def script_settings(script: Script) -> list[Setting]:
     for command in commands:
         found += _variables(script, command)
         for current in reversed(list(chain(command))):
-            found += _words(script, current)
+            found += _last(list(_words(script, current)))
     return list(dict.fromkeys(found))
+
+
+def _last(words: list[Setting]) -> list[Setting]:
+    """Of an option that one program is given twice, the last; short options as `mpirun -x` are given many times."""
+    place = {(item.parameter, item.kind, item.trail[:1]): at for at, item in enumerate(words)}
+    return [
+        item for at, item in enumerate(words)
+        if (not item.parameter.startswith("--") and item.kind is SettingKind.ARGUMENT)
+        or place[item.parameter, item.kind, item.trail[:1]] == at
+    ]
 
 
 def _variables(script: Script, command: Command) -> Iterator[Setting]:
