@@ -161,8 +161,11 @@ class PathStream(io.RawIOBase):
 
     def read_at(self, buffer: memoryview, offset: int) -> int:
         """Bytes from an offset; several threads may read at a time."""
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        # The name may be another file's by now; opening a FIFO would wait for a writer.
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             return os.preadv(descriptor, [buffer], offset)
         finally:
             os.close(descriptor)
