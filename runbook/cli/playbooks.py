@@ -28,7 +28,7 @@ def check(folder: Path | None) -> int:
     from runbook.evidence.xid import load_xids
     from runbook.flow import load_flow
     from runbook.locations import data_folder
-    from runbook.remedy import load_levers
+    from runbook.remedy import load_levers, load_restarters
 
     base = folder or playbook_folder()
     problems: list[Problem] = []
@@ -37,6 +37,7 @@ def check(folder: Path | None) -> int:
         ("flow", lambda: f"{len(load_flow(base / 'flow.yaml').boxes)} boxes"),
         ("signatures", lambda: f"{len(load_signatures(base / 'signatures').all)} signatures"),
         ("levers", lambda: f"{len(load_levers(base / 'levers'))} systems"),
+        ("restarters", lambda: f"{len(load_restarters(base / 'restarters.yaml'))} of every system"),
         ("xids", lambda: f"{len(load_xids(base / 'xid.yaml').meanings)} codes"),
         ("inventories", lambda: f"{len(load_folder(data_folder('inventories'), Inventory))} inventories"),
     )

@@ -144,7 +144,7 @@ class Application:
     def playbook(self) -> Playbook:
         from runbook.evidence.signatures import load_signatures
         from runbook.evidence.xid import load_xids
-        from runbook.remedy import load_levers
+        from runbook.remedy import load_levers, load_restarters
         from runbook.steps.base import Playbook
 
         folder = playbook_folder()
@@ -152,6 +152,7 @@ class Application:
             signatures=load_signatures(folder / "signatures"),
             levers=load_levers(folder / "levers"),
             xids=load_xids(folder / "xid.yaml"),
+            restarters=load_restarters(folder / "restarters.yaml"),
         )
 
     @cached_property

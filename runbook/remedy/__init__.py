@@ -1,20 +1,35 @@
 """Levers, constraints and ladders: from a diagnosis and a template's values to a plan or a refusal."""
 
+from runbook.remedy.checkpoint_rules import Restarter, load_restarters
 from runbook.remedy.document import LeverDocument, load_levers
 from runbook.remedy.ladder import propose
 from runbook.remedy.limits import cool_off_left_s, drain_refused, relaunch_refused
 from runbook.remedy.recognise import recognise
+from runbook.remedy.restarters import find_restarters
 from runbook.remedy.resume import resume_edits
+from runbook.remedy.resume_check import ResumeFindings, checkpoint_folders, resume_findings
+from runbook.remedy.resume_proof import Resumed, ResumeKind, resume_proof
+from runbook.remedy.settings_told import Told
 from runbook.remedy.world import reduce_world
 
 __all__ = [
     "LeverDocument",
+    "Restarter",
+    "ResumeFindings",
+    "ResumeKind",
+    "Resumed",
+    "Told",
+    "checkpoint_folders",
     "cool_off_left_s",
     "drain_refused",
+    "find_restarters",
     "load_levers",
+    "load_restarters",
     "propose",
     "recognise",
     "reduce_world",
     "relaunch_refused",
     "resume_edits",
+    "resume_findings",
+    "resume_proof",
 ]

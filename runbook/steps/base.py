@@ -13,7 +13,7 @@ from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.units import IncidentId
 from runbook.model.xid import XidCatalogue
 from runbook.ports import Clock, Files, Nodes, Notify, Scheduler
-from runbook.remedy import LeverDocument
+from runbook.remedy import LeverDocument, Restarter
 from runbook.settings import FlowSettings
 
 
@@ -47,6 +47,8 @@ class Playbook:
     signatures: Signatures
     levers: tuple[LeverDocument, ...]
     xids: XidCatalogue
+    restarters: tuple[Restarter, ...] = ()
+    """What starts a job again in every framework."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
 from runbook.evidence.checkpoints import SMALL_FILE_BYTES, choose_checkpoint, judge_checkpoints, wanted_small_files
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.job import JobRecord
-from runbook.model.template import Setting
+from runbook.model.incident import Incident
+from runbook.model.log import LogStory, Phase
+from runbook.remedy import ResumeFindings, checkpoint_folders, find_restarters, resume_findings
 from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.template_view import settings_in_force, system_of
+from runbook.steps.template_view import told_of
 
 MOST_ENTRIES = 100_000
 """What the Files port lists at most."""
@@ -40,6 +40,9 @@ def run(context: StepContext) -> StepResult:
             "job died: another run wrote it. Which one to resume from is left to a person."
         )
         return StepResult(Outcome.MISSING, replace(incident, conclusion=conclusion), conclusion)
+    incident, stopped = _hindered(context, incident, chosen if isinstance(chosen, Checkpoint) else None)
+    if stopped:
+        return StepResult(Outcome.MISSING, replace(incident, conclusion=stopped), stopped)
     if isinstance(chosen, Checkpoint):
         torn = [checkpoint for checkpoint in checkpoints if not checkpoint.complete]
         skipped = f"; {len(torn)} torn left aside" if torn else ""
@@ -72,12 +75,16 @@ def run(context: StepContext) -> StepResult:
 
 def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tuple[str, ...]]:
     """All checkpoints under the folders that the template names, newest first, and what could not be read."""
-    folders, notes = _folders(context)
+    told = told_of(context)
+    if told is None:
+        return (), ("the framework is not known, so neither is its checkpoint folder",)
+    folders, unknown = checkpoint_folders(told)
+    notes = list(unknown)
     owner = context.failure.job.owner
-    found: list[Checkpoint] = []
+    found: dict[str, Checkpoint] = {}
     for folder in folders:
         try:
-            entries = context.ports.files.entries(folder, owner, depth=2)
+            entries = context.ports.files.entries(folder, owner, told.system.checkpoint.depth)
             wanted = wanted_small_files(entries)
             small = {path: context.ports.files.read_small(path, owner, SMALL_FILE_BYTES) for path in wanted}
         except NotFound:
@@ -89,27 +96,59 @@ def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tupl
             # What lies beyond the limit could be the newest of them: nothing is chosen from a part.
             notes.append(f"{folder} holds more than {MOST_ENTRIES:,} files, so not every checkpoint was seen")
             continue
-        found.extend(judge_checkpoints(entries, small))
-    found.sort(key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0), reverse=True)
-    return tuple(found), tuple(notes)
+        found |= {checkpoint.path: checkpoint for checkpoint in judge_checkpoints(entries, small)}
+    newest_first = sorted(
+        found.values(), key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0), reverse=True
+    )
+    return tuple(newest_first), tuple(notes)
 
 
-def _folders(context: StepContext) -> tuple[list[str], list[str]]:
-    """Folders of the parameters that the lever document calls checkpoint folders, made absolute."""
-    system = system_of(context)
-    if system is None:
-        return [], ["the framework is not known, so neither is its checkpoint folder"]
-    folders: list[str] = []
-    notes: list[str] = []
-    for setting in settings_in_force(context):
-        if setting.parameter not in system.checkpoint_parameters:
-            continue
-        if setting.value is None:
-            notes.append(f"{setting.spelling} is not known: {setting.unresolved}")
-            continue
-        folders.append(_absolute(setting, context.failure.job))
-    return list(dict.fromkeys(folders)), notes
+def _hindered(context: StepContext, incident: Incident, chosen: Checkpoint | None) -> tuple[Incident, str]:
+    """The incident with what has to be known of resuming and restarting, and why it cannot be relaunched, or ""."""
+    told = told_of(context)
+    if told is None:
+        return incident, ""
+    findings = resume_findings(told, chosen, made_steps=_made_steps(context.failure.story, incident))
+    restarters = find_restarters(told, context.playbook.restarters)
+    incident = with_notes(incident, *findings.notes, *restarters.notes)
+    to_do = (*findings.to_do, *restarters.to_do)
+    stopped = _stopped(findings)
+    if findings.refusals and incident.trigger == "files":
+        # Nothing is submitted from files: the person who submits has to decide.
+        to_do = (*(refusal.question for refusal in findings.refusals), *to_do)
+        incident, stopped = with_notes(incident, *(refusal.why for refusal in findings.refusals)), ""
+    elif findings.refusals:
+        to_do = (*(refusal.question for refusal in findings.refusals), *to_do)
+    return replace(incident, to_do=tuple(dict.fromkeys((*to_do, *incident.to_do)))), stopped
 
 
-def _absolute(setting: Setting, job: JobRecord) -> str:
-    return posixpath.normpath(posixpath.join(job.work_dir or "/", setting.value or ""))
+def before_relaunch(context: StepContext) -> tuple[str, ...]:
+    """What a person was told to do before the relaunch: once it is submitted it is out of date."""
+    told = told_of(context)
+    if told is None:
+        return ()
+    findings = resume_findings(told, context.incident.checkpoint, made_steps=False)
+    return (*findings.to_do, *find_restarters(told, context.playbook.restarters).to_do)
+
+
+def _stopped(findings: ResumeFindings) -> str:
+    if not findings.refusals:
+        return ""
+    reasons = "; ".join(refusal.why for refusal in findings.refusals).rstrip(".")
+    return f"The relaunch would not go on from where the job was: {reasons}. It is left to a person."
+
+
+def _made_steps(story: LogStory | None, incident: Incident) -> bool | None:
+    """Whether the job had finished a step, so that starting over would lose something; None: not known."""
+    if incident.checkpoints:
+        return True
+    if story is None:
+        return None
+    progress, cause = story.progress, story.root_cause
+    if progress.saved_steps or progress.resumed_from_step:
+        return True
+    if progress.last_step is not None:
+        return progress.last_step >= max(progress.numbered_from, 1)
+    if cause is not None and (cause.phase is Phase.INIT or (cause.step is not None and cause.step <= 1)):
+        return False
+    return None

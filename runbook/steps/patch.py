@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from runbook.model.incident import Incident
 from runbook.model.template import Edit, Patch
-from runbook.remedy import resume_edits
+from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.template_view import parameter_names, settings_in_force, surroundings, system_of
+from runbook.steps.template_view import parameter_names, surroundings, told_of
 from runbook.template import CannotEdit, apply
 
 
@@ -63,10 +63,16 @@ def _file_name(path: str) -> str:
 
 
 def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
-    system = system_of(context)
-    if system is None or context.incident.checkpoint is None:
+    """Resume flags, settings that would cost the checkpoint, and restarters that would repeat the failure."""
+    told = told_of(context)
+    if told is None:
         return ()
-    return resume_edits(settings_in_force(context), context.incident.checkpoint, system=system)
+    checkpoint = context.incident.checkpoint
+    edits = find_restarters(told, context.playbook.restarters).edits
+    if checkpoint is None:
+        return edits
+    resume = resume_edits(told.settings, checkpoint, system=told.system, templates=told.templates)
+    return (*resume, *resume_findings(told, checkpoint, made_steps=True).edits, *edits)
 
 
 def _write(context: StepContext, patch: Patch) -> None:

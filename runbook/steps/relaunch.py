@@ -11,6 +11,7 @@ from runbook.model.job import JobEnvironment, Submission
 from runbook.model.units import JobId
 from runbook.remedy import relaunch_refused
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_last_attempt, with_notes
+from runbook.steps.find_checkpoint import before_relaunch
 from runbook.steps.log_marks import take_marks
 from runbook.steps.patch import copy_name
 from runbook.steps.reduce_world import excluded
@@ -118,7 +119,11 @@ def _submitted(
     )
     patched = incident.patch.files if incident.patch else incident.templates
     # The world's edits are in the template now; only the number of nodes is told to the scheduler each time.
-    incident = replace(incident, attempts=(*incident.attempts, attempt), templates=patched, world_plan=None)
+    done = before_relaunch(context)
+    incident = replace(
+        incident, attempts=(*incident.attempts, attempt), templates=patched, world_plan=None,
+        to_do=tuple(item for item in incident.to_do if item not in done),
+    )
     return with_act(incident, Act("submit", job, started_s, token=token, result=result))
 
 

@@ -7,7 +7,7 @@ from runbook.evidence.slurm_options import parse_submit_line
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.template import ParameterNames, Setting, Surroundings
-from runbook.remedy import LeverDocument, recognise
+from runbook.remedy import LeverDocument, Told, recognise
 from runbook.steps.base import StepContext
 from runbook.template import find_settings
 
@@ -26,6 +26,18 @@ def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
     known = surroundings(context)
     return tuple(
         setting for template in context.incident.templates for setting in find_settings(template, names, known)
+    )
+
+
+def told_of(context: StepContext) -> Told | None:
+    """The templates as the rules on checkpoints and restarters look at them; None: an unknown framework."""
+    system = system_of(context)
+    if system is None:
+        return None
+    job = context.incident.original.job if context.incident.original else context.failure.job
+    return Told(
+        system, settings_in_force(context), context.incident.templates, submit_line=job.submit_line or "",
+        work_dir=job.work_dir or "", owner=job.owner, job=context.failure.job.id,
     )
 
 

@@ -11,6 +11,7 @@ from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Ve
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.units import GIB
+from runbook.remedy import Resumed, ResumeKind, resume_proof
 from runbook.steps.base import StepContext, StepResult, with_last_attempt, with_notes
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
@@ -22,9 +23,11 @@ class Outcome(StrEnum):
     WAITING = "waiting"
     FAILED_AGAIN = "failed_again"
     CANCELLED_BY_USER = "cancelled_by_user"
+    STARTED_OVER = "started_over"
     NOT_PROVEN = "not_proven"
 
 
+_NOT_RESUMED = (ResumeKind.FROM_SCRATCH, ResumeKind.ELSEWHERE)
 _NOT_A_FAILURE = (Kind.NOT_OOM, "consequence", "harmless", "framing")
 
 
@@ -45,10 +48,18 @@ def run(context: StepContext) -> StepResult:
     if receipts != attempt.receipts:
         attempt = replace(attempt, receipts=receipts)
         incident = with_last_attempt(incident, attempt)
+    resumed = _resumed(attempt, story)
+    if resumed.kind in _NOT_RESUMED and not _fatal(story, job):
+        return _started_over(context, incident, attempt, job, story, resumed)
     if (past := _past_failure(context, attempt, story)) and not _fatal(story, job):
         saved = _checkpoint_written(context, attempt, story)
         if saved or (job.state.job_class is JobClass.SUCCEEDED):
-            return _passed(context, incident, attempt, job, story, f"{past}; {saved or 'and ran to its end'}")
+            why = f"{past}; {saved or 'and ran to its end'}"
+            if resumed.why and resumed.kind is ResumeKind.UNKNOWN:
+                incident = with_notes(incident, resumed.why)
+            elif resumed.why:
+                why = f"{resumed.why}; {why}"
+            return _passed(context, incident, attempt, job, story, why)
     if job.state.job_class is JobClass.CANCELLED:
         sentence = f"Job {job.id} was cancelled by a person while it was being watched."
         verdict = Verdict(passed=None, why=sentence, progress=story.progress)
@@ -65,6 +76,29 @@ def run(context: StepContext) -> StepResult:
     if waited_s > context.settings.verify.limit_s:
         return _not_proven(context, attempt, f"job {job.id} was not proven within {waited_s / 3600:.1f} hours")
     return StepResult(Outcome.WAITING, incident, _progress_line(attempt, job, story), _pause_s(context, waited_s))
+
+
+def _resumed(attempt: Attempt, story: LogStory) -> Resumed:
+    """What the log shows of where the job began. A job that was to begin anew has nothing to show."""
+    if attempt.checkpoint is None:
+        return Resumed(ResumeKind.UNKNOWN, "")
+    return resume_proof(story.progress, attempt.checkpoint)
+
+
+def _started_over(
+    context: StepContext, incident: Incident, attempt: Attempt, job: JobRecord, story: LogStory, resumed: Resumed
+) -> StepResult:
+    """The job repeats what was done already, and its first save writes over what is there: it is to be stopped."""
+    path = attempt.checkpoint.path if attempt.checkpoint else "its checkpoint"
+    why = f"job {job.id} did not go on from {path}: {resumed.why}"
+    conclusion = why[:1].upper() + why[1:] + ". It could write over the checkpoints, so it is to be stopped."
+    incident = with_last_attempt(incident, replace(attempt, verdict=Verdict(False, why, story.progress)))
+    ask = f"Find out why the program did not load {path}: its options in the changed template, and its log."
+    incident = replace(
+        incident, failure=Failure(job=job, story=story), conclusion=conclusion,
+        to_do=tuple(dict.fromkeys((ask, *incident.to_do))),
+    )
+    return StepResult(Outcome.STARTED_OVER, incident, why)
 
 
 def _story(context: StepContext, job: JobRecord) -> LogStory:

@@ -1,0 +1,152 @@
+"""What the rules on checkpoints and restarters ask of a template: values in force, conditions, live lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from runbook.model.template import Edit, Setting, SettingKind, TemplateFile
+from runbook.remedy.checkpoint_rules import Condition
+from runbook.remedy.document import LeverDocument
+from runbook.remedy.release import releases
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
+_NOTHING = ("none", "null", "~", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A template with its settings, as the lever document of its system understands them."""
+
+    system: LeverDocument
+    settings: tuple[Setting, ...]
+    templates: tuple[TemplateFile, ...] = ()
+    submit_line: str = ""
+    """The command that submitted it, options included; "" when that is not known."""
+    work_dir: str = ""
+    owner: str = ""
+    job: str = ""
+    """The number of the job that died."""
+    _lines: tuple[Line, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lines", tuple(_live_lines(self.templates)))
+
+    def setting(self, parameter: str) -> Setting | None:
+        """The setting as found; of several files the one that says most."""
+        found = [item for item in self.settings if item.parameter == parameter]
+        return next((item for item in found if item.value is not None), found[0] if found else None)
+
+    def default(self, parameter: str) -> str | None:
+        return self.system.parameter(parameter).default
+
+    def place(self, setting: Setting) -> str:
+        """`--save at job.sh:12`."""
+        where = f" at {setting.file}:{setting.line}" if setting.file and setting.line else ""
+        return f"{setting.spelling}{where}"
+
+    def named(self, parameter: str) -> str:
+        """The parameter as the template spells it, else as the document does first."""
+        setting = self.setting(parameter)
+        return self.place(setting) if setting is not None else self.system.parameter(parameter).spellings[0]
+
+    def holds(self, condition: Condition) -> bool | None:
+        """Whether a condition is so; None where the template's value is not known."""
+        if condition.where and not self.matching(condition.where):
+            return False
+        answers = [self._alone(condition), *(self.holds(item) for item in condition.also)]
+        if False in answers:
+            return False
+        return None if None in answers else True
+
+    def _alone(self, condition: Condition) -> bool | None:
+        setting = self.setting(condition.parameter)
+        given = bool(condition.values or condition.lacks) or (condition.at_most, condition.at_least) != (None, None)
+        if setting is None:
+            default = self.default(condition.parameter)
+            return condition.absent or (given and default is not None and _matches(condition, default))
+        if not given:
+            return not condition.absent
+        return None if setting.value is None else _matches(condition, setting.value)
+
+    def matching(self, pattern: str) -> Line | None:
+        """The first live line that matches. `#SBATCH` lines do not count: they are no part of a command."""
+        compiled = re.compile(pattern)
+        return next((line for line in self._lines if not line.directive and compiled.search(line.text)), None)
+
+    def lines(self) -> tuple[Line, ...]:
+        """Live lines and directives, and the options of the submission as a line of their own."""
+        submitted = (Line("the submission", 0, self.submit_line),) if self.submit_line else ()
+        return (*self._lines, *submitted)
+
+    def edit(self, parameter: str, new: str | None) -> Edit:
+        """The change of a parameter, in the spelling that the template has or that its release takes."""
+        entry = self.system.parameter(parameter)
+        setting = self.setting(parameter)
+        if setting is not None:
+            spellings = (setting.spelling, *(item for item in entry.spellings if item != setting.spelling))
+        else:
+            spellings = self._to_add(parameter)
+        old = setting.value if setting is not None else None
+        return Edit(parameter, entry.kind, spellings, new, old, entry.type == "flag")
+
+    def _to_add(self, parameter: str) -> tuple[str, ...]:
+        entry = self.system.parameter(parameter)
+        possible = [item.id for item in releases(self.system, self.settings, self.templates)]
+        choices = {entry.in_version.get(version, entry.spellings[0]) for version in possible}
+        known = next(iter(choices)) if len(choices) == 1 else None
+        first = known or entry.spellings[0]
+        prefix = self.system.adds_with if entry.adds_with is None else entry.adds_with
+        rest = tuple(item for item in entry.spellings if item != first)
+        if prefix and entry.kind is SettingKind.KEY and not first.startswith(("-", "+")):
+            first = prefix + first
+        return (first, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A live line of a template. `number` 0: the file has no lines."""
+
+    file: str
+    number: int
+    text: str
+    directive: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.number}" if self.number else self.file
+
+
+def _live_lines(templates: Sequence[TemplateFile]) -> Iterator[Line]:
+    """Lines that are no comments. `#SBATCH` counts before the script's first command only, as Slurm has it."""
+    for file in templates:
+        commands = False
+        for number, text in enumerate(file.text.split("\n"), start=1):
+            stripped = text.lstrip()
+            if stripped.startswith("#"):
+                if stripped.startswith("#SBATCH") and not commands:
+                    yield Line(file.path, number, text, directive=True)
+                continue
+            if stripped:
+                commands = True
+                yield Line(file.path, number, text)
+
+
+def _matches(condition: Condition, value: str) -> bool:
+    value = value.strip().strip("'\"")
+    if condition.values and value.casefold() not in {item.casefold() for item in condition.values}:
+        return False
+    if condition.lacks:
+        present = {item.casefold() for item in re.findall(r"\w+", value)}
+        if value.casefold() in _NOTHING or not {item.casefold() for item in condition.lacks} - present:
+            return False
+    if condition.at_most is not None or condition.at_least is not None:
+        number = int(value) if _INTEGER.fullmatch(value) else None
+        if number is None:
+            return False
+        if condition.at_most is not None and number > condition.at_most:
+            return False
+        if condition.at_least is not None and number < condition.at_least:
+            return False
+    return True
