@@ -134,7 +134,11 @@ class Situation:
     def spelling(self, parameter: str) -> str:
         """As the template spells it, else as this version of the system does."""
         setting = self.setting(parameter)
-        return setting.spelling if setting is not None else self.system.parameter(parameter).spellings[0]
+        if setting is not None:
+            return setting.spelling
+        entry = self.system.parameter(parameter)
+        spelt = {entry.in_version.get(item.id) for item in self.releases} - {None}
+        return spelt.pop() or entry.spellings[0] if len(spelt) == 1 else entry.spellings[0]
 
     def is_set(self, parameter: str) -> bool:
         return self.setting(parameter) is not None

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
-from runbook.model.template import Edit, Setting
+from runbook.model.template import Edit, Setting, TemplateFile
 from runbook.remedy.batch import derives
 from runbook.remedy.document import LeverDocument
 from runbook.remedy.edits import edit_of
+from runbook.remedy.release import releases
 from runbook.remedy.situation import Refusal, Situation, largest_divisor
 
 
@@ -21,9 +22,13 @@ def reduce_world(
     nodes_left: int,
     system: LeverDocument,
     story: LogStory | None = None,
+    templates: Sequence[TemplateFile] = (),
 ) -> Plan | NoPlan:
     """The edits for `nodes_left` nodes, or why the global batch could not be kept exactly."""
-    situation = Situation(system, tuple(settings), story or LogStory(root_cause=None), job)
+    situation = Situation(
+        system, tuple(settings), story or LogStory(root_cause=None), job,
+        releases=releases(system, settings, templates),
+    )
     nodes = job.num_nodes or len(job.nodes)
     if nodes_left < 1 or nodes_left >= nodes:
         return NoPlan(f"{nodes_left} of {nodes} nodes is no reduction", exhausted=False)

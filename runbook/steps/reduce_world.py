@@ -66,7 +66,10 @@ def _reduced(context: StepContext, job: JobRecord, left: int, needed: int) -> Pl
     system = system_of(context)
     if system is None:
         return "the framework is not known, so the global batch could not be kept"
-    plan = reduce_world(settings_in_force(context), job, nodes_left=left, system=system, story=context.failure.story)
+    plan = reduce_world(
+        settings_in_force(context), job, nodes_left=left, system=system, story=context.failure.story,
+        templates=context.incident.templates,
+    )
     return plan if isinstance(plan, Plan) else plan.why
 
 
