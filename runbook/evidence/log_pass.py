@@ -26,9 +26,9 @@ from runbook.evidence.log_tails import HEAD_BYTES
 from runbook.evidence.log_unpack import is_gzip, is_zstandard
 from runbook.model.log import LogSource
 
-_FREELY_BYTES = 64 << 20
+_FREELY_BYTES = 16 << 20
 """Up to here steps are sampled freely."""
-_LINES_IN_ALL = 4_000
+_LINES_IN_ALL = 600
 """Lines of steps that are read of a large set: each costs tens of microseconds, and a series needs no more."""
 _LINES_AT_AN_END = 200
 _LINES_AT_LEAST = 1
