@@ -154,7 +154,7 @@ def _given(script: Script, argv: Sequence[Token], at: int, program: int | None, 
     given = _Given(name, token, [])
     for word in argv[at + 1 :]:
         ends = program is not None and not behind and at + 1 + given.words >= program
-        if ends or _is_option(word) or (not behind and (given.words or basename(word) in _STOPS)):
+        if ends or word.text == "--" or _is_option(word) or (not behind and (given.words or basename(word) in _STOPS)):
             break
         if behind and "=" in word.prefix and overrides.is_override(word.prefix):
             break
