@@ -13,7 +13,8 @@ from runbook.remedy.sizes import longest_sequence
 
 def lower_budget(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
     """Half of a token budget, held at `times` the longest sequence (`longest`, divided by `degree`) while it is above
-    that, and at the longest sequence itself below. `absent` is the value to write where nothing is set.
+    that, and at the longest sequence itself below. `absent` is the value to write where nothing is set; a parameter
+    that is not set has the value of the parameter `like`, if that is given.
 
     The documentation of verl advises twice the longest sequence; the program needs it once."""
     spelling = situation.spelling(parameter.id)
@@ -29,6 +30,10 @@ def lower_budget(situation: Situation, parameter: Parameter, arguments: Argument
         if isinstance(number, Refusal):
             return number
         degree *= number or 1
+    if present is None and "like" in arguments:
+        present = situation.number(str(arguments["like"]))
+        if isinstance(present, Refusal):
+            return present
     hard = max(-(-longest // degree), parameter.floor or 1)
     soft = hard * int(str(arguments.get("times", 1)))
     if present is None:
@@ -68,9 +73,12 @@ def shift(situation: Situation, parameter: Parameter, arguments: Arguments) -> M
 
 def halve_number(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
     """Half of a number of which nothing has to be a multiple (a buffer, a limit on requests), not below the
-    parameter's floor. `absent` is the value to write where nothing is set and no default is known."""
+    parameter's floor. `absent` is the value to write where nothing is set and no default is known; a parameter that is
+    not set has the value of the parameter `like`, if that is given."""
     spelling = situation.spelling(parameter.id)
     present = situation.decimal(parameter.id)
+    if present is None and "like" in arguments:
+        present = situation.decimal(str(arguments["like"]))
     if isinstance(present, Refusal):
         return present
     if present is None:
@@ -183,8 +191,8 @@ def drop_from_list(situation: Situation, parameter: Parameter, arguments: Argume
 
 
 def move_parallelism(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
-    """Half of one letter's degree to another's in a string such as "sglang:d4" or "sglang:d4+fsdp:d2t2" (AReaL): the
-    GPUs stay the same. `part` is a pattern for the engine in front of the colon; `give` and `take` are the letters."""
+    """Half of one letter's degree to another's in a string such as "sglang:d4" or "sglang:d4+d2t2" (AReaL): the GPUs
+    stay the same. `part` is a pattern for the engine with its colon; `give` and `take` are the letters."""
     spelling = situation.spelling(parameter.id)
     text = situation.text(parameter.id)
     if isinstance(text, Refusal):
@@ -192,9 +200,9 @@ def move_parallelism(situation: Situation, parameter: Parameter, arguments: Argu
     if text is None:
         return Refusal(f"{spelling} is not in the template", f"What is {spelling}?")
     give, take = str(arguments["give"]), str(arguments["take"])
-    matched = re.search(rf"(?:^|\+)({arguments['part']}):((?:[a-z]\d{{1,5}})+)(?=$|\+)", text)
+    matched = re.search(rf"(?:^|\+)({arguments['part']})((?:[a-z]\d{{1,5}})+)(?=$|\+)", text)
     if matched is None:
-        return Refusal(f"{spelling} is {text!r}, in which no degrees of {arguments['part']} stand")
+        return Refusal(f"{spelling} is {text!r}, in which the degrees to move do not stand by themselves")
     degrees = dict(re.findall(r"([a-z])(\d+)", matched[2]))
     present = int(degrees.get(give, "1"))
     if present % 2:

@@ -14,14 +14,16 @@ def releases(
     system: LeverDocument, settings: Sequence[Setting], templates: Sequence[TemplateFile] = ()
 ) -> tuple[VersionMark, ...]:
     """The versions that the template's spellings and marks allow; all where nothing tells; none where they exclude one
-    another."""
+    another. A pattern that several versions have as a mark says that it is one of these."""
     allowed = system.versions
     for setting in settings:
         spelt = next((item.in_version for item in system.parameters if item.id == setting.parameter), {})
         if setting.spelling.lstrip("+") in {value.lstrip("+") for value in spelt.values() if value is not None}:
             allowed = tuple(item for item in allowed if _same(spelt.get(item.id, setting.spelling), setting.spelling))
-    marked = tuple(item for item in allowed if any(_seen(mark, templates) for mark in item.marks))
-    return marked or allowed
+    for pattern in dict.fromkeys(mark for item in system.versions for mark in item.marks):
+        if _seen(pattern, templates):
+            allowed = tuple(item for item in allowed if pattern in item.marks)
+    return allowed
 
 
 def spelling_to_write(situation: Situation, parameter: Parameter) -> tuple[str, ...] | Refusal:

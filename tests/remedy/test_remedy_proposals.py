@@ -109,6 +109,16 @@ def test_the_file_has_what_it_should() -> None:
     assert len({case["title"] for case in CASES}) == len(CASES)
 
 
+FULL = {
+    "verl": {"actor_dynamic": "true", "actor_token_budget": "32768", "engine_share": "0.6"},
+    "areal": {
+        "actor_tokens": "32768", "prompt_length": "1024", "answer_length": "3072", "sglang_share": "0.9",
+        "gradient_checkpointing": "false", "rollout_backend": "sglang:d4", "actor_backend": "fsdp:d4",
+    },
+}
+"""Settings of a full template, for systems with parameters of their own."""
+
+
 @pytest.mark.parametrize("system", sorted(DOCUMENTS))
 @pytest.mark.parametrize("kind", [Kind.TRUE_OOM, Kind.FRAGMENTATION])
 def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) -> None:
@@ -117,6 +127,7 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) 
     values = {"micro_batch_size": "12", "global_batch_size": "192", "seq_length": "1024", "shard_degree": "2"}
     if system == "pytorch":
         values["gradient_accumulation_steps"] = "2"
+    values |= FULL.get(system, {})
     tried: list[str] = []
     case: dict[str, Any] = {"kind": kind.value}
     for _ in range(30):

@@ -169,7 +169,7 @@ def test_going_on_from_a_checkpoint(
         ("srun python train.py", "pytorch", "pytorch"),
         ("# torchrun pretrain_gpt.py\nsrun ./simulate", None, None),
         ("srun ./simulate", "pytorch", "pytorch"),
-        ("python3 -m verl.trainer.main_ppo actor.ppo_micro_batch_size_per_gpu=4", None, None),
+        ("python3 -m verl.trainer.main_ppo actor.ppo_micro_batch_size_per_gpu=4", None, "verl"),
         ("ray start --head\npython train.py", None, None),
         ("python -m openrlhf.cli.train_ppo --micro_train_batch_size 4", "pytorch", None),
         ("python pretrain_gpt.py --yaml-cfg a.yaml", None, "pytorch"),
