@@ -152,6 +152,14 @@ def _host(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
 
 def _hardware(case: Case, vote: Vote) -> Vote:
     judgement = case.judgement()
+    if case.root is not None and case.root.signature == "GF-03N":
+        vote = replace(vote, reasons=(
+            *vote.reasons,
+            "The line stands in the job's own output without the kernel's stamp, and anybody may print it: a hint, until "
+            "the node's own records say so.",
+        ))
+    elif case.root is not None and case.root.signature == "GF-03":
+        vote = replace(vote, reasons=(*vote.reasons, "The kernel's line came through the job's own output."))
     if judgement is None:
         return replace(vote, missing=("the node's own ECC, row remap and XID records",))
     if judgement.verdict is not NodeVerdict.CLEAN:

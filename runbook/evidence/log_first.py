@@ -28,6 +28,11 @@ _NAMES_A_TASK = frozenset({"SL-TASK-01", "SL-OOM-07"})
 """Reports of the host's OOM killer that are about the step's own tasks and never about a helper."""
 
 
+_CARD_FAILED = frozenset({"GF-02", "GF-03"})
+_CUDA_FAILED = frozenset({"NO-02", "GF-01", "GF-05"})
+"""A CUDA call of a process that the card did not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The first failure, the others that could be first, and the failures that were handled."""
@@ -81,7 +86,7 @@ def choose(
     if not pool:
         return _nobody(seen, kills, where, reading, handled, fallout.dropped, notes)
     notes += [note] if note else []
-    ordered = _in_order(pool, seen, kills, paths, where, reading, notes)
+    ordered = _hardware_first(_in_order(pool, seen, kills, paths, where, reading, notes), where, notes)
     root = ordered[0]
     notes += _absurd(root)
     company = _one_a_rank([*ordered[1:], *helpers], where, where.rank(root))
@@ -219,6 +224,24 @@ def _in_order(
                 f"came before is not known."
             )
     return [*ordered.failures, *rest, *late]
+
+
+def _hardware_first(ordered: Sequence[Seen], where: Places, notes: list[str]) -> list[Seen]:
+    """The kernel's word that a card failed settles what a program's exception left open, wherever the two stand: which
+    of them reaches the log first is chance. It names no rank, so it takes the one whose CUDA call failed."""
+    kernel = next((one for one in ordered if one.match.signature.id in _CARD_FAILED), None)
+    if kernel is None or meaning(ordered[0]) != Kind.NOT_OOM:
+        return list(ordered)
+    failed = [one for one in ordered if one.match.signature.id in _CUDA_FAILED]
+    notes.append(
+        f"{kernel.match.signature.id} ({kernel.match.signature.title}) explains the exception of the program in the "
+        f"same attempt, whichever of them was printed first."
+    )
+    if where.rank(kernel) is None and len({where.rank(one) for one in failed}) == 1:
+        kernel = replace(kernel, frame=replace(
+            failed[0].frame, text=kernel.frame.text, pid=kernel.match.integer("pid") or failed[0].frame.pid,
+        ))
+    return [kernel, *(one for one in ordered if one.match is not kernel.match)]
 
 
 def _others(every: Sequence[Seen], without: Sequence[Seen]) -> list[Seen]:
