@@ -167,11 +167,11 @@ def value_is(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 
 def is_set(situation: Situation, arguments: Arguments) -> Refusal | None:
-    """The parameter must stand in the template."""
+    """The parameter must stand in the template. `question` is asked where it does not."""
     parameter = _one(arguments, "parameter")
     if situation.is_set(parameter):
         return None
-    return Refusal(f"{situation.spelling(parameter)} is not in the template")
+    return Refusal(f"{situation.spelling(parameter)} is not in the template", str(arguments.get("question", "")))
 
 
 def not_set(situation: Situation, arguments: Arguments) -> Refusal | None:

@@ -13,7 +13,7 @@ from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Patch, Setting
 from runbook.remedy import LeverDocument, load_levers, propose, recognise
 from runbook.remedy.release import releases
-from runbook.template import apply, find_settings, invert
+from runbook.template import apply, invert, settings_in_force
 from tests.levers.lever_cases import LeverCase, load_cases
 
 DOCUMENTS = load_levers(data_folder("playbooks") / "oom" / "levers")
@@ -30,8 +30,7 @@ def system_of(case: LeverCase) -> LeverDocument:
 
 
 def settings_of(case: LeverCase, system: LeverDocument) -> tuple[Setting, ...]:
-    names = system.parameter_names()
-    return tuple(found for file in case.files for found in find_settings(file, names, case.surroundings))
+    return settings_in_force(case.files, system.parameter_names(), case.surroundings)
 
 
 def proposed(case: LeverCase) -> Plan | NoPlan:
