@@ -61,6 +61,8 @@ class Keeper:
     def keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
         if here.text.startswith("    ") and self._said_below(view, match, here, stop):
             return
+        if match.signature.means == Kind.TRUE_OOM:
+            self._reading.progress.failed(self._index, view.base + start)
         # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
         about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
                  match.numbers("tasks")[:1])
@@ -133,7 +135,7 @@ class Keeper:
             stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         handled = _HANDLED.search(" ".join([here.text, *after[:4]]))
-        self._steps.before(view, start)
+        self._steps.before(view, start, closely=raised)
         before = line_before(self._state.frames(view, view.before(start), True), here.speaker) if raised else ""
         frames = stack or list(reversed(dumped(after)))
         return Seen(

@@ -10,6 +10,7 @@ from runbook.evidence.log_text import decode
 
 TAIL_BYTES = 64 << 10
 _THINLY = 40
+_LEAST = 2
 
 
 class StepSampler:
@@ -21,11 +22,13 @@ class StepSampler:
         self._index = state.index
         self._sampled_to = 0
 
-    def before(self, view: View, position: int) -> None:
-        """Read the steps in front of a failure, each stretch once."""
+    def before(self, view: View, position: int, closely: bool = True) -> None:
+        """Read the steps in front of a failure, each stretch once; of a large set fewer, and in front of what may be
+        a remark (not `closely`) only a few."""
         start = max(0, position - 2 * TAIL_BYTES, self._sampled_to - view.base)
         if position > start:
-            self.sample(view, start, position, last=200 if view.sample >= FREELY else _THINLY)
+            few = _THINLY if closely else max(_LEAST, min(view.sample, _THINLY))
+            self.sample(view, start, position, last=200 if view.sample >= FREELY else few)
             self._sampled_to = view.base + position
 
     def sample(self, view: View, start: int, stop: int, last: int) -> int:
