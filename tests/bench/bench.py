@@ -1,6 +1,7 @@
-"""Measurements, not tests: start-up, the epilog, and on the sandbox the time from a failed job to its relaunch.
+"""Measurements, not tests: start-up, the epilog, reading logs, and on the sandbox from a failed job to its relaunch.
 
     make bench
+    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, logs, loop
 
 Every figure is the median of several runs with the smallest and largest beside it; a bare interpreter is timed in the
 same run, as these figures move with the machine.
@@ -18,6 +19,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
+from tests.bench.bench_logs import logs  # noqa: E402 (found through the line above)
+
 SANDBOX = Path("/var/lib/runbook-sandbox")
 
 
@@ -96,9 +99,13 @@ def main() -> None:
         model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "unknown")
     print(f"{os.cpu_count()} cores, {model}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
     print("median (smallest to largest)")
-    start_up()
-    epilog()
-    loop()
+    parts = {"start": start_up, "epilog": epilog, "logs": logs, "loop": loop}
+    only = os.environ.get("RUNBOOK_BENCH_ONLY")
+    if only is not None and only not in parts:
+        raise SystemExit(f"RUNBOOK_BENCH_ONLY is one of {', '.join(parts)}")
+    for name, part in parts.items():
+        if only in (None, name):
+            part()
 
 
 if __name__ == "__main__":
