@@ -30,7 +30,7 @@ def resume_edits(
         rule = next((item for item in rules if _applies(item, checkpoint)), None)
         present = told.setting(parameter)
         wanted = _wanted(rule, checkpoint) if rule is not None else None
-        if present is None and (wanted is None or wanted == told.default(parameter)):
+        if present is None and (wanted is None or wanted == told.default(parameter) or not told.exists(parameter)):
             continue
         if present is not None and rule is not None and _same(present.value, wanted, rule):
             continue

@@ -39,7 +39,13 @@ class Told:
         return next((item for item in found if item.value is not None), found[0] if found else None)
 
     def default(self, parameter: str) -> str | None:
-        return self.system.parameter(parameter).default
+        """What the program takes where nothing is set; None where that is not known, or differs by release."""
+        entry = self.system.parameter(parameter)
+        if not entry.default_in_version:
+            return entry.default
+        possible = releases(self.system, self.settings, self.templates)
+        values = {entry.default_in_version.get(item.id, entry.default) for item in possible}
+        return values.pop() if len(values) == 1 else None
 
     def place(self, setting: Setting) -> str:
         """`--save at job.sh:12`."""
@@ -91,10 +97,20 @@ class Told:
         old = setting.value if setting is not None else None
         return Edit(parameter, entry.kind, spellings, new, old, entry.type == "flag")
 
-    def _to_add(self, parameter: str) -> tuple[str, ...]:
+    def exists(self, parameter: str) -> bool:
+        """Whether a release that the template can be for knows it."""
+        choices = self._spellings(parameter)
+        return not choices or choices != {None} or self.setting(parameter) is not None
+
+    def _spellings(self, parameter: str) -> set[str | None]:
+        """How the releases that the template can be for spell it; None: one does not have it."""
         entry = self.system.parameter(parameter)
         possible = [item.id for item in releases(self.system, self.settings, self.templates)]
-        choices = {entry.in_version.get(version, entry.spellings[0]) for version in possible}
+        return {entry.in_version.get(version, entry.spellings[0]) for version in possible}
+
+    def _to_add(self, parameter: str) -> tuple[str, ...]:
+        entry = self.system.parameter(parameter)
+        choices = self._spellings(parameter)
         known = next(iter(choices)) if len(choices) == 1 else None
         first = known or entry.spellings[0]
         prefix = self.system.adds_with if entry.adds_with is None else entry.adds_with

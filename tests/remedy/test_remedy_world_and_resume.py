@@ -117,7 +117,7 @@ def test_from_a_template_to_a_template_that_trains_the_same() -> None:
     smaller = apply((file,), plan.edits, names=names).files
     after = reduce_world(find_settings(smaller[0], names), JOB, nodes_left=2, system=system)
     assert isinstance(after, Plan)
-    checkpoint = Checkpoint("/data/ckpt/run/iter_0000100", 100, True, latest=True)
+    checkpoint = Checkpoint("/data/ckpt/run/iter_0000100", 100, True, format="torch_dist", latest=True)
     resume = resume_edits(find_settings(smaller[0], names), checkpoint, system=system)
     text = apply(smaller, (*after.edits, *resume), names=names).files[0].text
     assert text == SCRIPT.replace("size 8", "size 4").replace("steps 2", "steps 8").replace(
@@ -125,7 +125,7 @@ def test_from_a_template_to_a_template_that_trains_the_same() -> None:
     ).replace("--nnodes 4", "--nnodes 2").replace("ckpt/run\n", "ckpt/run\n    --load /data/ckpt/run\n")
 
 
-LATEST = Checkpoint("/data/ckpt/iter_0000100", 100, True, latest=True)
+LATEST = Checkpoint("/data/ckpt/iter_0000100", 100, True, format="torch_dist", latest=True)
 OLDER = replace(LATEST, latest=False)
 
 
