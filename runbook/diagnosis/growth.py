@@ -55,11 +55,12 @@ def leak(case: Case) -> Vote | None:
     """Memory at the same place of the program, at equal tokens, that rises steadily beyond the first steps.
 
     Greatest values since the start never count: they rise without a leak. Peaks that begin again at each print count
-    less than what is allocated between steps, and not at all where that is printed too and does not rise."""
+    less than what is allocated between steps, and not at all where that is printed too and does not rise; nor do those
+    of reserved memory where the failure's own message says that much of it was not allocated (R-11)."""
     if case.root is None or case.root.means not in _GPU_MEMORY:
         return None
     found = _strongest(case)
-    if found is None:
+    if found is None or (found.reserved and _much_unallocated(case)):
         return None
     series, rise = found.series, found.rise
     what = "Allocated memory" if found.kept else "The peak of reserved memory" if found.reserved else "The peak"
@@ -125,6 +126,16 @@ def _nearly_all_allocated(case: Case) -> bool:
     """Whether the failure's own message says that what is reserved is in use, so that nothing is fragmented."""
     unallocated, reserved = case.figures.unallocated_bytes, case.figures.reserved_bytes
     return unallocated is not None and reserved is not None and unallocated < _MATERIAL * reserved
+
+
+def _much_unallocated(case: Case) -> bool:
+    """Whether what is reserved and not allocated would have served the request, and is a material part: then it is the
+    cache that grew, and nothing that is kept."""
+    figures = case.figures
+    unallocated, reserved, tried = figures.unallocated_bytes, figures.reserved_bytes, figures.tried
+    return None not in (unallocated, reserved, tried) and (unallocated or 0) >= max(
+        tried or 0, _MATERIAL * (reserved or 0)
+    )
 
 
 def _rise(series: Series, figure: Figure, *, kept: bool, reserved: bool) -> _Found | None:
@@ -283,6 +294,13 @@ def reserved_creeps(case: Case) -> str:
                 f"Reserved memory of {series.whose} crept {size(round(rise.growth))} away from the greatest allocation "
                 f"between step {rise.first[0]:.0f} and {rise.last[0]:.0f}."
             )
+    found = _strongest(case)
+    if found is not None and found.reserved and _much_unallocated(case):
+        return (
+            f"The peak of reserved memory of {found.series.whose} rose by {size(round(found.rise.growth))} between "
+            f"step {found.rise.first[0]:.0f} and {found.rise.last[0]:.0f}, and much of it was not allocated in the "
+            "end: the cache grew, which is no leak."
+        )
     return ""
 
 

@@ -155,8 +155,8 @@ def _hardware(case: Case, vote: Vote) -> Vote:
     if case.root is not None and case.root.signature == "GF-03N":
         vote = replace(vote, reasons=(
             *vote.reasons,
-            "The line stands in the job's own output without the kernel's stamp, and anybody may print it: a hint, until "
-            "the node's own records say so.",
+            "The line stands in the job's own output without the kernel's stamp, and anybody may print it: a hint, "
+            "until the node's own records say so.",
         ))
     elif case.root is not None and case.root.signature == "GF-03":
         vote = replace(vote, reasons=(*vote.reasons, "The kernel's line came through the job's own output."))

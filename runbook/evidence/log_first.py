@@ -11,7 +11,7 @@ from runbook.evidence.log_clocks import skew
 from runbook.evidence.log_keep import UNKNOWN_EXCEPTION
 from runbook.evidence.log_killed import Kill
 from runbook.evidence.log_order import Orderer
-from runbook.evidence.log_places import Places
+from runbook.evidence.log_places import TEARDOWN_CODES, Places
 from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_seen import Seen
 from runbook.evidence.log_suspects import Suspect
@@ -29,6 +29,7 @@ _NAMES_A_TASK = frozenset({"SL-TASK-01", "SL-OOM-07"})
 
 
 _CARD_FAILED = frozenset({"GF-02", "GF-03"})
+_SAYS_ITS_STATUS = "END-13"
 _CUDA_FAILED = frozenset({"NO-02", "GF-01", "GF-05"})
 """A CUDA call of a process that the card did not answer."""
 
@@ -62,7 +63,10 @@ def choose(
     seen: Sequence[Seen], where: Places, reading: Reading, job: JobRecord | None, paths: Sequence[str]
 ) -> Choice:
     """Pick the first failure of the last attempt that has one. `seen` is in the order of files and places."""
-    failures = [one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)]
+    failures = [
+        one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)
+        and (one.match.signature.id != _SAYS_ITS_STATUS or _left_as_said(one, seen, where))
+    ]
     kills = log_killed.kills(seen, where)
     notes: list[str] = []
     handled = _handled(failures, seen, where, reading, job, notes)
@@ -91,6 +95,17 @@ def choose(
     notes += _absurd(root)
     company = _one_a_rank([*ordered[1:], *helpers], where, where.rank(root))
     return Choice(root, tuple(company), fallout.dropped, tuple(handled), tuple(notes), tuple(kills))
+
+
+def _left_as_said(one: Seen, seen: Sequence[Seen], where: Places) -> bool:
+    """Whether a launcher reports, behind the program's own word, the very status that it said."""
+    code = one.match.integer("exit_code")
+    if code is None or code == 0 or code in TEARDOWN_CODES:
+        return False
+    reported = [(row.file, row.offset) for row in where.rows if row.exit_code == code]
+    reported += [(other.file, other.offset) for other in seen
+                 if other.means == CONSEQUENCE and other.match.integer("exit_code") == code]
+    return any(file != one.file or offset > one.offset for file, offset in reported)
 
 
 def _handled(
@@ -230,18 +245,21 @@ def _hardware_first(ordered: Sequence[Seen], where: Places, notes: list[str]) ->
     """The kernel's word that a card failed settles what a program's exception left open, wherever the two stand: which
     of them reaches the log first is chance. It names no rank, so it takes the one whose CUDA call failed."""
     kernel = next((one for one in ordered if one.match.signature.id in _CARD_FAILED), None)
-    if kernel is None or meaning(ordered[0]) != Kind.NOT_OOM:
+    if kernel is None or (kernel is not ordered[0] and meaning(ordered[0]) != Kind.NOT_OOM):
         return list(ordered)
-    failed = [one for one in ordered if one.match.signature.id in _CUDA_FAILED]
-    notes.append(
-        f"{kernel.match.signature.id} ({kernel.match.signature.title}) explains the exception of the program in the "
-        f"same attempt, whichever of them was printed first."
-    )
+    if kernel is not ordered[0]:
+        notes.append(
+            f"{kernel.match.signature.id} ({kernel.match.signature.title}) explains the program's exception in the "
+            f"same attempt, whichever of them was printed first."
+        )
+    rest = [one for one in ordered if one is not kernel]
+    failed = [one for one in rest if one.match.signature.id in _CUDA_FAILED]
     if where.rank(kernel) is None and len({where.rank(one) for one in failed}) == 1:
+        pid = kernel.match.integer("pid")
         kernel = replace(kernel, frame=replace(
-            failed[0].frame, text=kernel.frame.text, pid=kernel.match.integer("pid") or failed[0].frame.pid,
+            failed[0].frame, text=kernel.frame.text, pid=pid if pid is not None else failed[0].frame.pid,
         ))
-    return [kernel, *(one for one in ordered if one.match is not kernel.match)]
+    return [kernel, *rest]
 
 
 def _others(every: Sequence[Seen], without: Sequence[Seen]) -> list[Seen]:

@@ -61,6 +61,8 @@ class Keeper:
     def keep(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
         if here.text.startswith("    ") and self._said_below(view, match, here, stop):
             return
+        if match.signature.means == Kind.TRUE_OOM:
+            self._reading.progress.failed(self._index, view.base + start)
         # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
         about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
                  match.numbers("tasks")[:1])

@@ -12,6 +12,7 @@ from runbook.evidence.signatures import Match
 from runbook.model.log import Progress
 
 COUNTERS_KEPT = 64
+FAILURES_KEPT = 64
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -27,6 +28,7 @@ class ProgressReader:
         self._scratch: int | None = None
         """The last attempt that says that it begins anew."""
         self._restarts: dict[int, list[int]] = {}
+        self._failed: dict[int, list[int]] = {}
         self._top: dict[tuple[int, int], int] = {}
         """By file and number of the counter: its greatest step since the file's last restart."""
         self._choice: tuple[Counter, Counter] | None = None
@@ -42,6 +44,13 @@ class ProgressReader:
         self._restarts.setdefault(file, []).append(offset)
         self._top = {key: step for key, step in self._top.items() if key[0] != file}
         self._current = False
+
+    def failed(self, file: int, offset: int) -> None:
+        """Memory ran out here. A program that catches it may begin to count anew."""
+        places = self._failed.setdefault(file, [])
+        if len(places) < FAILURES_KEPT:
+            places.append(offset)
+            self._current = False
 
     def _attempt_at(self, file: int, offset: int, first_attempt: int) -> int:
         return first_attempt + bisect_left(self._restarts.get(file, []), offset)
@@ -66,10 +75,11 @@ class ProgressReader:
                 if len(self._counters) >= COUNTERS_KEPT:
                     return False
                 counter = Counter(
-                    signature.id, signature.bar, signature.fallback, signature.framework, signature.first_number
+                    signature.id, signature.bar, signature.fallback, signature.framework, signature.first_number,
+                    name=name,
                 )
                 self._counters[key] = counter
-            mark = Mark(file, first_attempt, offset, step, rank, match.integer("epoch"), time_s)
+            mark = Mark(file, first_attempt, offset, step, rank, match.integer("epoch"), time_s, _made(match))
             if not counter.add(mark, match):
                 return True
             top = (file, id(counter))
@@ -154,7 +164,7 @@ class ProgressReader:
 
     def _chosen(self) -> Counter | None:
         if not self._current:
-            self._choice = choose(self._counters.values(), self._attempt)
+            self._choice = choose(self._counters.values(), self._attempt, self._failed)
             self._sorted = {}
             for mark in self._choice[0].everyone() if self._choice else ():
                 offsets, steps = self._sorted.setdefault(mark.file, ([], []))
@@ -216,6 +226,9 @@ class ProgressReader:
             )
         every = marks or chosen.everyone()
         numbers = [mark.step for mark in every if mark.step or not chosen.bar]
+        newest = max(every, key=lambda mark: mark.step)
+        if numbers and newest.made is not None:
+            numbers.append(max(chosen.first_number, newest.step - newest.made + 1))
         by_rank: dict[int, int] = {}
         begun = {(mark.file, mark.offset) for mark in marks}
         for mark in chosen.newest.values():
@@ -228,3 +241,12 @@ class ProgressReader:
             resumed_from_step=resumed, from_scratch=scratch, saved_steps=tuple(sorted(saved)), memory=memory,
             numbered_from=0 if chosen.fallback and 0 in numbers else chosen.first_number,
         )
+
+
+def _made(match: Match) -> int | None:
+    """Steps that a bar has counted since the program began, by how long it ran and what a step takes. The number that
+    it shows is greater where the run went on from a checkpoint."""
+    elapsed_s, each_s, step = match.number("elapsed_s"), match.number("duration_s"), match.integer("step")
+    if elapsed_s is None or not each_s or step is None:
+        return None
+    return max(1, min(step, round(elapsed_s / each_s)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from statistics import median
@@ -29,6 +29,8 @@ class Mark:
     rank: int | None = None
     epoch: int | None = None
     time_s: float | None = None
+    made: int | None = None
+    """Steps since the program began to count, by a bar's own clock and its seconds a step."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -57,6 +59,8 @@ class Counter:
     """Of each file and rank, the mark that stands last."""
     durations_s: list[float] = field(default_factory=list)
     lines: int = 0
+    name: str = ""
+    """Of a bar."""
     _stride: int = 1
 
     def add(self, mark: Mark, match: Match) -> bool:
@@ -110,11 +114,12 @@ class Counter:
         length = max([*self.totals, *(mark.step for mark in marks)])
         base = 0 if 0 in epochs else 1
         unrolled = Counter(
-            self.signature, self.bar, self.fallback, self.framework, self.first_number, durations_s=self.durations_s
+            self.signature, self.bar, self.fallback, self.framework, self.first_number, durations_s=self.durations_s,
+            name=self.name,
         )
         for mark in marks:
             step = mark.step + max(0, (mark.epoch or base) - base) * length
-            one = Mark(mark.file, mark.first_attempt, mark.offset, step, mark.rank, None, mark.time_s)
+            one = Mark(mark.file, mark.first_attempt, mark.offset, step, mark.rank, None, mark.time_s, mark.made)
             unrolled.marks[one.place] = one
             known = unrolled.newest.get((one.file, one.rank))
             if known is None or known.offset < one.offset:
@@ -136,12 +141,15 @@ def _begins_again(marks: Sequence[Mark]) -> bool:
     )
 
 
-def choose(counters: Iterable[Counter], attempt_of: AttemptOf) -> tuple[Counter, Counter] | None:
+def choose(
+    counters: Iterable[Counter], attempt_of: AttemptOf, failed: Mapping[int, Sequence[int]]
+) -> tuple[Counter, Counter] | None:
     """The counter of training steps, and the one that names the program; mostly they are the same.
 
     Lines made for the purpose come before bars, and those before what merely looks like a step. A bar is refused that
-    goes back again and again (evaluation); of several the one that began first is the training's. A bar that agrees
-    with the step lines is taken for them where it tells more often."""
+    goes back again and again (evaluation); of several the one that began first is the training's, unless it stopped at
+    a shortage (`failed`: offsets by file) behind which another of its name, with another total, began: the next try. A
+    bar that agrees with the step lines is taken for them where it tells more often."""
     every = [one.unrolled() for one in counters]
     lines = [one for one in every if not one.bar and not one.fallback]
     bars = sorted(
@@ -154,9 +162,24 @@ def choose(counters: Iterable[Counter], attempt_of: AttemptOf) -> tuple[Counter,
         better = next((one for one in bars if one.lines > named.lines and _agree(named, one)), None)
         return better or named, named
     if bars:
-        return bars[0], bars[0]
+        last = _last_try(bars, failed)
+        return last, last
     best = max(plain, key=lambda one: one.lines, default=None)
     return (best, best) if best is not None else None
+
+
+def _last_try(bars: Sequence[Counter], failed: Mapping[int, Sequence[int]]) -> Counter:
+    """The bar of the last try. One that is closed by an exception is drawn once more behind it."""
+    chosen = bars[0]
+    for other in sorted(bars[1:], key=lambda one: min(mark.place for mark in one.everyone())):
+        places, begun = sorted(mark.place for mark in chosen.everyone()), min(mark.place for mark in other.everyone())
+        file, stopped = places[-2] if len(places) > 1 else (places[-1][0], -1)
+        if (
+            (other.signature, other.name, begun[0]) == (chosen.signature, chosen.name, file) and places[-1] < begun
+            and any(stopped < offset < begun[1] for offset in failed.get(file, ()))
+        ):
+            chosen = other
+    return chosen
 
 
 def _agree(one: Counter, other: Counter) -> bool:

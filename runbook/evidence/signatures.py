@@ -36,7 +36,8 @@ MEMORY_FIELDS = frozenset(
 OTHER_FIELDS = frozenset(
     {
         "device", "rank", "local_rank", "pid", "node", "hosts", "tasks", "exit_code", "signal", "step", "total_steps",
-        "total_epochs", "duration_s", "version", "world_size", "detail", "max_allocated_bytes", "max_reserved_bytes",
+        "total_epochs", "duration_s", "elapsed_s", "version", "world_size", "detail",
+        "max_allocated_bytes", "max_reserved_bytes",
         "saved_step", "resumed_step", "time", "count", "device_used_bytes", "host_used_bytes", "host_process_bytes",
         "tokens", "tokens_more", "tokens_total", "epoch", "where", "setting", "sequence", "enqueued", "completed",
         "virtual_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "used_bytes",

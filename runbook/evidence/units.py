@@ -89,6 +89,14 @@ def _seconds_each(text: str) -> Reading:
     return _finite(1.0 / rate) if rate > 0 else Reading(None)
 
 
+def _clock(text: str) -> Reading:
+    """Seconds from "03:11" or "1:02:03"."""
+    seconds = 0
+    for part in text.split(":"):
+        seconds = 60 * seconds + int(part)
+    return Reading(float(seconds))
+
+
 def _count_after(text: str) -> Reading:
     """How many there are, from the number of the last one, counted from 0."""
     return Reading(int(text) + 1)
@@ -163,6 +171,7 @@ UNITS: dict[str, Unit] = {
     "seconds": Unit(_NUMBER, _seconds(1.0)),
     "milliseconds": Unit(_NUMBER, _seconds(0.001)),
     "rate": Unit(_NUMBER, _seconds_each),
+    "clock": Unit(r"\d{1,6}:\d\d(?::\d\d)?", _clock),
     "lastindex": Unit(r"\d{1,12}", _count_after),
     "number": Unit(_NUMBER, _number),
     "word": Unit(r"[^\s|,;()'\"]{1,250}", _text),
