@@ -17,14 +17,18 @@ class DirectoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint folder. `complete` is False with the reason in `why`."""
+    """One checkpoint, a folder or a file. Where it is not complete, `why` is the reason; else it says what limits another
+    world size or sharding."""
 
     path: str
     step: int | None
     complete: bool
     why: str = ""
     format: str = ""
+    """Who wrote it: torch_dist, torch_dcp, megatron_legacy, nemo, torchtitan, dcp, full, deepspeed, deepspeed_universal,
+    huggingface, accelerate, openrlhf, verl_fsdp, verl_megatron, areal."""
     world_size: int | None = None
+    """Ranks that wrote it; of DeepSpeed the data-parallel ones. None: not known."""
     reshardable: bool | None = None
     """None: unknown, so a changed world size needs a person."""
     latest: bool | None = None
