@@ -73,10 +73,12 @@ def shift(situation: Situation, parameter: Parameter, arguments: Arguments) -> M
 
 def halve_number(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
     """Half of a number of which nothing has to be a multiple (a buffer, a limit on requests), not below the
-    parameter's floor. `absent` is the value to write where nothing is set and no default is known; a parameter that is
-    not set has the value of the parameter `like`, if that is given."""
+    parameter's floor. `absent` is the value to write where nothing, or null, is set and no default is known; a
+    parameter that is not set has the value of the parameter `like`, if that is given."""
     spelling = situation.spelling(parameter.id)
-    present = situation.decimal(parameter.id)
+    written = situation.text(parameter.id)
+    absent = isinstance(written, str) and written.lower() in ("null", "none")
+    present = None if absent else situation.decimal(parameter.id)
     if present is None and "like" in arguments:
         present = situation.decimal(str(arguments["like"]))
     if isinstance(present, Refusal):
