@@ -176,7 +176,8 @@ def outside_allocator(case: Case) -> tuple[Vote, ...]:
         + "; the caching allocator cannot give it back.",
     ]
     if engine and in_engine:
-        reasons.append("It failed while the engine takes its memory back or generates: lower the engine's share.")
+        doing = "starts" if phase is Phase.INIT else "takes its memory back or generates"
+        reasons.append(f"It failed while the engine {doing}: lower the engine's share.")
     votes = [Vote(
         "R-02 memory outside the allocator", Kind.INFERENCE_RESERVATION if engine else Kind.NCCL_BUFFERS,
         confidence if figures.self_certain else 0.5, tuple(reasons), (),

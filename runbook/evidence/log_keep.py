@@ -10,7 +10,7 @@ from itertools import islice
 from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.framing_values import Frame
 from runbook.evidence.log_match import Matcher
-from runbook.evidence.log_phases import phase_of
+from runbook.evidence.log_phases import opens_timer, phase_of
 from runbook.evidence.log_reading import FileState
 from runbook.evidence.log_scan import View
 from runbook.evidence.log_seen import (
@@ -29,6 +29,7 @@ from runbook.evidence.log_steps import StepSampler
 from runbook.evidence.log_text import decode, excerpt
 from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
 from runbook.model.diagnosis import Kind
+from runbook.model.log import Phase
 
 _LINES_AFTER = 12
 _LINES_NEAR = 4
@@ -138,10 +139,14 @@ class Keeper:
         self._steps.before(view, start, closely=raised)
         before = line_before(self._state.frames(view, view.before(start), True), here.speaker) if raised else ""
         frames = stack or list(reversed(dumped(after)))
+        rules = self._reading.signatures.phases
+        phase = phase_of(rules, frames, here.text, near)
+        if phase is Phase.UNKNOWN and opens_timer(before):
+            phase = phase_of(rules, (), before)
         return Seen(
             match, here, self._index, self._state.attempt, offset, number, time_s,
             excerpt(stack, here.text, after[:2]), exact,
-            phase_of(self._reading.signatures.phases, frames, here.text, near), raised,
+            phase, raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
             is_chain(before), spawned_process(before), functions_of(frames),
             speaker_of(here.name, here.text, stack, self._state.named.role),

@@ -46,6 +46,12 @@ class PhaseRule:
         return re.compile(self.line) if self.line else None
 
 
+def opens_timer(words: str) -> bool:
+    """Whether a line says that a part of the loop begins."""
+    found = _TIMER.search(words[:_NEAR_CHARACTERS])
+    return found is not None and found[2] == "start"
+
+
 def phase_of(rules: Sequence[PhaseRule], frames: Sequence[str], line: str = "", before: Sequence[str] = ()) -> Phase:
     """The phase that a traceback's lines show, unless the failing line itself says it. Without a traceback, what that
     line and then those before it (nearest first) speak of. UNKNOWN where no rule applies."""

@@ -221,6 +221,15 @@ def test_without_a_traceback_the_words_before_tell_it(phase: Phase, words: str) 
     assert _root(f"{words}\n{_OOM}\n").phase is phase
 
 
+def test_a_timer_that_is_open_tells_it_where_the_frames_do_not() -> None:
+    own = _traceback("plugin.py reward_of_group")
+    assert _root(f"Timer ref_log_probs start\n{own}").phase is Phase.LOG_PROBS
+    ended = "Timer ref_log_probs start\nTimer ref_log_probs end (elapsed time: 1.0s)\n"
+    assert _root(ended + own).phase is Phase.UNKNOWN
+    trained = _traceback("actor.py train_actor | module.py _call_impl")
+    assert _root(f"Timer log_probs start\n{trained}").phase is Phase.FORWARD
+
+
 SPEAKERS = {
     "verl's worker": ("(WorkerDict pid=4711) ", "train.log", "WorkerDict"),
     "verl's driver": ("(TaskRunner pid=4711, ip=10.0.0.3) ", "train.log", "TaskRunner"),
