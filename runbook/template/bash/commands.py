@@ -258,6 +258,15 @@ def _export(value: str, where: str, line: int, end: int) -> Export:
     return Export("list", where, line, end, names)
 
 
+def _over_ssh(words: Sequence[str]) -> bool:
+    """Whether DeepSpeed's launcher starts other nodes in a way that passes few variables on: with a list of hosts,
+    unless it does so by srun, which gets all of them (deepspeed/launcher/multinode_runner.py)."""
+    by_srun = "--launcher=slurm" in (word.lower() for word in words) or any(
+        first == "--launcher" and second.lower() == "slurm" for first, second in pairwise(words)
+    )
+    return not by_srun and any(word == "-H" or word.startswith("--hostfile") for word in words)
+
+
 def does_not_pass(command: Command) -> str:
     """Why an exported variable would not reach the program; "" when nothing here stops it."""
     for current in chain(command):
@@ -267,7 +276,7 @@ def does_not_pass(command: Command) -> str:
             if word in words[:1] or (word in words and words[0] in ("srun", "env", "exec", "nohup", "time", "timeout")):
                 if word == "ray" and "start" in words:
                     continue
-                if word == "deepspeed" and not any((token.text or "").startswith("--hostfile") for token in own):
+                if word == "deepspeed" and not _over_ssh([token.text or "" for token in own]):
                     continue
                 return reason
         if "env" in words and any(token.text in ("-i", "--ignore-environment", "-") for token in own):
