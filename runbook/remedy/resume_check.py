@@ -15,9 +15,12 @@ from runbook.remedy.settings_told import Line, Told
 from runbook.remedy.situation import Refusal
 
 _MOVING = re.compile(
-    r"\$\(\s*date\b|`\s*date\b|command substitution|\bnow:%|\bSLURM_(?:JOB_?ID|ARRAY_\w+|RESTART_COUNT|STEP_?ID)\b"
-    r"|\b(?:RANDOM|EPOCHSECONDS|SRANDOM|SECONDS|BASHPID|TIMESTAMP)\b|\$\$|uuidgen|mktemp"
+    r"[(`]\s*(?:date|uuidgen|mktemp)\b|\bnow:%|\bSLURM_(?:JOB_?ID|ARRAY_\w+|RESTART_COUNT|STEP_?ID)\b"
+    r"|\b(?:RANDOM|EPOCHSECONDS|EPOCHREALTIME|SRANDOM|SECONDS|BASHPID|TIMESTAMP)\b|\$\$"
 )
+"""What the reader of templates says it could not follow, where that is another one each time."""
+_MOVING_VALUE = re.compile(r"\$\{now:|\$\(|`")
+"""The same in a value that was read: Hydra's and OmegaConf's own time, a command that nobody ran."""
 _CHANGES_FOLDER = re.compile(r"^\s*(?:cd|pushd)\s+(?P<to>\S[^;&|#]{0,200})|\bhydra\.job\.chdir=(?P<hydra>[Tt]rue)\b")
 _STAYS = re.compile(r"""^["']?\$\{?SLURM_SUBMIT_DIR\}?["']?\s*$""")
 
@@ -127,13 +130,12 @@ def _moving(told: Told, checkpoint: Checkpoint | None) -> Iterator[Refusal]:
 
 
 def _moves(setting: Setting, rule: MovingName, changes: Line | None) -> str:
-    text = setting.unresolved if setting.value is None else setting.value
-    found = _MOVING.search(text)
-    if setting.value is None and found is not None:
-        return f"it is another one in each submission ({setting.unresolved})"
-    if setting.value is not None and found is not None:
+    if setting.value is None:
+        moves = _MOVING.search(setting.unresolved)
+        return f"it is another one in each submission ({setting.unresolved})" if moves else ""
+    if _MOVING_VALUE.search(setting.value):
         return f"it is another one in each submission ({setting.value[:120]})"
-    if setting.value is None or not rule.relative or not setting.value or changes is None:
+    if not rule.relative or not setting.value or changes is None:
         return ""
     if posixpath.isabs(setting.value) or "://" in setting.value or setting.value.startswith(("$", "~")):
         return ""
