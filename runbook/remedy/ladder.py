@@ -55,7 +55,8 @@ def propose(
         return NoPlan(_NOTHING_TO_CHANGE[kind], exhausted=False, question=_missing(diagnosis))
     known = tuple(checkpoints) if checkpoints is not None else None
     situation = Situation(
-        system, tuple(settings), story, job, diagnosis, known, releases=releases(system, settings, templates)
+        system, tuple(settings), story, job, diagnosis, known, releases=releases(system, settings, templates),
+        files=tuple(file.path for file in templates),
     )
     ladder = system.ladder(kind, situation.phase, situation.role, situation.detail)
     if ladder is None:

@@ -39,6 +39,8 @@ class Situation:
     """New values that earlier edits of the same lever gave."""
     releases: tuple[VersionMark, ...] = ()
     """The versions of the system that the template can be written for (`release.py`)."""
+    files: tuple[str, ...] = ()
+    """The files that were read for the settings: the template and those that it names."""
 
     @property
     def fields(self) -> MemoryFields:

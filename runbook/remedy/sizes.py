@@ -14,6 +14,7 @@ from math import prod
 
 from runbook.model.units import GIB
 from runbook.remedy.document import Value
+from runbook.remedy.setting_words import off
 from runbook.remedy.situation import Refusal, Situation
 
 Arguments = Mapping[str, Value | tuple[Value, ...]]
@@ -46,7 +47,12 @@ def budget_holds_longest(situation: Situation, arguments: Arguments) -> Refusal 
 
 
 def longest_sequence(situation: Situation, arguments: Arguments) -> int | Refusal:
-    """The sum of the parameters named by `longest`; refused with a question where one is not known."""
+    """The parameter named by `sequence`, where it is known, else the sum of those named by `longest`; refused with a
+    question where one of these is not known either."""
+    for parameter in _many(arguments, "sequence"):
+        whole = situation.number(parameter)
+        if whole is not None:
+            return whole
     total = 0
     for parameter in _many(arguments, "longest"):
         part = situation.number(parameter)
@@ -275,7 +281,7 @@ def _in_force(situation: Situation, parameter: str) -> bool:
     setting = situation.setting(parameter)
     if setting is None:
         return False
-    return setting.value is None or setting.value.lower() not in ("false", "none", "null", "0")
+    return setting.value is None or not off(setting.value)
 
 
 def _product(situation: Situation, arguments: Arguments, name: str) -> int | Refusal:

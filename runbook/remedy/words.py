@@ -8,6 +8,7 @@ from math import prod
 
 from runbook.remedy.document import Value
 from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.sizes import longest_sequence
 
 Arguments = Mapping[str, Value | tuple[Value, ...]]
 
@@ -113,24 +114,22 @@ def whole_per_rank(situation: Situation, arguments: Arguments) -> Refusal | None
 
 
 def budget_below_batch(situation: Situation, arguments: Arguments) -> Refusal | None:
-    """A token budget (`budget`) holds fewer tokens than a micro-batch of full sequences did (`micro` × the sum of
-    `longest`): else going over to it would take more memory, not less."""
+    """A token budget (`budget`) holds fewer tokens than a micro-batch of full sequences did (`micro` × the longest,
+    shared by `degree` ranks): else going over to it would take more memory, not less."""
     budget, micro = (situation.number(_texts(arguments, name)[0]) for name in ("budget", "micro"))
-    total = 0
-    for parameter in _texts(arguments, "longest"):
-        part = situation.number(parameter)
-        if isinstance(part, Refusal):
-            return part
-        if part is None:
-            return Refusal(f"{situation.spelling(parameter)} is not in the template")
-        total += part
+    total = longest_sequence(situation, arguments)
+    if isinstance(total, Refusal):
+        return total
+    degree = situation.number(_texts(arguments, "degree")[0]) if "degree" in arguments else 1
+    if isinstance(degree, Refusal):
+        return degree
     for number in (budget, micro):
         if isinstance(number, Refusal):
             return number
     assert not isinstance(budget, Refusal) and not isinstance(micro, Refusal)
     if budget is None or micro is None:
         return Refusal(f"{situation.spelling(_texts(arguments, 'micro')[0])} is not in the template")
-    if budget < micro * total:
+    if budget * (degree or 1) < micro * total:
         return None
     return Refusal(f"a budget of {budget} tokens is no less than the {micro} × {total} of the present micro-batch")
 

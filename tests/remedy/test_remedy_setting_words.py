@@ -1,0 +1,116 @@
+"""Conditions on settings beside one another: one of several, a larger one, a file that wins, memory held back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import Finding, LogStory, MemoryFields
+from runbook.model.template import Setting, SettingKind
+from runbook.model.units import GIB, Bytes, JobId, UserName
+from runbook.remedy.constraints import CONSTRAINTS
+from runbook.remedy.document import LeverDocument
+from runbook.remedy.functions import FUNCTIONS
+from runbook.remedy.setting_words import off
+from runbook.remedy.situation import Refusal, Situation
+
+NAMES = (
+    "kl", "teacher", "budget", "own_budget", "config", "file_budget", "context", "prompt", "answer", "degree", "micro",
+)
+SYSTEM = LeverDocument.model_validate({
+    "version": 1, "id": "toy", "title": "toy", "why": "for tests", "source": "here",
+    "marks": [{"pattern": "toy"}],
+    "parameters": [{"id": name, "spellings": [f"--{name}"], "source": "here"} for name in NAMES],
+    "levers": [], "ladders": [], "checkpoint": {"source": "here"},
+})
+JOB = JobRecord(
+    JobId("1"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=1, gpus_per_node=8,
+    work_dir="/", command="run.sh",
+)
+
+
+def situation(fields: MemoryFields | None = None, **values: str) -> Situation:
+    settings = tuple(
+        Setting(name, SettingKind.ARGUMENT, f"--{name}", value, "run.sh") for name, value in values.items()
+    )
+    story = LogStory(Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", fields=fields or MemoryFields()))
+    return Situation(SYSTEM, settings, story, JOB)
+
+
+def why(name: str, made: Situation, **arguments: Any) -> str:
+    outcome = CONSTRAINTS[name](made, arguments)
+    return outcome.why if outcome is not None else ""
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", "0.00", "false", "False", "None", "null", ""])
+def test_words_for_no(text: str) -> None:
+    assert off(text)
+
+
+@pytest.mark.parametrize("text", ["0.001", "1", "true", "10", "low_var_kl"])
+def test_words_for_yes(text: str) -> None:
+    assert not off(text)
+
+
+def test_one_of_several_in_force() -> None:
+    rule = {"parameters": ("kl", "teacher"), "why": "there is no reference"}
+    assert "none of --kl, --teacher is set, so there is no reference" in why("any_in_force", situation(), **rule)
+    assert why("any_in_force", situation(kl="0.00"), **rule)
+    assert not why("any_in_force", situation(teacher="/models/t"), **rule)
+
+
+def test_a_coefficient_of_zero_is_not_in_force() -> None:
+    assert not why("not_set", situation(kl="0.0"), parameters=("kl",))
+    assert why("not_set", situation(kl="0.01"), parameters=("kl",))
+
+
+def test_a_number_above_another() -> None:
+    rule = {"parameter": "own_budget", "other": "budget", "why": "lowering it alone helps nobody"}
+    assert not why("larger_than", situation(own_budget="30720", budget="10240"), **rule)
+    assert why("larger_than", situation(own_budget="10240", budget="10240"), **rule)
+    assert why("larger_than", situation(budget="10240"), **rule)
+
+
+def test_a_file_that_wins_over_the_command_line() -> None:
+    rule = {"config": "config", "keys": ("file_budget",)}
+    assert not why("not_overridden", situation(budget="4096"), **rule)
+    given = situation(config="conf/own.yaml")
+    assert "what --config conf/own.yaml sets is not known" in why("not_overridden", given, **rule)
+    read = replace(given, files=("run.sh", "/work/ada/conf/own.yaml"))
+    assert not why("not_overridden", read, **rule)
+    inside = replace(situation(config="conf/own.yaml", file_budget="8192"), files=("run.sh", "conf/own.yaml"))
+    assert "wins over the command line" in why("not_overridden", inside, **rule)
+
+
+@pytest.mark.parametrize(("free", "tried", "held"), [(3, 2, True), (2, 2, True), (1, 2, False), (None, 2, False)])
+def test_memory_that_was_free_and_not_given(free: int | None, tried: int, held: bool) -> None:
+    fields = MemoryFields(
+        free_bytes=Bytes(free * GIB) if free is not None else None, tried_bytes=Bytes(tried * GIB)
+    )
+    assert (CONSTRAINTS["free_held_the_request"](situation(fields), {}) is None) is held
+
+
+@pytest.mark.parametrize(
+    ("values", "new"),
+    [
+        ({"context": "8192", "budget": "20480"}, "10240"),
+        ({"context": "8192", "budget": "10240"}, "8192"),
+        ({"context": "8192", "budget": "10240", "degree": "2"}, "5120"),
+        ({"prompt": "1024", "answer": "3072", "budget": "6000"}, "4096"),
+        ({"context": "6000", "prompt": "1024", "answer": "3072", "budget": "8192"}, "6000"),
+    ],
+)
+def test_a_budget_by_the_whole_sequence_or_its_parts(values: dict[str, str], new: str) -> None:
+    rule: dict[str, Any] = {"sequence": "context", "longest": ("prompt", "answer"), "degree": "degree"}
+    outcome = FUNCTIONS["lower_budget"](situation(None, **values), SYSTEM.parameter("budget"), rule)
+    assert not isinstance(outcome, Refusal)
+    assert outcome.edits[0].new == new
+
+
+def test_a_budget_against_a_micro_batch_that_several_ranks_share() -> None:
+    rule = {"budget": "budget", "micro": "micro", "sequence": "context", "longest": (), "degree": "degree"}
+    assert not why("budget_below_batch", situation(budget="8192", micro="4", context="4096"), **rule)
+    assert why("budget_below_batch", situation(budget="8192", micro="4", context="4096", degree="2"), **rule)
