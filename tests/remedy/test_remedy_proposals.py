@@ -125,7 +125,7 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) 
     """Take every plan as tried, with the template changed each time: the ladder must come to its end."""
     document = DOCUMENTS[system]
     values = {"micro_batch_size": "12", "global_batch_size": "192", "seq_length": "1024", "shard_degree": "2"}
-    if system == "pytorch":
+    if system in ("pytorch", "deepspeed"):
         values["gradient_accumulation_steps"] = "2"
     values |= FULL.get(system, {})
     tried: list[str] = []
