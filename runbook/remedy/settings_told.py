@@ -12,6 +12,7 @@ from runbook.remedy.document import LeverDocument
 from runbook.remedy.release import releases
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
+_NO_SCRIPTS = (".py", ".yaml", ".yml", ".json", ".toml")
 _NOTHING = ("none", "null", "~", "")
 
 
@@ -135,8 +136,11 @@ class Line:
 
 
 def _live_lines(templates: Sequence[TemplateFile]) -> Iterator[Line]:
-    """Lines that are no comments. `#SBATCH` counts before the script's first command only, as Slurm has it."""
+    """Lines of scripts that are no comments. `#SBATCH` counts before the script's first command only, as Slurm has
+    it. A program's text and its configuration start no jobs."""
     for file in templates:
+        if file.path.endswith(_NO_SCRIPTS):
+            continue
         commands = False
         for number, text in enumerate(file.text.split("\n"), start=1):
             stripped = text.lstrip()

@@ -86,6 +86,13 @@ def _written(told: Told, case: dict[str, Any], checkpoint: Checkpoint | None, ed
     assert not resume_findings(again, checkpoint, made_steps=True).edits
 
 
+def test_a_program_and_its_configuration_start_no_jobs() -> None:
+    told = told_of("#!/bin/bash\nsrun torchrun train.py --save /ckpt\n")
+    more = (TemplateFile("train.py", "os.system('scontrol requeue 1')\n"), TemplateFile("c.yaml", "a: sbatch $0\n"))
+    with_files = Told(told.system, told.settings, (*told.templates, *more))
+    assert not find_restarters(with_files, COMMON).notes
+
+
 @pytest.mark.parametrize(
     ("template", "wanted"),
     [
