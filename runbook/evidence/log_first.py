@@ -30,6 +30,7 @@ _NAMES_A_TASK = frozenset({"SL-TASK-01", "SL-OOM-07"})
 
 _CARD_FAILED = frozenset({"GF-02", "GF-03"})
 _SAYS_ITS_STATUS = "END-13"
+_KERNEL_S = frozenset({"GF-02", "GF-03", "GF-03M", "NO-03"})
 _CUDA_FAILED = frozenset({"NO-02", "GF-01", "GF-05"})
 """A CUDA call of a process that the card did not answer."""
 
@@ -66,6 +67,7 @@ def choose(
     failures = [
         one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)
         and (one.match.signature.id != _SAYS_ITS_STATUS or _left_as_said(one, seen, where))
+        and not _of_another_day(one, job, reading)
     ]
     kills = log_killed.kills(seen, where)
     notes: list[str] = []
@@ -95,6 +97,17 @@ def choose(
     notes += _absurd(root)
     company = _one_a_rank([*ordered[1:], *helpers], where, where.rank(root))
     return Choice(root, tuple(company), fallout.dropped, tuple(handled), tuple(notes), tuple(kills))
+
+
+def _of_another_day(one: Seen, job: JobRecord | None, reading: Reading) -> bool:
+    """Whether a kernel's line is older than the job: a script that prints the kernel's log prints what is left in it.
+
+    The stamp has no time zone, so a day is what tells for sure."""
+    started_s = job.start_time_s if job is not None and job.start_time_s is not None else reading.started_s
+    return (
+        one.match.signature.id in _KERNEL_S and one.time_exact and one.time_s is not None and started_s is not None
+        and one.time_s < started_s - 86_400
+    )
 
 
 def _left_as_said(one: Seen, seen: Sequence[Seen], where: Places) -> bool:

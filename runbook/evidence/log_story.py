@@ -48,7 +48,9 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
     notes += _notes(reading, root, where)
     notes += [choice.root.frame.doubt] if choice.root is not None and choice.root.frame.doubt else []
     if root is not None and root.phase is Phase.UNKNOWN:
-        root = replace(root, phase=_phase_elsewhere(choice.root, root.rank, seen, where))
+        copy = _copy_with_phase(choice.root, root.rank, seen, where)
+        if copy is not None:
+            root = replace(root, phase=copy.phase, frames=root.frames or copy.functions)
     others = [_finding(one, where, reading, sources) for one in choice.candidates[:CANDIDATES_KEPT]]
     taken = {finding.rank for finding in others if finding.means not in (CONSEQUENCE, HARMLESS)}
     if root is None:
@@ -126,15 +128,15 @@ def _node_device(seen: Seen, rank: int | None, where: Places, reading: Reading) 
     )
 
 
-def _phase_elsewhere(root: Seen | None, rank: int | None, seen: Sequence[Seen], where: Places) -> Phase:
-    """The phase of another copy of the same failure: torchrun's table and error.json repeat what a rank printed."""
+def _copy_with_phase(root: Seen | None, rank: int | None, seen: Sequence[Seen], where: Places) -> Seen | None:
+    """Another copy of the same failure that shows its phase: torchrun's table and error.json repeat what was said."""
     for one in seen:
         if (
             root is not None and one.phase is not Phase.UNKNOWN and one.match.signature.id == root.match.signature.id
             and one.match.memory_fields() == root.match.memory_fields() and where.rank(one) in (rank, None)
         ):
-            return one.phase
-    return Phase.UNKNOWN
+            return one
+    return None
 
 
 def _pid(seen: Seen, rank: int | None, reading: Reading) -> int | None:

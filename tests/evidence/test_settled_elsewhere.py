@@ -58,6 +58,12 @@ def test_an_xid_behind_a_shortage_with_figures_does_not_undo_it() -> None:
     assert best.kind is Kind.TRUE_OOM
 
 
+def test_a_kernel_line_of_another_day_is_not_this_job_s() -> None:
+    start = "2026-04-20 02:00:00 INFO step 1 loss 2.0\n"
+    best = _judged(_story(f"{start}{_LAUNCH}\n{_STAMP}{_KERNEL.format(code=79)}\n")).best
+    assert best.kind is Kind.NOT_OOM
+
+
 def test_a_kernel_line_without_the_kernel_s_stamp_is_a_hint() -> None:
     best = _judged(_story(_KERNEL.format(code=79) + "\n")).best
     assert best.kind is Kind.HARDWARE_FAULT and best.confidence < 0.7
