@@ -45,6 +45,8 @@ RULES: tuple[Rule, ...] = (
 """In the order of decision. Sanity first, then who else holds memory, then what one message allows to compute."""
 
 _RUNNERS_UP = 4
+_QUOTED_AT_MOST = 0.5
+"""What words are worth that may be a quotation."""
 
 
 def diagnose(
@@ -81,6 +83,7 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
             known = others.get(vote.kind)
             if known is None or vote.confidence > known.confidence:
                 others[vote.kind] = vote
+    leading = _perhaps_quoted(case, leading)
     occupied = others.get(Kind.CO_TENANT)
     if leading.kind is Kind.CUDA_CONTEXT_OR_DRIVER and occupied is not None and occupied.confidence >= 0.75:
         others.pop(Kind.CO_TENANT)
@@ -110,6 +113,19 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
         more = tuple(reason for vote in supporting for reason in vote.reasons if reason not in best.reasons)
         best = replace(best, reasons=(*best.reasons, *more[:2]))
     return Diagnosis(best, tuple(one for one in runners if one.confidence >= 0.005), rules)
+
+
+def _perhaps_quoted(case: Case, leading: Vote) -> Vote:
+    """Words inside a sentence say little, unless Slurm's accounting says the same of the host's memory."""
+    root = case.root
+    if root is None or not root.quoted or (leading.kind is Kind.HOST_OOM and line_rules.killed_steps(case)):
+        return leading
+    if leading.rule == "node check: faulty":
+        return leading
+    return replace(
+        leading, confidence=min(leading.confidence, _QUOTED_AT_MOST),
+        against=("The words stand inside a sentence of the job's own text, which may quote them.", *leading.against),
+    )
 
 
 def _with_what_is_missing(case: Case, best: Hypothesis) -> Hypothesis:

@@ -129,11 +129,18 @@ def _handled(
     handled = [one for one in failures if log_handled.handled(one, last, reading, job)]
     if handled and len(handled) == len(failures):
         died, why = log_handled.died_with(handled, seen, where, reading, job)
+        if not died:
+            died, why = log_handled.perhaps_quoted(handled, reading, job)
         if died:
             notes.append(why)
             handled = _others(handled, died)
-    if handled:
-        notes.append(_handled_note(handled, job))
+    quoted = [one for one in handled if one.quoted]
+    if quoted:
+        kinds = ", ".join(sorted({one.match.signature.id for one in quoted}))
+        notes.append(f"Words of {kinds} stand inside a sentence, which may quote them; they did not count.")
+    survived = _others(handled, quoted)
+    if survived:
+        notes.append(_handled_note(survived, job))
     return handled
 
 

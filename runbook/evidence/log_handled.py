@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from runbook.evidence.log_places import TEARDOWN_CODES, Places
 from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_seen import Seen
-from runbook.evidence.signatures import CONSEQUENCE
+from runbook.evidence.signatures import AT_START, CONSEQUENCE
 from runbook.model.job import JobClass, JobRecord
 
 STEPS_ON = 2
@@ -27,7 +27,9 @@ def said_mildly(seen: Seen) -> bool:
 def handled(seen: Seen, last: Mapping[tuple[object, ...], int], reading: Reading, job: JobRecord | None) -> bool:
     """Whether the job went on: it ended well, steps went on behind the failure, or the lines themselves say so.
 
-    `last` is of `last_failures`."""
+    `last` is of `last_failures`. What may be a quotation counts as handled here; `died_with` takes it up again."""
+    if seen.quoted:
+        return True
     if seen.match.signature.late:
         return job is not None and job.state.job_class is JobClass.SUCCEEDED
     if job is not None and job.state.job_class is JobClass.SUCCEEDED:
@@ -85,7 +87,7 @@ def died_with(
         return [], ""
     buffered = [
         one for one in handled_ones
-        if one.raised and not one.remark and not killed_later(one, seen, where)
+        if one.raised and not one.quoted and not one.remark and not killed_later(one, seen, where)
         and not stamped_on(one, reading) and not started_again(one, reading)
     ]
     if buffered:
@@ -95,12 +97,32 @@ def died_with(
         )
     quoted = [
         one for one in handled_ones
-        if said_mildly(one) and not one.remark and _ended_by_itself(one, seen, where)
+        if ((said_mildly(one) and not one.remark) or one.quoted) and confirmed(one, seen, where)
         and not reading.progress.steps_after(one.file, one.attempt, one.offset)
     ]
     if quoted:
         return quoted, "The failure is only quoted in a warning, but its process ended with an error code after it."
     return [], ""
+
+
+def perhaps_quoted(
+    handled_ones: Sequence[Seen], reading: Reading, job: JobRecord | None
+) -> tuple[list[Seen], str]:
+    """Words inside a sentence that may quote them, as all that explains why a job ended; never of one that runs."""
+    if job is not None and job.state.job_class not in (JobClass.FAILED, JobClass.UNKNOWN):
+        return [], ""
+    found = [
+        one for one in handled_ones
+        if one.quoted and not one.remark and one.attempt == reading.last_attempt
+        and not reading.progress.steps_after(one.file, one.attempt, one.offset)
+    ]
+    return found, "The only words on a failure stand inside a sentence, which may quote them." if found else ""
+
+
+def confirmed(one: Seen, seen: Sequence[Seen], where: Places) -> bool:
+    """Whether the process that said it ended with an error code of its own; says nothing of the kernel's or Slurm's
+    words, which are no process's of the job."""
+    return one.match.signature.stands != AT_START and _ended_by_itself(one, seen, where)
 
 
 def ended_badly(seen: Sequence[Seen], job: JobRecord | None) -> bool:

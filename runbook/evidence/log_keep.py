@@ -11,6 +11,7 @@ from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.framing_values import Frame
 from runbook.evidence.log_match import Matcher
 from runbook.evidence.log_phases import opens_timer, phase_of
+from runbook.evidence.log_quoted import is_quoted
 from runbook.evidence.log_reading import FileState
 from runbook.evidence.log_scan import View
 from runbook.evidence.log_seen import (
@@ -150,6 +151,7 @@ class Keeper:
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
             is_chain(before), spawned_process(before), functions_of(frames),
             speaker_of(here.name, here.text, stack, self._state.named.role),
+            is_quoted(match, here.text, raised),
         )
 
     def _place(self, view: View, start: int) -> tuple[int, int]:

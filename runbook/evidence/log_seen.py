@@ -53,6 +53,8 @@ class Seen:
     """Names of the functions in its traceback, outermost first."""
     said_by: str = ""
     """What the process is called that says it, by its prefix, its own words or its file."""
+    quoted: bool = False
+    """It stands inside a sentence, which may quote it."""
 
     @property
     def means(self) -> str:

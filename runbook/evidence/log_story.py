@@ -8,6 +8,7 @@ from dataclasses import replace
 from runbook.evidence import log_first
 from runbook.evidence.log_collateral import collateral
 from runbook.evidence.log_first import Choice
+from runbook.evidence.log_handled import confirmed
 from runbook.evidence.log_killed import victim
 from runbook.evidence.log_places import Places, places
 from runbook.evidence.log_reading import Reading
@@ -35,6 +36,8 @@ def tell(reading: Reading, sources: Sequence[LogSource], job: JobRecord | None) 
     choice = log_first.choose(seen, where, reading, job, [source.path for source in sources])
     notes = list(choice.notes)
     root = _finding(choice.root, where, reading, sources) if choice.root else None
+    if root is not None and choice.root is not None and confirmed(choice.root, seen, where):
+        root = replace(root, quoted=False)
     if root is not None and root.rank is None:
         root, note = _name_rank(root, choice, where, seen)
         notes += [note] if note else []
@@ -115,6 +118,7 @@ def _finding(
         detail=signature.detail if means == signature.means else _PINNED if seen.pinning and signature.pinned else "",
         firmness=signature.confidence if means == signature.means else None,
         frames=seen.functions,
+        quoted=seen.quoted,
         speaker=seen.said_by,
     )
 

@@ -14,7 +14,15 @@ from pydantic import Field
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_document
 from runbook.evidence.log_phases import PhaseRule
-from runbook.evidence.signatures import MEANINGS, MEMORY_FIELDS, OTHER_FIELDS, PROGRESS, Signature, Signatures
+from runbook.evidence.signatures import (
+    AT_START,
+    MEANINGS,
+    MEMORY_FIELDS,
+    OTHER_FIELDS,
+    PROGRESS,
+    Signature,
+    Signatures,
+)
 from runbook.evidence.units import UNITS
 from runbook.model.diagnosis import Detail
 from runbook.model.log import Phase
@@ -53,6 +61,8 @@ class SignatureEntry(Document):
     """Whether the line's peaks begin again after each print, or are the greatest since the start; "" is not known."""
     framework: str = ""
     """The program that prints such a line, where no other does."""
+    stands: Literal["", "anywhere", "at_start", "outside_prose"] = ""
+    """Where in a line its words are no quotation; "" takes the document's."""
     pinned: bool = False
     """Where the traceback pins host memory, it is the host that refused."""
     also: tuple[str, ...] = ()
@@ -82,7 +92,10 @@ class SignatureDocument(Document):
     why: str
     source: str
     parts: dict[str, str] = {}
-    """Named pieces of patterns, used as `<@name>`."""
+    """Named pieces of patterns, used as `<@name>`. The one named `opening` is the speaker's name that may stand in
+    front of what must stand `at_start`."""
+    stands: Literal["", "at_start", "outside_prose"] = ""
+    """For all its signatures that do not say otherwise."""
     signatures: tuple[SignatureEntry, ...]
     phases: tuple[PhaseEntry, ...] = ()
 
@@ -133,7 +146,7 @@ def compile_signatures(folder: Path) -> Signatures:
                 problems.append(Problem(str(path), 0, place, f"this id is already used in {seen[entry.id]}"))
             seen[entry.id] = path.name
             try:
-                loaded.append(build(entry, document.parts))
+                loaded.append(build(entry, document.parts, document.stands))
             except ValueError as error:
                 problems.append(Problem(str(path), 0, place, str(error)))
     if not loaded and not problems:
@@ -143,7 +156,7 @@ def compile_signatures(folder: Path) -> Signatures:
     return Signatures(loaded, phases)
 
 
-def build(entry: SignatureEntry, parts: Mapping[str, str]) -> Signature:
+def build(entry: SignatureEntry, parts: Mapping[str, str], stands: str = "") -> Signature:
     """An entry made ready. Raises ValueError in words for the author; the expression itself is checked by tests."""
     literals = (entry.literal,) if isinstance(entry.literal, str) else entry.literal
     for literal in literals:
@@ -168,11 +181,13 @@ def build(entry: SignatureEntry, parts: Mapping[str, str]) -> Signature:
         return f"(?P<{key}>{UNITS[unit].expression})"
 
     expression = _FIELD.sub(group, expression)
+    stands = entry.stands or stands
     return Signature(
         id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
         units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
         why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
         first_number=entry.first_number, peaks=entry.peaks, framework=entry.framework,
+        stands="" if stands == "anywhere" else stands, opening=parts.get("opening", "") if stands == AT_START else "",
     )
 
 

@@ -25,6 +25,8 @@ CONSEQUENCE = "consequence"
 HARMLESS = "harmless"
 FRAMING = "framing"
 PROGRESS = "progress"
+AT_START = "at_start"
+OUTSIDE_PROSE = "outside_prose"
 MEANINGS = frozenset(kind.value for kind in Kind) | {CONSEQUENCE, HARMLESS, FRAMING, PROGRESS}
 
 MEMORY_FIELDS = frozenset(
@@ -52,6 +54,8 @@ class Match:
     signature: Signature
     values: Mapping[str, Value]
     rounding_bytes: float
+    start: int = 0
+    """Where in the line it begins."""
 
     def memory_fields(self) -> MemoryFields:
         """The figures in bytes, with the print format's error on a sum of them."""
@@ -90,7 +94,9 @@ class Match:
 
     def numbers(self, name: str) -> tuple[int, ...]:
         value = self.values.get(name)
-        return tuple(one for one in value if isinstance(one, int)) if isinstance(value, tuple) else ()
+        if not isinstance(value, tuple) or not value or not isinstance(value[0], int):
+            return ()
+        return value  # as stored: it may be long, and a list holds numbers alone
 
 
 def _as_bytes(value: Value) -> Bytes | None:
@@ -120,6 +126,10 @@ class Signature:
     first_number: int = 1
     peaks: str = ""
     framework: str = ""
+    stands: str = ""
+    """Where in a line its words are no quotation (see `log_quoted`): AT_START, OUTSIDE_PROSE; "" is anywhere."""
+    opening: str = ""
+    """Expression of the speaker's name that may stand in front of it; of AT_START."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -163,7 +173,7 @@ class Signature:
                 if own is not None:
                     values["process_bytes"] = own.value
                     rounding += own.rounding_bytes
-        return Match(self, values, rounding)
+        return Match(self, values, rounding, found.start())
 
 
 class Signatures:

@@ -85,6 +85,8 @@ class Finding:
     """How firm the line alone is in what it means, 0 to 1; null where its signature does not say."""
     frames: tuple[str, ...] = ()
     """Names of the functions in the traceback that belongs to the line, outermost first, at most 80."""
+    quoted: bool = False
+    """It stands inside a sentence of the job's own text, which may quote it: a sample, a chat, a data set."""
     speaker: str = ""
     """The process that says it, by the name in its prefix: "WorkerDict", "RolloutManager", "EngineCore"."""
 
