@@ -11,6 +11,8 @@ from runbook import __version__
 from runbook.cli.exit import code_of
 from runbook.errors import BadInput, Unavailable
 from runbook.model.incident import Incident, Policy
+from runbook.model.template import Patch
+from runbook.template import wire_copies
 
 
 def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, *, as_json: bool) -> int:
@@ -52,8 +54,9 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''} · no cluster: plan only")
     incident = bring_back(app, Opened(Opening.NEW, incident), view, interactive=False)
     written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
-    view.conclude(incident, str(written[-1]))
-    for path in written[:-1]:
+    report = next((path for path in written if path.suffix == ".html"), None)
+    view.conclude(incident, str(report or app.store.folder(incident.id)))
+    for path in (path for path in written if path is not report):
         click.echo(f"patched template: {path}", err=True)
     if as_json:
         click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
@@ -82,12 +85,11 @@ def _write(folder: Path, incident: Incident, template: Path | None, output: Path
     try:
         output.mkdir(parents=True, exist_ok=True)
         if template is not None and incident.patch is not None and incident.patch.diff:
-            target = _free(output, f"{template.stem}.runbook", template.suffix, incident.patch.files[0].text)
-            target.write_text(incident.patch.files[0].text, encoding="utf-8", newline="")
-            written.append(target)
-        report = output / f"{incident.id}.html"
-        report.write_bytes((folder / "report.html").read_bytes())
-        written.append(report)
+            written += _write_copies(incident.patch, template, output)
+        if (folder / "report.html").exists():
+            report = output / f"{incident.id}.html"
+            report.write_bytes((folder / "report.html").read_bytes())
+            written.append(report)
     except OSError as error:
         raise Unavailable(
             f"the result could not be written: {error.strerror}",
@@ -95,3 +97,20 @@ def _write(folder: Path, incident: Incident, template: Path | None, output: Path
             next_step="name another folder with --output",
         ) from error
     return written
+
+
+def _write_copies(patch: Patch, template: Path, output: Path) -> list[Path]:
+    """The changed template, and copies of the files beside it that change, to which it is pointed."""
+    copies: dict[str, str] = {}
+    texts: dict[str, Path] = {}
+    for file in patch.files[1:]:
+        if file.path in patch.copies:
+            name = Path(file.path)
+            texts[file.path] = _free(output, f"{name.stem}.runbook", name.suffix, file.text).absolute()
+            copies[file.path] = str(texts[file.path])
+    files = wire_copies(patch.files, copies).files if copies else patch.files
+    texts[files[0].path] = _free(output, f"{template.stem}.runbook", template.suffix, files[0].text)
+    for file in files:
+        if file.path in texts:
+            texts[file.path].write_text(file.text, encoding="utf-8", errors="surrogateescape", newline="")
+    return [texts[file.path] for file in files if file.path in texts]

@@ -11,7 +11,7 @@ from runbook.model.job import JobRecord, JobScript, NodeState
 from runbook.model.log import LogStory, Progress
 from runbook.model.node import NodeFacts, NodeJudgement
 from runbook.model.remedy import NoPlan, Plan
-from runbook.model.template import Patch, TemplateFile
+from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 
 SCHEMA_VERSION = 1
@@ -163,7 +163,11 @@ class Incident:
     """The first failure, kept when `failure` moves on."""
     script: JobScript | None = None
     templates: tuple[TemplateFile, ...] = ()
-    """The template as it stands for the next attempt; starts as the submitted script."""
+    """The template as it stands for the next attempt: the script, then the files that it names. Starts as submitted."""
+    companions: tuple[Companion, ...] = ()
+    """The files that the script names, as they were found."""
+    unread: tuple[str, ...] = ()
+    """Files that it names and that could not be read, each with the reason: what they set is not known."""
     evidence_files: tuple[str, ...] = ()
     """Copies in the incident's folder, relative to it."""
     checkpoint: Checkpoint | None = None

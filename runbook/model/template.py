@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -38,6 +38,11 @@ class ParameterNames:
     """A bare option without a value: present means "true"."""
     training_program: bool = True
     """False for an option of a launcher (`torchrun --nnodes`), which does not tell the training command."""
+    program: str = ""
+    """Words of the command that takes it, where that is another program of the job than the one that trains:
+    `trl vllm-serve` beside the trainer."""
+    bare_is_true: bool = False
+    """An option with a value that may also stand alone, which means true (`--gradient_checkpointing`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,20 @@ class Splice:
 
 
 @dataclass(frozen=True, slots=True)
+class Companion:
+    """A file that a job's script names, as it was when the job had died."""
+
+    file: TemplateFile
+    """Its `path` is the one by which it is named."""
+    source: str
+    """Where it lies."""
+    named: str
+    """By what: "train.sbatch:22"."""
+    program: bool = False
+    """The training program itself, which is looked at and never changed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Patch:
     """An applied set of edits. Undoing every splice gives the original bytes back."""
 
@@ -101,3 +120,5 @@ class Patch:
     diff: str
     """Unified diff, empty when nothing changed."""
     notes: tuple[str, ...] = ()
+    copies: dict[str, str] = field(default_factory=dict)
+    """Of files beside the script: where the copy lies that the submitted script names instead."""

@@ -12,6 +12,7 @@ from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId
 from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.companions import with_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
 
@@ -42,7 +43,10 @@ def run(context: StepContext) -> StepResult:
     if isinstance(script, JobScript):
         # A later attempt keeps the template that earlier attempts changed.
         templates = incident.templates or (TemplateFile(job.command or f"job-{job.id}.sh", script.text),)
-        incident = replace(incident, script=incident.script or script, templates=templates)
+        incident = with_companions(
+            context, replace(incident, script=incident.script or script, templates=templates)
+        )
+        note = "; ".join(filter(None, (note, *incident.unread)))
     incident = with_notes(incident, note)
     if not job.log_paths:
         return StepResult(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
 from runbook.model.incident import Incident
-from runbook.model.template import Edit, Patch
+from runbook.model.template import Edit, Patch, TemplateFile
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.companions import copies_of, submitted_files
 from runbook.steps.template_view import parameter_names, surroundings, told_of
 from runbook.template import CannotEdit, apply
 
@@ -38,6 +40,8 @@ def run(context: StepContext) -> StepResult:
         return StepResult(Outcome.CANNOT_RESUME, replace(incident, conclusion=conclusion), conclusion)
     try:
         patch = apply(incident.templates, (*lever_edits, *world_edits, *resume), names=names, known=known)
+        patch = replace(patch, copies=copies_of(incident, patch, _folder(context)))
+        submitted = submitted_files(context, patch)
     except CannotEdit as error:
         keys = tuple(use.key for use in incident.plan.uses) if incident.plan else ()
         incident = with_notes(
@@ -45,7 +49,11 @@ def run(context: StepContext) -> StepResult:
             f"the template could not be changed for {', '.join(keys)}: {error.what} ({error.where})",
         )
         return StepResult(Outcome.CANNOT_EDIT, incident, error.what)
-    _write(context, patch)
+    _write(context, patch, submitted)
+    names_it = tuple(
+        f"{path} is changed too: the submitted script names the copy {copy}" for path, copy in patch.copies.items()
+    )
+    patch = replace(patch, notes=(*patch.notes, *names_it))
     incident = with_notes(replace(incident, patch=patch), *patch.notes)
     if not patch.diff:
         return StepResult(Outcome.UNCHANGED, incident, "the template stays as it was submitted")
@@ -75,14 +83,23 @@ def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
     return (*resume, *resume_findings(told, checkpoint, made_steps=True).edits, *edits)
 
 
-def _write(context: StepContext, patch: Patch) -> None:
+def _folder(context: StepContext) -> str:
+    """Where this attempt's copies lie."""
+    incident = context.incident
+    return str(context.ports.folder.folder(incident.id) / posixpath.dirname(copy_name(incident)))
+
+
+def _write(context: StepContext, patch: Patch, submitted: Sequence[TemplateFile]) -> None:
     incident, folder = context.incident, context.ports.folder
     base = posixpath.dirname(copy_name(incident))
     job = context.failure.job
     # The owner submits the copy and looks at it, so it is his where this process may give it away.
     owner = (job.uid, job.gid) if job.uid is not None and job.gid is not None else None
-    for file in patch.files:
-        name = f"{base}/{_file_name(file.path)}"
+    for file in submitted:
+        copy = patch.copies.get(file.path)
+        if copy is None and file is not submitted[0]:
+            continue
+        name = copy_name(incident) if copy is None else f"{base}/{posixpath.basename(copy)}"
         folder.write_file(incident.id, name, file.text.encode("utf-8"), 0o600, owner)
     folder.write_file(incident.id, f"{base}/template.diff", patch.diff.encode("utf-8"), 0o600, owner)
 

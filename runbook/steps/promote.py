@@ -56,22 +56,23 @@ def promote(context: StepContext) -> Incident:
         raise NotAllowed("there is no proven change to write back", next_step=f"runbook show {incident.id}")
     if not (incident.attempts and incident.attempts[-1].verdict and incident.attempts[-1].verdict.passed):
         raise NotAllowed("the last attempt is not proven", next_step=f"runbook show {incident.id}")
-    path = original.job.command
-    if not path:
+    if not original.job.command:
         raise NotAllowed("the scheduler does not know the template's file", next_step="copy it from the report")
-    before = hashlib.sha256(script.text.encode("utf-8")).hexdigest()
-    content = incident.templates[0].text.encode("utf-8")
-    try:
-        backup = context.ports.files.replace(path, original.job.owner, content, before)
-    except NotAllowed:
-        if context.ports.files.read_small(path, original.job.owner, len(content) + 1) != content:
-            raise
-        # Written by a run that was killed before it could say so; its backup has this name.
-        backup = f"{path}.runbook-{before[:8]}.bak"
-    return with_act(
-        replace(incident, promoted=backup),
-        Act("promote", path, context.ports.clock.now(), token=before[:12], result=f"backup {backup}"),
-    )
+    changes = _changes(incident)
+    for path, old, new in changes:
+        # Every file is looked at before one is written: a promotion is not half done because a file was changed.
+        present = context.ports.files.read_small(path, original.job.owner, max(len(old), len(new)) + 1)
+        if present not in (old, new):
+            raise NotAllowed(
+                f"{path} was changed since the job was submitted", next_step=f"runbook show {incident.id}"
+            )
+    backups = []
+    for path, old, new in changes:
+        backups.append(_written(context, path, old, new))
+        token = hashlib.sha256(old).hexdigest()[:12]
+        act = Act("promote", path, context.ports.clock.now(), token=token, result=f"backup {backups[-1]}")
+        incident = with_act(incident, act)
+    return replace(incident, promoted=", ".join(backups))
 
 
 def roll_back(context: StepContext) -> Incident:
@@ -82,16 +83,44 @@ def roll_back(context: StepContext) -> Incident:
             "nothing was promoted, so there is nothing to take back",
             next_step="the owner's template is as it was; the changed copy is in the report",
         )
-    path = incident.original.job.command
-    promoted = hashlib.sha256(incident.templates[0].text.encode("utf-8")).hexdigest()
-    backup = context.ports.files.replace(
-        path, incident.original.job.owner, incident.script.text.encode("utf-8"), promoted
-    )
-    return with_act(
-        replace(incident, promoted=""),
-        Act("rollback", path, context.ports.clock.now(), token=promoted[:12], result=f"backup {backup}"),
-    )
+    for path, old, new in _changes(incident):
+        backup = _written(context, path, new, old)
+        token = hashlib.sha256(new).hexdigest()[:12]
+        act = Act("rollback", path, context.ports.clock.now(), token=token, result=f"backup {backup}")
+        incident = with_act(incident, act)
+    return replace(incident, promoted="")
+
+
+def _written(context: StepContext, path: str, before: bytes, content: bytes) -> str:
+    """Write one file of the owner's over exactly `before`; returns the backup."""
+    owner = context.failure.job.owner if context.incident.original is None else context.incident.original.job.owner
+    digest = hashlib.sha256(before).hexdigest()
+    try:
+        return context.ports.files.replace(path, owner, content, digest)
+    except NotAllowed:
+        if context.ports.files.read_small(path, owner, len(content) + 1) != content:
+            raise
+        # Written by a run that was killed before it could say so; its backup has this name.
+        return f"{path}.runbook-{digest[:8]}.bak"
+
+
+def _changes(incident: Incident) -> list[tuple[str, bytes, bytes]]:
+    """Path, text as it was, text as proven, of the script and of the files that it names, where they differ."""
+    if incident.script is None or incident.original is None or not incident.templates:
+        return []
+    origin = {item.file.path: (item.source, item.file.text) for item in incident.companions}
+    pairs = [(incident.original.job.command, incident.script.text, incident.templates[0].text)]
+    pairs += [(*origin[file.path], file.text) for file in incident.templates[1:] if file.path in origin]
+    return [
+        (path, old.encode("utf-8", "surrogateescape"), new.encode("utf-8", "surrogateescape"))
+        for path, old, new in pairs if old != new
+    ]
 
 
 def _changed(incident: Incident) -> bool:
-    return bool(incident.script and incident.templates and incident.templates[0].text != incident.script.text)
+    if incident.script is None or not incident.templates:
+        return False
+    found = {item.file.path: item.file.text for item in incident.companions}
+    return incident.templates[0].text != incident.script.text or any(
+        file.text != found.get(file.path, file.text) for file in incident.templates[1:]
+    )

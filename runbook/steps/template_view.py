@@ -6,10 +6,10 @@ from runbook.errors import BadInput
 from runbook.evidence.slurm_options import parse_submit_line
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.template import ParameterNames, Setting, Surroundings
+from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings
 from runbook.remedy import LeverDocument, Told, recognise
 from runbook.steps.base import StepContext
-from runbook.template import find_settings
+from runbook.template import settings_in_force as in_force
 
 
 def system_of(context: StepContext) -> LeverDocument | None:
@@ -23,10 +23,16 @@ def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
     names = parameter_names(context)
     if not names:
         return ()
-    known = surroundings(context)
-    return tuple(
-        setting for template in context.incident.templates for setting in find_settings(template, names, known)
-    )
+    found = in_force(context.incident.templates, names, surroundings(context))
+    if not context.incident.unread:
+        return found
+    # A key that no file sets may stand in one that could not be read: it is not known, and no default is taken.
+    there = {item.parameter for item in found}
+    why = f"it may stand in a file that could not be read: {context.incident.unread[0]}"
+    return (*found, *(
+        Setting(name.parameter, name.kind, name.spellings[0], None, unresolved=why)
+        for name in names if name.kind is SettingKind.KEY and name.parameter not in there
+    ))
 
 
 def told_of(context: StepContext) -> Told | None:

@@ -1,0 +1,127 @@
+"""The files that a job's script names: its configuration, the scripts that it runs, the program.
+
+They are read as the job's owner and are part of the template: a value may stand in any of them. The owner's files are
+never written; of what changes the relaunch gets a copy, and the script's own words are pointed at it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runbook.errors import NotAllowed, NotFound
+from runbook.model.incident import Incident
+from runbook.model.job import JobRecord
+from runbook.model.template import Companion, Patch, TemplateFile
+from runbook.steps.base import StepContext
+from runbook.steps.template_view import surroundings
+from runbook.template import CannotEdit, NamedFile, named_files, wire_copies
+
+_MOST_FILES = 30
+_LARGEST_BYTES = 1 << 20
+_FOLDER = re.compile(r"cd (/\S*) at line \d+")
+
+
+def with_companions(context: StepContext, incident: Incident) -> Incident:
+    """The incident with what its script names, what those name, and so on; and with what could not be read.
+
+    A configuration is read when the job has died: one that was written to since the job began is not what the job
+    read, and counts as not read."""
+    if not incident.templates or incident.attempts or incident.companions or incident.failure is None:
+        return incident
+    job = incident.failure.job
+    known = surroundings(replace(context, incident=incident))
+    found: list[Companion] = []
+    unread: list[str] = []
+    queue: list[tuple[TemplateFile, str]] = [(incident.templates[0], job.work_dir)]
+    seen = {incident.templates[0].path}
+    while queue:
+        parent, folder = queue.pop(0)
+        for named in named_files(parent, known):
+            if named.path is not None and named.path in seen:
+                continue
+            where = f"{posixpath.basename(parent.path)}:{named.line}"
+            if named.path is None or len(found) >= _MOST_FILES:
+                why = named.unresolved or f"more than {_MOST_FILES} files are named"
+                if not named.program:
+                    unread.append(f"a file that {where} names ({named.option or 'a script'}): {why}")
+                continue
+            seen.add(named.path)
+            companion = _read(context, job, named, folder, where)
+            if isinstance(companion, Companion):
+                found.append(companion)
+                if not companion.program:
+                    queue.append((companion.file, folder))
+            elif not named.program:
+                unread.append(companion)
+    files = (incident.templates[0], *(item.file for item in found))
+    return replace(incident, templates=files, companions=tuple(found), unread=tuple(unread))
+
+
+def copies_of(incident: Incident, patch: Patch, folder: str) -> dict[str, str]:
+    """Where the copies of the files lie that this patch needs beside the script: those that differ from the owner's,
+    and those that name one of these. By the path under which they are named.
+
+    Raises `CannotEdit` where a program would have to change: its text is not a launch template."""
+    original = {item.file.path: item for item in incident.companions}
+    changed = {file.path for file in patch.files[1:] if file.text != original[file.path].file.text}
+    for path in sorted(changed):
+        if original[path].program:
+            raise CannotEdit(
+                f"the value stands in the program {posixpath.basename(path)} itself", where=original[path].named,
+                next_step="let the program take it from its command line or a configuration file",
+            )
+    grown = True
+    while grown:
+        naming = {
+            file.path for file in patch.files[1:]
+            if file.path not in changed and {item.path for item in named_files(file)} & changed
+        }
+        grown = bool(naming)
+        changed |= naming
+    return {path: posixpath.join(folder, _copy_name(path, sorted(changed))) for path in sorted(changed)}
+
+
+def submitted_files(context: StepContext, patch: Patch) -> tuple[TemplateFile, ...]:
+    """The files of a patch as they are submitted: pointed at the copies. Raises `CannotEdit`."""
+    if not patch.copies:
+        return patch.files
+    return wire_copies(patch.files, patch.copies, surroundings(context)).files
+
+
+def _copy_name(path: str, all_paths: Sequence[str]) -> str:
+    """The file's own name with a mark in front, so that it hides no other (Hydra looks names up in several folders);
+    and a number where two have the same."""
+    name = posixpath.basename(path).lstrip(".")[:150] or "file"
+    same = [item for item in all_paths if (posixpath.basename(item).lstrip(".")[:150] or "file") == name]
+    return f"runbook-{name}" if len(same) < 2 else f"runbook-{same.index(path) + 1}-{name}"
+
+
+def _read(context: StepContext, job: JobRecord, named: NamedFile, work_dir: str, where: str) -> Companion | str:
+    """The file, or a sentence on why what it sets is not known."""
+    assert named.path is not None
+    shown = f"{named.path} (named at {where})"
+    place = _FOLDER.fullmatch(named.folder)
+    if named.hydra and not posixpath.isabs(named.path):
+        return f"{shown}: it lies in a folder of the program's own, which is not known"
+    if named.folder and place is None and not posixpath.isabs(named.path):
+        return f"{shown}: the command runs in another folder ({named.folder})"
+    path = posixpath.normpath(posixpath.join(place[1] if place else work_dir or "/", named.path))
+    files = context.ports.files
+    try:
+        listed = files.entries(posixpath.dirname(path), job.owner)
+        entry = next((item for item in listed if item.path == path and not item.is_dir), None)
+        if entry is None:
+            return f"{shown}: {path} is not there"
+        if entry.size_bytes > _LARGEST_BYTES:
+            return f"{shown}: {path} is larger than 1 MiB"
+        began = job.start_time_s if job.start_time_s is not None else job.submit_time_s
+        if began is not None and entry.modified_s > began and not named.program:
+            return f"{shown}: {path} was written to since the job began, so what the job read is not known"
+        content = files.read_small(path, job.owner, _LARGEST_BYTES + 1)
+    except (NotFound, NotAllowed) as error:
+        return f"{shown}: {error.what}"
+    text = content.decode("utf-8", "surrogateescape")
+    return Companion(TemplateFile(named.path, text), path, where, named.program)
