@@ -21,6 +21,8 @@ _DEFAULT_FIRMNESS = {
 }
 """For signatures that do not say how firm they are; 0.9 for the other kinds."""
 _COLOCATED = 0.6
+_FAULT_UNCONFIRMED = 0.5
+"""A fault that the job's own output tells of and the node's own records deny."""
 _ADVICE_WITHIN = 16 << 10
 _CAPTURE = re.compile(r"Capture (?:CUDA|cuda) graph failed")
 _DETAILS = frozenset(detail.value for detail in Detail)
@@ -165,8 +167,8 @@ def _hardware(case: Case, vote: Vote) -> Vote:
     if judgement.verdict is not NodeVerdict.CLEAN:
         return vote
     return replace(
-        vote, confidence=min(vote.confidence - 0.15, 0.75),
-        against=(f"The node check of {judgement.node} found no fault.",),
+        vote, confidence=min(vote.confidence, _FAULT_UNCONFIRMED),
+        against=(f"The node check of {judgement.node} found no fault, and only the job's own output tells of one.",),
     )
 
 

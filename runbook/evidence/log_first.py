@@ -267,6 +267,15 @@ def _hardware_first(ordered: Sequence[Seen], where: Places, notes: list[str]) ->
     kernel = next((one for one in ordered if one.match.signature.id in _CARD_FAILED), None)
     if kernel is None or (kernel is not ordered[0] and meaning(ordered[0]) != Kind.NOT_OOM):
         return list(ordered)
+    short = next((one for one in ordered if meaning(one) == Kind.TRUE_OOM and where.rank(one) is not None), None)
+    if short is not None and where.rank(kernel) is None and not any(
+        one.match.signature.id in _CUDA_FAILED for one in ordered
+    ):
+        notes.append(
+            f"{kernel.match.signature.id} ({kernel.match.signature.title}) names no rank, and anybody may print such a "
+            f"line into a job's output; rank {where.rank(short)}'s exception says itself what ended it."
+        )
+        return [short, *(one for one in ordered if one is not short)]
     if kernel is not ordered[0]:
         notes.append(
             f"{kernel.match.signature.id} ({kernel.match.signature.title}) explains the program's exception in the "
