@@ -60,6 +60,12 @@ def longest_sequence(situation: Situation, arguments: Arguments) -> int | Refusa
             return part
         if part is None:
             spelling = situation.spelling(parameter)
+            if "sequence" in arguments:  # both bound what is trained on, so neither is asked to be written
+                whole_one = situation.spelling(_one(arguments, "sequence"))
+                return Refusal(
+                    f"neither {whole_one} nor {spelling} is in the template, so the longest sequence is not known",
+                    "How many tokens can a sample have at most, prompt and answer together?",
+                )
             return Refusal(
                 f"{spelling} is not in the template, so the longest sequence is not known",
                 f"What is {spelling}? Write it into the template with its present value.",

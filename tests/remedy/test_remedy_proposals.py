@@ -115,6 +115,8 @@ FULL = {
         "actor_tokens": "32768", "prompt_length": "1024", "answer_length": "3072", "sglang_share": "0.9",
         "gradient_checkpointing": "false", "rollout_backend": "sglang:d4", "actor_backend": "fsdp:d4",
     },
+    "relax": {"dynamic_batching": "true", "tokens": "32768", "context_length": "4096"},
+    "slime": {"dynamic_batching": "true", "tokens": "32768", "context_length": "4096"},
 }
 """Settings of a full template, for systems with parameters of their own."""
 
