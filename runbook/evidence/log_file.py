@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -26,6 +27,7 @@ _SAMPLE_BYTES = 16 << 10
 _SAMPLE_LINES = 120
 _FEW_BYTES = 2 << 10
 _DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
+_TASKS = re.compile(r"\btasks (\d{1,7})[-,\d]{1,2000}")
 _END_BYTES = 8 << 10
 _SHORT_END_BYTES = 1 << 10
 
@@ -88,6 +90,8 @@ class FileHandler:
             if mended is not here:
                 here, raw = mended, mended.text.encode()
         reading.tables.note_frame(here)
+        if reading.tasks_left <= 0 and "tasks " in here.text:
+            here = replace(here, text=_TASKS.sub(r"tasks \1", here.text))
         match = self._previous.match(here.text) if self._previous and self._previous.held_by(raw) else None
         candidates: Sequence[Signature] = ()
         if match is None:

@@ -34,6 +34,7 @@ from runbook.model.log import Phase
 
 _LINES_AFTER = 12
 _LINES_NEAR = 4
+_LOOKED_AT_COSTS = 16
 _NEAR_THE_END_BYTES = 64 << 20
 LINES_FOR_TIME = 60
 _HANDLED = re.compile(
@@ -77,6 +78,8 @@ class Keeper:
         kept.count += 1 + here.repeats
         if here.repeats:
             self._reading.tables.note(_FOLDED.format(name=match.signature.id))
+        # A list that is only looked at costs less than one that is remembered.
+        self._reading.count_tasks(len(match.numbers("tasks")) // (1 if kept.room() else _LOOKED_AT_COSTS))
         if kept.room():
             kept.add(self._seen(view, match, here, start, stop))
         elif match.signature.means not in (CONSEQUENCE, HARMLESS):

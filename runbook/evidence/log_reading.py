@@ -38,7 +38,18 @@ class Reading:
     habits: dict[bytes, Habits] = field(default_factory=dict)
     """What was learned from a file's first lines, by how they read without their digits: thousands begin alike."""
     cut_lines: int = 0
+    tasks_left: int = 200_000
+    """Numbers of tasks that may still be remembered; of a list behind that only the first is read."""
     last_attempt: int = 0
+
+    def count_tasks(self, tasks: int) -> None:
+        """Take so many numbers of tasks off what may be remembered, and say when that is used up."""
+        if tasks > 1:
+            self.tasks_left -= tasks
+            if self.tasks_left <= 0:
+                self.tables.note(
+                    "The launcher's lines name more than 200000 tasks; of the later lists only the first task is read."
+                )
 
     def candidates(self, line: bytes) -> list[Signature]:
         """Signatures one of whose literals is in the line, in the documents' order."""

@@ -292,3 +292,17 @@ def test_reading_leaves_no_threads_and_no_memory_behind(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert not [one for one in threading.enumerate() if one.name == "runbook-log-search"]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60 << 10
+
+
+def test_task_lists_of_hundreds_of_thousands_cost_neither_memory_nor_time() -> None:
+    def lists(count: int) -> bytes:
+        return "".join(f"srun: error: gpu-21: tasks {one}-99999: Killed\n" for one in range(count)).encode()
+
+    took = {}
+    for count in (50, 800):
+        began = time.perf_counter()
+        story = read(lists(count))
+        took[count] = time.perf_counter() - began
+        assert any("only the first task is read" in note for note in story.notes)
+        assert len(story.collateral) < 400_000
+    assert took[800] < 16 * took[50] + 1.0
