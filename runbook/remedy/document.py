@@ -218,6 +218,15 @@ class Batch(Document):
     """Degrees that divide the ranks before the rest is data parallel."""
 
 
+class Configuration(Document):
+    """The option that names the configuration from which the program takes what the command line does not set."""
+
+    parameter: str
+    own: tuple[str, ...] = ()
+    """Configurations that come with the system, whose values the parameters' defaults are. Of another one that was not
+    read with the template, no default is concluded."""
+
+
 class World(Document):
     """Where the number of nodes and ranks stands."""
 
@@ -245,6 +254,7 @@ class LeverDocument(Document):
     adds_with: Literal["", "+", "++"] = ""
     """What a Hydra override that adds a key begins with in this system; "" where a key must exist already."""
     batch: Batch | None = None
+    configuration: Configuration | None = None
     world: World = World()
     levers: tuple[LeverRule, ...]
     ladders: tuple[Ladder, ...]

@@ -47,6 +47,7 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
         yield Problem(name, 1, f"levers.{lever}", "stands on no ladder", "put it on one, or remove it")
     named: list[str] = [*document.world.nodes, *document.world.ranks, document.world.shard_degree]
     named += document.checkpoint.named
+    named += [document.configuration.parameter] if document.configuration is not None else []
     named += [name for item in document.restarters if item.condition is not None for name in item.condition.parameters]
     if document.batch is not None:
         batch = document.batch

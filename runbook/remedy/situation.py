@@ -11,6 +11,7 @@ from runbook.model.diagnosis import Detail, Diagnosis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory, MemoryFields, Phase
 from runbook.model.template import Setting
+from runbook.remedy.configuration import defaults_hold
 from runbook.remedy.cues import phase_and_role
 from runbook.remedy.document import LeverDocument, VersionMark
 from runbook.remedy.versions import Versions, read_versions
@@ -97,6 +98,8 @@ class Situation:
     def default(self, parameter: str) -> str | None:
         """What the program takes where nothing is set; None where that is not known, or versions in question differ."""
         entry = self.system.parameter(parameter)
+        if not defaults_hold(self.system, self.settings):
+            return None
         if not entry.default_in_version:
             return entry.default
         values = {entry.default_in_version.get(item.id, entry.default) for item in self.releases}

@@ -10,8 +10,9 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.model.units import JobId, UserName
+from runbook.remedy.configuration import defaults_hold
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.document import LeverDocument
+from runbook.remedy.document import Configuration, LeverDocument
 from runbook.remedy.edits import Made
 from runbook.remedy.functions import FUNCTIONS
 from runbook.remedy.release import releases
@@ -175,3 +176,24 @@ def test_half_of_one_degree_moves_to_another(text: str, part: str, new: str) -> 
 def test_degrees_that_cannot_be_moved(text: str) -> None:
     made = situation(backend=text)
     assert isinstance(edit("move_parallelism", made, "backend", part="sglang:", give="d", take="t"), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("named", "file", "trail", "holds"),
+    [
+        (None, "run.sh", (), True), ("plain", "run.sh", (), True), ("conf/plain.yaml", "run.sh", (), True),
+        ("/work/mine.yaml", "run.sh", (), False), ("/work/mine.yaml", "mine.yaml", (), True),
+        ("mine", "/work/mine.yml", (), True), ("mine", "run.sh", ("wins over /work/mine.yaml:3 (4)",), True),
+        ("mine", "other.yaml", (), False),
+    ],
+)
+def test_defaults_hold_only_where_the_configuration_is_known(
+    named: str | None, file: str, trail: tuple[str, ...], holds: bool
+) -> None:
+    system = SYSTEM.model_copy(update={"configuration": Configuration(parameter="config", own=("plain",))})
+    settings = [Setting("micro", SettingKind.KEY, "a.micro", "4", file, 2, trail)]
+    if named is not None:
+        settings.append(Setting("config", SettingKind.KEY, "a.config", named, "run.sh", 1))
+    assert defaults_hold(system, settings) is holds
+    settings.append(Setting("config", SettingKind.KEY, "a.config", None, "run.sh", 1, (), "a branch decides"))
+    assert not defaults_hold(system, settings)
