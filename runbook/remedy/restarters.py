@@ -44,7 +44,7 @@ def _place(told: Told, restarter: Restarter) -> str | None:
         if told.holds(restarter.condition) is False:
             return None
         setting = told.setting(restarter.condition.parameter)
-        return told.place(setting) if setting is not None else "by default"
+        return told.place(setting) if setting is not None else f"{told.named(restarter.condition.parameter)} is not set"
     compiled = re.compile(restarter.pattern)
     line = next((line for line in told.lines() if compiled.search(line.text)), None)
     return line.place if line is not None else None

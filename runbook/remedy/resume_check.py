@@ -46,6 +46,11 @@ def resume_findings(told: Told, checkpoint: Checkpoint | None, *, made_steps: bo
     hindered = [*_moving(told, checkpoint)]
     if checkpoint is None:
         hindered += [_obstacle(told, item) for item in rules.never_saves if told.holds(item)]
+        notes += [
+            f"what {told.named(item.parameter)} is, is not known, and so neither whether the job saves: {item.why}"
+            for item in rules.never_saves
+            if told.holds(item) is None
+        ]
         if made_steps is False:
             notes += [item.why for item in hindered]
             to_do += [item.question for item in hindered]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from runbook.model.template import Edit, Setting, SettingKind, TemplateFile
 from runbook.remedy.checkpoint_rules import Condition
+from runbook.remedy.configuration import defaults_hold
 from runbook.remedy.document import LeverDocument
 from runbook.remedy.release import releases
 
@@ -42,11 +43,18 @@ class Told:
     def default(self, parameter: str) -> str | None:
         """What the program takes where nothing is set; None where that is not known, or differs by release."""
         entry = self.system.parameter(parameter)
+        if self._elsewhere(parameter):
+            return None
         if not entry.default_in_version:
             return entry.default
         possible = releases(self.system, self.settings, self.templates)
         values = {entry.default_in_version.get(item.id, entry.default) for item in possible}
         return values.pop() if len(values) == 1 else None
+
+    def _elsewhere(self, parameter: str) -> bool:
+        """Whether it may be set in a configuration that was not read, so that its absence says nothing."""
+        is_key = self.system.parameter(parameter).kind is SettingKind.KEY
+        return is_key and not defaults_hold(self.system, self.settings)
 
     def place(self, setting: Setting) -> str:
         """`--save at job.sh:12`."""
@@ -71,6 +79,8 @@ class Told:
         setting = self.setting(condition.parameter)
         given = bool(condition.values or condition.lacks) or (condition.at_most, condition.at_least) != (None, None)
         if setting is None:
+            if self._elsewhere(condition.parameter):
+                return None
             default = self.default(condition.parameter)
             return condition.absent or (given and default is not None and _matches(condition, default))
         if not given:
