@@ -7,7 +7,7 @@ A file `cases/SYSTEM*.txt` holds cases:
     === failure                      `key: value` lines: kind, detail, phase, frames (outermost first, commas between),
                                      speaker, nodes, gpus (a node), pytorch, framework, tried/capacity/free/allocated/
                                      unallocated/private (GiB), host_limit/host_used (GiB a node), consent (yes),
-                                     used (lever keys, one a line), reshardable (yes/no), fragmentation (confidence)
+                                     used (lever keys, one a line), reshardable (yes/no), fragmentation (confidence), rank
     === settings                     values in force: `parameter = value @ line`, `parameter ? words`, `parameter !`
     === plan                         `system`, `version`, `lever`, `ladder`, and `parameter: old -> new` lines (`-`: not
                                      set, or taken out); `also` lines: words that the expectation or notes must hold
@@ -59,7 +59,7 @@ class LeverCase:
         known = {
             "kind", "detail", "phase", "frames", "speaker", "nodes", "gpus", "pytorch", "framework", "tried",
             "capacity", "free", "allocated", "unallocated", "private", "host_limit", "host_used", "consent", "used",
-            "reshardable", "fragmentation", "world",
+            "reshardable", "fragmentation", "world", "rank",
         }
         found: dict[str, str] = {}
         for key, value in self.lines("failure"):
@@ -77,6 +77,7 @@ class LeverCase:
         )
         cause = Finding(
             "PT-CUDA-1", failure.get("kind", "true_oom"), "train.log", 0, 1, "",
+            rank=int(failure["rank"]) if "rank" in failure else None,
             phase=Phase(failure.get("phase", "unknown")), fields=memory, speaker=failure.get("speaker", ""),
             frames=tuple(item.strip() for item in failure.get("frames", "").split(",") if item.strip()),
         )
