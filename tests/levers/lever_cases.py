@@ -7,7 +7,8 @@ A file `cases/SYSTEM*.txt` holds cases:
     === failure                      `key: value` lines: kind, detail, phase, frames (outermost first, commas between),
                                      speaker, nodes, gpus (a node), pytorch, framework, tried/capacity/free/allocated/
                                      unallocated/private (GiB), host_limit/host_used (GiB a node), consent (yes),
-                                     used (lever keys, one a line), reshardable (yes/no), fragmentation (confidence), rank
+                                     used (lever keys, one a line), reshardable (yes/no), fragmentation (confidence),
+                                     rank
     === settings                     values in force: `parameter = value @ line`, `parameter ? words`, `parameter !`
     === plan                         `system`, `version`, `lever`, `ladder`, and `parameter: old -> new` lines (`-`: not
                                      set, or taken out); `also` lines: words that the expectation or notes must hold
