@@ -21,6 +21,7 @@ _HELD_OPEN = 200
 """More files than this are opened for each piece that is read, so that no limit on open files is met."""
 _DEEPEST = 12
 _MOST_FILES = 200_000
+_SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
 _AS_ANOTHER = "run as a user who may read it"
 
 Source = tuple[str, BinaryIO, int]
@@ -34,6 +35,10 @@ class LogFile:
     path: str
     size_bytes: int
     refused: str = ""
+    pipe: bool = False
+    """A FIFO that was named: its opening waits for a writer."""
+    target: tuple[int, int] | None = None
+    """Of a link inside a folder: device and number of the file that it pointed to when it was judged."""
 
 
 def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
@@ -68,7 +73,8 @@ def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
                 found.setdefault((entry.st_dev, entry.st_ino), file)
         elif stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode):
             size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-            found.setdefault((status.st_dev, status.st_ino), LogFile(path, size))
+            pipe = stat.S_ISFIFO(status.st_mode)
+            found.setdefault((status.st_dev, status.st_ino), LogFile(path, size, pipe=pipe))
         else:
             raise BadInput(f"{path} is neither a file nor a folder", next_step="name a log file or a folder of logs")
     return tuple(found.values())
@@ -105,8 +111,23 @@ def _one_job(folder: str, inside: Sequence[tuple[LogFile, os.stat_result]]) -> N
     )
 
 
-def _inside(folder: str, depth: int = 0) -> Iterator[tuple[LogFile, os.stat_result]]:
+def _link_out(entry: os.DirEntry[str], top: str) -> str:
+    """Why a link below a folder is not followed; "" where it is. Whoever writes the folder would else choose which of
+    the reader's files are read: the target must lie inside, or belong to the one who made the link."""
+    target, inside = os.path.realpath(entry.path), os.path.realpath(top)
+    if os.path.commonpath((target, inside)) == inside:
+        return ""
+    if any(os.path.commonpath((target, system)) == system for system in _SYSTEM_FOLDERS):
+        return "a link to a file of the system"
+    status = entry.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != entry.stat(follow_symlinks=False).st_uid:
+        return "a link out of the folder to a file of another owner"
+    return ""
+
+
+def _inside(folder: str, depth: int = 0, top: str = "") -> Iterator[tuple[LogFile, os.stat_result]]:
     """Logs below a folder. Links to folders are not followed (Ray's session_latest would come twice)."""
+    top = top or folder
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -122,21 +143,41 @@ def _inside(folder: str, depth: int = 0) -> Iterator[tuple[LogFile, os.stat_resu
             return
         try:
             if entry.is_dir(follow_symlinks=False):
-                yield from _inside(entry.path, depth + 1)
+                yield from _inside(entry.path, depth + 1, top)
             elif is_log_name(entry.name) and entry.is_file():
                 status = entry.stat()
                 refused = "" if os.access(entry.path, os.R_OK) else os.strerror(errno.EACCES).lower()
+                if entry.is_symlink():
+                    out = _link_out(entry, top)
+                    if out:
+                        yield LogFile(entry.path, 0, out), entry.stat(follow_symlinks=False)
+                        continue
+                    target = (status.st_dev, status.st_ino)
+                    yield LogFile(entry.path, status.st_size, refused, target=target), status
+                    continue
                 yield LogFile(entry.path, status.st_size, refused), status
         except OSError:
             continue  # gone since it was listed
 
 
+def _opened(path: str, target: tuple[int, int] | None) -> int:
+    """A descriptor of a regular file. Raises OSError where the name is another file's by now: opening a FIFO would wait
+    for a writer, and a link may point elsewhere."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or (target is not None and target != (status.st_dev, status.st_ino)):
+        os.close(descriptor)
+        raise OSError(errno.ESTALE, "another file took its name")
+    return descriptor
+
+
 class PathStream(io.RawIOBase):
     """A file that is opened for each piece that is read and closed again, so that it holds no handle."""
 
-    def __init__(self, path: str, size_bytes: int) -> None:
+    def __init__(self, path: str, size_bytes: int, target: tuple[int, int] | None = None) -> None:
         super().__init__()
         self._path = path
+        self._target = target
         self._size = self.size_bytes = size_bytes
         self._position = 0
 
@@ -161,11 +202,8 @@ class PathStream(io.RawIOBase):
 
     def read_at(self, buffer: memoryview, offset: int) -> int:
         """Bytes from an offset; several threads may read at a time."""
-        # The name may be another file's by now; opening a FIFO would wait for a writer.
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = _opened(self._path, self._target)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             return os.preadv(descriptor, [buffer], offset)
         finally:
             os.close(descriptor)
@@ -187,9 +225,12 @@ def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
             if many and file.size_bytes:
                 if not os.access(file.path, os.R_OK):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-                stream = cast(BinaryIO, PathStream(file.path, file.size_bytes))
-            else:
+                stream = cast(BinaryIO, PathStream(file.path, file.size_bytes, file.target))
+            elif file.pipe:
                 stream = cast(BinaryIO, stack.enter_context(Path(file.path).open("rb", buffering=0)))  # noqa: SIM115
+            else:
+                opened = io.FileIO(_opened(file.path, file.target), "rb")
+                stream = cast(BinaryIO, stack.enter_context(opened))
         except OSError as error:
             raise NotFound(f"{file.path} cannot be opened: {_words(error)}", next_step=_AS_ANOTHER) from error
         sources.append((file.path, stream, file.size_bytes))
