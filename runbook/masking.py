@@ -64,6 +64,9 @@ _QUERY = re.compile(
 _WEBHOOK = re.compile(r"(?P<name>hooks\.slack\.com/(?:services|workflows)/)[\w/-]{8,400}")
 _PEM = re.compile(r"(?P<name>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END)[A-Za-z0-9+/=\s\\:,-]){1,20000}")
 
+_COLOUR = re.compile(r"\x1b?\[\d{0,3}(?:;\d{1,3}){0,4}m(?=[\w./+=~-])")
+"""A terminal's colour in front of more text, with its ESC or without, as many viewers leave it."""
+
 _NO_SECRET = re.compile(
     r"(?i)(?:none|null|nil|true|false|yes|no|on|off|unset|empty|missing|redacted|hidden|x{3,}|[*<\[${].*)$", re.DOTALL
 )
@@ -76,6 +79,16 @@ _SHORTEST_VARIABLE = 8
 def masked(text: str) -> str:
     """The text with the values of secrets replaced by `***`. Text without any comes back as it is; masking twice is
     masking once. What does not look like a secret cannot be known, so a log stays something to handle with care."""
+    found = _masked(text)
+    plain = _COLOUR.sub("", text)
+    if plain != text:  # a colour inside a secret hides its shape
+        more = _masked(plain)
+        if more.count(MASK) > found.count(MASK):
+            return more
+    return found
+
+
+def _masked(text: str) -> str:
     folded = text.casefold()
     if not any(hint in folded for hint in _HINTS):
         return text

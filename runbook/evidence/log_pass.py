@@ -149,12 +149,14 @@ class Pass:
         self._see_attempts(handler, index)
         start = self._starts.get(index, 0)
         notes = [self._note, passed_over(self._passed)]
+        size = self._sources.sizes[index]
+        if reached < size and not self._note:
+            notes.append(f"became shorter while it was read: it ends at byte {reached} of {size}")
         if start:
             notes.append(
                 f"read at its beginning ({HEAD_BYTES >> 10} KiB) and from byte {start} on; the rest was not read"
             )
         read = reached if not start else HEAD_BYTES + max(0, reached - start)
-        size = self._sources.sizes[index]
         self.notes.append(LogSource(
             self._sources.paths[index], size, handler.read_to if self._note else read,
             "; ".join(note for note in notes if note),

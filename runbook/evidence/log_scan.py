@@ -275,10 +275,25 @@ def _position(stream: BinaryIO, otherwise: int) -> int:
 def binary(head: memoryview) -> str:
     """Control bytes among the first ones mean that it is no log. NUL bytes do not: a truncated log begins with them."""
     sample = bytes(head)
+    if _is_utf_16(sample):
+        return "UTF-16 text, not read; convert it with iconv -f UTF-16 -t UTF-8"
     strange = len(sample) - len(sample.translate(None, _STRANGE))
     if not strange:
         return ""
-    return "binary data, not read as a log" if strange * 10 > len(sample.translate(None, b"\0")) else ""
+    visible = sample.translate(None, b"\0")
+    no_text = strange * 10 > len(visible)
+    if not no_text and strange * 50 > len(visible):  # compressed or random bytes: few of them are UTF-8 either
+        no_text = visible.decode("utf-8", "replace").count("\ufffd") * 10 > len(visible)
+    return "binary data, not read as a log" if no_text else ""
+
+
+def _is_utf_16(sample: bytes) -> bool:
+    """A byte order mark and NULs, or a NUL beside nearly every letter, always on the same side of it."""
+    if sample.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return sample.count(0) * 20 > len(sample)
+    text = sample[:2048].lstrip(b"\0")
+    even, odd = text[::2].count(0), text[1::2].count(0)
+    return len(text) >= 64 and max(even, odd) * 10 > len(text) * 4 and min(even, odd) * 50 < len(text)
 
 
 def positions_of_lines(view: View, search: Search, start: int, stop: int, last: int) -> Sequence[tuple[int, int]]:

@@ -306,3 +306,21 @@ def test_task_lists_of_hundreds_of_thousands_cost_neither_memory_nor_time() -> N
         assert any("only the first task is read" in note for note in story.notes)
         assert len(story.collateral) < 400_000
     assert took[800] < 16 * took[50] + 1.0
+
+
+def test_utf_16_is_named_and_random_bytes_are_no_text() -> None:
+    text = "step 1 | loss 2.0\nCUDA out of memory. Tried to allocate 2.00 GiB.\n" * 50
+    assert "UTF-16" in read(text.encode("utf-16")).sources[0].note
+    assert "UTF-16" in read(text.encode("utf-16-le")).sources[0].note
+    noise = random.Random(7).randbytes(1 << 16)
+    assert "binary" in read(noise).sources[0].note
+    assert not read(text.encode()).sources[0].note
+    assert not read(("日志 " * 50 + "\n").encode("gbk") * 40).sources[0].note
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(b"step 1 | loss 2.0\n" * 100)
+    with path.open("rb", buffering=0) as stream:
+        story = READER.read([(str(path), stream, 50_000)], job=None)
+    assert "shorter" in story.sources[0].note

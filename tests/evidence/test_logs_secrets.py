@@ -12,6 +12,7 @@ from runbook.diagnosis.contract import to_contract
 from runbook.evidence.logs import LogReader
 from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.masking import masked
 from runbook.report.diagnosis_text import render_diagnosis
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
@@ -50,3 +51,14 @@ def test_a_secret_of_the_log_is_in_no_report(where: str) -> None:
     shown = json.dumps(to_contract(story, diagnosis)) + render_diagnosis(story, diagnosis)
     assert SECRET[:12] not in shown
     assert SECRET[:12] not in repr(story)
+
+
+@pytest.mark.parametrize("colour", ["\x1b[1m", "[1m", "\x1b[0;31m", "[0m"])
+def test_a_colour_inside_a_secret_does_not_hide_it(colour: str) -> None:
+    secret = "abcdefghij0123456789ABCDEFGHIJ"
+    for line in (f"HF_TOKEN=hf_{colour}{secret}", f"HF_TOKEN=hf_abcdef{colour}{secret}", f"password={colour}{secret}"):
+        assert secret not in masked(line)
+
+
+def test_a_colour_without_a_secret_stays() -> None:
+    assert masked("a key [1mbold[0m word") == "a key [1mbold[0m word"
