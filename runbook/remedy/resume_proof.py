@@ -12,6 +12,10 @@ TOLERANCE = 1
 """Programs number the step that a checkpoint was written after, or the one that comes next."""
 
 
+SKIPPED_BELOW = 0.3
+"""Steps that take less than this share of the usual time may be batches that are skipped."""
+
+
 class ResumeKind(StrEnum):
     RESUMED = "resumed"
     FROM_SCRATCH = "from_scratch"
@@ -28,11 +32,12 @@ class Resumed:
     why: str
 
 
-def resume_proof(progress: Progress, checkpoint: Checkpoint) -> Resumed:
+def resume_proof(progress: Progress, checkpoint: Checkpoint, usual_step_s: float | None = None) -> Resumed:
     """The line by which the program says where it begins decides; the steps that it prints afterwards can contradict.
 
     Steps alone prove a start from scratch only where the counter runs to a total beyond the checkpoint's step, so that
-    it cannot be one that begins anew with each epoch.
+    it cannot be one that begins anew with each epoch, and where a step takes as long as it did (`usual_step_s`): a
+    program that skips the batches that it has seen counts them too, much faster.
     """
     wanted, said, first = checkpoint.step, progress.resumed_from_step, progress.first_step
     if wanted is None:
@@ -56,7 +61,9 @@ def resume_proof(progress: Progress, checkpoint: Checkpoint) -> Resumed:
     if progress.from_scratch or (said == 0 and first is not None and first <= TOLERANCE):
         return Resumed(ResumeKind.FROM_SCRATCH, f"its log says that it starts from scratch, not from step {wanted}")
     counts_all = progress.total_steps is not None and progress.total_steps > wanted
-    if first is not None and counts_all and first <= TOLERANCE:
+    took = progress.step_duration_s
+    trains = took is not None and usual_step_s is not None and took >= SKIPPED_BELOW * usual_step_s
+    if first is not None and counts_all and trains and first <= TOLERANCE:
         return Resumed(
             ResumeKind.FROM_SCRATCH,
             f"its first step is {first} of {progress.total_steps}, although the checkpoint is of step {wanted}",

@@ -48,7 +48,7 @@ def run(context: StepContext) -> StepResult:
     if receipts != attempt.receipts:
         attempt = replace(attempt, receipts=receipts)
         incident = with_last_attempt(incident, attempt)
-    resumed = _resumed(attempt, story)
+    resumed = _resumed(context, attempt, story)
     if resumed.kind in _NOT_RESUMED and not _fatal(story, job):
         return _started_over(context, incident, attempt, job, story, resumed)
     if (past := _past_failure(context, attempt, story)) and not _fatal(story, job):
@@ -78,11 +78,13 @@ def run(context: StepContext) -> StepResult:
     return StepResult(Outcome.WAITING, incident, _progress_line(attempt, job, story), _pause_s(context, waited_s))
 
 
-def _resumed(attempt: Attempt, story: LogStory) -> Resumed:
+def _resumed(context: StepContext, attempt: Attempt, story: LogStory) -> Resumed:
     """What the log shows of where the job began. A job that was to begin anew has nothing to show."""
     if attempt.checkpoint is None:
         return Resumed(ResumeKind.UNKNOWN, "")
-    return resume_proof(story.progress, attempt.checkpoint)
+    original = context.incident.original
+    before = original.story.progress if original is not None and original.story is not None else None
+    return resume_proof(story.progress, attempt.checkpoint, before.step_duration_s if before is not None else None)
 
 
 def _started_over(

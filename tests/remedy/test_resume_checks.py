@@ -138,17 +138,27 @@ AT_200 = Checkpoint("/ckpt/iter_0000200", 200, True, format="torch_dist", latest
         ),
         pytest.param(Progress(resumed_from_step=100), ResumeKind.UNKNOWN, id="perhaps the weights of another model"),
         pytest.param(
-            Progress(first_step=1, last_step=3, total_steps=1000), ResumeKind.FROM_SCRATCH, id="1 of 1000"
+            Progress(first_step=1, last_step=3, total_steps=1000, step_duration_s=9.0), ResumeKind.FROM_SCRATCH,
+            id="1 of 1000",
         ),
         pytest.param(
-            Progress(first_step=1, last_step=3, total_steps=120), ResumeKind.UNKNOWN, id="1 of an epoch of 120"
+            Progress(first_step=1, last_step=90, total_steps=1000, step_duration_s=0.1), ResumeKind.UNKNOWN,
+            id="batches are skipped",
+        ),
+        pytest.param(
+            Progress(first_step=1, last_step=3, total_steps=1000), ResumeKind.UNKNOWN,
+            id="1 of 1000, how fast is not known",
+        ),
+        pytest.param(
+            Progress(first_step=1, last_step=3, total_steps=120, step_duration_s=9.0), ResumeKind.UNKNOWN,
+            id="1 of an epoch of 120",
         ),
         pytest.param(Progress(first_step=1, last_step=3), ResumeKind.UNKNOWN, id="1 of nobody knows how many"),
         pytest.param(Progress(first_step=40, last_step=41, total_steps=1000), ResumeKind.UNKNOWN, id="neither"),
     ],
 )
 def test_what_the_log_proves(progress: Progress, kind: ResumeKind) -> None:
-    found = resume_proof(progress, AT_200)
+    found = resume_proof(progress, AT_200, usual_step_s=10.0)
     assert found.kind is kind, found.why
     assert found.why
 
@@ -165,7 +175,7 @@ def test_a_job_whose_steps_go_on_is_never_stopped(
     progress = Progress(
         resumed_from_step=said, from_scratch=scratch, first_step=first, last_step=first + 3, total_steps=total
     )
-    assert resume_proof(progress, AT_200).kind in (ResumeKind.RESUMED, ResumeKind.UNKNOWN)
+    assert resume_proof(progress, AT_200, 10.0).kind in (ResumeKind.RESUMED, ResumeKind.UNKNOWN)
 
 
 def test_a_job_just_begun_is_no_proof_of_anything() -> None:
