@@ -25,6 +25,20 @@ def any_in_force(situation: Situation, arguments: Arguments) -> Refusal | None:
     return Refusal(f"{said}, so {arguments['why']}")
 
 
+def stands_as(situation: Situation, arguments: Arguments) -> Refusal | None:
+    """The template says in plain text that `parameter` is one of `values`. Nobody is asked where it does not: the lever
+    is for what is seen there."""
+    setting = situation.setting(_texts(arguments, "parameter")[0])
+    spelling = situation.spelling(_texts(arguments, "parameter")[0])
+    if setting is None:
+        return Refusal(f"{spelling} is not in the template")
+    if setting.value is None:
+        return Refusal(f"{spelling} is not known: {setting.unresolved}")
+    if setting.value.lower() in {item.lower() for item in _texts(arguments, "values")}:
+        return None
+    return Refusal(f"{spelling} is {setting.value}")
+
+
 def larger_than(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The number of `parameter` is above that of `other`. `why` says what follows where it is not."""
     numbers = []

@@ -74,6 +74,19 @@ def test_a_number_above_another() -> None:
     assert why("larger_than", situation(budget="10240"), **rule)
 
 
+def test_what_is_seen_in_the_template() -> None:
+    rule: dict[str, Any] = {"parameter": "kl", "values": ("bad:True",)}
+    assert "is not in the template" in why("stands_as", situation(), **rule)
+    assert why("stands_as", situation(kl="bad:False"), **rule) == "--kl is bad:False"
+    assert not why("stands_as", situation(kl="bad:True"), **rule)
+    setting = Setting("kl", SettingKind.ARGUMENT, "--kl", None, unresolved="a function")
+    unknown = replace(situation(), settings=(setting,))
+    outcome = CONSTRAINTS["stands_as"](unknown, rule)
+    assert outcome is not None
+    assert outcome.why == "--kl is not known: a function"
+    assert not outcome.question
+
+
 def test_a_file_that_wins_over_the_command_line() -> None:
     rule = {"config": "config", "keys": ("file_budget",)}
     assert not why("not_overridden", situation(budget="4096"), **rule)
