@@ -8,7 +8,9 @@ from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings
 from runbook.remedy import LeverDocument, Told, recognise
+from runbook.remedy.open_words import with_open_batch
 from runbook.steps.base import StepContext
+from runbook.template import all_settings
 from runbook.template import settings_in_force as in_force
 
 
@@ -24,6 +26,10 @@ def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
     if not names:
         return ()
     found = in_force(context.incident.templates, names, surroundings(context))
+    system = system_of(context)
+    if system is not None:
+        listed = all_settings(context.incident.templates, surroundings(context))
+        found = with_open_batch(found, listed, system)
     if not context.incident.unread:
         return found
     # A key that no file sets may stand in one that could not be read: it is not known, and no default is taken.
