@@ -27,6 +27,13 @@ _SAMPLE_BYTES = 16 << 10
 _SAMPLE_LINES = 120
 _FEW_BYTES = 2 << 10
 _DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
+_LONG_CHARACTERS = 4096
+_LONG_MISSES = 16
+_LONG_NOTE = (
+    f"More than {_LONG_MISSES} lines of over {_LONG_CHARACTERS} characters hold words of a failure and match no "
+    f"signature of a whole message; of long lines behind them only the first {_LONG_CHARACTERS} characters were looked "
+    f"at."
+)
 _TASKS = re.compile(r"\btasks (\d{1,7})[-,\d]{1,2000}")
 _END_BYTES = 8 << 10
 _SHORT_END_BYTES = 1 << 10
@@ -90,6 +97,10 @@ class FileHandler:
             if mended is not here:
                 here, raw = mended, mended.text.encode()
         reading.tables.note_frame(here)
+        if reading.long_misses >= _LONG_MISSES and len(here.text) > _LONG_CHARACTERS:
+            here = replace(here, text=here.text[:_LONG_CHARACTERS])
+            raw = here.text.encode()
+            reading.tables.note(_LONG_NOTE)
         if reading.tasks_left <= 0 and "tasks " in here.text:
             here = replace(here, text=_TASKS.sub(r"tasks \1", here.text))
         match = self._previous.match(here.text) if self._previous and self._previous.held_by(raw) else None
@@ -101,6 +112,8 @@ class FileHandler:
         if behind is not None:
             here = behind
             match = self._matcher.match(view, here, stop, reading.candidates(here.text.encode()))
+        if match is None or match.signature.fallback:
+            reading.long_misses += len(here.text) > _LONG_CHARACTERS
         if match is None:
             return
         self._previous = match.signature if match.signature.stands_alone else None

@@ -38,6 +38,8 @@ class Reading:
     habits: dict[bytes, Habits] = field(default_factory=dict)
     """What was learned from a file's first lines, by how they read without their digits: thousands begin alike."""
     cut_lines: int = 0
+    long_misses: int = 0
+    """Long lines that hold a signature's words and match none."""
     tasks_left: int = 200_000
     """Numbers of tasks that may still be remembered; of a list behind that only the first is read."""
     last_attempt: int = 0

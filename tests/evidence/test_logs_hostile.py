@@ -324,3 +324,15 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_said(tmp_path: Path) ->
     with path.open("rb", buffering=0) as stream:
         story = READER.read([(str(path), stream, 50_000)], job=None)
     assert "shorter" in story.sources[0].note
+
+
+def test_long_lines_that_nearly_match_are_looked_at_less_after_the_first_and_that_is_said() -> None:
+    near = (
+        b"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB "
+        b"is free. "
+    )
+    line = (near * 200)[:15_000] + b"\n"
+    story = read(line * 40 + b"[rank3]: " + OOM + b"\n")
+    assert any("long lines" in note for note in story.notes)
+    named = [one for one in (story.root_cause, *story.candidates) if one is not None and one.rank == 3]
+    assert [one.signature[:7] for one in named] == ["PT-CUDA"]
