@@ -38,6 +38,11 @@ def with_open_batch(
     ))
 
 
+def open_word(listed: Sequence[Setting]) -> str:
+    """The first word of the training program that is not known, as written; "" where all are."""
+    return next((item.spelling for item in listed if _open(item)), "")
+
+
 def _open(item: Setting) -> bool:
     """Whether it is a word of the training program that is not known."""
     if item.kind is not SettingKind.ARGUMENT or item.value is not None or not item.trail:

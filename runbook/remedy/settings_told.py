@@ -30,6 +30,8 @@ class Told:
     owner: str = ""
     job: str = ""
     """The number of the job that died."""
+    open_word: str = ""
+    """A word of the training command that is not known: an option that is not seen may stand in it."""
     _lines: tuple[Line, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -53,8 +55,10 @@ class Told:
 
     def _elsewhere(self, parameter: str) -> bool:
         """Whether it may be set in a configuration that was not read, so that its absence says nothing."""
-        is_key = self.system.parameter(parameter).kind is SettingKind.KEY
-        return is_key and not defaults_hold(self.system, self.settings)
+        entry = self.system.parameter(parameter)
+        if self.open_word and any(item.startswith("-") for item in entry.spellings):
+            return True
+        return entry.kind is SettingKind.KEY and not defaults_hold(self.system, self.settings)
 
     def place(self, setting: Setting) -> str:
         """`--save at job.sh:12`."""

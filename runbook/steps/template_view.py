@@ -8,7 +8,7 @@ from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings
 from runbook.remedy import LeverDocument, Told, recognise
-from runbook.remedy.open_words import with_open_batch
+from runbook.remedy.open_words import open_word, with_open_batch
 from runbook.steps.base import StepContext
 from runbook.template import all_settings
 from runbook.template import settings_in_force as in_force
@@ -50,6 +50,7 @@ def told_of(context: StepContext) -> Told | None:
     return Told(
         system, settings_in_force(context), context.incident.templates, submit_line=job.submit_line or "",
         work_dir=job.work_dir or "", owner=job.owner, job=context.failure.job.id,
+        open_word=open_word(all_settings(context.incident.templates, surroundings(context))),
     )
 
 

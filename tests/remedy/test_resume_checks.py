@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,14 @@ def _written(told: Told, case: dict[str, Any], checkpoint: Checkpoint | None, ed
     if checkpoint is not None:
         assert not resume_edits(again.settings, checkpoint, system=again.system, templates=again.templates)
     assert not (*resume_findings(again, checkpoint, made_steps=True).edits, *find_restarters(again, COMMON).edits)
+
+
+def test_what_a_word_that_is_not_known_may_hold_is_not_taken_to_be_absent() -> None:
+    told = told_of('#!/bin/bash\nsrun python pretrain_gpt.py --tensor-model-parallel-size 2 --save /c $EXTRA\n')
+    assert resume_findings(told, None, made_steps=True).refusals
+    perhaps = replace(told, open_word="$EXTRA")
+    findings = resume_findings(perhaps, None, made_steps=True)
+    assert not findings.refusals and any("--save-interval" in note for note in findings.notes)
 
 
 def test_a_program_and_its_configuration_start_no_jobs() -> None:
