@@ -106,7 +106,10 @@ def _factor(situation: Situation) -> tuple[int, tuple[str, ...]]:
 
 def _derived(old_micro: int, new_micro: int, total: int, ranks: int | None) -> Made | Refusal:
     if ranks is None:
-        return Refusal("the number of data-parallel ranks is not known, so it is not certain that the batch divides")
+        return Refusal(
+            "the number of data-parallel ranks is not known, so it is not certain that the batch divides",
+            "On how many GPUs does the job run?",
+        )
     if total % (old_micro * ranks):
         return Refusal(
             f"a global batch of {total} is no multiple of micro-batch {old_micro} × {ranks} ranks: the template's own "
@@ -120,7 +123,10 @@ def _derived(old_micro: int, new_micro: int, total: int, ranks: int | None) -> M
 
 def _pinned(situation: Situation, total: str, old_micro: int, new_micro: int, ranks: int | None) -> Made | Refusal:
     if ranks is None:
-        return Refusal("the global batch size is not set and the number of ranks is not known, so it cannot be pinned")
+        return Refusal(
+            "the global batch size is not set and the number of ranks is not known, so it cannot be pinned",
+            "On how many GPUs does the job run?",
+        )
     if old_micro % new_micro:
         return Refusal(f"micro-batches of {new_micro} do not make up the present global batch of {old_micro * ranks}")
     made = edit_of(situation, situation.system.parameter(total), str(old_micro * ranks))
