@@ -108,7 +108,10 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
     if ended is not None:
         return (ended,)
     return (Vote(
-        "no failure found", Kind.UNDETERMINED, 0.6, ("The logs hold no failure that any signature knows.",),
+        "no failure found", Kind.UNDETERMINED, 0.6, (
+            "The logs show processes that ended, and no line that any signature knows tells why." if signatures
+            else "The logs hold no failure that any signature knows.",
+        ),
         missing=("the logs of all ranks", "Slurm's accounting of every step"),
     ),)
 

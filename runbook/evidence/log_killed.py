@@ -131,6 +131,6 @@ def killed_note(every: Sequence[Kill]) -> str:
     node = f" on {first.node}" if first.node else ""
     more = f"; {len(every) - 1} more after it" if len(every) > 1 else ""
     return (
-        f"{who}{pid}{node} died first that the logs show, by SIGKILL{more}. Nothing says who sent it: the OOM killer, "
-        f"scancel and teardown send the same signal (R-22)."
+        f"{who}{pid}{node} is the first whose death the logs show, by SIGKILL{more}. Nothing says who sent it: the OOM "
+        f"killer, scancel and teardown send the same signal (R-22)."
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from runbook.evidence.log_clocks import Skew
 from runbook.evidence.log_places import TEARDOWN_CODES, Places
 from runbook.evidence.log_seen import Seen
+from runbook.evidence.signatures import AT_START
 from runbook.model.units import NodeName
 
 _POLL_S = 1.0
@@ -192,6 +193,8 @@ class Orderer:
 
     def who(self, seen: Seen) -> str:
         rank = self.where.rank(seen)
+        if rank is None and (seen.match.signature.stands == AT_START):
+            return f"the line of {seen.match.signature.id}, which names no rank,"
         return f"rank {rank}" if rank is not None else "a process without rank"
 
     def _names(self, seen: Sequence[Seen]) -> str:
