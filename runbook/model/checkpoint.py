@@ -17,8 +17,8 @@ class DirectoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint, a folder or a file. Where it is not complete, `why` is the reason; else it says what limits another
-    world size or sharding."""
+    """One checkpoint, a folder or a file. Where it is not complete, `why` is the reason; else it says what limits
+    another world size or sharding."""
 
     path: str
     step: int | None
