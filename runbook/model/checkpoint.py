@@ -25,8 +25,8 @@ class Checkpoint:
     complete: bool
     why: str = ""
     format: str = ""
-    """Who wrote it: torch_dist, torch_dcp, megatron_legacy, nemo, torchtitan, dcp, full, deepspeed, deepspeed_universal,
-    huggingface, accelerate, openrlhf, verl_fsdp, verl_megatron, areal."""
+    """Who wrote it: torch_dist, torch_dcp, megatron_legacy, nemo, torchtitan, dcp, full, deepspeed,
+    deepspeed_universal, huggingface, accelerate, openrlhf, verl_fsdp, verl_megatron, areal."""
     world_size: int | None = None
     """Ranks that wrote it; of DeepSpeed the data-parallel ones. None: not known."""
     reshardable: bool | None = None
