@@ -81,10 +81,10 @@ CONSTRAINTS: dict[str, Constraint] = {
     for function in (
         above_one, allocator_could_have_served, request_fits_the_gpu, no_private_pools, checkpoint_reshardable,
         setting_words.any_in_force, setting_words.free_held_the_request, setting_words.larger_than,
-        setting_words.not_overridden, setting_words.stands_as, sizes.at_least, sizes.budget_holds_longest,
-        sizes.buffer_holds_largest_tensor,
-        sizes.divides, sizes.divides_heads, sizes.divides_ranks, sizes.host_memory_holds, sizes.is_set, sizes.not_set,
-        sizes.same_value, sizes.set_together, sizes.value_is, words.budget_below_batch, words.chosen, words.frames_show,
+        setting_words.not_overridden, setting_words.others_hold, setting_words.stands_as, sizes.at_least,
+        sizes.budget_holds_longest, sizes.buffer_holds_largest_tensor, sizes.divides, sizes.divides_heads,
+        sizes.divides_ranks, sizes.host_memory_holds, sizes.is_set, sizes.not_set, sizes.same_value,
+        sizes.set_together, sizes.value_is, words.budget_below_batch, words.chosen, words.frames_show,
         words.in_release, words.on_one_node, words.text_matches, words.whole_per_rank,
     )
 }

@@ -1,10 +1,12 @@
-"""Constraints on which settings stand beside one another: one of several, a larger one, one that wins from a file."""
+"""Constraints on which settings stand beside one another (one of several, a larger one, one that wins from a file), and
+on who held the card's memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from posixpath import basename
 
+from runbook.model.units import GIB
 from runbook.remedy.document import Value
 from runbook.remedy.situation import Refusal, Situation
 
@@ -90,6 +92,24 @@ def free_held_the_request(situation: Situation, arguments: Arguments) -> Refusal
     if free >= tried:
         return None
     return Refusal("less was free on the card than was asked for")
+
+
+def others_hold(situation: Situation, arguments: Arguments) -> Refusal | None:
+    """Other processes hold at least `percent` of the card, as the failed process's message shows.
+
+    An engine that left the card keeps its context and little more, so its share is nothing to lower then."""
+    fields = situation.fields
+    capacity, free, own = fields.capacity_bytes, fields.free_bytes, fields.process_bytes
+    held: int = sum(item.bytes or 0 for item in fields.other_processes)
+    if not held and capacity is not None and free is not None and own is not None:
+        held = capacity - free - own
+    elif not held:
+        return Refusal("whether another process holds memory of the card is not in the log")
+    if capacity is not None and held * 100 >= capacity * int(str(arguments["percent"])):
+        return None
+    return Refusal(
+        f"other processes hold {max(held, 0) / GIB:.1f} GiB of the card, so a smaller share of theirs frees little"
+    )
 
 
 def off(text: str) -> bool:

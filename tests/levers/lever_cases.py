@@ -6,7 +6,8 @@ A file `cases/SYSTEM*.txt` holds cases:
     === file train.sbatch            the launch template; further `file` parts are the files that it names
     === failure                      `key: value` lines: kind, detail, phase, frames (outermost first, commas between),
                                      speaker, nodes, gpus (a node), pytorch, framework, tried/capacity/free/allocated/
-                                     unallocated/private (GiB), host_limit/host_used (GiB a node), consent (yes),
+                                     unallocated/private/process/others (GiB), host_limit/host_used (GiB a node),
+                                     consent (yes),
                                      used (lever keys, one a line), reshardable (yes/no), fragmentation (confidence),
                                      rank
     === settings                     values in force: `parameter = value @ line`, `parameter ? words`, `parameter !`
@@ -28,7 +29,7 @@ from pathlib import Path
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Phase, Progress
+from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Phase, ProcessUse, Progress
 from runbook.model.template import Surroundings, TemplateFile
 from runbook.model.units import GIB, Bytes, JobId, UserName
 
@@ -59,7 +60,8 @@ class LeverCase:
     def failure(self) -> dict[str, str]:
         known = {
             "kind", "detail", "phase", "frames", "speaker", "nodes", "gpus", "pytorch", "framework", "tried",
-            "capacity", "free", "allocated", "unallocated", "private", "host_limit", "host_used", "consent", "used",
+            "capacity", "free", "allocated", "unallocated", "private", "process", "others", "host_limit", "host_used",
+            "consent", "used",
             "reshardable", "fragmentation", "world", "rank",
         }
         found: dict[str, str] = {}
@@ -74,7 +76,8 @@ class LeverCase:
         memory = MemoryFields(
             tried_bytes=self._bytes("tried"), capacity_bytes=self._bytes("capacity"), free_bytes=self._bytes("free"),
             allocated_bytes=self._bytes("allocated"), reserved_unallocated_bytes=self._bytes("unallocated"),
-            private_pool_bytes=self._bytes("private"),
+            private_pool_bytes=self._bytes("private"), process_bytes=self._bytes("process"),
+            other_processes=(ProcessUse(4242, self._bytes("others")),) if "others" in failure else (),
         )
         cause = Finding(
             "PT-CUDA-1", failure.get("kind", "true_oom"), "train.log", 0, 1, "",

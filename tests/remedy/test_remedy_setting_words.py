@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.log import Finding, LogStory, MemoryFields
+from runbook.model.log import Finding, LogStory, MemoryFields, ProcessUse
 from runbook.model.template import Setting, SettingKind
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy.constraints import CONSTRAINTS
@@ -104,6 +104,29 @@ def test_memory_that_was_free_and_not_given(free: int | None, tried: int, held: 
         free_bytes=Bytes(free * GIB) if free is not None else None, tried_bytes=Bytes(tried * GIB)
     )
     assert (CONSTRAINTS["free_held_the_request"](situation(fields), {}) is None) is held
+
+
+@pytest.mark.parametrize(
+    ("capacity", "free", "own", "others", "words"),
+    [
+        (80, 1, 50, None, ""),
+        (80, 1, 75, None, "other processes hold 4.0 GiB"),
+        (80, None, None, 8, ""),
+        (80, None, None, 7, "other processes hold 7.0 GiB"),
+        (80, 1, None, None, "is not in the log"),
+        (None, 1, 50, None, "is not in the log"),
+    ],
+)
+def test_what_others_hold(
+    capacity: int | None, free: int | None, own: int | None, others: int | None, words: str
+) -> None:
+    sizes = [Bytes(item * GIB) if item is not None else None for item in (capacity, free, own, others)]
+    named = (ProcessUse(7, sizes[3]),) if others is not None else ()
+    fields = MemoryFields(
+        capacity_bytes=sizes[0], free_bytes=sizes[1], process_bytes=sizes[2], other_processes=named
+    )
+    said = why("others_hold", situation(fields), percent=10)
+    assert words in said if words else not said
 
 
 @pytest.mark.parametrize(
