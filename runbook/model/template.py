@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,6 +13,16 @@ class TemplateFile:
 
     path: str
     text: str
+
+
+_CONDITION = re.compile(r"(.+) (beside|without) (\S+)")
+
+
+def condition_of(spelling: str) -> tuple[str, str, tuple[str, ...]]:
+    """A key's spelling, and the files in which it holds: `key beside a|b`, only where one of these keys stands too;
+    `key without a|b`, only where none does. One name can mean different things in two files of a job."""
+    matched = _CONDITION.fullmatch(spelling)
+    return (matched[1], matched[2], tuple(matched[3].split("|"))) if matched else (spelling, "", ())
 
 
 class SettingKind(StrEnum):

@@ -26,7 +26,7 @@ def halve(situation: Situation, parameter: Parameter, arguments: Arguments) -> M
     samples = _samples(situation, parameter, present)
     if isinstance(samples, Refusal):
         return samples
-    factor, remarks = _factor(situation)
+    factor, remarks = factor_for_request(situation)
     new = largest_divisor(samples, max(present // factor, floor))
     if new < floor:
         return Refusal(f"no value from {floor} to {present // factor} divides {samples} exactly")
@@ -89,7 +89,7 @@ def _samples(situation: Situation, parameter: Parameter, present: int) -> int | 
     return present
 
 
-def _factor(situation: Situation) -> tuple[int, tuple[str, ...]]:
+def factor_for_request(situation: Situation) -> tuple[int, tuple[str, ...]]:
     """2, or the power of two that brings a request larger than the whole GPU below its capacity. Prior: the
     request grows in proportion to the micro-batch."""
     tried, capacity = situation.fields.tried_bytes, situation.fields.capacity_bytes

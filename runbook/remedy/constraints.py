@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from runbook.model.units import GIB
-from runbook.remedy import setting_words, sizes, words
+from runbook.remedy import round_words, setting_words, sizes, words
 from runbook.remedy.document import Value
 from runbook.remedy.situation import Refusal, Situation
 
@@ -80,8 +80,10 @@ CONSTRAINTS: dict[str, Constraint] = {
     function.__name__: function
     for function in (
         above_one, allocator_could_have_served, request_fits_the_gpu, no_private_pools, checkpoint_reshardable,
-        setting_words.any_in_force, setting_words.free_held_the_request, setting_words.larger_than,
-        setting_words.not_overridden, setting_words.others_hold, setting_words.stands_as, sizes.at_least,
+        round_words.alike_or_auto, round_words.in_release_when_resumed, round_words.text_lacks,
+        round_words.whole_groups, round_words.whole_rounds, setting_words.any_in_force,
+        setting_words.free_held_the_request, setting_words.larger_than, setting_words.not_overridden,
+        setting_words.others_hold, setting_words.stands_as, sizes.at_least,
         sizes.budget_holds_longest, sizes.buffer_holds_largest_tensor, sizes.divides, sizes.divides_heads,
         sizes.divides_ranks, sizes.host_memory_holds, sizes.is_set, sizes.not_set, sizes.same_value,
         sizes.set_together, sizes.value_is, words.budget_below_batch, words.chosen, words.frames_show,

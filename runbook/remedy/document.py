@@ -121,6 +121,10 @@ class Parameter(Document):
     floor: int | None = None
     launcher: bool = False
     """An option of the launcher, not of the training program."""
+    program: str = ""
+    """Words of the command that takes it, where another program of the job does (`trl vllm-serve`)."""
+    bare_is_true: bool = False
+    """The option may stand without a value, which means true."""
     addable: bool = True
     """May be written into a template that does not have it. False where a program that does not know it could go
     on with another experiment."""
@@ -131,7 +135,10 @@ class Parameter(Document):
 
     @property
     def names(self) -> ParameterNames:
-        return ParameterNames(self.id, self.kind, self.spellings, self.type == "flag", not self.launcher)
+        return ParameterNames(
+            self.id, self.kind, self.spellings, self.type == "flag", not self.launcher and not self.program,
+            self.program, self.bare_is_true,
+        )
 
 
 class EditRule(Document):

@@ -13,7 +13,7 @@ from runbook.remedy.functions import FUNCTIONS
 _NAME_PARAMETERS = frozenset({
     "parameter", "parameters", "longest", "degree", "degrees", "part", "whole", "heads", "kv_heads", "vocabulary",
     "hidden", "buffer", "budget", "newer", "as", "experts", "unless", "layers", "stages", "other", "like",
-    "micro", "by", "sequence", "config", "keys",
+    "micro", "by", "sequence", "config", "keys", "total", "size", "groups", "ranks", "also",
 })
 """Arguments of functions and constraints whose values are ids of parameters."""
 

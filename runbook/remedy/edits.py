@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from runbook.model.template import Edit, SettingKind
+from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.remedy.document import Parameter, Value
 from runbook.remedy.release import spelling_to_write
 from runbook.remedy.situation import Refusal, Situation
@@ -32,6 +32,13 @@ def edit_of(situation: Situation, parameter: Parameter, new: str | None) -> Made
             f"{parameter.spellings[0]} is not in the template, and a program that does not know it could go on with "
             "another experiment",
             f"Does the program take {parameter.spellings[0]}? Then write it into the template with its present value.",
+        )
+    if setting is not None and setting.file.endswith(".py"):
+        where = f"{setting.file}:{setting.line}" if setting.line else setting.file
+        return Refusal(
+            f"{condition_of(setting.spelling)[0]} {setting.value} stands in the program itself ({where}), which is not "
+            "edited",
+            f"Can the program take {parameter.spellings[0]} from its command line or a configuration file?",
         )
     spellings: tuple[str, ...] | Refusal
     if setting is not None:

@@ -7,7 +7,7 @@ that is in force already. Functions on the allocator's variable are in `allocato
 
 from __future__ import annotations
 
-from runbook.remedy import number_edits, pipeline_edits
+from runbook.remedy import number_edits, part_edits, pipeline_edits
 from runbook.remedy.allocator_edits import merge_allocator
 from runbook.remedy.batch import double_to_keep_global_batch, halve
 from runbook.remedy.document import Parameter
@@ -101,7 +101,8 @@ FUNCTIONS: dict[str, Function] = {
         for function in (
             number_edits.double, number_edits.drop_from_list, number_edits.follow, number_edits.halve_list,
             number_edits.halve_number, number_edits.lower_budget, number_edits.move_parallelism,
-            number_edits.multiply_as, number_edits.next_below, number_edits.shift, pipeline_edits.fewer_edge_layers,
+            number_edits.multiply_as, number_edits.next_below, number_edits.shift, part_edits.halve_dividing,
+            pipeline_edits.fewer_edge_layers,
         )
     },
 }

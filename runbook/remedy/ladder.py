@@ -10,7 +10,7 @@ from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
-from runbook.model.template import Edit, Setting, TemplateFile
+from runbook.model.template import Edit, Setting, TemplateFile, condition_of
 from runbook.remedy.constraints import CONSTRAINTS, allocator_could_have_served, request_fits_the_gpu
 from runbook.remedy.document import LeverDocument, LeverRule
 from runbook.remedy.functions import FUNCTIONS
@@ -108,7 +108,7 @@ def use_lever(
             return _refused(rule, unmet)
     values = ",".join(f"{edit.parameter}={edit.new}" for edit in edits)
     key = f"{rule.id}:{values}"
-    shown = "; ".join(f"{edit.spellings[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
+    shown = "; ".join(f"{condition_of(edit.spellings[0])[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
     if key in tried:
         return RefusedLever(rule.id, f"tried already in this incident ({shown})")
     question = rule.consent or (

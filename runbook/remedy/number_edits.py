@@ -96,12 +96,15 @@ def halve_number(situation: Situation, parameter: Parameter, arguments: Argument
 
 
 def next_below(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
-    """The largest of `values` below the present one; the first of them where the present one is `off`."""
+    """The largest of `values` below the present one; the first of them where the present one is `off`. `absent` is the
+    value to write where nothing is set and no default is known."""
     spelling = situation.spelling(parameter.id)
     present = situation.decimal(parameter.id)
     if isinstance(present, Refusal):
         return present
     values = [Decimal(str(item)) for item in _values(arguments, "values")]
+    if present is None and "absent" in arguments:
+        return edit_of(situation, parameter, str(arguments["absent"]))
     if present is None:
         return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
     off = "off" in arguments and present == Decimal(str(arguments["off"]))

@@ -10,7 +10,7 @@ from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Detail, Diagnosis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory, MemoryFields, Phase
-from runbook.model.template import Setting
+from runbook.model.template import Setting, condition_of
 from runbook.remedy.configuration import defaults_hold
 from runbook.remedy.cues import phase_and_role
 from runbook.remedy.document import LeverDocument, VersionMark
@@ -137,7 +137,10 @@ class Situation:
         return Refusal(f"{self.spelling(parameter)} is {text!r}, neither true nor false")
 
     def spelling(self, parameter: str) -> str:
-        """As the template spells it, else as this version of the system does."""
+        """As the template spells it, else as this version of the system does; without the files in which it holds."""
+        return condition_of(self._spelling(parameter))[0]
+
+    def _spelling(self, parameter: str) -> str:
         setting = self.setting(parameter)
         if setting is not None:
             return setting.spelling

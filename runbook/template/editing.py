@@ -10,7 +10,7 @@ from runbook.template.bash import edit as bash_edit
 from runbook.template.bash import find as bash
 from runbook.template.bash import overrides
 from runbook.template.config import edit as config_edit
-from runbook.template.config.document import Config
+from runbook.template.config.document import Config, holds_in, key_of
 from runbook.template.errors import CannotEdit
 from runbook.template.language import Language, language_of
 from runbook.template.splices import restore, splice, unified_diff
@@ -188,12 +188,24 @@ def _for_a_new_key(read: Sequence[bash.Script | Config], scripts: Sequence[int],
     configs = [at for at, item in enumerate(read) if isinstance(item, Config)]
     if len(configs) == 1:
         return configs[0]
+    belongs = [at for at in configs if _has_place(read[at], edit)]
+    if len(belongs) == 1:
+        return belongs[0]
     if configs and edit.new is not None:
         raise CannotEdit(
             f"{edit.spellings[0]} is set in none of the files, and it is not known in which it belongs",
             where=", ".join(_path(read[at]) for at in configs), next_step="add it to one of them by hand",
         )
     return (configs or list(scripts))[0]
+
+
+def _has_place(item: bash.Script | Config, edit: Edit) -> bool:
+    """Whether one of several configuration files is where the key belongs: it has the mapping that holds it."""
+    return isinstance(item, Config) and any(
+        holds_in(spelling, item) and key_of(spelling).rpartition(".")[0] in item.mappings
+        for spelling in edit.spellings
+        if not spelling.startswith("-") and "." in key_of(spelling)
+    )
 
 
 def _prefixed(read: Sequence[bash.Script | Config], edit: Edit) -> Edit:

@@ -8,7 +8,8 @@ A file `cases/SYSTEM*.txt` holds cases:
                                      speaker, nodes, gpus (a node), pytorch, framework, tried/capacity/free/allocated/
                                      unallocated/private/process/others (GiB), host_limit/host_used (GiB a node),
                                      consent (yes),
-                                     used (lever keys, one a line), reshardable (yes/no), fragmentation (confidence),
+                                     used (lever keys, one a line), reshardable (yes/no), checkpoints (none:
+                                     looked for, and there is none), fragmentation (confidence),
                                      rank
     === settings                     values in force: `parameter = value @ line`, `parameter ? words`, `parameter !`
     === plan                         `system`, `version`, `lever`, `ladder`, and `parameter: old -> new` lines (`-`: not
@@ -62,7 +63,7 @@ class LeverCase:
             "kind", "detail", "phase", "frames", "speaker", "nodes", "gpus", "pytorch", "framework", "tried",
             "capacity", "free", "allocated", "unallocated", "private", "process", "others", "host_limit", "host_used",
             "consent", "used",
-            "reshardable", "fragmentation", "world", "rank",
+            "reshardable", "fragmentation", "checkpoints", "world", "rank",
         }
         found: dict[str, str] = {}
         for key, value in self.lines("failure"):
@@ -110,6 +111,8 @@ class LeverCase:
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...] | None:
+        if self.failure.get("checkpoints") == "none":
+            return ()
         if "reshardable" not in self.failure:
             return None
         return (Checkpoint("/ckpt/step_100", 100, True, reshardable=self.failure["reshardable"] == "yes"),)

@@ -117,6 +117,8 @@ FULL = {
     },
     "relax": {"dynamic_batching": "true", "tokens": "32768", "context_length": "4096"},
     "slime": {"dynamic_batching": "true", "tokens": "32768", "context_length": "4096"},
+    "huggingface": {"gradient_accumulation_steps": "2", "fsdp_version": "2", "max_length": "4096"},
+    "openrlhf": {"micro_train_batch_size": "12", "train_batch_size": "192", "max_len": "4096"},
 }
 """Settings of a full template, for systems with parameters of their own."""
 
@@ -140,7 +142,7 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) 
         )
         outcome = propose(
             Diagnosis(Hypothesis(kind, 0.9)), _story(case), _job(case), settings, document, tried=tried,
-            allow_training_change=True,
+            allow_training_change=True, checkpoints=(),
         )
         if isinstance(outcome, NoPlan):
             break

@@ -171,7 +171,7 @@ def test_going_on_from_a_checkpoint(
         ("srun ./simulate", "pytorch", "pytorch"),
         ("python3 -m verl.trainer.main_ppo actor.ppo_micro_batch_size_per_gpu=4", None, "verl"),
         ("ray start --head\npython train.py", None, None),
-        ("python -m openrlhf.cli.train_ppo --micro_train_batch_size 4", "pytorch", None),
+        ("python -m openrlhf.cli.train_ppo --micro_train_batch_size 4", "pytorch", "openrlhf"),
         ("python pretrain_gpt.py --yaml-cfg a.yaml", None, "pytorch"),
     ],
 )

@@ -11,7 +11,7 @@ from runbook.template.bash.find import Script, in_force, read_script, written_at
 from runbook.template.bash.insert import insert, note_of
 from runbook.template.bash.overrides import alike
 from runbook.template.bash.syntax import broken_nodes, line_of, parse
-from runbook.template.bash.words import text_of
+from runbook.template.bash.words import Quote, text_of
 from runbook.template.errors import CannotEdit
 from runbook.template.splices import Change, to_bytes
 
@@ -82,6 +82,10 @@ def _one(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
         return [remove(script, edit, item) for item in occurrences], []
     changes, notes = [], []
     for item in occurrences:
+        if item.option is not None and item.quote is Quote.NOWHERE and item.option.text == item.spelling:
+            raise CannotEdit(
+                f"{item.spelling} stands without a value", where=where, next_step="change it by hand",
+            )
         change, note = change_value(script, item, wanted)
         changes.append(change)
         notes.append(f"{script.file.path}: {note}" if note else "")

@@ -139,6 +139,8 @@ def in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ..
     commands = script.training if name.training_program else tuple(
         command for command in script.walker.commands if _reaches(script, command)
     )
+    if name.program:
+        commands = tuple(command for command in script.walker.commands if _starts(command, name.program.split()))
     for index, command in enumerate(script.walker.commands):
         occurrences = script.found[index].get(name.parameter, []) if command in commands else []
         if not occurrences:
@@ -164,6 +166,15 @@ def in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ..
 def _reaches(script: Script, command: Command) -> bool:
     """Whether a launcher option on this command concerns the training: it is that command, or runs it."""
     return not script.training or any(command in _family(item) for item in script.training)
+
+
+def _starts(command: Command, words: Sequence[str]) -> bool:
+    """Whether the command runs the program that these words name, by itself or behind a launcher."""
+    argv = [token.text or "" for token in command.argv]
+    return any(
+        argv[at].rsplit("/", 1)[-1] == words[0] and argv[at + 1 : at + len(words)] == list(words[1:])
+        for at in range(len(argv))
+    )
 
 
 def _family(command: Command) -> list[Command]:
@@ -219,7 +230,7 @@ def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNa
                     spelling, plain("true"), (-1, -1), Quote.NOWHERE, token.level, token.line, token.trail,
                     token.condition, option=token,
                 )
-            return _separate(argv, index, token, spelling)
+            return _separate(argv, index, token, spelling, name.bare_is_true)
         if prefix.startswith(f"{spelling}=") and spelling.startswith("-"):
             value = token.atoms[len(spelling) + 1 :]
             inside = at_level(replace(token, atoms=value), token.level) if value else token
@@ -262,7 +273,9 @@ def _written(value: Sequence[Atom], level: int) -> Quote:
     return first.quote
 
 
-def _separate(argv: Sequence[Token], index: int, token: Token, spelling: str) -> Occurrence:
+def _separate(
+    argv: Sequence[Token], index: int, token: Token, spelling: str, bare_is_true: bool = False
+) -> Occurrence:
     value = argv[index + 1] if index + 1 < len(argv) else None
     missing = ""
     if value is None:
@@ -271,6 +284,12 @@ def _separate(argv: Sequence[Token], index: int, token: Token, spelling: str) ->
         missing = unknown_of(value.atoms) or f"what follows {spelling} at line {token.line} is not known"
     elif re.match(r"--[A-Za-z]", value.prefix):
         missing = f"{spelling} is followed by another option (line {token.line})"
+    alone = value is None or (not value.several and bool(missing))
+    if alone and bare_is_true:
+        return Occurrence(
+            spelling, plain("true"), (-1, -1), Quote.NOWHERE, token.level, token.line, token.trail, token.condition,
+            option=token,
+        )
     if value is None or missing:
         return Occurrence(
             spelling, (), (-1, -1), token.quote, token.level, token.line, token.trail, token.condition, missing, token

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from runbook.model.template import ParameterNames, TemplateFile
+from runbook.model.template import ParameterNames, TemplateFile, condition_of
 from runbook.template.language import Language
 
 LARGEST = 100_000
@@ -130,13 +130,25 @@ def leaves_of(config: Config, wanted: tuple[str, ...]) -> list[Leaf]:
     return [leaf for leaf in config.by_key.get(wanted[-1], []) if matches(config, leaf.path, wanted)]
 
 
-def keys_of(name: ParameterNames) -> tuple[tuple[str, ...], ...]:
-    """The spellings that are keys, as paths, without the prefix of a Hydra override."""
-    return tuple(tuple(key_of(item).split(".")) for item in name.spellings if not item.startswith("-"))
+def keys_of(name: ParameterNames, config: Config | None = None) -> tuple[tuple[str, ...], ...]:
+    """The spellings that are keys, as paths, without the prefix of a Hydra override; those that hold in this file."""
+    return tuple(
+        tuple(key_of(item).split("."))
+        for item in name.spellings
+        if not item.startswith("-") and (config is None or holds_in(item, config))
+    )
 
 
 def key_of(spelling: str) -> str:
-    return spelling.lstrip("+~")
+    """The key itself: without what stands in front of an override, and without the files in which it holds."""
+    return condition_of(spelling.lstrip("+~"))[0]
+
+
+def holds_in(spelling: str, config: Config) -> bool:
+    """Whether a spelling is meant for this file (`condition_of`)."""
+    _, word, marks = condition_of(spelling)
+    there = any(mark in config.by_key or mark in config.mappings for mark in marks)
+    return not word or there is (word == "beside")
 
 
 def matches(config: Config, path: tuple[str, ...], wanted: tuple[str, ...]) -> bool:

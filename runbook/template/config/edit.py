@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
 from runbook.template.config import write
-from runbook.template.config.document import Config, Form, Leaf, indexed, key_of, keys_of, leaves_of, matches, same
+from runbook.template.config.document import (
+    Config,
+    Form,
+    Leaf,
+    holds_in,
+    indexed,
+    key_of,
+    keys_of,
+    leaves_of,
+    matches,
+    same,
+)
 from runbook.template.errors import CannotEdit
 from runbook.template.language import Language
 from runbook.template.splices import Change
@@ -28,7 +39,7 @@ def read_config(file: TemplateFile, language: Language) -> Config:
 
 def lookup(config: Config, name: ParameterNames) -> tuple[Leaf | None, str]:
     """The leaf that decides, or why nothing can be said; None and "" for a key that is absent for certain."""
-    wanted = keys_of(name) if name.kind is SettingKind.KEY else ()
+    wanted = keys_of(name, config) if name.kind is SettingKind.KEY else ()
     if not wanted:
         return None, ""
     if config.broken is not None:
@@ -84,7 +95,7 @@ def settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, 
         leaf, problem = lookup(config, name)
         if leaf is None and not problem:
             continue
-        spelling = key_of(next(item for item in name.spellings if not item.startswith("-")))
+        spelling = next(item for item in name.spellings if not item.startswith("-")).lstrip("+~")
         if leaf is not None and not problem:
             spelling = _spelling(config, leaf, name)
         found.append(
@@ -98,8 +109,8 @@ def settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, 
 
 
 def _spelling(config: Config, leaf: Leaf, name: ParameterNames) -> str:
-    keys = [key_of(item) for item in name.spellings if not item.startswith("-")]
-    return next((key for key in keys if matches(config, leaf.path, tuple(key.split(".")))), keys[0])
+    keys = [item.lstrip("+~") for item in name.spellings if not item.startswith("-") and holds_in(item, config)]
+    return next((key for key in keys if matches(config, leaf.path, tuple(key_of(key).split(".")))), keys[0])
 
 
 def plan_changes(config: Config, edits: Sequence[Edit]) -> tuple[Change, ...]:
@@ -112,7 +123,7 @@ def plan_changes(config: Config, edits: Sequence[Edit]) -> tuple[Change, ...]:
 
 def _one(config: Config, edit: Edit) -> list[Change]:
     name = ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag)
-    keys = keys_of(name)
+    keys = keys_of(name, config)
     spelling = edit.spellings[0]
     if edit.kind is not SettingKind.KEY or not keys:
         what = {
@@ -191,7 +202,7 @@ def check_result(before: Config, after: Config, edits: Sequence[Edit]) -> None:
     wanted: list[tuple[str, ...]] = []
     for edit in edits:
         name = ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag)
-        wanted += keys_of(name)
+        wanted += keys_of(name, after)
         leaf, problem = lookup(after, name)
         in_force = leaf is None if edit.new is None else leaf is not None and same(leaf, edit.new)
         if problem or not in_force:
