@@ -1,6 +1,7 @@
 """Give command lines to the libraries' own parsers. Run by .venv-parsers' Python; reads and writes JSON lines.
 
-A line in: {"parser": "verl" | "huggingface" | "trl" | "deepspeed" | "torchtitan" | "accelerate", "release": …,
+A line in: {"parser": "verl" | "huggingface" | "trl" | "deepspeed" | "torchtitan" | "accelerate" |
+"trainer_deepspeed", "release": …,
 "arguments": […], "file": …, "ranks": …, "ask": […]}. A line out: {"error": …} or {"values": {asked: value, …}}.
 """
 
@@ -44,13 +45,29 @@ def huggingface(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def trl(job: dict[str, Any]) -> dict[str, Any]:
-    """TRL's own parser, which reads a YAML file with --config."""
+    """TRL's own parser, which reads a YAML file with --config, in a job of so many ranks."""
     module: Any = importlib.import_module("trl")
     config = getattr(module, job["release"])
+    ranks = int(job["ranks"])
+    config = type(config.__name__, (config,), {"world_size": property(lambda self: ranks)})
     arguments, *_ = module.TrlParser(config).parse_args_and_config(
         job["arguments"], return_remaining_strings=True, fail_with_unknown_args=False
     )
     return {key: getattr(arguments, key, None) for key in job["ask"]}
+
+
+def trainer_deepspeed(job: dict[str, Any]) -> dict[str, Any]:
+    """The trainer's check that DeepSpeed's configuration says what its own arguments say."""
+    module: Any = importlib.import_module("transformers")
+    made: Any = importlib.import_module("transformers.integrations.deepspeed").HfTrainerDeepSpeedConfig
+    ranks = int(job["ranks"])
+    config = type("TrainingArguments", (module.TrainingArguments,), {"world_size": property(lambda self: ranks)})
+    arguments, _ = module.HfArgumentParser(config).parse_args_into_dataclasses(
+        job["arguments"], return_remaining_strings=True
+    )
+    checked = made(json.loads(Path(job["file"]).read_text()))
+    checked.trainer_config_process(arguments)
+    return {key: checked.config.get(key) for key in job["ask"]}
 
 
 def deepspeed(job: dict[str, Any]) -> dict[str, Any]:
@@ -58,10 +75,18 @@ def deepspeed(job: dict[str, Any]) -> dict[str, Any]:
     module: Any = importlib.import_module("deepspeed.runtime.config")
 
     class Ranks:
-        def get_data_parallel_world_size(self) -> int:
+        """What DeepSpeed asks of its communication before a process group is there."""
+
+        @staticmethod
+        def get_rank() -> int:
+            return 0
+
+        @staticmethod
+        def get_world_size() -> int:
             return int(job["ranks"])
 
-    config = module.DeepSpeedConfig(json.loads(Path(job["file"]).read_text()), mpu=Ranks())
+    module.dist = Ranks
+    config = module.DeepSpeedConfig(json.loads(Path(job["file"]).read_text()))
     return {key: getattr(config, key) for key in job["ask"]}
 
 
@@ -91,7 +116,7 @@ def accelerate(job: dict[str, Any]) -> dict[str, Any]:
 
 PARSERS = {
     "verl": verl, "huggingface": huggingface, "trl": trl, "deepspeed": deepspeed, "torchtitan": torchtitan,
-    "accelerate": accelerate,
+    "accelerate": accelerate, "trainer_deepspeed": trainer_deepspeed,
 }
 
 

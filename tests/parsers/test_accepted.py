@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from runbook.model.remedy import Plan
-from runbook.model.template import SettingKind, TemplateFile
+from runbook.model.template import SettingKind, TemplateFile, condition_of
 from tests.levers.lever_cases import LeverCase, load_cases
 from tests.levers.test_lever_cases import patched, proposed
 from tests.parsers.launched import Launched, launch
@@ -140,17 +140,18 @@ def test_the_trainers_parser_takes_the_edit(
         if not any(word.startswith("--output_dir") for word in words):
             words += ["--output_dir", str(tmp_path / "out")]
         parser, release = ("trl", trl_config(case, found)) if trl_config(case, found) else ("huggingface", "")
-        asked = [*names, *(edit.spellings[0].lstrip("-") for edit in edited.values())]
-        answer = parsers.ask(parser, release=release, arguments=[*words, "--bf16", "false"], ask=asked)
+        asked = [*names, *(condition_of(edit.spellings[0])[0].lstrip("-").replace("-", "_") for edit in edited.values())]
+        ranks = (case.job.num_nodes or 1) * (case.job.gpus_per_node or 1)
+        answer = parsers.ask(parser, release=release, ranks=ranks, arguments=[*words, "--bf16", "false"], ask=asked)
         if name == "before" and "error" in answer:
             pytest.skip(f"the library of today does not take the template as it was: {answer['error'][:200]}")
         assert "error" not in answer, answer["error"]
         values[name] = answer["values"]
     before, after = (values[name][names[0]] * values[name][names[1]] for name in ("before", "after"))
     assert before == after, "the global batch changed"
-    taken = [edit for edit in edited.values() if values["after"].get(edit.spellings[0].lstrip("-")) is not None]
+    taken = [edit for edit in edited.values() if values["after"].get(condition_of(edit.spellings[0])[0].lstrip("-").replace("-", "_")) is not None]
     for edit in taken:
-        assert alike(values["after"][edit.spellings[0].lstrip("-")], str(edit.new))
+        assert alike(values["after"][condition_of(edit.spellings[0])[0].lstrip("-").replace("-", "_")], str(edit.new))
 
 
 @pytest.mark.parametrize("case", cases("deepspeed", "huggingface", "openrlhf"))
@@ -175,6 +176,24 @@ def test_deepspeed_takes_its_configuration(case: LeverCase, parsers: Parsers, tm
         answer = parsers.ask("deepspeed", file=str(path), ranks=ranks, ask=names)
         assert "error" not in answer, answer["error"]
         assert answer["values"]["train_batch_size"] == before["values"]["train_batch_size"]
+
+
+@pytest.mark.parametrize("case", cases("huggingface"))
+def test_the_trainer_and_deepspeed_still_agree(case: LeverCase, parsers: Parsers, tmp_path: Path) -> None:
+    plan = proposed(case)
+    assert isinstance(plan, Plan)
+    if not any('"zero_optimization"' in file.text for file in case.files):
+        pytest.skip("no DeepSpeed configuration in this template")
+    for name, files in (("before", case.files), ("after", patched(case, plan).files)):
+        words = trainer_words(started(case, files, tmp_path / name))
+        assert words is not None
+        at = words.index("--deepspeed")
+        path = tmp_path / name / "work" / words[at + 1]
+        answer = parsers.ask(
+            "trainer_deepspeed", arguments=[*words[:at], *words[at + 2 :], "--bf16", "false"], file=str(path),
+            ranks=(case.job.num_nodes or 1) * (case.job.gpus_per_node or 1),
+        )
+        assert "error" not in answer, f"{name}: {answer['error']}"
 
 
 @pytest.mark.parametrize("case", cases("torchtitan"))
