@@ -64,8 +64,8 @@ def longest_sequence(situation: Situation, arguments: Arguments) -> int | Refusa
                 whole_one = situation.spelling(_one(arguments, "sequence"))
                 return Refusal(
                     f"neither {whole_one} nor {spelling} is in the template, so the longest sequence is not known",
-                    "How many tokens can a sample have at most, prompt and answer together? Written into the template as "
-                    f"{whole_one} it changes nothing, as long as no sample is longer.",
+                    "How many tokens can a sample have at most, prompt and answer together? Written into the template "
+                    f"as {whole_one} it changes nothing, as long as no sample is longer.",
                 )
             return Refusal(
                 f"{spelling} is not in the template, so the longest sequence is not known",
