@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from runbook.model.remedy import Plan
-from runbook.model.template import SettingKind, TemplateFile, condition_of
+from runbook.model.template import Edit, SettingKind, TemplateFile, condition_of
 from tests.levers.lever_cases import LeverCase, load_cases
 from tests.levers.test_lever_cases import patched, proposed
 from tests.parsers.launched import Launched, launch
@@ -103,13 +103,18 @@ def test_hydra_composes_verl_with_the_edit(case: LeverCase, parsers: Parsers, tm
     assert accepted, "no release takes the template as it was"
 
 
+def argument(edit: Edit) -> str:
+    """The trainer's own name of what an edit sets."""
+    return condition_of(edit.spellings[0])[0].lstrip("-").replace("-", "_")
+
+
 def trainer_words(found: list[Launched]) -> list[str] | None:
     """The training program's own arguments: what stands behind the first Python file of accelerate, torchrun, …"""
     for item in found:
         for index, word in enumerate(item.words[1:], 1):
             if word.endswith(".py"):
                 return list(item.words[index + 1 :])
-        if item.words[0] == "trl" and len(item.words) > 1:
+        if item.words[0] == "trl" and len(item.words) > 1 and item.words[1] != "vllm-serve":
             return list(item.words[2:])
     return None
 
@@ -140,7 +145,7 @@ def test_the_trainers_parser_takes_the_edit(
         if not any(word.startswith("--output_dir") for word in words):
             words += ["--output_dir", str(tmp_path / "out")]
         parser, release = ("trl", trl_config(case, found)) if trl_config(case, found) else ("huggingface", "")
-        asked = [*names, *(condition_of(edit.spellings[0])[0].lstrip("-").replace("-", "_") for edit in edited.values())]
+        asked = [*names, *(argument(edit) for edit in edited.values())]
         ranks = (case.job.num_nodes or 1) * (case.job.gpus_per_node or 1)
         answer = parsers.ask(parser, release=release, ranks=ranks, arguments=[*words, "--bf16", "false"], ask=asked)
         if name == "before" and "error" in answer:
@@ -149,9 +154,9 @@ def test_the_trainers_parser_takes_the_edit(
         values[name] = answer["values"]
     before, after = (values[name][names[0]] * values[name][names[1]] for name in ("before", "after"))
     assert before == after, "the global batch changed"
-    taken = [edit for edit in edited.values() if values["after"].get(condition_of(edit.spellings[0])[0].lstrip("-").replace("-", "_")) is not None]
+    taken = [edit for edit in edited.values() if values["after"].get(argument(edit)) is not None]
     for edit in taken:
-        assert alike(values["after"][condition_of(edit.spellings[0])[0].lstrip("-").replace("-", "_")], str(edit.new))
+        assert alike(values["after"][argument(edit)], str(edit.new))
 
 
 @pytest.mark.parametrize("case", cases("deepspeed", "huggingface", "openrlhf"))

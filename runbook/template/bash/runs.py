@@ -75,6 +75,8 @@ def run_command(
         return
     if not argv or argv[0].prefix.startswith("-"):
         return
+    if _read_heredoc(walker, argv, source, state, heredoc, line):
+        return
     if _builtin(walker, argv, source, state, condition, outer, line):
         return
     exported = {key: state.variables[key] for key in state.exported if key in state.variables}
@@ -243,6 +245,34 @@ def _heredoc(walker: Walker, heredoc: Node, source: Source, state: State, child:
     _second_reading(walker, 
         [atom for atom, _ in pieces], child, command.condition, command, source.line(body), "heredoc"
     )
+
+
+def _read_heredoc(
+    walker: Walker, argv: Sequence[Token], source: Source, state: State, heredoc: Node | None, line: int
+) -> bool:
+    """`read -r -d '' NAME <<EOF`: the whole heredoc becomes the variable's value, without blanks at its ends (bash(1),
+    read). True: that was it."""
+    words = [token.text for token in argv]
+    if heredoc is None or words[:1] != ["read"] or words[1:-1] not in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""]):
+        return False
+    name = words[-1] or ""
+    body = next((part for part in heredoc.named_children if part.type == "heredoc_body"), None)
+    start = next((part for part in heredoc.named_children if part.type == "heredoc_start"), None)
+    if not name.isidentifier() or body is None or start is None or source.atoms is not None:
+        return False
+    if source.text(heredoc).startswith("<<-") or '\\"' in source.text(body):
+        return False  # a backslash stays in front of a quote here, unlike inside double quotes
+    if source.text(start)[:1] in ("'", '"', "\\"):
+        pieces = walker.expander.literal(body.start_byte, body.end_byte, source, Quote.SINGLE, "none")
+    else:
+        pieces = walker.expander.body(body, body.start_byte, body.end_byte, source, state, "double", Quote.DOUBLE)
+    atoms = [atom for atom, _ in pieces]
+    while atoms and not atoms[-1].unknown and atoms[-1].char.isspace():
+        atoms.pop()
+    while atoms and not atoms[0].unknown and atoms[0].char.isspace():
+        atoms.pop(0)
+    state.variables[name] = Binding(tuple(atoms), None, line, source.place(body.start_byte, body.end_byte))
+    return True
 
 
 def _second_reading(
