@@ -83,14 +83,14 @@ class Searched:
         return max(self.start, min(self.segment.stop - self.segment.low, self.end))
 
 
-def segments_of(index: int, read: ReadAt, size: int, start: int = 0) -> Iterator[Segment]:
-    """A file from `start` to its end in segments of a chunk each; only of a whole file line ends are counted."""
+def segments_of(index: int, read: ReadAt, size: int, start: int = 0, count: bool = True) -> Iterator[Segment]:
+    """A file from `start` to its end in segments of a chunk each. `count` its line ends, of a whole file alone."""
     at = start
     while at < size or at == start:
         stop = min(at + CHUNK_BYTES, size)
         yield Segment(
             index, read, max(start, at - KEPT_BYTES), at, stop, min(size, stop + AHEAD_BYTES),
-            at == 0, stop >= size, start == 0,
+            at == 0, stop >= size, count,
         )
         if stop >= size:
             return

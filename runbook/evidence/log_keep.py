@@ -72,7 +72,8 @@ class Keeper:
         key = (match.signature.id, self._index, (here.speaker, here.pid, about))
         kept = self._reading.kept.get(key)
         if kept is None:
-            if len(self._reading.kept) >= SPEAKERS_KEPT:
+            most = SPEAKERS_KEPT if match.signature.means in (CONSEQUENCE, HARMLESS) else 2 * SPEAKERS_KEPT
+            if len(self._reading.kept) >= most:
                 return
             kept = self._reading.kept[key] = Kept()
         kept.count += 1 + here.repeats

@@ -15,6 +15,7 @@ from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_scan import (
     CHUNK_BYTES,
     FREELY,
+    FREELY_BYTES,
     KEPT_BYTES,
     View,
     binary,
@@ -26,13 +27,13 @@ from runbook.evidence.log_tails import HEAD_BYTES
 from runbook.evidence.log_unpack import is_gzip, is_zstandard
 from runbook.model.log import LogSource
 
-_FREELY_BYTES = 16 << 20
-"""Up to here steps are sampled freely."""
 _LINES_IN_ALL = 600
 """Lines of steps that are read of a large set: each costs tens of microseconds, and a series needs no more."""
 _LINES_AT_AN_END = 200
 _LINES_AT_LEAST = 1
 _HEADS_SAMPLED = 64
+_MANY_FILES = 64
+"""Of so many files lines are not counted while reading: `log_lines` counts those of the findings that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Pass:
                 self._searched(one)
 
     def _segments(self) -> Iterator[Segment | None]:
+        many = len(self._sources.plain) > _MANY_FILES
         for index in range(len(self._sources.paths)):
             plain = self._sources.plain.get(index)
             if plain is None:
@@ -110,7 +112,7 @@ class Pass:
             start = self._starts.get(index, 0)
             if start:
                 yield Segment(index, read, 0, 0, HEAD_BYTES, HEAD_BYTES, first=True, count=False)
-            yield from segments_of(index, read, size, start)
+            yield from segments_of(index, read, size, start, count=not start and not (many and size <= CHUNK_BYTES))
 
     def _searched(self, one: Searched) -> None:
         segment = one.segment
@@ -196,7 +198,7 @@ class Pass:
     def _sample(self, segment: Segment) -> int:
         """How many lines of steps may be read at the end of a segment."""
         total = self._sources.total_bytes
-        if total <= _FREELY_BYTES:
+        if total <= FREELY_BYTES:
             return FREELY
         share = _LINES_IN_ALL * (segment.stop - segment.start) // total
         if segment.first and not segment.last and segment.index in self._starts:

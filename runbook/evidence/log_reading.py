@@ -35,6 +35,7 @@ class Reading:
     clocks: Clocks = field(default_factory=Clocks)
     known_sets: dict[frozenset[bytes], list[Signature]] = field(default_factory=dict)
     """Candidates by the set of literals that a line holds."""
+    known_steps: dict[frozenset[bytes], list[Signature]] = field(default_factory=dict)
     habits: dict[bytes, Habits] = field(default_factory=dict)
     """What was learned from a file's first lines, by how they read without their digits: thousands begin alike."""
     cut_lines: int = 0
@@ -60,6 +61,15 @@ class Reading:
         if known is None:
             known = [one for one in self.signatures.events if not found.isdisjoint(one.encoded)]
             self.known_sets[found] = known
+        return known
+
+    def step_candidates(self, line: bytes) -> list[Signature]:
+        """The same of the lines of progress."""
+        found = frozenset(self.steps.within(line))
+        known = self.known_steps.get(found)
+        if known is None:
+            known = [one for one in self.signatures.progress if not found.isdisjoint(one.encoded)]
+            self.known_steps[found] = known
         return known
 
 

@@ -11,8 +11,8 @@ from runbook.evidence.log_text import line_at, lines_after, lines_before
 from runbook.evidence.log_unpack import DAMAGED, unpacked
 
 __all__ = [
-    "AHEAD_BYTES", "CHUNK_BYTES", "FEW", "FREELY", "KEPT_BYTES", "Handler", "Part", "Scanned", "Search", "View",
-    "binary", "look", "passed_over", "positions_of_lines", "scan", "tell",
+    "AHEAD_BYTES", "CHUNK_BYTES", "FEW", "FREELY", "FREELY_BYTES", "KEPT_BYTES", "Handler", "Part", "Scanned",
+    "Search", "View", "binary", "look", "passed_over", "positions_of_lines", "scan", "tell",
 ]
 
 CHUNK_BYTES = 4 << 20
@@ -26,6 +26,10 @@ FREELY = 500
 """Lines of steps that may be read at a stretch's end where nothing has to be saved."""
 FEW = 8
 """Fewer lines than this may be read where a file is one of thousands."""
+FREELY_BYTES = 16 << 20
+"""Up to here steps are sampled freely."""
+_LINES_OF_A_STREAM = 600
+_LINES_AT_AN_END = 200
 _STRANGE = bytes((1, 2, 3, 4, 5, 6, 14, 15, 16, 127))
 _OF_TRACEBACKS = (b"Traceback", b"File ", b"ray::")
 """Colours may stand between these and what follows them."""
@@ -229,7 +233,9 @@ def scan(
                 return Scanned(filled, note or strange)
             handler.first(View(buffer, 0, filled, 0))
         part = look(search, buffer, done, limit, filled)
-        passed += tell(View(buffer, base, filled, lines, done, part.with_steps), part.found, handler, done, limit)
+        sample = _sample(base + limit, last)
+        view = View(buffer, base, filled, lines, done, part.with_steps, sample)
+        passed += tell(view, part.found, handler, done, limit)
         lines += part.line_ends
         report(_position(stream, base + limit))
         if last:
@@ -238,6 +244,15 @@ def scan(
         drop = limit - KEPT_BYTES
         view_of_all[:filled - drop] = view_of_all[drop:filled]
         base, filled, done = base + drop, filled - drop, limit - drop
+
+
+def _sample(read_bytes: int, last: bool) -> int:
+    """Lines of steps to be read at a stretch's end where nobody knows how much is to come: all is read freely as long
+    as it is little, and then the thinner the longer the log has become, more of them at its end."""
+    if read_bytes <= FREELY_BYTES:
+        return FREELY
+    share = _LINES_OF_A_STREAM * CHUNK_BYTES // read_bytes
+    return max(1, _LINES_AT_AN_END if last else share)
 
 
 def passed_over(lines: int) -> str:

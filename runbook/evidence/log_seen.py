@@ -16,6 +16,8 @@ from runbook.model.units import NodeName
 FIRST_KEPT = 3
 LAST_KEPT = 3
 SPEAKERS_KEPT = 20_000
+"""Consequences and harmless lines beyond so many speakers are left out, failures beyond twice as many: thousands of
+ranks that say what follows must not hide the one that says why."""
 LINES_BACK = 1_000
 NOTES_KEPT = 20
 OWN_LINES_BACK = 240

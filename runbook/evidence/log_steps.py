@@ -11,6 +11,8 @@ from runbook.evidence.log_text import decode
 TAIL_BYTES = 64 << 10
 _THINLY = 40
 _LEAST = 2
+_SHARE_OF_A_REMARK = 16
+"""A log may hold hundreds of remarks, and the end of each stretch is read anyway."""
 
 
 class StepSampler:
@@ -27,7 +29,7 @@ class StepSampler:
         a remark (not `closely`) only a few."""
         start = max(0, position - 2 * TAIL_BYTES, self._sampled_to - view.base)
         if position > start:
-            few = _THINLY if closely else max(_LEAST, min(view.sample, _THINLY))
+            few = _THINLY if closely else max(_LEAST, min(view.sample // _SHARE_OF_A_REMARK, _THINLY))
             self.sample(view, start, position, last=200 if view.sample >= FREELY else few)
             self._sampled_to = view.base + position
 
@@ -38,9 +40,7 @@ class StepSampler:
             line = decode(view.buffer[first:end])
             here = frame(line, self._state.named)
             raw = bytes(view.buffer[first:end])
-            literals = {literal.decode() for literal in self._reading.steps.within(raw)}
-            candidates = [one for one in self._reading.signatures.progress if not literals.isdisjoint(one.literals)]
-            match = self._reading.signatures.first_match(here.text, candidates)
+            match = self._reading.signatures.first_match(here.text, self._reading.step_candidates(raw))
             if match is None:
                 continue
             self._reading.tables.note_frame(here)

@@ -59,12 +59,14 @@ def lines_after(buffer: bytearray, position: int, end: int, limit_bytes: int) ->
 
 def printable(text: str) -> str:
     """Text that can be shown: no control characters, no direction marks, no secrets; tabs and newlines kept."""
-    return masked(_CONTROLS.sub("", text))
+    return masked(text if text.isprintable() else _CONTROLS.sub("", text))
 
 
 def excerpt(before: Sequence[str], line: str, after: Sequence[str] = ()) -> str:
     """What a person is shown of a finding: the line itself always, as much around it as fits."""
     own = printable(line)[:EXCERPT_CHARACTERS]
+    if not before and not after:
+        return own
     room = EXCERPT_CHARACTERS - len(own)
     chosen = [own]
     for text in after[:6]:

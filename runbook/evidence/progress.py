@@ -34,6 +34,8 @@ class ProgressReader:
         self._choice: tuple[Counter, Counter] | None = None
         self._sorted: dict[int, tuple[list[int], list[int]]] = {}
         """By file: offsets and steps of the chosen counter, in order of place."""
+        self._begun: dict[int, int] = {}
+        """By file: the attempt that its first mark of the chosen counter tells of."""
         self._current: bool = False
         """Whether the choice above is that of all lines so far."""
         self._framework = ""
@@ -146,8 +148,8 @@ class ProgressReader:
         return set() if drawn_again and min(found) >= (self.step_before(file, offset) or 0) else found
 
     def _first_attempt_of(self, file: int) -> int:
-        chosen = self._chosen()
-        return next((mark.first_attempt for mark in chosen.marks.values() if mark.file == file), 0) if chosen else 0
+        self._chosen()
+        return self._begun.get(file, 0)
 
     def start_of(self, attempt: int | None) -> int | None:
         """The step that an attempt resumed from, if the log says so."""
@@ -165,7 +167,9 @@ class ProgressReader:
     def _chosen(self) -> Counter | None:
         if not self._current:
             self._choice = choose(self._counters.values(), self._attempt, self._failed)
-            self._sorted = {}
+            self._sorted, self._begun = {}, {}
+            for mark in self._choice[0].marks.values() if self._choice else ():
+                self._begun.setdefault(mark.file, mark.first_attempt)
             for mark in self._choice[0].everyone() if self._choice else ():
                 offsets, steps = self._sorted.setdefault(mark.file, ([], []))
                 offsets.append(mark.offset)
