@@ -29,10 +29,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def script_frames(error: BaseException) -> list[Frame]:
     """The real frames of the scripts in this folder, outermost first; the simulator's own are left out."""
-    callers = [entry for entry in traceback.extract_stack() if entry.name in ("<module>", "main")]
+    callers = [entry for entry in traceback.extract_stack() if entry.name in ("<module>", "main", "update_actor")]
     frames = []
     for entry in [*callers, *traceback.extract_tb(error.__traceback__)]:
-        if os.path.dirname(os.path.abspath(entry.filename)) == _HERE:
+        folder = os.path.dirname(os.path.abspath(entry.filename))
+        if folder == _HERE or folder.startswith(f"{_HERE}/verl"):
             frames.append(Frame(entry.filename, entry.lineno or 0, entry.name, entry.line or ""))
     return frames
 

@@ -64,6 +64,13 @@ def _above(config: Config, path: tuple[str, ...]) -> tuple[Leaf | None, str]:
     holder = config.mappings.get(".".join(path))
     if holder is not None and not config.loose:
         return None, f"it is a mapping and no value (line {holder.line})"
+    if config.loose:
+        # In code the end of the path is enough: `args.size = compute()` makes something, and which is not known.
+        made = next(
+            (item for item in config.holders if item.call and item.path[:-1][-len(path):] == path), None
+        )
+        if made is not None:
+            return None, f"what a call makes decides (line {made.line})"
     for size in range(len(path)):
         ends: list[Leaf] = []
         if config.loose:

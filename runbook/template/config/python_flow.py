@@ -58,21 +58,65 @@ def written_over(leaves: Sequence[Leaf], changes: Sequence[Change]) -> list[Leaf
 
 
 def code_of(data: bytes, root: Node, keys: list[tuple[int, int]]) -> bytes:
-    """The text with comments, docstrings and the keys that were read blanked."""
+    """The text with comments, docstrings, the keys that were read and what is only looked at blanked: what is left of a
+    name may set it."""
     blanked = bytearray(data)
     for start, end in keys:
         blanked[start:end] = b" " * (end - start)
-    stack = [root]
+    stack = [(root, False)]
     while stack:
-        node = stack.pop()
+        node, bound = stack.pop()
         documentation = node.type == "expression_statement" and [child.type for child in node.children] == ["string"]
+        looked_at = _looked_at(node, bound)
         if node.type == "comment" or documentation:
-            for at in range(node.start_byte, node.end_byte):
+            looked_at = (node,)
+        for part in looked_at:
+            for at in range(part.start_byte, part.end_byte):
                 if blanked[at] != 10:
                     blanked[at] = 32
+        if node.type == "comment" or documentation:
             continue
-        stack.extend(node.children)
+        targets = _targets(node, bound)
+        stack.extend((child, child.id in targets) for child in node.children)
     return bytes(blanked)
+
+
+_BINDING = {
+    "assignment": "left", "augmented_assignment": "left", "for_statement": "left", "for_in_clause": "left",
+    "named_expression": "name", "as_pattern": "alias",
+}
+_LOOKING = frozenset({b"get", b"getattr", b"hasattr"})
+
+
+def _targets(node: Node, bound: bool) -> set[int]:
+    """The children that are bound by this node: `x.a` of `x.a = 1`, both of `a, b = …`."""
+    if node.type in _BINDING:
+        child = node.child_by_field_name(_BINDING[node.type])
+        return {child.id} if child is not None else set()
+    if node.type == "delete_statement" or (bound and node.type in ("pattern_list", "tuple_pattern", "list_pattern")):
+        return {child.id for child in node.children}
+    return set()
+
+
+def _looked_at(node: Node, bound: bool) -> tuple[Node, ...]:
+    """The name of an attribute, a key or a variable that is read here: `args.size`, `given["size"]`,
+    `given.get("size")`, `"size" in given`."""
+    if node.type == "attribute" and not bound:
+        name = node.child_by_field_name("attribute")
+        return (name,) if name is not None else ()
+    if node.type == "subscript" and not bound:
+        return tuple(node.children_by_field_name("subscript"))
+    if node.type == "comparison_operator":
+        return tuple(child for child in node.children if child.type == "string")
+    if node.type == "identifier" and not bound and node.parent is not None:
+        reading = ("argument_list", "binary_operator", "call", "return_statement", "comparison_operator")
+        return (node,) if node.parent.type in reading else ()
+    if node.type == "call":
+        function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+        name = function.child_by_field_name("attribute") or function if function is not None else None
+        if name is not None and name.text in _LOOKING and arguments is not None:
+            return tuple(child for child in arguments.children if child.type == "string")
+    return ()
 
 
 def through_variables(leaves: list[Leaf], root: Node) -> list[Leaf]:
