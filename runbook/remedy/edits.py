@@ -47,9 +47,21 @@ def edit_of(situation: Situation, parameter: Parameter, new: str | None) -> Made
         spellings = spelling_to_write(situation, parameter)
         if isinstance(spellings, Refusal):
             return spellings
-        spellings = _with_prefix(situation, parameter, spellings)
+        spellings = _with_prefix(situation, parameter, _where_the_batch_is(situation, parameter, spellings))
     old = setting.value if setting is not None else None
     return Made((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag"),))
+
+
+def _where_the_batch_is(
+    situation: Situation, parameter: Parameter, spellings: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The key in front of the option where the micro-batch is a key of a configuration file: a program that reads all
+    of its arguments from a file may take none beside it (transformers, hf_argparser.py)."""
+    micro = situation.setting(situation.system.batch.micro) if situation.system.batch is not None else None
+    in_file = micro is not None and micro.file.endswith((".yaml", ".yml", ".json", ".toml"))
+    if not in_file or parameter.kind is not SettingKind.KEY or parameter.launcher:
+        return spellings
+    return tuple(sorted(spellings, key=lambda item: item.startswith("-")))
 
 
 def _with_prefix(situation: Situation, parameter: Parameter, spellings: tuple[str, ...]) -> tuple[str, ...]:

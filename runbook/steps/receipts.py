@@ -7,7 +7,7 @@ import hashlib
 from runbook.model.incident import Attempt, Receipt
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.node import ProcessView
-from runbook.model.template import Edit, SettingKind
+from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.steps.base import StepContext
 from runbook.steps.companions import submitted_files
 
@@ -89,7 +89,7 @@ def _judged(attempt: Attempt, edit: Edit, ranks: list[ProcessView], copies: tupl
     elif edit.kind is SettingKind.KEY and not any(_carries(view.argv, edit) for view in ranks):
         # The key stands in a file: that the process was given the changed copy is what can be seen of it.
         having = [view for view in ranks if any(_names_copy(argument, copies) for argument in view.argv)]
-        what = f"the changed copy with {edit.spellings[0]} {edit.new}"
+        what = f"the changed copy with {condition_of(edit.spellings[0])[0]} {edit.new}"
         where = "process arguments"
     else:
         having = [view for view in ranks if _argument_is(view.argv, edit)]

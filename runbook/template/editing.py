@@ -188,9 +188,10 @@ def _for_a_new_key(read: Sequence[bash.Script | Config], scripts: Sequence[int],
     configs = [at for at, item in enumerate(read) if isinstance(item, Config)]
     if len(configs) == 1:
         return configs[0]
-    belongs = [at for at in configs if _has_place(read[at], edit)]
-    if len(belongs) == 1:
-        return belongs[0]
+    for fits in (_has_place, _is_meant):
+        belongs = [at for at in configs if fits(read[at], edit)]
+        if len(belongs) == 1:
+            return belongs[0]
     if configs and edit.new is not None:
         raise CannotEdit(
             f"{edit.spellings[0]} is set in none of the files, and it is not known in which it belongs",
@@ -205,6 +206,13 @@ def _has_place(item: bash.Script | Config, edit: Edit) -> bool:
         holds_in(spelling, item) and key_of(spelling).rpartition(".")[0] in item.mappings
         for spelling in edit.spellings
         if not spelling.startswith("-") and "." in key_of(spelling)
+    )
+
+
+def _is_meant(item: bash.Script | Config, edit: Edit) -> bool:
+    """Whether a spelling of the key holds in this file (`key without a|b`)."""
+    return isinstance(item, Config) and any(
+        holds_in(spelling, item) for spelling in edit.spellings if not spelling.startswith("-")
     )
 
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 
 from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash import overrides
-from runbook.template.bash.commands import chain, environment_entry, launches, ray_environment, ray_starts
+from runbook.template.bash.commands import (
+    basename,
+    chain,
+    environment_entry,
+    launches,
+    program_at,
+    ray_environment,
+    ray_starts,
+)
 from runbook.template.bash.header import Directive, Header, read_header
 from runbook.template.bash.runs import Command
 from runbook.template.bash.state import Binding, not_known
@@ -202,6 +210,7 @@ def _by_spelling(names: Sequence[ParameterNames]) -> dict[str, list[ParameterNam
 def _options(command: Command, table: dict[str, list[ParameterNames]]) -> dict[str, list[Occurrence]]:
     found: dict[str, list[Occurrence]] = {}
     skip = -1
+    program = _behind_accelerate(command.argv)
     for index, token in enumerate(command.argv):
         if index == skip:
             continue
@@ -210,10 +219,23 @@ def _options(command: Command, table: dict[str, list[ParameterNames]]) -> dict[s
         for name in {item.parameter: item for item in possible}.values():
             occurrence = _argument(command.argv, index, token, name)
             if occurrence is not None:
+                if index < program and name.training_program:
+                    reason = f"{occurrence.spelling} at line {token.line} is accelerate's own, in front of the program"
+                    occurrence = replace(occurrence, value=(), unresolved=reason)
                 found.setdefault(name.parameter, []).append(occurrence)
                 if occurrence.value_token is not None:
                     skip = index + 1
     return found
+
+
+def _behind_accelerate(argv: Sequence[Token]) -> int:
+    """Where the program of `accelerate launch` stands, whose own options bear names of the program's
+    (`--gradient_accumulation_steps`); 0 for another command."""
+    for at, token in enumerate(argv[:-1]):
+        if basename(token) == "accelerate" and argv[at + 1].text == "launch":
+            program = program_at(argv[at + 2 :])
+            return at + 2 + program if program is not None else 0
+    return 0
 
 
 def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNames) -> Occurrence | None:
