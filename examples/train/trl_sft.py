@@ -1,4 +1,4 @@
-"""A simulation of an SFT program of TRL over the simulated training job: it takes `--config FILE.yaml`. It is not TRL."""
+"""A simulation of an SFT program of TRL over the simulated training job, with `--config FILE.yaml`. It is not TRL."""
 
 from __future__ import annotations
 

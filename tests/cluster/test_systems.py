@@ -45,9 +45,8 @@ def test_hydra_overrides_come_back_with_half_the_token_budget(cluster: Cluster) 
 def test_a_yaml_configuration_comes_back_in_a_copy_that_the_processes_read(cluster: Cluster) -> None:
     before = {name: (cluster.jobs / name).read_bytes() for name in ("yaml-config.sbatch", "yaml-config.yaml")}
     incident, attempt = brought_back(cluster, "yaml-config")
-    edits = {edit["parameter"]: edit["new"] for use in attempt["plan"]["uses"] for edit in use["edits"]}
-    assert edits["per_device_train_batch_size"] == "2"
-    assert edits["gradient_accumulation_steps"] == "2"
+    edits = {edit["spellings"][0].split()[0]: edit["new"] for use in attempt["plan"]["uses"] for edit in use["edits"]}
+    assert edits == {"per_device_train_batch_size": "2", "gradient_accumulation_steps": "2"}
     copy = cluster.state / "incidents" / incident["id"] / "attempts" / "1" / "runbook-yaml-config.yaml"
     assert b"per_device_train_batch_size: 2   # sequences on a GPU\n" in copy.read_bytes()
     assert str(copy) in seen(attempt)["process arguments"] or "the changed copy" in seen(attempt)["process arguments"]

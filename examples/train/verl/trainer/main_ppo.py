@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from system_options import overrides, run_as  # noqa: E402
+from system_options import overrides, run_as
 
 _ACTOR = "actor_rollout_ref.actor"
 
