@@ -17,8 +17,11 @@ from runbook.cli.exit import guarded
 _COMMANDS: dict[str, tuple[str, str]] = {
     "oom": ("oom", "Bring back a job that died of out-of-memory."),
     "diagnose": ("diagnose", "Read logs: which rank failed first, and why. Touches nothing."),
-    "explain": ("signatures", "What a signature or a kind of failure means, with lines that show it."),
+    "explain": ("signatures", "What a signature, a kind of failure, a lever or a parameter means."),
     "signatures": ("signatures", "The log lines that the tool knows, as a table."),
+    "levers": ("levers", "What can be changed to free memory, by system and phase, as a table."),
+    "template": ("template", "template show FILE: what a launch script sets, and where."),
+    "patch": ("patch", "Write a lever into a copy of a launch script, or say why not."),
     "incidents": ("look", "List incidents, newest first."),
     "show": ("look", "Show one incident."),
     "report": ("look", "Where an incident's report is; --open shows it in a browser."),

@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 
 from runbook import __version__
+from runbook.cli.copies import write_copies
 from runbook.cli.exit import code_of
 from runbook.errors import BadInput, Unavailable
 from runbook.model.incident import Incident, Policy
-from runbook.model.template import Patch
-from runbook.template import wire_copies
 
 
 def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, *, as_json: bool) -> int:
@@ -70,22 +69,13 @@ def _next_run(before: Incident, fresh: Incident) -> Incident:
     return replace(fresh, run=before.run + 1)
 
 
-def _free(folder: Path, stem: str, suffix: str, text: str) -> Path:
-    """A name that no other file has; the same text under the same name is no other file."""
-    for number in range(1, 1000):
-        target = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
-        if not target.exists() or target.read_text(encoding="utf-8", errors="replace") == text:
-            return target
-    raise Unavailable("a thousand patched templates lie there already", where=str(folder))
-
-
 def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:
     """The patched copy and the report, under new names: an existing file of the user is never replaced."""
     written: list[Path] = []
     try:
         output.mkdir(parents=True, exist_ok=True)
         if template is not None and incident.patch is not None and incident.patch.diff:
-            written += _write_copies(incident.patch, template, output)
+            written += write_copies(incident.patch, template, output)
         if (folder / "report.html").exists():
             report = output / f"{incident.id}.html"
             report.write_bytes((folder / "report.html").read_bytes())
@@ -97,20 +87,3 @@ def _write(folder: Path, incident: Incident, template: Path | None, output: Path
             next_step="name another folder with --output",
         ) from error
     return written
-
-
-def _write_copies(patch: Patch, template: Path, output: Path) -> list[Path]:
-    """The changed template, and copies of the files beside it that change, to which it is pointed."""
-    copies: dict[str, str] = {}
-    texts: dict[str, Path] = {}
-    for file in patch.files[1:]:
-        if file.path in patch.copies:
-            name = Path(file.path)
-            texts[file.path] = _free(output, f"{name.stem}.runbook", name.suffix, file.text).absolute()
-            copies[file.path] = str(texts[file.path])
-    files = wire_copies(patch.files, copies).files if copies else patch.files
-    texts[files[0].path] = _free(output, f"{template.stem}.runbook", template.suffix, files[0].text)
-    for file in files:
-        if file.path in texts:
-            texts[file.path].write_text(file.text, encoding="utf-8", errors="surrogateescape", newline="")
-    return [texts[file.path] for file in files if file.path in texts]

@@ -1,4 +1,4 @@
-"""`runbook signatures` and `runbook explain`: the log lines that the tool knows, and why it reads them so."""
+"""`runbook signatures` and `runbook explain`: the log lines and levers that the tool knows, and why they are so."""
 
 from __future__ import annotations
 
@@ -87,32 +87,50 @@ def _wanted(document: str, entry: SignatureEntry, words: tuple[str, ...], means:
     return all(word.lower() in text for word in words)
 
 
-@click.command()
-@click.argument("signature")
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print the entry for machines.")
 @click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
-def explain(signature: str, as_json: bool, playbook: Path | None) -> int:
-    """What one signature (PT-CUDA-07) or one kind of diagnosis (fragmentation) means, with lines that show it."""
+def explain(name: str, as_json: bool, playbook: Path | None) -> int:
+    """What a name means, with its reasons and sources.
+
+    \b
+    a signature             PT-CUDA-07: with lines that show it
+    a kind of diagnosis     fragmentation
+    a lever                 smaller_micro_batch: what it changes, needs and costs
+    a parameter             --max-tokens-per-gpu, actor_rollout_ref.rollout.gpu_memory_utilization
+    what no template has    grad_offload: why, and what to do instead
+
+    A name that several systems have is told for each; SYSTEM:NAME asks for one.
+    """
     every = _entries(playbook)
-    wanted = signature.strip().lower()
+    wanted = name.strip().lower()
     for document, entry in every:
         if entry.id.lower() == wanted:
             _explain(document, entry, playbook, as_json=as_json)
             return 0
-    if signature.strip().upper() in _NOT_LINES:
-        title, why = _NOT_LINES[signature.strip().upper()]
+    if name.strip().upper() in _NOT_LINES:
+        title, why = _NOT_LINES[name.strip().upper()]
         if as_json:
-            click.echo(json.dumps({"id": signature.strip().upper(), "title": title, "why": why}, ensure_ascii=False))
+            click.echo(json.dumps({"id": name.strip().upper(), "title": title, "why": why}, ensure_ascii=False))
         else:
-            click.echo(click.style(f"{signature.strip().upper()}  {title}", bold=True))
+            click.echo(click.style(f"{name.strip().upper()}  {title}", bold=True))
             click.echo(f"  {why}")
         return 0
     if _explain_kind(wanted.replace("-", "_"), every, as_json=as_json):
         return 0
-    near = _near(wanted, [*_kinds(), *(entry.id for _, entry in every), *_NOT_LINES])
+    from runbook.cli.explain_lever import answers, near, tell
+    from runbook.cli.job_files import lever_documents
+
+    documents = lever_documents(playbook)
+    found = answers(name, documents)
+    if found:
+        tell(found, as_json=as_json)
+        return 0
+    close = _near(wanted, [*_kinds(), *(entry.id for _, entry in every), *_NOT_LINES]) or near(name, documents)
     raise NotFound(
-        f"no signature or kind is called {signature!r}",
-        next_step=f"perhaps {', '.join(near)}" if near else "`runbook signatures` lists them",
+        f"no signature, kind, lever or parameter is called {name!r}",
+        next_step=f"perhaps {', '.join(close)}" if close else "`runbook signatures` and `runbook levers` list them",
     )
 
 

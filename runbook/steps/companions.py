@@ -14,7 +14,8 @@ from dataclasses import replace
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Incident
 from runbook.model.job import JobRecord
-from runbook.model.template import Companion, Patch, TemplateFile
+from runbook.model.template import Companion, Patch, Surroundings, TemplateFile
+from runbook.ports import Files
 from runbook.steps.base import StepContext
 from runbook.steps.template_view import surroundings
 from runbook.template import CannotEdit, NamedFile, named_files, wire_copies
@@ -25,20 +26,28 @@ _FOLDER = re.compile(r"cd (/\S*) at line \d+")
 
 
 def with_companions(context: StepContext, incident: Incident) -> Incident:
-    """The incident with what its script names, what those name, and so on; and with what could not be read.
+    """The incident with what its script names, what those name, and so on; and with what could not be read."""
+    if not incident.templates or incident.attempts or incident.companions or incident.failure is None:
+        return incident
+    known = surroundings(replace(context, incident=incident))
+    found, unread = read_companions(context.ports.files, incident.failure.job, incident.templates[0], known)
+    files = (incident.templates[0], *(item.file for item in found))
+    return replace(incident, templates=files, companions=found, unread=unread)
+
+
+def read_companions(
+    files: Files, job: JobRecord, script: TemplateFile, known: Surroundings
+) -> tuple[tuple[Companion, ...], tuple[str, ...]]:
+    """What a job's script names, what those name, and so on, read as the job's owner; and what could not be read.
 
     A configuration is read when the job has died: one that was written to since the job began is not what the job
     read, and counts as not read."""
-    if not incident.templates or incident.attempts or incident.companions or incident.failure is None:
-        return incident
-    job = incident.failure.job
-    known = surroundings(replace(context, incident=incident))
     found: list[Companion] = []
     unread: list[str] = []
-    queue: list[tuple[TemplateFile, str]] = [(incident.templates[0], job.work_dir)]
-    seen = {incident.templates[0].path}
+    queue = [script]
+    seen = {script.path}
     while queue:
-        parent, folder = queue.pop(0)
+        parent = queue.pop(0)
         for named in named_files(parent, known):
             if named.path is not None and named.path in seen:
                 continue
@@ -49,15 +58,14 @@ def with_companions(context: StepContext, incident: Incident) -> Incident:
                     unread.append(f"a file that {where} names ({named.option or 'a script'}): {why}")
                 continue
             seen.add(named.path)
-            companion = _read(context, job, named, folder, where)
+            companion = _read(files, job, named, job.work_dir, where)
             if isinstance(companion, Companion):
                 found.append(companion)
                 if not companion.program:
-                    queue.append((companion.file, folder))
+                    queue.append(companion.file)
             elif not named.program:
                 unread.append(companion)
-    files = (incident.templates[0], *(item.file for item in found))
-    return replace(incident, templates=files, companions=tuple(found), unread=tuple(unread))
+    return tuple(found), tuple(unread)
 
 
 def copies_of(incident: Incident, patch: Patch, folder: str) -> dict[str, str]:
@@ -65,7 +73,14 @@ def copies_of(incident: Incident, patch: Patch, folder: str) -> dict[str, str]:
     and those that name one of these. By the path under which they are named.
 
     Raises `CannotEdit` where a program would have to change: its text is not a launch template."""
-    original = {item.file.path: item for item in incident.companions}
+    changed = files_to_copy(incident.companions, patch)
+    return {path: posixpath.join(folder, _copy_name(path, changed)) for path in changed}
+
+
+def files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, ...]:
+    """The files of a patch beside the script that need a copy, by the path under which they are named: see
+    `copies_of`, and for the error too."""
+    original = {item.file.path: item for item in companions}
     changed = {file.path for file in patch.files[1:] if file.text != original[file.path].file.text}
     for path in sorted(changed):
         if original[path].program:
@@ -81,7 +96,7 @@ def copies_of(incident: Incident, patch: Patch, folder: str) -> dict[str, str]:
         }
         grown = bool(naming)
         changed |= naming
-    return {path: posixpath.join(folder, _copy_name(path, sorted(changed))) for path in sorted(changed)}
+    return tuple(sorted(changed))
 
 
 def submitted_files(context: StepContext, patch: Patch) -> tuple[TemplateFile, ...]:
@@ -99,7 +114,7 @@ def _copy_name(path: str, all_paths: Sequence[str]) -> str:
     return f"runbook-{name}" if len(same) < 2 else f"runbook-{same.index(path) + 1}-{name}"
 
 
-def _read(context: StepContext, job: JobRecord, named: NamedFile, work_dir: str, where: str) -> Companion | str:
+def _read(files: Files, job: JobRecord, named: NamedFile, work_dir: str, where: str) -> Companion | str:
     """The file, or a sentence on why what it sets is not known."""
     assert named.path is not None
     shown = f"{named.path} (named at {where})"
@@ -109,7 +124,6 @@ def _read(context: StepContext, job: JobRecord, named: NamedFile, work_dir: str,
     if named.folder and place is None and not posixpath.isabs(named.path):
         return f"{shown}: the command runs in another folder ({named.folder})"
     path = posixpath.normpath(posixpath.join(place[1] if place else work_dir or "/", named.path))
-    files = context.ports.files
     try:
         listed = files.entries(posixpath.dirname(path), job.owner)
         entry = next((item for item in listed if item.path == path and not item.is_dir), None)

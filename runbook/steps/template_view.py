@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from runbook.errors import BadInput
 from runbook.evidence.slurm_options import parse_submit_line
 from runbook.model.job import JobEnvironment, JobRecord
@@ -30,11 +32,18 @@ def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
     if system is not None:
         listed = all_settings(context.incident.templates, surroundings(context))
         found = with_open_batch(found, listed, system)
-    if not context.incident.unread:
+    return with_unread(found, names, context.incident.unread)
+
+
+def with_unread(
+    found: tuple[Setting, ...], names: Sequence[ParameterNames], unread: Sequence[str]
+) -> tuple[Setting, ...]:
+    """The settings, where some of a job's files could not be read: a key that no file sets may stand in one of those,
+    so it is not known and no default is taken."""
+    if not unread:
         return found
-    # A key that no file sets may stand in one that could not be read: it is not known, and no default is taken.
     there = {item.parameter for item in found}
-    why = f"it may stand in a file that could not be read: {context.incident.unread[0]}"
+    why = f"it may stand in a file that could not be read: {unread[0]}"
     return (*found, *(
         Setting(name.parameter, name.kind, name.spellings[0], None, unresolved=why)
         for name in names if name.kind is SettingKind.KEY and name.parameter not in there

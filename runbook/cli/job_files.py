@@ -1,0 +1,173 @@
+"""A launch template from the command line: read with the files that it names, and the system that it belongs to."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.cli.wiring import PLAYBOOK
+from runbook.errors import BadInput, NotFound
+from runbook.locations import data_folder
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import LogStory
+from runbook.model.template import Companion, ParameterNames, Setting, Surroundings, TemplateFile
+from runbook.model.units import JobId, UserName
+from runbook.remedy import LeverDocument, load_levers
+from runbook.remedy.recognise import weight
+
+_LARGEST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """A template and what it names. `unread`: sentences on files that could not be read."""
+
+    path: Path
+    script: TemplateFile
+    companions: tuple[Companion, ...]
+    unread: tuple[str, ...]
+    known: Surroundings
+
+    @property
+    def files(self) -> tuple[TemplateFile, ...]:
+        """The script first."""
+        return (self.script, *(item.file for item in self.companions))
+
+    def settings(self, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
+        """Parameters in force, or why they are not known."""
+        from runbook.steps.template_view import with_unread
+        from runbook.template import settings_in_force
+
+        return with_unread(settings_in_force(self.files, names, self.known), names, self.unread)
+
+
+def read_job_files(path: Path) -> JobFiles:
+    """Read a template and the files that it names, relative to its folder. Raises `BadInput`."""
+    from runbook.adapters.files import OwnerFiles
+    from runbook.steps.companions import read_companions
+
+    script = TemplateFile(str(path), read_template(path))
+    known = Surroundings()
+    companions, unread = read_companions(OwnerFiles(), job_of(path), script, known)
+    return JobFiles(path, script, companions, unread, known)
+
+
+def read_template(path: Path) -> str:
+    """A template's text. Raises `BadInput` for what is no file of moderate size."""
+    if not path.exists():
+        near = _near_files(path)
+        raise BadInput(f"{path} is not there", next_step=f"perhaps {near}" if near else "name a launch script")
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "no regular file"
+        raise BadInput(f"{path} is {what}", next_step="name the launch script itself")
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise BadInput(f"{path} is larger than {_LARGEST_BYTES >> 20} MiB", next_step="name the launch script")
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read: {(error.strerror or str(error)).lower()}", next_step="run as somebody who may"
+        ) from error
+
+
+def job_of(path: Path, *, nodes: int | None = None, gpus_per_node: int | None = None) -> JobRecord:
+    """The job that a template would be, as far as the command line says."""
+    return JobRecord(
+        JobId("files"), "files", path.name, UserName(_user()), JobState("UNKNOWN", JobClass.UNKNOWN),
+        num_nodes=nodes, gpus_per_node=gpus_per_node, work_dir=str(path.absolute().parent), command=str(path),
+    )
+
+
+def lever_documents(playbook: Path | None) -> tuple[LeverDocument, ...]:
+    """The systems of a playbook folder. Raises `NotFound` where it has none, `DocumentsInvalid`."""
+    folder = playbook_of(playbook) / "levers"
+    documents = load_levers(folder)
+    if not documents:
+        raise NotFound(f"no lever document lies in {folder}", next_step="name a playbook folder with --playbook")
+    return documents
+
+
+def playbook_of(playbook: Path | None) -> Path:
+    return playbook or data_folder("playbooks") / PLAYBOOK
+
+
+def named_system(name: str, documents: Sequence[LeverDocument]) -> LeverDocument:
+    """By its id, whatever its case. Raises `NotFound` with the names that there are."""
+    wanted = name.strip().lower().replace("-", "_")
+    for document in documents:
+        if document.id == wanted:
+            return document
+    ids = [document.id for document in documents]
+    near = difflib.get_close_matches(wanted, ids, 1, 0.6)
+    raise NotFound(
+        f"no system is called {name!r}",
+        next_step=(f"perhaps {near[0]}; " if near else "") + f"there are {', '.join(ids)}",
+    )
+
+
+def titled(document: LeverDocument) -> str:
+    """ "megatron: Megatron-LM, …": the word to type, and what it stands for."""
+    return document.id if document.title.lower() == document.id else f"{document.id}: {document.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMark:
+    """A mark of a system that is there."""
+
+    text: str
+    place: str
+    weight: int
+
+
+def marks_of(document: LeverDocument, files: Sequence[TemplateFile], story: LogStory) -> tuple[SeenMark, ...]:
+    """By what a system is recognised: the first live line that has each mark."""
+    found = []
+    for mark in document.marks:
+        if mark.framework and mark.framework == story.framework:
+            found.append(SeenMark(mark.framework, "the log", mark.weight))
+        elif mark.pattern and (seen := _first(mark.pattern, files)) is not None:
+            found.append(SeenMark(*seen, mark.weight))
+    return tuple(sorted(found, key=lambda item: -item.weight))
+
+
+def contenders(
+    documents: Sequence[LeverDocument], files: Sequence[TemplateFile], story: LogStory
+) -> tuple[LeverDocument, ...]:
+    """Where no system was recognised: those that weigh the same."""
+    weights = {item.id: weight(item, files, story) for item in documents if not item.fallback}
+    best = max(weights.values(), default=0)
+    return tuple(item for item in documents if best and weights.get(item.id) == best)
+
+
+def _first(pattern: str, files: Sequence[TemplateFile]) -> tuple[str, str] | None:
+    compiled = re.compile(pattern)
+    for file in files:
+        for number, line in enumerate(file.text.split("\n"), start=1):
+            match = None if line.lstrip().startswith("#") else compiled.search(line)
+            if match is not None:
+                return match[0], f"{file.path}:{number}"
+    return None
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise BadInput(
+            f"this machine has no name for user {os.getuid()}", next_step="run as a user of this machine"
+        ) from None
+
+
+def _near_files(path: Path) -> str:
+    try:
+        names = [item.name for item in path.absolute().parent.iterdir() if item.is_file()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, 1, 0.7)
+    return str(path.with_name(near[0])) if near else ""
