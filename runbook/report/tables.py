@@ -20,8 +20,7 @@ def table(
     that is longer than half the width pushes its row's rest to the right, or down. The heads come first where there are
     any. Cells may hold anything: what a terminal would act on is taken out."""
     told = [[clean_line(cell) for cell in row] for row in rows]
-    heads_row = list(heads) if any(heads) else None
-    everything = told if heads_row is None else [heads_row, *told]
+    everything = [list(heads), *told] if any(heads) else told
     if not everything:
         return []
     widths = [
@@ -35,13 +34,10 @@ def table(
             front += cell + " " * (max(size - columns(cell), 0) + _GAP)
         last = row[-1]
         if room < _LAST_AT_LEAST or columns(front) > width - room:
-            if row is heads_row:
-                lines.append(front.rstrip() + (f" / {last}" if last else ""))
-            else:
-                lines += textwrap.wrap(
-                    front.rstrip(), width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False
-                )
-                lines += paragraph(last, width, below)
+            lines += textwrap.wrap(
+                front.rstrip(), width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False
+            )
+            lines += paragraph(last, width, below)
             continue
         parts = wrap(last, room) or [""]
         lines.append((front + parts[0]).rstrip())
