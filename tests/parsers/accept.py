@@ -40,6 +40,9 @@ def verl(job: dict[str, Any]) -> dict[str, Any]:
 def huggingface(job: dict[str, Any]) -> dict[str, Any]:
     module: Any = importlib.import_module("transformers")
     parser = module.HfArgumentParser(module.TrainingArguments)
+    if len(job["arguments"]) == 1 and job["arguments"][0].endswith(".json"):
+        arguments, *_ = parser.parse_json_file(job["arguments"][0], allow_extra_keys=True)
+        return {key: getattr(arguments, key, None) for key in job["ask"]}
     arguments, _ = parser.parse_args_into_dataclasses(job["arguments"], return_remaining_strings=True)
     return {key: getattr(arguments, key, None) for key in job["ask"]}
 
