@@ -8,7 +8,10 @@ from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Incident
+from runbook.model.template import TemplateFile
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
+from runbook.steps.template_view import parameter_names, surroundings
+from runbook.template import CannotEdit, apply
 
 
 class Outcome(StrEnum):
@@ -58,7 +61,7 @@ def promote(context: StepContext) -> Incident:
         raise NotAllowed("the last attempt is not proven", next_step=f"runbook show {incident.id}")
     if not original.job.command:
         raise NotAllowed("the scheduler does not know the template's file", next_step="copy it from the report")
-    changes = _changes(incident)
+    changes = _changes(context)
     for path, old, new in changes:
         # Every file is looked at before one is written: a promotion is not half done because a file was changed.
         present = context.ports.files.read_small(path, original.job.owner, max(len(old), len(new)) + 1)
@@ -83,7 +86,7 @@ def roll_back(context: StepContext) -> Incident:
             "nothing was promoted, so there is nothing to take back",
             next_step="the owner's template is as it was; the changed copy is in the report",
         )
-    for path, old, new in _changes(incident):
+    for path, old, new in _changes(context):
         backup = _written(context, path, new, old)
         token = hashlib.sha256(new).hexdigest()[:12]
         act = Act("rollback", path, context.ports.clock.now(), token=token, result=f"backup {backup}")
@@ -104,23 +107,35 @@ def _written(context: StepContext, path: str, before: bytes, content: bytes) -> 
         return f"{path}.runbook-{digest[:8]}.bak"
 
 
-def _changes(incident: Incident) -> list[tuple[str, bytes, bytes]]:
-    """Path, text as it was, text as proven, of the script and of the files that it names, where they differ."""
+def _changes(context: StepContext) -> list[tuple[str, bytes, bytes]]:
+    """Path, text as it was, text with the levers that were proven, of the script and of the files that it names, where
+    they differ. What made the relaunch resume (a checkpoint's path, a step) or run on fewer nodes is not the owner's
+    to keep and is left out."""
+    incident = context.incident
     if incident.script is None or incident.original is None or not incident.templates:
         return []
-    origin = {item.file.path: (item.source, item.file.text) for item in incident.companions}
-    pairs = [(incident.original.job.command, incident.script.text, incident.templates[0].text)]
-    pairs += [(*origin[file.path], file.text) for file in incident.templates[1:] if file.path in origin]
+    before = (
+        TemplateFile(incident.templates[0].path, incident.script.text), *(item.file for item in incident.companions)
+    )
+    after = before
+    names, known = parameter_names(context), surroundings(context)
+    for attempt in incident.attempts:
+        if attempt.plan is None or not attempt.plan.edits:
+            continue
+        try:
+            after = apply(after, attempt.plan.edits, names=names, known=known).files
+        except CannotEdit as error:
+            raise NotAllowed(
+                f"the lever cannot be told from what else the relaunch changed: {error.what}", where=error.where,
+                next_step="write it into the template by hand: the report shows the change",
+            ) from error
+    sources = (incident.original.job.command, *(item.source for item in incident.companions))
     return [
-        (path, old.encode("utf-8", "surrogateescape"), new.encode("utf-8", "surrogateescape"))
-        for path, old, new in pairs if old != new
+        (path, old.text.encode("utf-8", "surrogateescape"), new.text.encode("utf-8", "surrogateescape"))
+        for path, old, new in zip(sources, before, after, strict=True) if old.text != new.text
     ]
 
 
 def _changed(incident: Incident) -> bool:
-    if incident.script is None or not incident.templates:
-        return False
-    found = {item.file.path: item.file.text for item in incident.companions}
-    return incident.templates[0].text != incident.script.text or any(
-        file.text != found.get(file.path, file.text) for file in incident.templates[1:]
-    )
+    """Whether a lever was written at all."""
+    return any(attempt.plan is not None and attempt.plan.edits for attempt in incident.attempts)
