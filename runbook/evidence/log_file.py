@@ -17,8 +17,11 @@ from runbook.evidence.log_launcher import LauncherLines
 from runbook.evidence.log_match import Matcher, unless_mixed
 from runbook.evidence.log_reading import FileState, Reading, rank_of
 from runbook.evidence.log_scan import FEW, FREELY, View
+from runbook.evidence.log_seen import SPEAKERS_KEPT, Kept, Seen
+from runbook.evidence.log_stack import speaker_of
 from runbook.evidence.log_steps import TAIL_BYTES, StepSampler
-from runbook.evidence.log_text import decode
+from runbook.evidence.log_text import decode, excerpt
+from runbook.evidence.log_twins import Twin
 from runbook.evidence.signatures import FRAMING, Signature
 
 _WINDOWS = 8
@@ -133,6 +136,9 @@ class FileHandler:
         """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""
         self.read_to = view.base + stop
         self._keeper.keep_latest(view)
+        if view.sample < FEW and view.left:
+            self._few_steps(view, start, stop)
+            return  # the beginning of one of thousands: its end tells its last stamp
         back = _END_BYTES if view.sample >= FREELY else _SHORT_END_BYTES
         for first, end in islice(view.before(stop, back), LINES_FOR_TIME):
             # The newest may be cut here, so it is not remembered.
@@ -142,9 +148,7 @@ class FileHandler:
                 self._reading.clocks.ended(End(self._index, time_s, rank_of(one), one.node))
                 break
         if view.sample < FREELY:
-            first, end = view.last_steps(start, stop)
-            if view.sample:
-                self._steps.sample(view, first, end, last=view.sample)
+            self._few_steps(view, start, stop)
             return
         if stop - start <= 2 * TAIL_BYTES:
             self._steps.sample(view, start, stop, last=2000)
@@ -153,6 +157,34 @@ class FileHandler:
             self._steps.sample(view, window, window + _WINDOW_BYTES, last=16)  # evenly, for what changes over the steps
         if not self._steps.sample(view, stop - TAIL_BYTES, stop, last=500):
             self._steps.sample(view, start, stop - TAIL_BYTES, last=400)
+
+    def _few_steps(self, view: View, start: int, stop: int) -> None:
+        first, end = view.last_steps(start, stop)
+        if view.sample:
+            self._steps.sample(view, first, end, last=view.sample)
+
+    def like_others(self, twin: Twin) -> None:
+        """Take over what is known of the end of a file that ends as others do, without reading it again."""
+        reading, index = self._reading, self._index
+        here, line, step = twin.frame, twin.match, twin.step
+        reading.tables.note_frame(here)
+        key = (line.signature.id, index, (here.speaker, here.pid, ()))
+        if len(reading.kept) < SPEAKERS_KEPT:
+            time_s = self._state.time_of(here)
+            kept = reading.kept[key] = Kept(count=1)
+            kept.add(Seen(
+                line, here, index, self._state.attempt, twin.offset, 0, time_s, excerpt((), here.text),
+                time_s is not None, said_by=speaker_of(here.name, here.text, (), self._state.named.role),
+            ))
+        for signature in twin.also:
+            reading.like_others[signature] = reading.like_others.get(signature, 0) + 1
+        time_s = self._state.time_of(twin.step_frame)
+        rank = rank_of(twin.step_frame)
+        reading.clocks.note(step.signature.id, step.integer("step"), (index, rank, twin.step_frame.node), time_s)
+        reading.progress.step(
+            step, file=index, first_attempt=self._state.named.attempt or 0, offset=twin.step_offset, rank=rank,
+            time_s=time_s,
+        )
 
     @property
     def attempt(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from runbook.evidence.framing_values import Frame
 from runbook.evidence.log_places import TEARDOWN_CODES, Places
 from runbook.evidence.log_reading import Reading
 from runbook.evidence.log_seen import Seen
@@ -20,8 +21,13 @@ _LEVEL_AREA = 160
 
 def said_mildly(seen: Seen) -> bool:
     """Whether the line itself is a warning or information: it quotes a failure and does not end a process."""
-    text = f"{seen.frame.level} {seen.frame.text[:_LEVEL_AREA]}"
-    return not seen.raised and " NCCL WARN " not in text and bool(_MILD.search(text))
+    return not seen.raised and words_are_mild(seen.frame)
+
+
+def words_are_mild(frame: Frame) -> bool:
+    """The same of a line that ends no traceback."""
+    text = f"{frame.level} {frame.text[:_LEVEL_AREA]}"
+    return " NCCL WARN " not in text and bool(_MILD.search(text))
 
 
 def handled(seen: Seen, last: Mapping[tuple[object, ...], int], reading: Reading, job: JobRecord | None) -> bool:

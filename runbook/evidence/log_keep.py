@@ -9,11 +9,12 @@ from itertools import islice
 
 from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.framing_values import Frame
+from runbook.evidence.log_handled import words_are_mild
 from runbook.evidence.log_match import Matcher
 from runbook.evidence.log_phases import opens_timer, phase_of
 from runbook.evidence.log_quoted import is_quoted
 from runbook.evidence.log_reading import FileState
-from runbook.evidence.log_scan import View
+from runbook.evidence.log_scan import FEW, View
 from runbook.evidence.log_seen import (
     SPEAKERS_KEPT,
     Kept,
@@ -34,6 +35,7 @@ from runbook.model.log import Phase
 
 _LINES_AFTER = 12
 _LINES_NEAR = 4
+_LINES_FOR_A_REMARK = 4
 _LOOKED_AT_COSTS = 16
 _NEAR_THE_END_BYTES = 64 << 20
 LINES_FOR_TIME = 60
@@ -127,21 +129,25 @@ class Keeper:
         else:
             stack, raised = [], False
         near: list[str] = []
-        if not stack:
+        # Every rank of thousands warns of the same: those that come later are not looked at as closely.
+        mild = view.sample < FEW and not raised and words_are_mild(here) and self._reading.known_well(match.signature)
+        if not stack and not mild:
             lines = islice(self._state.frames(view, view.before(start), True), _LINES_AFTER)
             near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
         remote = remote_pid(stack)
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
         following = islice(self._state.frames(view, view.after(stop)), _LINES_AFTER)
-        after = [one.text for one in following if one.speaker == here.speaker]
+        own = (one.text for one in following if one.speaker == here.speaker)
+        after = list(islice(own, _LINES_FOR_A_REMARK) if mild else own)
         exact = time_s is not None
         if time_s is None:
             nearby = islice(self._state.frames(view, view.before(start), True), LINES_FOR_TIME)
             stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
-        handled = _HANDLED.search(" ".join([here.text, *after[:4]]))
-        self._steps.before(view, start, closely=raised)
+        handled = _HANDLED.search(" ".join([here.text, *after[:_LINES_FOR_A_REMARK]]))
+        if not mild:
+            self._steps.before(view, start, closely=raised)
         before = line_before(self._state.frames(view, view.before(start), True), here.speaker) if raised else ""
         frames = stack or list(reversed(dumped(after)))
         rules = self._reading.signatures.phases

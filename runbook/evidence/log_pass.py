@@ -24,6 +24,7 @@ from runbook.evidence.log_scan import (
     tell,
 )
 from runbook.evidence.log_tails import HEAD_BYTES
+from runbook.evidence.log_twins import Twin
 from runbook.evidence.log_unpack import is_gzip, is_zstandard
 from runbook.model.log import LogSource
 
@@ -32,6 +33,9 @@ _LINES_IN_ALL = 600
 _LINES_AT_AN_END = 200
 _LINES_AT_LEAST = 1
 _HEADS_SAMPLED = 64
+_LOOKED_AT_BYTES = 8192
+"""Of a file's beginning, to tell text from other data."""
+_VERY_MANY_FILES = 1024
 _MANY_FILES = 64
 """Of so many files lines are not counted while reading: `log_lines` counts those of the findings that are shown."""
 
@@ -51,7 +55,7 @@ class Sources:
     @classmethod
     def of(cls, sources: Sequence[tuple[str, BinaryIO, int]], frames: tuple[FileFrame, ...]) -> Sources:
         plain = {}
-        head = bytearray(8192)
+        head = bytearray(_LOOKED_AT_BYTES if len(sources) < _VERY_MANY_FILES else _LOOKED_AT_BYTES // 4)
         for index, (path, stream, _) in enumerate(sources):
             parts = None if path.endswith("error.json") else part_reader(stream)
             if parts is None:
@@ -73,13 +77,15 @@ class Sources:
 
 
 class Pass:
-    """Reads every source once. `starts` are the offsets from which on files are read whose middle is left out."""
+    """Reads every source once. `starts` are the offsets from which on files are read whose middle is left out, `twins`
+    what is known already of the ends of some of them."""
 
     def __init__(
         self, sources: Sources, reading: Reading, crew: Crew, starts: Mapping[int, int],
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int, int], None] | None, twins: Mapping[int, Twin] | None = None,
     ) -> None:
         self.reading = reading
+        self._twins = {index: twin for index, twin in (twins or {}).items() if index in starts}
         self.notes: list[LogSource] = []
         self.restarted = False
         """A file went on with a later attempt."""
@@ -111,7 +117,10 @@ class Pass:
             read, size = plain
             start = self._starts.get(index, 0)
             if start:
-                yield Segment(index, read, 0, 0, HEAD_BYTES, HEAD_BYTES, first=True, count=False)
+                known = index in self._twins
+                yield Segment(index, read, 0, 0, HEAD_BYTES, HEAD_BYTES, first=True, last=known, count=False)
+                if known:
+                    continue
             yield from segments_of(index, read, size, start, count=not start and not (many and size <= CHUNK_BYTES))
 
     def _searched(self, one: Searched) -> None:
@@ -147,6 +156,10 @@ class Pass:
     def _end(self, index: int, reached: int) -> None:
         handler = self._handler
         assert handler is not None
+        twin = self._twins.get(index)
+        if twin is not None and not self._note:
+            handler.like_others(twin)
+            reached = max(reached, twin.end)
         handler.finish()
         self._see_attempts(handler, index)
         start = self._starts.get(index, 0)
@@ -201,7 +214,7 @@ class Pass:
         if total <= FREELY_BYTES:
             return FREELY
         share = _LINES_IN_ALL * (segment.stop - segment.start) // total
-        if segment.first and not segment.last and segment.index in self._starts:
+        if segment.first and segment.index in self._starts:
             return _LINES_AT_LEAST if segment.index < _HEADS_SAMPLED else 0
         if segment.last:
             share = max(share, min(_LINES_AT_AN_END, _LINES_IN_ALL // len(self._sources.paths)))

@@ -17,6 +17,7 @@ from runbook.evidence.signatures import Signature, Signatures
 from runbook.model.units import NodeName
 
 _FRAMES_REMEMBERED = 4_000
+_LOOKED_AT_CLOSELY = 256
 
 
 @dataclass(slots=True)
@@ -38,6 +39,10 @@ class Reading:
     known_steps: dict[frozenset[bytes], list[Signature]] = field(default_factory=dict)
     habits: dict[bytes, Habits] = field(default_factory=dict)
     """What was learned from a file's first lines, by how they read without their digits: thousands begin alike."""
+    looked_at: dict[str, int] = field(default_factory=dict)
+    """How many warnings of a signature were looked at closely, by its id."""
+    like_others: dict[str, int] = field(default_factory=dict)
+    """Lines of a signature that were not looked at, as their file ends like others (`log_twins`)."""
     cut_lines: int = 0
     long_misses: int = 0
     """Long lines that hold a signature's words and match none."""
@@ -62,6 +67,12 @@ class Reading:
             known = [one for one in self.signatures.events if not found.isdisjoint(one.encoded)]
             self.known_sets[found] = known
         return known
+
+    def known_well(self, signature: Signature) -> bool:
+        """Whether as many warnings of a signature were looked at closely as anybody wants to see; counts one more."""
+        looked_at = self.looked_at.get(signature.id, 0)
+        self.looked_at[signature.id] = looked_at + 1
+        return looked_at >= _LOOKED_AT_CLOSELY
 
     def step_candidates(self, line: bytes) -> list[Signature]:
         """The same of the lines of progress."""

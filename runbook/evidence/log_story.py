@@ -214,6 +214,7 @@ def _notes(reading: Reading, root: Finding | None, where: Places) -> list[str]:
     notes += reading.tables.notes
     spam = {
         identity: sum(kept.count for (name, _, _), kept in reading.kept.items() if name == identity)
+        + reading.like_others.get(identity, 0)
         for identity in {name for name, _, _ in reading.kept}
     }
     often = sorted((identity, count) for identity, count in spam.items() if count > 1000)

@@ -12,19 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
 
 from runbook.evidence.framing import frame
 from runbook.evidence.framing_stamps import read_time
 from runbook.evidence.framing_values import FileFrame
 from runbook.evidence.log_crew import Crew, ReadAt, Searched, Segment, batches
-from runbook.evidence.log_scan import View, positions_of_lines
-from runbook.evidence.log_search import Search
+from runbook.evidence.log_scan import View
 from runbook.evidence.log_text import decode
-from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Signature, Signatures
+from runbook.evidence.log_twins import Knowledge, Twin, Twins, last_step
+from runbook.evidence.signatures import CONSEQUENCE, FRAMING, HARMLESS, Signature
 
 HEAD_BYTES = 16 << 10
-TAIL_BYTES = 64 << 10
+TAIL_BYTES = 16 << 10
 SMALL_BYTES = 256 << 10
 """A smaller file is read whole."""
 FEWEST_FILES = 8
@@ -36,21 +35,6 @@ _WHOLE_AT_MOST = 16
 _TROUBLE_LOOKED_AT = 200
 
 
-class Knowledge(Protocol):
-    """What the signatures say of a line; see `log_file.Reading`."""
-
-    @property
-    def signatures(self) -> Signatures: ...
-
-    @property
-    def steps(self) -> Search: ...
-
-    @property
-    def started_s(self) -> float | None: ...
-
-    def candidates(self, line: bytes) -> list[Signature]: ...
-
-
 @dataclass(slots=True)
 class Tails:
     """Where the reading of each file begins; a file that is not named here is read whole."""
@@ -58,6 +42,8 @@ class Tails:
     starts: dict[int, int]
     healthy_s: dict[int, float] = field(default_factory=dict)
     """Files whose reading begins at a stamp that lies before the first failure."""
+    twins: Mapping[int, Twin] = field(default_factory=dict)
+    """Files that end as others do: what their ends say is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +73,16 @@ def tails(
     sizes = {index: size for index, (_, size) in files.items() if size > SMALL_BYTES}
     starts = {index: size - TAIL_BYTES for index, size in sizes.items()}
     ends: dict[int, _End] = {}
+    twins = Twins(knowledge)
     pending = list(starts)
     while pending:
         for one in _searched(pending, files, starts, crew):
             index = one.segment.index
             if one.error is None:
-                ends[index] = _judge(one, frames[index], knowledge)
+                alike = twins.known(one, frames[index])
+                ends[index] = _End(step=True) if alike else _judge(one, frames[index], knowledge)
+                if not alike and ends[index].step and not ends[index].failed:
+                    twins.learn(one, frames[index])
             else:
                 del starts[index]
         first_s = _first_failure_s(ends)
@@ -115,7 +105,7 @@ def tails(
     healthy = {
         index: stamp_s for index in starts if not ends[index].step and (stamp_s := ends[index].stamp_s) is not None
     }
-    return Tails(starts, healthy)
+    return Tails(starts, healthy, twins.found)
 
 
 def _before(stamp_s: float | None, first_s: float | None) -> bool:
@@ -144,7 +134,7 @@ def _judge(one: Searched, file: FileFrame, knowledge: Knowledge) -> _End:
     view = View(one.buffer, one.segment.low, one.end, None)
     trouble, failure = _trouble(view, one.part.found, file, knowledge)
     clear = one.end if trouble is None else trouble
-    step = _step_in_front(view, one, file, clear, knowledge)
+    step = last_step(view, one, file, clear, knowledge) is not None
     if step and failure is None:
         return _End(step=True)
     stamp_s = next(_stamps(view, 0, clear, knowledge.started_s), None)
@@ -197,25 +187,6 @@ def _means(raw: bytes, candidates: Sequence[Signature], file: FileFrame, knowled
     if match is not None:
         return CONSEQUENCE if match.signature.weak or match.signature.late else match.signature.means
     return CONSEQUENCE if any(one.lines > 1 for one in candidates) else None
-
-
-def _step_in_front(view: View, one: Searched, file: FileFrame, clear: int, knowledge: Knowledge) -> bool:
-    """Whether a completed step stands before `clear`. Bars do not count: evaluation and loading have them too."""
-    spans = one.part.with_steps if one.part.with_steps is not None else [(0, clear)]
-    for low, high in reversed(spans):
-        if low >= clear:
-            continue
-        for start, stop in positions_of_lines(view, knowledge.steps, low, min(high, clear), last=3):
-            raw = bytes(view.buffer[start:stop])
-            literals = {literal.decode() for literal in knowledge.steps.within(raw)}
-            candidates = [
-                known for known in knowledge.signatures.progress
-                if not known.fallback and not getattr(known, "bar", False) and not literals.isdisjoint(known.literals)
-            ]
-            match = knowledge.signatures.first_match(frame(decode(raw), file).text, candidates)
-            if match is not None and match.integer("step") is not None:
-                return True
-    return False
 
 
 def _stamps(view: View, start: int, stop: int, started_s: float | None) -> Iterator[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -58,8 +58,8 @@ class LogReader:
         def fresh() -> Reading:
             return Reading(self._signatures, self._events, self._progress, _started_s(job), job.nodes if job else ())
 
-        def told(starts: Mapping[int, int]) -> tuple[LogStory, Pass]:
-            one = Pass(given, fresh(), crew, starts, progress)
+        def told(plan: Tails) -> tuple[LogStory, Pass]:
+            one = Pass(given, fresh(), crew, plan.starts, progress, plan.twins)
             one.run()
             one.reading.tables.settle()
             return log_story.tell(one.reading, one.notes, job), one
@@ -70,15 +70,15 @@ class LogReader:
             story = self._from_ends(plan, given, told) if plan is not None and plan.starts else None
             if story is not None:
                 return with_lines(story, given)
-        return with_lines(told({})[0], given)
+        return with_lines(told(Tails({}))[0], given)
 
     def _from_ends(
-        self, plan: Tails, given: Sources, told: Callable[[Mapping[int, int]], tuple[LogStory, Pass]]
+        self, plan: Tails, given: Sources, told: Callable[[Tails], tuple[LogStory, Pass]]
     ) -> LogStory | None:
         """The story by the files' ends, or None where it needs all of them."""
         index_of = {path: index for index, path in enumerate(given.paths)}
         for _ in range(3):
-            story, one = told(plan.starts)
+            story, one = told(plan)
             root = story.root_cause
             if root is None or one.restarted:
                 return None  # only all of the logs can tell, or attempts have to be counted through all of them

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runbook.diagnosis import diagnose
+from runbook.evidence import log_twins
 from runbook.evidence.log_tails import HEAD_BYTES, TAIL_BYTES
 from runbook.evidence.logs import LogReader
 from runbook.evidence.signatures import load_signatures
@@ -165,6 +166,26 @@ def test_the_ends_tell_the_same_story_as_the_whole(
 ) -> None:
     paths = written(tmp_path, scene, style)
     assert told(read(paths, tail_first=True)) == told(read(paths, tail_first=False))
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_files_that_end_alike_tell_the_same_story_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: Callable[[int, str], str]
+) -> None:
+    """Thousands of files are needed before ends are compared; here the second one is taken to be like the first."""
+    paths = written(tmp_path, scene, "steps")
+    whole = read(paths, tail_first=False)
+    monkeypatch.setattr(log_twins, "READ_AS_USUAL", 1)
+    monkeypatch.setattr(log_twins, "TEACHERS", 1)
+    ends = read(paths, tail_first=True)
+    assert told(ends) == told(whole)
+    assert [(one.rank, one.signature, one.why) for one in ends.collateral] == [
+        (one.rank, one.signature, one.why) for one in whole.collateral
+    ]
+    assert ends.progress.last_step_by_rank == whole.progress.last_step_by_rank
+    assert ends.rank_nodes == whole.rank_nodes
+    often = [note for note in whole.notes if "times in the logs" in note]
+    assert [note for note in ends.notes if "times in the logs" in note] == often
 
 
 def test_of_ranks_that_only_followed_the_middle_is_left_out_and_that_is_said(tmp_path: Path) -> None:
