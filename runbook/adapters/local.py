@@ -18,6 +18,7 @@ from typing import Any
 
 from runbook.adapters import local_supervisor
 from runbook.adapters.clock import SystemClock
+from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import current_identity
 from runbook.adapters.local_store import LocalStore
 from runbook.adapters.process import Runner, run
@@ -226,29 +227,21 @@ class LocalScheduler:
 
     def drain(self, node: NodeName, reason: str) -> None:
         self._check_node(node)
-        if not reason:
-            raise BadInput("a drain needs a reason", where=node)
         with self._store.draining() as present:
-            if present and present != reason:
-                raise NotAllowed(
-                    f"{node} is already drained: {present}", where=node, next_step="leave it to whoever drained it"
-                )
-            self._store.set_drain(reason, self._clock.now())
+            if drain_wanted(self._drain_state(present), reason):
+                self._store.set_drain(reason, self._clock.now())
 
     def undrain(self, node: NodeName, reason_prefix: str) -> None:
         self._check_node(node)
         with self._store.draining() as present:
-            if not present:
+            if not undrain_wanted(self._drain_state(present), reason_prefix):
                 return
-            if not reason_prefix or not present.startswith(reason_prefix):
-                raise NotAllowed(
-                    f"{node} was drained by somebody else: {present}",
-                    where=node,
-                    next_step="leave it to whoever drained it",
-                )
             self._store.set_drain("", self._clock.now())
         for number in self._store.ids():
             self._start_if_waiting(number)
+
+    def _drain_state(self, reason: str) -> NodeState:
+        return NodeState(self._node, NodeClass.DRAINED if reason else NodeClass.AVAILABLE, reason=reason)
 
     def _check_node(self, name: NodeName) -> None:
         if name != self._node:

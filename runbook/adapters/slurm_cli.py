@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runbook.adapters.alone import alone
 from runbook.adapters.clock import SystemClock
+from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import Identity, Road, identity_of, road_to
 from runbook.adapters.process import SCRIPT_PLACE
 from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
@@ -29,7 +30,7 @@ from runbook.evidence.slurm_submit import (
     sbatch_command,
     submit_environment,
 )
-from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeClass, NodeState, Submission
+from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock
 
@@ -227,31 +228,14 @@ class SlurmCli:
         return tuple(by_name[name] for name in dict.fromkeys(names))
 
     def drain(self, node: NodeName, reason: str) -> None:
-        if not reason.strip():
-            raise BadInput("a drain needs a reason", where=node)
         (present,) = self.nodes((node,))
-        if present.node_class is NodeClass.DRAINED and present.reason == reason:
-            return
-        if present.reason or present.node_class is NodeClass.DRAINED:
-            raise NotAllowed(
-                f"{node} is already {'drained' if present.node_class is NodeClass.DRAINED else 'marked'}: "
-                f"{present.reason or 'no reason given'}",
-                where=node,
-                next_step="leave it to whoever did it",
-            )
-        self._commands.ask("scontrol", nodes.drain_arguments(node, reason))
+        if drain_wanted(present, reason):
+            self._commands.ask("scontrol", nodes.drain_arguments(node, reason))
 
     def undrain(self, node: NodeName, reason_prefix: str) -> None:
         (present,) = self.nodes((node,))
-        if present.node_class is not NodeClass.DRAINED:
-            return
-        if not reason_prefix or not present.reason.startswith(reason_prefix):
-            raise NotAllowed(
-                f"{node} was drained by somebody else: {present.reason or 'no reason given'}",
-                where=node,
-                next_step="leave it to whoever drained it",
-            )
-        self._commands.ask("scontrol", nodes.resume_arguments(node))
+        if undrain_wanted(present, reason_prefix):
+            self._commands.ask("scontrol", nodes.resume_arguments(node))
 
     def _may_still_come(self, flag: str, job: JobId) -> bool:
         """Whether accounting is only behind: it keeps such text, and the job is fresh enough to be in the controller.

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
+from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.evidence.slurm_errors import Complaint, complaint
 from runbook.evidence.slurm_fields import gpu_count
 from runbook.evidence.slurm_hosts import expand_hosts
 from runbook.evidence.states import job_state, node_class, node_states
-from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeClass, NodeState, Submission
+from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.ports import Scheduler
 
@@ -100,30 +101,14 @@ class SlurmPyslurm:
         )
 
     def drain(self, node: NodeName, reason: str) -> None:
-        if not reason.strip():
-            raise BadInput("a drain needs a reason", where=node)
         (present,) = self.nodes((node,))
-        if present.node_class is NodeClass.DRAINED and present.reason == reason:
-            return
-        if present.reason or present.node_class is NodeClass.DRAINED:
-            raise NotAllowed(
-                f"{node} is already drained or marked: {present.reason or 'no reason given'}",
-                where=node,
-                next_step="leave it to whoever did it",
-            )
-        self._call(lambda: self._module.Node(node).modify(self._module.Node(state="DRAIN", reason=reason)))
+        if drain_wanted(present, reason):
+            self._call(lambda: self._module.Node(node).modify(self._module.Node(state="DRAIN", reason=reason)))
 
     def undrain(self, node: NodeName, reason_prefix: str) -> None:
         (present,) = self.nodes((node,))
-        if present.node_class is not NodeClass.DRAINED:
-            return
-        if not reason_prefix or not present.reason.startswith(reason_prefix):
-            raise NotAllowed(
-                f"{node} was drained by somebody else: {present.reason or 'no reason given'}",
-                where=node,
-                next_step="leave it to whoever drained it",
-            )
-        self._call(lambda: self._module.Node(node).modify(self._module.Node(state="RESUME")))
+        if undrain_wanted(present, reason_prefix):
+            self._call(lambda: self._module.Node(node).modify(self._module.Node(state="RESUME")))
 
     def _call(self, action: Any) -> Any:
         try:
