@@ -139,7 +139,7 @@ def _shares(read: Sequence[bash.Script | Config], edits: Sequence[Edit]) -> list
     shares = [_Share() for _ in read]
     for edit in sorted(dict.fromkeys(edits), key=lambda edit: edit.kind is not SettingKind.SBATCH):
         name = bash_edit.names_of(edit)
-        setting = [at for at, item in enumerate(read) if _sets(item, name)]
+        setting = _without_handing_on(read, [at for at, item in enumerate(read) if _sets(item, name)], name)
         scripts = [at for at, item in enumerate(read) if not isinstance(item, Config)]
         if edit.kind is SettingKind.KEY and len(setting) > 1 and setting[0] in scripts and setting[1] not in scripts:
             others = ", ".join(_path(read[at]) for at in setting[1:])
@@ -168,6 +168,18 @@ def _shares(read: Sequence[bash.Script | Config], edits: Sequence[Edit]) -> list
 def _sets(item: bash.Script | Config, name: ParameterNames) -> bool:
     """Whether the file sets it, or mentions it in a way that leaves it open."""
     return any(config_edit.lookup(item, name) if isinstance(item, Config) else bash.in_force(item, name))
+
+
+def _without_handing_on(
+    read: Sequence[bash.Script | Config], setting: list[int], name: ParameterNames
+) -> list[int]:
+    """Without the programs that only hand on what another file sets."""
+    own = []
+    for at in setting:
+        item = read[at]
+        if not isinstance(item, Config) or not config_edit.gives_way(item, name):
+            own.append(at)
+    return own or setting
 
 
 def _written(item: bash.Script | Config, name: ParameterNames) -> bool:

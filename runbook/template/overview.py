@@ -40,14 +40,19 @@ def settings_in_force(
     several = sum(not isinstance(item, Config) for item in read) > 1
     scripts: dict[str, list[Setting]] = {}
     configs: dict[str, list[Setting]] = {}
+    handed_on: dict[str, list[Setting]] = {}
+    by_name = {item.parameter: item for item in names}
     for item in read:
         for setting in settings_of(item, names):
             if setting.kind is SettingKind.ENVIRONMENT and several and not setting.line:
                 continue  # it comes from the script that runs this one, and stands there
-            (configs if isinstance(item, Config) else scripts).setdefault(setting.parameter, []).append(setting)
+            into = configs if isinstance(item, Config) else scripts
+            if isinstance(item, Config) and config_edit.gives_way(item, by_name[setting.parameter]):
+                into = handed_on
+            into.setdefault(setting.parameter, []).append(setting)
     chosen: list[Setting] = []
     for name in dict.fromkeys(item.parameter for item in names):
-        own, others = scripts.get(name, []), configs.get(name, [])
+        own, others = scripts.get(name, []), configs.get(name, []) or handed_on.get(name, [])
         if len(own) > 1 or (not own and len(others) > 1):
             chosen.append(_ambiguous(own or others))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
 from runbook.template.config import write
@@ -24,8 +25,10 @@ from runbook.template.language import Language
 from runbook.template.splices import Change
 
 
+@lru_cache(maxsize=8)
 def read_config(file: TemplateFile, language: Language) -> Config:
-    """Read a configuration file. One that is not understood has `broken`."""
+    """Read a configuration file. One that is not understood has `broken`. The last ones are remembered: a file is asked
+    for what it names, for its settings and for its changes in turn."""
     if language is Language.YAML:
         from runbook.template.config.yaml_file import read
     elif language is Language.JSON:
@@ -93,6 +96,30 @@ def _mentioned(config: Config, wanted: Sequence[tuple[str, ...]]) -> str:
             line = config.data.count(b"\n", 0, match.start()) + 1
             return f"{path[-1]} stands at line {line}, where no plain value was found"
     return ""
+
+
+def gives_way(config: Config, name: ParameterNames) -> bool:
+    """Whether a program has no word of its own beside a configuration file that sets the key: it only hands on what it
+    was given, as in `max_turns=config.max_turns` and `train_dataset=train_dataset`."""
+    if not config.loose:
+        return False
+    leaf, problem = lookup(config, name)
+    if leaf is None or not problem:
+        return False
+    found = [
+        item for path in keys_of(name, config) for size in range(1, len(path) + 1)
+        for item in leaves_of(config, path[:size])
+    ]
+    return bool(found) and all(_handed_on(item) for item in found)
+
+
+def _handed_on(leaf: Leaf) -> bool:
+    """`gconfig=config.gconfig.new(…)`: the keyword of a call, or an entry of a dict, that takes the name's own value."""
+    if not leaf.unresolved.endswith("is computed"):
+        return False
+    own = rf"(?:[A-Za-z_]\w*\.)*{re.escape(leaf.path[-1])}"
+    whole = re.match(own, leaf.raw)
+    return whole is not None and (whole.end() == len(leaf.raw) or leaf.raw.startswith(".new(", whole.end()))
 
 
 def settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:

@@ -86,6 +86,12 @@ _BINDING = {
     "named_expression": "name", "as_pattern": "alias",
 }
 _LOOKING = frozenset({b"get", b"getattr", b"hasattr"})
+_READING = frozenset(
+    {"argument_list", "assert_statement", "binary_operator", "boolean_operator", "call", "comparison_operator",
+     "conditional_expression", "elif_clause", "if_statement", "interpolation", "not_operator", "return_statement",
+     "unary_operator", "while_statement"}
+)
+"""Where a variable that stands by itself is read."""
 
 
 def _targets(node: Node, bound: bool) -> set[int]:
@@ -109,8 +115,12 @@ def _looked_at(node: Node, bound: bool) -> tuple[Node, ...]:
     if node.type == "comparison_operator":
         return tuple(child for child in node.children if child.type == "string")
     if node.type == "identifier" and not bound and node.parent is not None:
-        reading = ("argument_list", "binary_operator", "call", "return_statement", "comparison_operator")
-        return (node,) if node.parent.type in reading else ()
+        return (node,) if node.parent.type in _READING else ()
+    if node.type in ("function_definition", "class_definition"):
+        name = node.child_by_field_name("name")
+        return (name,) if name is not None else ()
+    if node.type == "raise_statement":
+        return (node,)
     if node.type == "call":
         function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
         name = function.child_by_field_name("attribute") or function if function is not None else None
