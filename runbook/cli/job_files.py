@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from runbook.model.log import LogStory
 from runbook.model.template import Companion, ParameterNames, Setting, Surroundings, TemplateFile
 from runbook.model.units import JobId, UserName
 from runbook.remedy import LeverDocument, load_levers
+from runbook.remedy.live_text import first_seen
 from runbook.remedy.recognise import weight
 
 _LARGEST_BYTES = 4 << 20
@@ -129,8 +129,9 @@ def marks_of(document: LeverDocument, files: Sequence[TemplateFile], story: LogS
     for mark in document.marks:
         if mark.framework and mark.framework == story.framework:
             found.append(SeenMark(mark.framework, "the log", mark.weight))
-        elif mark.pattern and (seen := _first(mark.pattern, files)) is not None:
-            found.append(SeenMark(*seen, mark.weight))
+        elif mark.pattern and (seen := first_seen(mark.pattern, files)) is not None:
+            text, file, line = seen
+            found.append(SeenMark(text, f"{file.path}:{line}", mark.weight))
     return tuple(sorted(found, key=lambda item: -item.weight))
 
 
@@ -141,16 +142,6 @@ def contenders(
     weights = {item.id: weight(item, files, story) for item in documents if not item.fallback}
     best = max(weights.values(), default=0)
     return tuple(item for item in documents if best and weights.get(item.id) == best)
-
-
-def _first(pattern: str, files: Sequence[TemplateFile]) -> tuple[str, str] | None:
-    compiled = re.compile(pattern)
-    for file in files:
-        for number, line in enumerate(file.text.split("\n"), start=1):
-            match = None if line.lstrip().startswith("#") else compiled.search(line)
-            if match is not None:
-                return match[0], f"{file.path}:{number}"
-    return None
 
 
 def _user() -> str:

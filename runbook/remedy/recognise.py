@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from runbook.model.log import LogStory
 from runbook.model.template import TemplateFile
 from runbook.remedy.document import LeverDocument
+from runbook.remedy.live_text import first_seen
 
 
 def recognise(
@@ -31,20 +31,11 @@ def recognise(
 
 def weight(document: LeverDocument, templates: Sequence[TemplateFile], story: LogStory) -> int:
     """The sum of the marks that are there."""
-    if any(_seen(pattern, templates) for pattern in document.excluded_by):
+    if any(first_seen(pattern, templates) for pattern in document.excluded_by):
         return 0
     return sum(
         mark.weight
         for mark in document.marks
-        if (mark.framework and mark.framework == story.framework) or (mark.pattern and _seen(mark.pattern, templates))
-    )
-
-
-def _seen(pattern: str, templates: Sequence[TemplateFile]) -> bool:
-    compiled = re.compile(pattern)
-    return any(
-        compiled.search(line)
-        for file in templates
-        for line in file.text.split("\n")
-        if not line.lstrip().startswith("#")
+        if (mark.framework and mark.framework == story.framework)
+        or (mark.pattern and first_seen(mark.pattern, templates))
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from runbook.model.template import Setting, TemplateFile
 from runbook.remedy.document import LeverDocument, Parameter, VersionMark
+from runbook.remedy.live_text import first_seen
 from runbook.remedy.situation import Refusal, Situation
 
 
@@ -21,7 +21,7 @@ def releases(
         if setting.spelling.lstrip("+") in {value.lstrip("+") for value in spelt.values() if value is not None}:
             allowed = tuple(item for item in allowed if _same(spelt.get(item.id, setting.spelling), setting.spelling))
     for pattern in dict.fromkeys(mark for item in system.versions for mark in item.marks):
-        if _seen(pattern, templates):
+        if first_seen(pattern, templates):
             allowed = tuple(item for item in allowed if pattern in item.marks)
     return allowed
 
@@ -54,13 +54,3 @@ def spelling_to_write(situation: Situation, parameter: Parameter) -> tuple[str, 
 
 def _same(spelt: str | None, found: str) -> bool:
     return spelt is not None and spelt.lstrip("+") == found.lstrip("+")
-
-
-def _seen(pattern: str, templates: Sequence[TemplateFile]) -> bool:
-    compiled = re.compile(pattern)
-    return any(
-        compiled.search(line)
-        for file in templates
-        for line in file.text.split("\n")
-        if not line.lstrip().startswith("#")
-    )

@@ -1,7 +1,7 @@
-"""Measurements, not tests: start-up, the epilog, reading logs, and on the sandbox from a failed job to its relaunch.
+"""Measurements, not tests: start-up, the epilog, looking at templates, reading logs, and on the sandbox from a failed job to its relaunch.
 
     make bench
-    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, logs, loop
+    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, loop
 
 Every figure is the median of several runs with the smallest and largest beside it; a bare interpreter is timed in the
 same run, as these figures move with the machine.
@@ -20,6 +20,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 from tests.bench.bench_logs import logs  # noqa: E402 (found through the line above)
+from tests.bench.bench_templates import templates  # noqa: E402
 
 SANDBOX = Path("/var/lib/runbook-sandbox")
 
@@ -37,7 +38,7 @@ def timed(argv: tuple[str, ...], runs: int, **environment: str) -> list[float]:
 def row(name: str, figures: list[float], unit: str = "ms", note: str = "") -> None:
     scale = 1000.0 if unit == "ms" else 1.0
     low, middle, high = (scale * value for value in (min(figures), statistics.median(figures), max(figures)))
-    print(f"{name:<44} {middle:8.1f} {unit}   ({low:.1f} to {high:.1f}, {len(figures)} runs){note}", flush=True)
+    print(f"{name:<48} {middle:8.1f} {unit}   ({low:.1f} to {high:.1f}, {len(figures)} runs){note}", flush=True)
 
 
 def start_up() -> None:
@@ -99,7 +100,9 @@ def main() -> None:
         model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "unknown")
     print(f"{os.cpu_count()} cores, {model}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
     print("median (smallest to largest)")
-    parts = {"start": start_up, "epilog": epilog, "logs": logs, "loop": loop}
+    parts = {
+        "start": start_up, "epilog": epilog, "templates": lambda: templates(row), "logs": logs, "loop": loop,
+    }
     only = os.environ.get("RUNBOOK_BENCH_ONLY")
     if only is not None and only not in parts:
         raise SystemExit(f"RUNBOOK_BENCH_ONLY is one of {', '.join(parts)}")

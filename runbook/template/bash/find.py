@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash import overrides
@@ -75,28 +76,53 @@ def read_script(
 ) -> Script:
     """Read a script with these parameters in mind. `above` are the scripts that run this one."""
     data = to_bytes(file.text)
-    root = parse(data)
-    header = read_header(data)
     environment = known.environment if known else None
     arguments = known.arguments if known else None
-    given = {**_header_variables(header), **inherited(above)}
-    walker = follow(data, root, environment, arguments if not above else None, given)
+    if above or environment:
+        walked = _walk(data, environment, arguments if not above else None, inherited(above))
+    else:
+        walked = _walk_alone(data, environment is not None, arguments)
     script = Script(
-        file, data, hazards(data, root), header, walker, environment, arguments is not None and not above,
-        tuple(names), clusters=ray_starts(walker.commands) if b"start" in data else (),
+        file, data, walked.hazards, walked.header, walked.walker, environment, arguments is not None and not above,
+        tuple(names), clusters=ray_starts(walked.walker.commands) if b"start" in data else (),
     )
     arguments_wanted = [name for name in names if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
     scores = []
     table = _by_spelling(arguments_wanted)
-    for index, command in enumerate(walker.commands):
+    for index, command in enumerate(walked.walker.commands):
         script.found[index] = _options(command, table)
         scores.append(
             sum(1 for name in arguments_wanted if name.training_program and name.parameter in script.found[index])
         )
     best = max(scores, default=0)
     if best:
-        script.training = tuple(command for command, score in zip(walker.commands, scores) if score == best)
+        script.training = tuple(command for command, score in zip(walked.walker.commands, scores) if score == best)
     return script
+
+
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """A script as far as no parameters are asked for."""
+
+    hazards: tuple[Hazard, ...]
+    header: Header
+    walker: Walker
+
+
+def _walk(
+    data: bytes, environment: dict[str, str] | None, arguments: tuple[str, ...] | None, given: dict[str, Binding]
+) -> _Walked:
+    root = parse(data)
+    header = read_header(data)
+    walker = follow(data, root, environment, arguments, {**_header_variables(header), **given})
+    return _Walked(hazards(data, root), header, walker)
+
+
+@lru_cache(maxsize=4)
+def _walk_alone(data: bytes, environment_is_known: bool, arguments: tuple[str, ...] | None) -> _Walked:
+    """A script that nothing but its text decides is asked for its files, its settings and its changes in turn. A walk
+    is not changed once it is over; one with an environment, which may hold secrets, is not kept."""
+    return _walk(data, {} if environment_is_known else None, arguments, {})
 
 
 def inherited(above: Sequence[Script]) -> dict[str, Binding]:
