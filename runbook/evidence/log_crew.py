@@ -147,7 +147,7 @@ class Crew:
                     break
                 filled += got
         except OSError as error:
-            return Searched(segment, buffer, filled, Part([], None, 0), error)
+            return Searched(segment, buffer, filled, Part([], None), error)
         start = segment.start - segment.low
         stop = max(start, min(segment.stop - segment.low, filled))
         return Searched(segment, buffer, filled, look(self._search, buffer, start, stop, filled, count=segment.count))

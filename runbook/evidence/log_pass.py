@@ -28,7 +28,7 @@ from runbook.evidence.log_twins import Twin
 from runbook.evidence.log_unpack import is_gzip, is_zstandard
 from runbook.model.log import LogSource
 
-_LINES_IN_ALL = 600
+_LINES_IN_ALL = 400
 """Lines of steps that are read of a large set: each costs tens of microseconds, and a series needs no more."""
 _LINES_AT_AN_END = 200
 _LINES_AT_LEAST = 1
@@ -138,7 +138,7 @@ class Pass:
             known = self._lines if segment.count else None
             view = View(
                 one.buffer, segment.low, one.end, known, start, one.part.with_steps, self._sample(segment),
-                self._sources.plain[segment.index][1] - segment.stop,
+                self._sources.plain[segment.index][1] - segment.stop, one.part.counts,
             )
             if segment.first:
                 handler.first(view)

@@ -34,8 +34,7 @@ _STRANGE = bytes((1, 2, 3, 4, 5, 6, 14, 15, 16, 127))
 _OF_TRACEBACKS = (b"Traceback", b"File ", b"ray::")
 """Colours may stand between these and what follows them."""
 _SHORT_LINE_BYTES = 32
-_COUNTED_BYTES = 16 << 10
-_COPIED_BYTES = 32 << 10
+COUNTED_BYTES = 32 << 10
 _SPAM = 64
 """Lines of a chunk with the same beginning and the same literal that are told from either end of the chunk."""
 _MANY = 4096
@@ -61,8 +60,8 @@ class View:
     """How many lines of steps may be read at the end of this stretch; a long log is sampled thinly."""
     left: int = 0
     """Bytes of the file behind this stretch; 0 where nobody knows."""
-    _counts: list[int] = field(default_factory=lambda: [0])
-    """Line ends from `counted_from` up to every _COUNTED_BYTES."""
+    counts: list[int] = field(default_factory=lambda: [0])
+    """Line ends from `counted_from` up to every COUNTED_BYTES, as far as they are known."""
 
     def line_number(self, position: int) -> int:
         """From 1; 0 where it is not known."""
@@ -70,11 +69,11 @@ class View:
             return 0
         if position < self.counted_from:
             return self.lines_before - self.buffer.count(b"\n", position, self.counted_from) + 1
-        block, rest = divmod(position - self.counted_from, _COUNTED_BYTES)
-        while len(self._counts) <= block:
-            low = self.counted_from + (len(self._counts) - 1) * _COUNTED_BYTES
-            self._counts.append(self._counts[-1] + self.buffer.count(b"\n", low, low + _COUNTED_BYTES))
-        return self.lines_before + self._counts[block] + self.buffer.count(b"\n", position - rest, position) + 1
+        block, rest = divmod(position - self.counted_from, COUNTED_BYTES)
+        while len(self.counts) <= block:
+            low = self.counted_from + (len(self.counts) - 1) * COUNTED_BYTES
+            self.counts.append(self.counts[-1] + self.buffer.count(b"\n", low, low + COUNTED_BYTES))
+        return self.lines_before + self.counts[block] + self.buffer.count(b"\n", position - rest, position) + 1
 
     def last_steps(self, start: int, stop: int) -> tuple[int, int]:
         """The last part of a stretch that may hold steps; an empty one where none are."""
@@ -128,7 +127,13 @@ class Part:
     found: list[int]
     """Positions where a literal begins."""
     with_steps: list[tuple[int, int]] | None
-    line_ends: int
+    counts: list[int] = field(default_factory=lambda: [0])
+    """Line ends from the stretch's beginning up to every COUNTED_BYTES and to its end."""
+
+    @property
+    def line_ends(self) -> int:
+        """Line ends of all of it; 0 where they were not counted."""
+        return self.counts[-1]
 
 
 def look(search: Search, buffer: bytearray, start: int, stop: int, end: int, *, count: bool = True) -> Part:
@@ -136,7 +141,7 @@ def look(search: Search, buffer: bytearray, start: int, stop: int, end: int, *, 
     text = memoryview(buffer)
     found: list[int] = []
     steps: list[tuple[int, int]] | None = []
-    line_ends = ends = 0
+    counts, ends = [0], 0
     for low in range(start, stop, PIECE_BYTES):
         high = min(low + PIECE_BYTES, stop)
         some, present = search.find(text[low:min(high + LONGEST_LITERAL, end)])
@@ -150,8 +155,8 @@ def look(search: Search, buffer: bytearray, start: int, stop: int, end: int, *, 
             else:
                 steps.append((low, high))
         if count:
-            for first in range(low, high, _COPIED_BYTES):
-                size = min(_COPIED_BYTES, high - first)
+            for first in range(low, high, COUNTED_BYTES):
+                size = min(COUNTED_BYTES, high - first)
                 # CPython's count looks at each byte, its replace leaps from one to the next: faster by far on long
                 # lines, as long as the copy is small enough that its memory is not fetched anew each time.
                 short = ends * _SHORT_LINE_BYTES > size
@@ -159,8 +164,8 @@ def look(search: Search, buffer: bytearray, start: int, stop: int, end: int, *, 
                     buffer.count(b"\n", first, first + size) if short
                     else size - len(buffer[first:first + size].replace(b"\n", b""))
                 )
-                line_ends += ends
-    return Part(found, steps, line_ends)
+                counts.append(counts[-1] + ends)
+    return Part(found, steps, counts)
 
 
 def tell(view: View, found: Iterable[int], handler: Handler, start: int, stop: int) -> int:
@@ -234,7 +239,7 @@ def scan(
             handler.first(View(buffer, 0, filled, 0))
         part = look(search, buffer, done, limit, filled)
         sample = _sample(base + limit, last)
-        view = View(buffer, base, filled, lines, done, part.with_steps, sample)
+        view = View(buffer, base, filled, lines, done, part.with_steps, sample, counts=part.counts)
         passed += tell(view, part.found, handler, done, limit)
         lines += part.line_ends
         report(_position(stream, base + limit))
