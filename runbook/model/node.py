@@ -35,7 +35,7 @@ class XidEvent:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A compute process on a GPU, with whose it is."""
+    """A process with memory on a GPU, with whose it is."""
 
     pid: int
     used_bytes: Bytes | Unknown
@@ -45,6 +45,10 @@ class GpuProcess:
     """None: it belongs to no Slurm job. A job id: the job's, running or ended."""
     age_s: float | Unknown = Unknown("not looked up")
     local_rank: int | None = None
+    start_ticks: int | Unknown = Unknown("not looked up")
+    """Field 22 of /proc/PID/stat: with the number it names the process and no later one of the same number."""
+    cgroup: str | Unknown = Unknown("not looked up")
+    """The path that names its Slurm job, else its last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class GpuFacts:
     unrepairable_memory: bool | Unknown = Unknown("not read")
     repair_pending: bool | Unknown = Unknown("not read")
     """A memory channel or compute block marked for repair at the next reset (driver 590 and later)."""
+    retired_pages: int | Unknown = Unknown("not read")
+    """Pages taken out so far, for single-bit and double-bit errors together: Turing and older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,36 @@ class NodeVerdict(StrEnum):
     UNKNOWN = "unknown"
 
 
+class NodeAction(StrEnum):
+    """What to do about one finding, or about the node."""
+
+    DRAIN = "drain"
+    EXCLUDE = "exclude"
+    """The next attempt goes to other nodes; this one stays in service."""
+    END_LEAKED_PROCESS = "end_leaked_process"
+    """Only where the inventory allows it and the second look agrees with the first."""
+    WAIT_FOR_TENANT = "wait_for_tenant"
+    REPORT_TO_OWNER = "report_to_owner"
+    RESET_WHEN_IDLE = "reset_when_idle"
+    WATCH = "watch"
+    IGNORE = "ignore"
+    UNKNOWN = "unknown"
+    """A person decides: it could not be read, or nobody has published what it means."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFinding:
+    """One rule that found something on the node."""
+
+    rule: str
+    """Its name, as docs/node-check.md lists it."""
+    action: NodeAction
+    text: str
+    gpu: int | None = None
+    """The node's index; None where it concerns the node."""
+    source: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeJudgement:
     """The pure judgement on `NodeFacts`: verdict, why, and what was not seen."""
@@ -118,6 +154,14 @@ class NodeJudgement:
     """True only for a fault whose rule says drain; never for unknown, never for a tenant."""
     source: str = ""
     """The rule that decided, with the vendor's document."""
+    action: NodeAction = NodeAction.UNKNOWN
+    """What follows for the node."""
+    findings: tuple[NodeFinding, ...] = ()
+    """Every rule that found something, the one that decided first."""
+    hidden_bytes: Bytes = Bytes(0)
+    """Memory in use on the job's GPUs that no listed process holds, where it is more than a driver's own."""
+    failing_gpu: int | None = None
+    """The node's index of the GPU that ran out of memory, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
