@@ -1,10 +1,10 @@
 """Levers, constraints and ladders: from a diagnosis and a template's values to a plan or a refusal."""
 
-from runbook.remedy.checkpoint_rules import Restarter, load_restarters
+from runbook.remedy.checkpoint_rules import Restarter
 from runbook.remedy.document import LeverDocument
 from runbook.remedy.ladder import propose
 from runbook.remedy.limits import cool_off_left_s, drain_refused, relaunch_refused
-from runbook.remedy.loading import load_levers
+from runbook.remedy.loading import load_levers, load_restarters
 from runbook.remedy.recognise import recognise
 from runbook.remedy.restarters import find_restarters
 from runbook.remedy.resume import resume_edits

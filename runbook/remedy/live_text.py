@@ -18,24 +18,40 @@ _PUNCTUATION = frozenset("""!"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ """)
 
 def first_seen(pattern: str, templates: Sequence[TemplateFile]) -> tuple[str, TemplateFile, int] | None:
     """The first match, its file and its line's number; None where no live line has one."""
-    compiled, words = _prepared(pattern)
     for file in templates:
-        for start, end in _lines_with(file.text, words):
-            line = file.text[start:end]
-            match = None if line.lstrip().startswith("#") else compiled.search(line)
-            if match is not None:
-                return match[0], file, file.text.count("\n", 0, start) + 1
+        found = _first_in(pattern, file)
+        if found is not None:
+            return found[0], file, found[1]
     return None
 
 
-def _lines_with(text: str, words: str) -> Iterator[tuple[int, int]]:
-    """Where the lines begin and end that hold these words; all lines where there are none."""
+@lru_cache(maxsize=1024)
+def _first_in(pattern: str, file: TemplateFile) -> tuple[str, int] | None:
+    """Remembered: a mark may exclude one system, recognise another and tell the version of a third."""
+    compiled = re.compile(pattern)
+    for start, end in _lines_with(file.text, needed_words(pattern)):
+        line = file.text[start:end]
+        match = compiled.search(line)
+        if match is not None and not line.lstrip().startswith("#"):
+            return match[0], file.text.count("\n", 0, start) + 1
+    return None
+
+
+def _lines_with(text: str, words: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """Where the lines begin and end that hold one of these words."""
+    if len(words) == 1:
+        yield from _lines_with_one(text, words[0])
+        return
+    yield from sorted({place for word in words for place in _lines_with_one(text, word)})
+
+
+def _lines_with_one(text: str, word: str) -> Iterator[tuple[int, int]]:
     at = 0
     while at <= len(text):
-        found = text.find(words, at)
+        found = text.find(word, at)
         if found < 0:
             return
-        start = text.rfind("\n", 0, found) + 1
+        start = text.rfind("\n", at, found) + 1 or at
         end = text.find("\n", found)
         end = len(text) if end < 0 else end
         yield start, end
@@ -43,31 +59,34 @@ def _lines_with(text: str, words: str) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=4096)
-def _prepared(pattern: str) -> tuple[re.Pattern[str], str]:
-    return re.compile(pattern), needed_words(pattern)
+def needed_words(pattern: str) -> tuple[str, ...]:
+    """Words of which one at least stands in whatever the pattern matches: of each alternative at its top the longest
+    run of plain characters. One empty word where nothing is certain.
+
+    Only what stands outside of groups and classes counts, and nothing where flags change what a character means."""
+    if re.search(r"\(\?[aiLmsux-]+[):]", pattern):
+        return ("",)
+    words = tuple(dict.fromkeys(max(runs, key=len) for runs in _runs(pattern)))
+    return words if all(words) else ("",)
 
 
-def needed_words(pattern: str) -> str:
-    """The longest run of plain characters without which the pattern matches nothing; "" where none is certain.
-
-    Only what stands outside of groups and classes counts, and nothing where there are alternatives at the top or flags
-    that change what a character means."""
-    if "(?i" in pattern or "(?x" in pattern or "(?s" in pattern or "(?m" in pattern or "(?a" in pattern:
-        return ""
-    runs: list[str] = [""]
+def _runs(pattern: str) -> list[list[str]]:
+    """The runs of plain characters of each alternative."""
+    found: list[list[str]] = [[""]]
     at = 0
     while at < len(pattern):
         char = pattern[at]
-        if char == "|":
-            return ""
+        runs = found[-1]
         size = 1
         plain: str | None = None
-        if char == "\\":
+        if char == "|":
+            found.append([""])
+        elif char == "\\":
             size = 2
             escaped = pattern[at + 1 : at + 2]
             plain = escaped if escaped in _PUNCTUATION else None
             if plain is None and escaped not in "bBdDsSwWAZ":
-                return ""  # a back-reference, or a character by its number
+                return [[""]]  # a back-reference, or a character by its number
         elif char == "[":
             size = _class_end(pattern, at) - at
         elif char == "(":
@@ -76,8 +95,7 @@ def needed_words(pattern: str) -> str:
             plain = char
         after = pattern[at + size : at + size + 1]
         if plain is None or (after and after in _QUANTIFIERS):
-            if runs[-1]:
-                runs.append("")
+            runs.append("")
         else:
             runs[-1] += plain
             if after == "+":
@@ -85,7 +103,7 @@ def needed_words(pattern: str) -> str:
         at += size
         if char == "{":
             at = max(at, pattern.find("}", at) + 1)
-    return max(runs, key=len)
+    return found
 
 
 def _class_end(pattern: str, start: int) -> int:

@@ -1,4 +1,4 @@
-"""Lever documents as they are used: read and checked once, then remembered until one of them changes."""
+"""Lever documents and restarters as they are used: read and checked once, then remembered until one of them changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from runbook.document_cache import Cached
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
-from runbook.remedy import document
+from runbook.remedy import checkpoint_rules, document
+from runbook.remedy.checkpoint_rules import Restarter
 from runbook.remedy.constraints import CONSTRAINTS
 from runbook.remedy.document import LeverDocument
 from runbook.remedy.functions import FUNCTIONS
@@ -31,6 +32,21 @@ def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
         plain = [item.model_dump(mode="json", exclude_defaults=True) for item in made]
         if _restored(plain) == made:
             cached.write(plain)
+    return made
+
+
+def load_restarters(file: Path) -> tuple[Restarter, ...]:
+    """The restarters common to all systems. Raises `DocumentsInvalid`. Remembered likewise."""
+    cached = Cached.of("restarters", file, [file], [Path(__file__).with_name("checkpoint_rules.py")], ())
+    plain = cached.read() if cached is not None else None
+    if isinstance(plain, list):
+        try:
+            return tuple(Restarter.model_validate(item) for item in plain)
+        except ValidationError:
+            pass
+    made = checkpoint_rules.load_restarters(file)
+    if cached is not None:
+        cached.write([item.model_dump(mode="json", exclude_defaults=True) for item in made])
     return made
 
 

@@ -1,4 +1,5 @@
-"""Measurements, not tests: start-up, the epilog, looking at templates, reading logs, and on the sandbox from a failed job to its relaunch.
+"""Measurements, not tests: start-up, the epilog, looking at templates, reading logs, and on the sandbox from a failed
+job to its relaunch.
 
     make bench
     RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, loop

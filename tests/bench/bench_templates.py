@@ -102,9 +102,11 @@ def _look(path: Path, documents: Sequence[LeverDocument]) -> None:
     from runbook.cli.template_view import view_of
     from runbook.model.log import LogStory
     from runbook.remedy import recognise
+    from runbook.remedy.live_text import _first_in
     from runbook.template.bash.find import _walk_alone
     from runbook.template.config.edit import read_config
 
+    _first_in.cache_clear()
     _walk_alone.cache_clear()  # what an earlier run remembers is none of a new process's
     read_config.cache_clear()
     job = read_job_files(path)
