@@ -138,14 +138,15 @@ class Keeper:
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
         following = islice(self._state.frames(view, view.after(stop)), _LINES_AFTER)
-        own = (one.text for one in following if one.speaker == here.speaker)
-        after = list(islice(own, _LINES_FOR_A_REMARK) if mild else own)
+        after = [] if mild else [one.text for one in following if one.speaker == here.speaker]
         exact = time_s is not None
         if time_s is None:
             nearby = islice(self._state.frames(view, view.before(start), True), LINES_FOR_TIME)
             stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
-        handled = _HANDLED.search(" ".join([here.text, *after[:_LINES_FOR_A_REMARK]]))
+        spans = islice(view.after(stop), _LINES_FOR_A_REMARK)
+        below = [decode(view.buffer[first:end]) for first, end in spans] if mild else after[:_LINES_FOR_A_REMARK]
+        handled = _HANDLED.search(" ".join([here.text, *below]))
         if not mild:
             self._steps.before(view, start, closely=raised)
         before = line_before(self._state.frames(view, view.before(start), True), here.speaker) if raised else ""

@@ -17,7 +17,7 @@ from runbook.evidence.signatures import Signature, Signatures
 from runbook.model.units import NodeName
 
 _FRAMES_REMEMBERED = 4_000
-_LOOKED_AT_CLOSELY = 256
+_LOOKED_AT_CLOSELY = 64
 
 
 @dataclass(slots=True)

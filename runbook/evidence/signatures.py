@@ -156,8 +156,10 @@ class Signature:
     def match(self, text: str) -> Match | None:
         """Search one line (or `lines` lines) of text without its launcher's prefix."""
         found = self.pattern.search(text)
-        if found is None:
-            return None
+        return None if found is None else self.read(found)
+
+    def read(self, found: re.Match[str]) -> Match:
+        """What the pattern found, in units."""
         values: dict[str, Value] = {}
         rounding = 0.0
         for group, written in found.groupdict().items():
@@ -193,13 +195,13 @@ class Signatures:
             if signature.fallback:
                 waiting.append(signature)
                 continue
-            match = signature.match(text)
-            if match is not None:
-                return match
+            found = signature.pattern.search(text)
+            if found is not None:
+                return signature.read(found)
         for signature in waiting:
-            match = signature.match(text)
-            if match is not None:
-                return match
+            found = signature.pattern.search(text)
+            if found is not None:
+                return signature.read(found)
         return None
 
 
