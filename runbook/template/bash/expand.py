@@ -10,6 +10,7 @@ from tree_sitter import Node
 
 from runbook.template.bash.arithmetic import evaluate
 from runbook.template.bash.state import Binding, State, change_by_arithmetic
+from runbook.template.bash.syntax import parse
 from runbook.template.bash.words import (
     PLACEHOLDER,
     Atom,
@@ -27,6 +28,11 @@ Piece = tuple[Atom, bool]
 """An atom, and whether word splitting may cut there."""
 
 _SLURM_SET = re.compile(r"^(SLURM|PMI|PMIX|CUDA_VISIBLE|HOSTNAME$|USER$|HOME$|PWD$|RANDOM$|SECONDS$)")
+_ALWAYS_SET = frozenset(
+    {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
+     "SLURM_SUBMIT_DIR", "SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_CPUS_ON_NODE"}
+)
+"""In every job (sbatch(1), output environment variables): a default beside them is never taken."""
 _HYDRA_REMOVAL = re.compile(r"~[A-Za-z_]\w*\.[\w.]+(?:=|$)")
 """`~actor.lora`: the shell would look for a person of that name, and leaves the word when there is none."""
 
@@ -245,7 +251,13 @@ class Expander:
         line = source.line(node)
         use = self.use(name, node, source, quoted)
         if name.isdecimal():
-            return self._positional(int(name), use, state, line, quoted)
+            given = self._positional(int(name), use, state, line, quoted)
+            absent = state.positional is not None and int(name) > len(state.positional)
+            if given or default is None or (empty_counts and not absent):
+                return given
+            inner = replace(use, default=True)
+            atoms = tuple(atom.through(inner) for atom in self._default(node, default, source, state, quoted))
+            return [(atom, not quoted) for atom in atoms]
         binding = state.variables.get(name)
         if binding is not None and binding.elements is not None:
             if binding.elements:
@@ -258,6 +270,8 @@ class Expander:
         if binding is None and state.sourced:
             reason = f"{name} may come from {state.sourced[-1]}, which is not followed"
             return [(Atom("", unknown=reason), not quoted)]
+        if default is not None and name in _ALWAYS_SET:
+            return [(Atom("", unknown=f"Slurm sets {name} (line {line})"), not quoted)]
         if default is not None:
             inner = replace(use, default=True)
             atoms = tuple(atom.through(inner) for atom in self._default(node, default, source, state, quoted))
@@ -270,6 +284,10 @@ class Expander:
         return [(Atom("", unknown=reason), not quoted)]
 
     def _default(self, node: Node, start: int, source: Source, state: State, quoted: bool) -> list[Atom]:
+        inner = _arithmetic_alone(source.data[start : node.end_byte - 1])
+        if inner is not None:
+            inside = (start, node.end_byte - 1, inner)
+            return [atom for atom, _ in self._arithmetic(node, source, state, quoted, inside)]
         children = [child for child in node.children if child.start_byte >= start and child.end_byte < node.end_byte]
         atoms: list[Atom] = []
         position = start
@@ -292,20 +310,25 @@ class Expander:
             return []
         return [(Atom("", unknown=f"the script's own argument ${number} decides (line {line})"), not quoted)]
 
-    def _arithmetic(self, node: Node, source: Source, state: State, quoted: bool) -> list[Piece]:
+    def _arithmetic(
+        self, node: Node, source: Source, state: State, quoted: bool, inside: tuple[int, int, Node] | None = None
+    ) -> list[Piece]:
+        """`inside`: the bytes that it has in the expansion `node`, and what they are when they are parsed alone."""
+        start, end, inner = inside or (_start(node, source), node.end_byte, node)
+        written = source.data[start:end].decode("utf-8", "surrogateescape")
+
         def variable(name: str) -> int | None:
             self.use(name, node, source, quoted)
             binding: Binding | None = state.variables.get(name)
             text = text_of(binding.atoms) if binding is not None and binding.elements is None else None
             return int(text) if text is not None and re.fullmatch(r"0|[1-9][0-9]{0,15}", text) else None
 
-        value = evaluate(node, variable)
-        change_by_arithmetic(state, source.text(node), source.line(node))
-        shown = " ".join(source.text(node).split())[:60]
+        value = evaluate(inner, variable)
+        change_by_arithmetic(state, written, source.line(node))
+        shown = " ".join(written.split())[:60]
         if value is None:
             return [(self._unknown(f"the arithmetic {shown} is not known", node, source)[0], not quoted)]
-        start, end = source.place(_start(node, source), node.end_byte)
-        use = Use(shown, start, end, source.line(node), quoted)
+        use = Use(shown, *source.place(start, end), source.line(node), quoted)
         return [(atom, not quoted) for atom in plain(str(value), uses=(use,))]
 
     def _whole_array(self, node: Node, source: Source, state: State) -> list[Token] | None:
@@ -350,6 +373,15 @@ def _start(node: Node, source: Source) -> int:
     """Where an expansion begins: between two in one string the grammar counts the blanks to the second."""
     text = source.data[node.start_byte : node.end_byte]
     return node.start_byte + len(text) - len(text.lstrip())
+
+
+def _arithmetic_alone(text: bytes) -> Node | None:
+    """The default of `${X:-$((a + b))}`, which the grammar takes for commands in a subshell."""
+    if not (text.startswith(b"$((") and text.endswith(b"))")):
+        return None
+    words = [child for child in parse(b"x=" + text).named_children if child.type == "variable_assignment"]
+    value = words[0].child_by_field_name("value") if len(words) == 1 else None
+    return value if value is not None and value.type == "arithmetic_expansion" and not value.has_error else None
 
 
 def _unquoted_brace(node: Node) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
+from runbook.template.bash.conditions import chosen_item, holds
 from runbook.template.bash.expand import Expander, Source
 from runbook.template.bash.runs import Command, run_command
 from runbook.template.bash.state import Binding, State, change_by_arithmetic, merge, not_known
@@ -58,16 +59,7 @@ class Walker:
         elif kind == "if_statement":
             self._if(node, source, state, condition, outer)
         elif kind == "case_statement":
-            where = f"the `case` at line {line}"
-            items = [child for child in node.named_children if child.type == "case_item"]
-            branches = []
-            for item in items:
-                branch = state.copy()
-                patterns = item.children_by_field_name("value")
-                statements = [child for child in item.named_children if child not in patterns]
-                self.block(statements, source, branch, f"inside {where}", outer)
-                branches.append(branch)
-            merge(state, branches, False, where)
+            self._case(node, source, state, condition, outer)
         elif kind in ("for_statement", "while_statement", "c_style_for_statement", "select_statement"):
             self._loop(node, source, state, condition, outer)
         elif kind == "function_definition":
@@ -104,12 +96,32 @@ class Walker:
         self.statement(right, source, branch, condition or f"after {where}", outer)
         merge(state, [branch], False, where)
 
+    def _case(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+        chosen = chosen_item(self.expander, node, source, state)
+        where = f"the `case` at line {source.line(node)}"
+        branches = []
+        for item in (child for child in node.named_children if child.type == "case_item"):
+            patterns = item.children_by_field_name("value")
+            statements = [child for child in item.named_children if child not in patterns]
+            if chosen == item:
+                self.block(statements, source, state, condition, outer)
+            elif chosen is not False:
+                self._dead(statements, source)
+            elif chosen is False:
+                branch = state.copy()
+                self.block(statements, source, branch, f"inside {where}", outer)
+                branches.append(branch)
+        if chosen is False:
+            merge(state, branches, False, where)
+
     def _if(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
         where = f"the `if` at line {source.line(node)}"
         bodies: list[list[Node]] = []
         has_else = False
+        open_above = over = False
         for clause in [node, *(child for child in node.named_children if child.type in ("elif_clause", "else_clause"))]:
             body: list[Node] = []
+            conditions: list[Node] = []
             past_then = clause.type == "else_clause"
             has_else = has_else or past_then
             for child in clause.children:
@@ -120,14 +132,31 @@ class Walker:
                 elif child.is_named and past_then:
                     body.append(child)
                 elif child.is_named:
-                    self.statement(child, source, state, condition, outer)
-            bodies.append(body)
+                    conditions.append(child)
+                    if not over:
+                        self.statement(child, source, state, condition, outer)
+            runs = clause.type == "else_clause" or holds(self.expander, conditions, source, state)
+            if over or runs is False:
+                self._dead(body, source)
+            elif runs and not open_above:
+                self.block(body, source, state, condition, outer)
+                over = True
+            else:
+                open_above = True
+                bodies.append(body)
+        if not bodies:
+            return
         branches = []
         for body in bodies:
             branch = state.copy()
             self.block(body, source, branch, f"inside {where}", outer)
             branches.append(branch)
         merge(state, branches, has_else, where)
+
+    def _dead(self, nodes: Iterable[Node], source: Source) -> None:
+        """A branch that certainly does not run sets nothing."""
+        for node in nodes:
+            self.hush(node, source)
 
     def _loop(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
         where = f"the loop at line {source.line(node)}"

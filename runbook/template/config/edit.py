@@ -114,7 +114,7 @@ def gives_way(config: Config, name: ParameterNames) -> bool:
 
 
 def _handed_on(leaf: Leaf) -> bool:
-    """`gconfig=config.gconfig.new(…)`: the keyword of a call, or an entry of a dict, that takes the name's own value."""
+    """`gconfig=config.gconfig.new(…)`: a keyword, or an entry of a dict, that takes its own name's value."""
     if not leaf.unresolved.endswith("is computed"):
         return False
     own = rf"(?:[A-Za-z_]\w*\.)*{re.escape(leaf.path[-1])}"
