@@ -49,7 +49,7 @@ class FilesScheduler:
         if self._template is None:
             return Unknown("no --template was given")
         try:
-            return JobScript(self._template.read_text(encoding="utf-8", errors="surrogateescape"), "file")
+            return JobScript(self._template.read_bytes().decode("utf-8", "surrogateescape"), "file")
         except OSError as error:
             return Unknown(f"{self._template} cannot be read: {error.strerror}")
 

@@ -67,7 +67,7 @@ def read_template(path: Path) -> str:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise BadInput(f"{path} is larger than {_LARGEST_BYTES >> 20} MiB", next_step="name the launch script")
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+        return path.read_bytes().decode("utf-8", "surrogateescape")  # line ends stay as they are
     except OSError as error:
         raise BadInput(
             f"{path} cannot be read: {(error.strerror or str(error)).lower()}", next_step="run as somebody who may"

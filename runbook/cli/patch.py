@@ -92,6 +92,7 @@ def patch(
     if as_json:
         _print_json({
             "system": document.id,
+            "failure": planned.failure or None,
             "uses": [asdict(use) for use in planned.uses],
             "edits": [asdict(edit) for edit in planned.edits],
             "files": [item.source for item in job.companions],
@@ -150,7 +151,7 @@ def _tell(document: LeverDocument, job: JobFiles, planned: Planned, made: Patch)
     from runbook.report.tables import labelled, paragraph
 
     width = min(120, terminal_width())
-    lines = paragraph(titled(document), width, "")
+    lines = [*paragraph(titled(document), width, ""), *labelled("failure", planned.failure, width)]
     for use in planned.uses:
         lines.append("")
         effect = planned.effect_words[use.lever]

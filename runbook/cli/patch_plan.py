@@ -42,6 +42,8 @@ class Refused(RunbookError):
 class Planned:
     """What will be written, and what is said about it."""
 
+    failure: str = ""
+    """What the lever is meant for, as the logs or the command line say; "" where nothing does."""
     uses: list[LeverUse] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -85,7 +87,7 @@ def plan(
 ) -> Planned:
     """All changes, in the order in which they are named; later ones see what earlier ones changed. Raises `Refused`,
     `NotFound` for a lever or parameter that the system does not have, `BadInput` for a value that it cannot have."""
-    document, planned = situation.system, Planned()
+    document, planned = situation.system, Planned(_failure(situation, from_log=from_log))
     for name in levers:
         rule = _lever(document, name, documents)
         _on_its_ladder(situation, rule, from_log=from_log, yes=yes)
@@ -157,15 +159,12 @@ def _on_its_ladder(situation: Situation, rule: LeverRule, *, from_log: bool, yes
     question = "May it be used all the same? Then say --yes."
     if kind in _NO_LEVER_HELPS:
         raise Refused(f"{rule.id}: {_NO_LEVER_HELPS[kind]}", next_step=question)
+    failure = _failure(situation, from_log=from_log)
     if from_log:
         ladder = document.ladder(kind, situation.phase, situation.role, situation.detail)
         levers = list(ladder.levers) if ladder is not None else []
-        phase = "" if situation.phase == "unknown" else f" in {situation.phase.replace('_', ' ')}"
-        role = f" of {situation.role}" if situation.role else ""
-        failure = f"{kind.replace('_', ' ')}{phase}{role}"
     else:
         levers = list(dict.fromkeys(name for item in document.ladders if kind in item.kinds for name in item.levers))
-        failure = kind.replace("_", " ")
     if kind is Kind.TRUE_OOM:
         levers += [name for item in document.ladders if Kind.FRAGMENTATION in item.kinds for name in item.levers]
     if rule.id not in levers:
@@ -175,6 +174,18 @@ def _on_its_ladder(situation: Situation, rule: LeverRule, *, from_log: bool, yes
             where=f"the ladder has {there}" if levers else "there is no lever for it",
             next_step=question,
         )
+
+
+def _failure(situation: Situation, *, from_log: bool) -> str:
+    """ "true oom in backward of actor", as far as it is known."""
+    if situation.diagnosis is None:
+        return ""
+    kind = situation.diagnosis.best.kind.replace("_", " ")
+    if not from_log:
+        return kind
+    phase = "" if situation.phase == "unknown" else f" in {situation.phase.replace('_', ' ')}"
+    role = f" of {situation.role}" if situation.role else ""
+    return f"{kind}{phase}{role}"
 
 
 def _refused(situation: Situation, job: JobFiles, rule: LeverRule, refused: RefusedLever) -> Refused:

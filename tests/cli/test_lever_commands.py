@@ -15,6 +15,9 @@ from typing import Protocol
 import pytest
 
 from runbook.cli.main import main
+from runbook.locations import data_folder
+from runbook.remedy import load_levers
+from runbook.remedy.functions import FUNCTIONS
 
 MEGATRON = """\
 #!/bin/bash
@@ -286,6 +289,7 @@ def test_patch_takes_the_log_and_refuses_a_lever_for_another_failure(shell: Shel
     words = ("patch", "--template", "titan.sbatch", "--log", "log.out")
     fits = shell(*words, "--lever", "full_checkpointing")
     assert fits.returncode == 0, fits.stderr
+    assert re.search(r"failure +true oom in backward", fits.stderr)
     other = shell(*words, "--lever", "smaller_validation_batch")
     assert other.returncode == 4
     assert "on no ladder for true oom in backward" in other.stderr
@@ -372,8 +376,31 @@ def test_what_patch_cannot_do_is_said(
     assert done.stdout == ""
 
 
+def test_line_ends_are_not_mended_unasked(shell: Shell, job: Path) -> None:
+    (job / "dos.sbatch").write_bytes(MEGATRON.replace("\n", "\r\n").encode())
+    done = shell("patch", "--template", "dos.sbatch", "--lever", "full_recompute")
+    assert done.returncode == 2
+    assert "DOS line ends" in done.stderr
+
+
+def test_a_template_that_would_command_the_terminal_is_shown_without_that(shell: Shell, job: Path) -> None:
+    text = MEGATRON.replace("--lr 1e-4", "--save '/ckpt/\x1b]0;owned\x07\u202etxt'")
+    (job / "evil.sbatch").write_text(text)
+    for words in (("template", "show", "evil.sbatch", "--all"), ("template", "show", "evil.sbatch", "--json")):
+        done = shell(*words)
+        assert done.returncode == 0, done.stderr
+        assert not set("\x1b\x07\u202e") & set(done.stdout)
+
+
 def test_a_template_of_no_known_system_is_asked_about(shell: Shell, job: Path) -> None:
     (job / "other.sh").write_text("#!/bin/bash\n./simulate --grid 64\n")
     done = shell("patch", "--template", "other.sh", "--lever", "expandable_segments")
     assert done.returncode == 2
     assert "--system" in done.stderr
+
+
+def test_the_page_on_levers_names_every_system_and_every_edit() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "levers.md").read_text()
+    documents = load_levers(data_folder("playbooks") / "oom" / "levers")
+    missing = [name for name in (*(one.id for one in documents), *FUNCTIONS) if f"`{name}`" not in page]
+    assert not missing
