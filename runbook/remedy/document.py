@@ -240,6 +240,10 @@ class World(Document):
     nodes: tuple[str, ...] = ()
     ranks: tuple[str, ...] = ()
     shard_degree: str = ""
+    launcher_nodes: str = ""
+    """The launcher's own number of nodes, which may be smaller than the job's."""
+    per_node: str = ""
+    """Ranks that the launcher starts on each node, which may be fewer than its GPUs."""
 
 
 class LeverDocument(Document):

@@ -164,11 +164,23 @@ class Situation:
 
     @property
     def world_size(self) -> int | None:
-        """Ranks: as the log says, else as Slurm gave GPUs."""
+        """Ranks: as the log says, else as the launcher is told to start, else as Slurm gave GPUs. Not known where Slurm
+        starts more tasks than nodes and fewer than GPUs."""
         if self.story.world_size:
             return self.story.world_size
-        nodes, gpus = self.job.num_nodes or len(self.job.nodes) or None, self.job.gpus_per_node
-        return nodes * gpus if nodes and gpus else None
+        world, tasks = self.system.world, self.job.num_tasks
+        nodes = self._told(world.launcher_nodes) or self.job.num_nodes or len(self.job.nodes) or None
+        started = self._told(world.per_node)
+        gpus = started or self.job.gpus_per_node
+        if nodes is None or gpus is None:
+            return None
+        return None if tasks and not started and nodes < tasks < nodes * gpus else nodes * gpus
+
+    def _told(self, parameter: str) -> int | None:
+        """A launcher's number, where it stands in the template as one."""
+        setting = self.setting(parameter) if parameter else None
+        value = setting.value if setting is not None else None
+        return int(value) if value is not None and re.fullmatch(r"[1-9][0-9]{0,5}", value) else None
 
     def total_batch(self) -> int | None | Refusal:
         """The global batch size; None where it is left to the program, or has no option."""

@@ -10,7 +10,7 @@ A file `cases/SYSTEM*.txt` holds cases:
                                      consent (yes),
                                      used (lever keys, one a line), reshardable (yes/no), checkpoints (none:
                                      looked for, and there is none), fragmentation (confidence),
-                                     rank
+                                     rank, tasks (of the job)
     === settings                     values in force: `parameter = value @ line`, `parameter ? words`, `parameter !`
     === plan                         `system`, `version`, `lever`, `ladder`, and `parameter: old -> new` lines (`-`: not
                                      set, or taken out); `also` lines: words that the expectation or notes must hold
@@ -63,7 +63,7 @@ class LeverCase:
             "kind", "detail", "phase", "frames", "speaker", "nodes", "gpus", "pytorch", "framework", "tried",
             "capacity", "free", "allocated", "unallocated", "private", "process", "others", "host_limit", "host_used",
             "consent", "used",
-            "reshardable", "fragmentation", "checkpoints", "world", "rank",
+            "reshardable", "fragmentation", "checkpoints", "world", "rank", "tasks",
         }
         found: dict[str, str] = {}
         for key, value in self.lines("failure"):
@@ -99,6 +99,7 @@ class LeverCase:
         return JobRecord(
             JobId("4711"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED),
             num_nodes=int(failure.get("nodes", "2")), gpus_per_node=int(failure.get("gpus", "8")),
+            num_tasks=int(failure["tasks"]) if "tasks" in failure else None,
             memory_limit_bytes_per_node=self._bytes("host_limit"), work_dir="/work/ada", command=self.files[0].path,
         )
 
