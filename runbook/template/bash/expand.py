@@ -84,6 +84,23 @@ class Expander:
 
     environment: dict[str, str] | None
 
+    def words(self, nodes: Sequence[Node], source: Source, state: State) -> list[Token]:
+        """The arguments of a command, or the elements of an array, in their order.
+
+        Of `./$A/$B/` the grammar makes two words that touch (tree-sitter-bash 0.25): such a word is not known."""
+        found: list[Token] = []
+        for at, node in enumerate(nodes):
+            before = nodes[at - 1] if at else None
+            if before is None or before.end_byte != _start(node, source):
+                found += self.tokens(node, source, state)
+                continue
+            shown = source.text(before)[-40:] + source.text(node)[:40]
+            atom, _ = self._unknown(f"the word {shown} is not followed", node, source)
+            first = found.pop() if found else Token((), -1, -1, Quote.BARE, source.line(node))
+            place = source.place(before.start_byte, node.end_byte)
+            found.append(Token((*first.atoms, atom), *place, Quote.BARE, first.line))
+        return found
+
     def tokens(self, node: Node, source: Source, state: State) -> list[Token]:
         """The arguments that a word becomes: usually one, for `"${ARGS[@]}"` and `$ARGS` any number."""
         whole = self._whole_array(node, source, state)

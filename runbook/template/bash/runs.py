@@ -63,7 +63,7 @@ def run_command(
     name = source.text(name_node) if name_node is not None else ""
     printing = name in _PRINTING
     prefix, words = _parts(walker, node, source, state)
-    argv = [token for word in words for token in walker.expander.tokens(word, source, state)]
+    argv = walker.expander.words(words, source, state)
     start, end = source.place(node.start_byte, node.end_byte)
     line = source.line(node)
     if printing:

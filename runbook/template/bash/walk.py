@@ -225,12 +225,11 @@ class Walker:
         site = source.place(value.start_byte, value.end_byte)
         if value.type != "array":
             return Binding(self.expander.atoms(value, source, state), None, line, site)
-        elements: list[Token] = []
         for child in value.named_children:
             if child.type == "comment":
                 self.hush(child, source)
-            else:
-                elements += self.expander.tokens(child, source, state)
+        words = [child for child in value.named_children if child.type != "comment"]
+        elements = self.expander.words(words, source, state)
         return Binding((), tuple(elements), line, site)
 
     def _declaration(self, node: Node, source: Source, state: State) -> None:
