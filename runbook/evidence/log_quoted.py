@@ -74,7 +74,7 @@ def _in_prose(text: str, words: int, start: int) -> bool:
     if "Traceback (most recent call last)" in head:
         return False
     bare = head.rstrip(" \t\"'`\u201c\u2018([{<\\")
-    if not bare or head.rstrip(" \"'").endswith(("\\n", "\\t")):
+    if not bare.strip() or head.rstrip(" \"'").endswith(("\\n", "\\t")):
         return False
     last = bare.split()[-1]
     if not (bare[-1].isalpha() or bare[-1] == ",") or _LEVEL.match(last) or _is_prefix(last):
