@@ -241,8 +241,16 @@ def _sibling(script: Script, command: Command) -> _Place | None:
                 continue
             equals = item.value_token is None and bool(item.value) and item.quote is not Quote.NOWHERE
             if best is None or at > best[0]:
-                best = at, _Place(item.option, token.end, False, item.spelling, equals)
+                several = _has_more_values(command, at + (1 if item.value_token is None else 2))
+                best = at, _Place(item.option, token.end, several, item.spelling, equals)
     return best[1] if best else None
+
+
+def _has_more_values(command: Command, at: int) -> bool:
+    """Whether the word here may be one more value of the option in front (`--rampup-batch-size 16 16 1000`): nothing
+    comes between the two."""
+    token = command.argv[at] if at < len(command.argv) else None
+    return token is not None and token.text is not None and not re.match(r"-\D", token.text) and not token.several
 
 
 def _last_option(command: Command) -> _Place | None:
