@@ -31,6 +31,8 @@ class XidEvent:
     pid: int | None = None
     in_window: bool | Unknown = True
     on_job_gpu: bool | Unknown = True
+    last_time_s: float | None = None
+    """Of repeated lines the last one's; None for a single line."""
 
 
 @dataclass(frozen=True, slots=True)
