@@ -41,6 +41,8 @@ class NodesDocument(Document):
     jump_host: str = ""
     sudo: bool = False
     """Prefix the node commands that need root with `sudo -n`."""
+    probe: bool = True
+    """Run the node probe where the node has Python and NVML; false: nvidia-smi only."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     command_timeout_s: float = Field(default=15.0, gt=0)
     gpus_per_node: int | None = Field(default=None, ge=1)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.adapters.nodes_ssh import new_marker
+from runbook.adapters.probe_program import probe_program
 from runbook.adapters.process import Runner, run
 from runbook.errors import BadInput, RunbookError
 from runbook.evidence.node_answers import read_answers
@@ -28,6 +29,8 @@ class LocalNodes:
 
     runner: Runner = run
     sudo: bool = False
+    probe: bool = True
+    """Let the node probe answer where it can, rather than nvidia-smi."""
     command_timeout_s: float = 15.0
     output_limit_bytes: int = 4 << 20
     environment: Mapping[str, str] | None = None
@@ -37,7 +40,9 @@ class LocalNodes:
         """GPU facts and the kernel log's events. Never raises: `reach` says how it went."""
         asked_at_s = self.wall_clock()
         marker = new_marker()
-        script = check_script(marker, node, since_s, Limits.within(self.command_timeout_s))
+        script = check_script(
+            marker, node, since_s, Limits.within(self.command_timeout_s), probe_program() if self.probe else ""
+        )
         try:
             text = self._ask(script)
         except RunbookError as error:

@@ -1,4 +1,8 @@
-"""The Nodes port over SSH: one connection and one round trip a check."""
+"""The Nodes port over SSH: one connection and one round trip a check.
+
+The question is a shell script that carries the node probe; where the node has no Python or no NVML library, the same
+script asks nvidia-smi and the log's own commands.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from runbook.adapters.probe_program import probe_program
 from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.errors import BadInput
 from runbook.evidence.node_answers import read_answers
@@ -28,7 +33,10 @@ class SshNodes:
         """GPU facts and the kernel log's events. Never raises: `reach` says how it went."""
         asked_at_s = self.wall_clock()
         marker = new_marker()
-        script = check_script(marker, node, since_s, Limits.within(self.settings.command_timeout_s))
+        script = check_script(
+            marker, node, since_s, Limits.within(self.settings.command_timeout_s),
+            probe_program() if self.settings.probe else "",
+        )
         try:
             with connected(node, self.settings) as session:
                 asked_at_s = self.wall_clock()

@@ -45,6 +45,8 @@ class SshSettings:
     use_agent: bool = True
     sudo: bool = False
     """Ask nodes as root through `sudo -n`, where the kernel log and other people's processes need it."""
+    probe: bool = True
+    """Send the node probe along, rather than ask nvidia-smi only."""
     connect_timeout_s: float = 5.0
     """For each of: the connection, the greeting, the key exchange, the authentication."""
     command_timeout_s: float = 15.0

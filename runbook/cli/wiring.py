@@ -121,6 +121,7 @@ class Application:
                     port=document.port,
                     jump_host=document.jump_host,
                     sudo=document.sudo,
+                    probe=document.probe,
                     connect_timeout_s=document.connect_timeout_s,
                     command_timeout_s=document.command_timeout_s,
                 )
@@ -131,7 +132,7 @@ class Application:
             return NoNodes()
         from runbook.adapters.nodes_local import LocalNodes
 
-        return LocalNodes()
+        return LocalNodes(probe=document.probe)
 
     @cached_property
     def notify(self) -> Notify:

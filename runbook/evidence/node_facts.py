@@ -7,8 +7,9 @@ from dataclasses import replace
 from runbook.evidence.node_answers import NodeAnswers, printable, read_answers
 from runbook.evidence.node_gpus import read_gpus
 from runbook.evidence.node_kernel_log import read_clock, read_kernel_log
+from runbook.evidence.node_probe import ProbeAnswer, clock_of, find_document, read_document
 from runbook.evidence.node_processes import read_gpu_processes
-from runbook.evidence.node_script import shown_commands
+from runbook.evidence.node_script import PROBE_COMMANDS, shown_commands
 from runbook.evidence.node_simulated import read_simulated
 from runbook.model.node import GpuFacts, NodeFacts, Reach
 from runbook.model.units import NodeName, Unknown
@@ -73,6 +74,12 @@ def read_node(
             log_covers_since_s=log.covers_since_s,
             commands=("state file of the simulated GPUs",),
         )
+    section = answers.get("probe")
+    document = find_document(section.text) if section is not None and section.exit_code == 0 else None
+    if document is not None and not isinstance(document, Unknown):
+        return _from_probe(
+            facts, read_document(document, ahead_s=clock.ahead_s, since_s=since_s, until_s=until_s)
+        )
     gpus, driver = read_gpus(answers)
     log = read_kernel_log(answers, clock, since_s, until_s)
     return replace(
@@ -81,6 +88,35 @@ def read_node(
         gpus=gpus if isinstance(gpus, Unknown) else _with_processes(answers, gpus),
         xids=log.events,
         log_covers_since_s=log.covers_since_s,
+    )
+
+
+def read_left_document(text: str, node: NodeName, *, since_s: float | None, until_s: float | None) -> NodeFacts:
+    """Facts from a document that the probe left in a file on the node (its epilog does). Times stay the node's own;
+    `checked_at_s` is when it was written."""
+    document = find_document(text)
+    if isinstance(document, Unknown):
+        return unreachable(node, Reach.ERROR, document.unknown)
+    clock = clock_of(document, None)
+    answer = read_document(document, ahead_s=0.0, since_s=since_s, until_s=until_s)
+    facts = NodeFacts(
+        node=node, reach=Reach.OK, reach_detail=f"left by the epilog; ran as {answer.user or 'an unknown user'}",
+        checked_at_s=clock.now_s, partial_view=_PARTIAL_VIEWS.get(answer.inside, ""),
+    )
+    return _from_probe(facts, answer)
+
+
+def _from_probe(facts: NodeFacts, answer: ProbeAnswer) -> NodeFacts:
+    by = f"by the probe under Python {answer.python}" if answer.python else "by the probe"
+    return replace(
+        facts,
+        reach_detail=f"{facts.reach_detail}; {by}",
+        driver=answer.driver,
+        gpus=answer.gpus,
+        xids=answer.log.events,
+        log_covers_since_s=answer.log.covers_since_s,
+        commands=PROBE_COMMANDS,
+        simulated=facts.simulated or answer.standin,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
@@ -15,6 +15,7 @@ from runbook.model.units import Unknown
 _RECOVERY_ACTION_CHANGED = 154
 _EVENT_LIMIT = 400
 _SKEW_IGNORED_S = 2.0
+ANY_USER = Unknown("the line stands in syslog only, where any user of the node can write one")
 
 _ISO = re.compile(r"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]\d+)(?P<zone>[+-]\d\d:?\d\d|Z)\s")
 _CTIME = re.compile(r"\[(?P<stamp>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s")
@@ -40,6 +41,8 @@ class KernelLog:
 
     events: tuple[XidEvent, ...] | Unknown
     covers_since_s: float | None | Unknown
+    any_user_can_write: bool = False
+    """A syslog file: any user of the node can put such a line there, so that none is ever in the window."""
 
 
 def read_clock(answers: NodeAnswers, asked_at_s: float | None) -> NodeClock:
@@ -72,18 +75,29 @@ def read_kernel_log(
     """The log that reaches back furthest, with what only the other one has. An event without a readable time is
     neither in nor out of the window."""
     logs = [log for name in ("kernel_log", "journal") if (log := _read_one(answers, name, clock)) is not None]
+    return joined(logs, since_s, until_s)
+
+
+def joined(logs: Sequence[KernelLog], since_s: float | None, until_s: float | None) -> KernelLog:
+    """Several logs of one node as one, as `read_kernel_log` says."""
     readable = [log for log in logs if not isinstance(log.events, Unknown)]
     if not readable:
         refusals = [log.events for log in logs if isinstance(log.events, Unknown)]
         why = refusals[0] if refusals else Unknown("the node did not answer on its kernel log")
         return KernelLog(why, why)
     best = min(readable, key=_reach)
-    events = list(_known(best.events))
-    have = {(event.code, event.bus_id) for event in events}
+    found = [(event, best) for event in _known(best.events)]
+    have = {(event.code, event.bus_id) for event, _ in found}
     for other in readable:
-        events += [event for event in _known(other.events) if (event.code, event.bus_id) not in have]
-    events.sort(key=lambda event: (event.time_s is None, event.time_s or 0.0))
-    placed = tuple(replace(event, in_window=in_window(event.time_s, since_s, until_s)) for event in events)
+        found += [(event, other) for event in _known(other.events) if (event.code, event.bus_id) not in have]
+    found.sort(key=lambda each: (each[0].time_s is None, each[0].time_s or 0.0))
+    placed = tuple(
+        replace(
+            event,
+            in_window=ANY_USER if log.any_user_can_write else in_window(event.time_s, since_s, until_s),
+        )
+        for event, log in found
+    )
     return KernelLog(merged(placed)[-_EVENT_LIMIT:], best.covers_since_s)
 
 
@@ -98,7 +112,11 @@ def merged(events: Iterable[XidEvent]) -> tuple[XidEvent, ...]:
         if event.code == _RECOVERY_ACTION_CHANGED:
             key = (position,)
         seen = first.get(key)
-        first[key] = event if seen is None else replace(seen, count=seen.count + event.count)
+        if seen is None:
+            first[key] = event
+            continue
+        last_s = event.time_s if event.last_time_s is None else event.last_time_s
+        first[key] = replace(seen, count=seen.count + event.count, last_time_s=last_s or seen.last_time_s)
     return tuple(first.values())
 
 

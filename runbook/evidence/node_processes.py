@@ -24,7 +24,7 @@ NOT_THERE = "no such process on the node: it has ended, or it lives in another P
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """What `/proc` said about one process while its lines are read."""
 
     gone: bool = False
@@ -62,7 +62,7 @@ def read_gpu_processes(answers: NodeAnswers) -> dict[str, tuple[GpuProcess, ...]
 
 
 def owned(
-    pid: int, used: Bytes | Unknown, name: str, owners: dict[int, _Seen], answers: NodeAnswers
+    pid: int, used: Bytes | Unknown, name: str, owners: dict[int, Seen], answers: NodeAnswers
 ) -> GpuProcess:
     """A process on a GPU with owner, Slurm job and age as far as `/proc` told them."""
     seen = owners.get(pid)
@@ -82,7 +82,7 @@ def owned(
     )
 
 
-def owners_of(answers: NodeAnswers) -> dict[int, _Seen]:
+def owners_of(answers: NodeAnswers) -> dict[int, Seen]:
     """The `owners` section by PID."""
     section = answers.get("owners")
     return _seen(section.lines if section else ())
@@ -145,14 +145,14 @@ def read_job_processes(
     return tuple(views)
 
 
-def _seen(lines: Sequence[str]) -> dict[int, _Seen]:
-    found: dict[int, _Seen] = {}
+def _seen(lines: Sequence[str]) -> dict[int, Seen]:
+    found: dict[int, Seen] = {}
     for line in lines:
         pid, _, rest = line.partition(" ")
         kind, _, value = rest.partition(" ")
         if not pid.isdecimal():
             continue
-        seen = found.setdefault(int(pid), _Seen())
+        seen = found.setdefault(int(pid), Seen())
         match kind:
             case "gone":
                 seen.gone = True
@@ -176,7 +176,7 @@ def _seen(lines: Sequence[str]) -> dict[int, _Seen]:
     return found
 
 
-def _job(seen: _Seen, *, slurm_has_cgroups: bool) -> JobId | None | Unknown:
+def _job(seen: Seen, *, slurm_has_cgroups: bool) -> JobId | None | Unknown:
     array, task = seen.environment.get("SLURM_ARRAY_JOB_ID", ""), seen.environment.get("SLURM_ARRAY_TASK_ID", "")
     by_environment = seen.environment.get("SLURM_JOB_ID", "")
     in_array = array.isdecimal() and task.isdecimal()

@@ -34,17 +34,34 @@ OWNER_VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
+PROBE_COMMANDS = (
+    "the node probe: NVML through nvidia-ml-py",
+    "journalctl -o short-unix _TRANSPORT=kernel",
+    "dmesg --time-format iso (or -T)",
+    "/proc/PID/{stat,status,cgroup,environ} of the processes on the GPUs",
+)
+"""What the check looked at where the probe answered, for the report."""
+
+PYTHONS = ("python3", "/usr/libexec/platform-python")
+"""The second is the system's own on RHEL 8 and its kin, where there may be no python3."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds that each command may take on the node, shared out of the deadline of the whole question."""
 
     log_s: int
     gpu_s: int
+    probe_s: int = 11
+    """For the probe by its own clock; it is ended from outside a little later."""
 
     @staticmethod
     def within(deadline_s: float) -> Limits:
         """nvidia-smi gets nearly half (it is slow without persistence mode), the log commands a sixth each."""
-        return Limits(log_s=max(1, int(deadline_s / 6)), gpu_s=max(1, int(deadline_s * 0.45)))
+        return Limits(
+            log_s=max(1, int(deadline_s / 6)), gpu_s=max(1, int(deadline_s * 0.45)),
+            probe_s=max(1, int(deadline_s * 0.75)),
+        )
 
 
 def shown_commands() -> tuple[str, ...]:
@@ -72,8 +89,11 @@ def shell_arguments(sudo: bool) -> tuple[str, ...]:
     return ("sh", "-s", "plain") if not sudo else tuple(shlex.split(shell_command(sudo)))
 
 
-def check_script(marker: str, node: str, since_s: float | None, limits: Limits) -> str:
-    """The script of a node check. `marker` is a word `@@…` that nothing on the node can know."""
+def check_script(marker: str, node: str, since_s: float | None, limits: Limits, probe: str = "") -> str:
+    """The script of a node check. `marker` is a word `@@…` that nothing on the node can know.
+
+    `probe` is the probe's program text. Where the node has a Python and an NVML library, it answers alone; else, and
+    where it fails, nvidia-smi and the log's own commands do."""
     queries = {name: f"--query-gpu={','.join(fields)} {_FORMAT}" for name, fields in GPU_QUERIES.items()}
     first, *others = queries
     fallback = "".join(
@@ -115,7 +135,7 @@ if [ -z "$have" ] && [ -n "${{SIMULATED_GPU_DIR:-}}" ]; then
     grep -oE '"pid": *[0-9]+' "$d/state.json" 2>/dev/null | grep -oE '[0-9]+')
   finish
 fi
-begin kernel_log
+{_probe_part(probe, since_s, limits)}begin kernel_log
 {{ limit {limits.log_s} dmesg --time-format iso 2>/dev/null || limit {limits.log_s} dmesg -T 2>/dev/null ||
   limit {limits.log_s} dmesg; }} 2>&1 | nvrm
 end kernel_log 0
@@ -146,6 +166,29 @@ smi report -q -d ROW_REMAPPER,ECC
 [ "$status" = 0 ] || smi report_full -q
 finish
 """)
+
+
+def _probe_part(program: str, since_s: float | None, limits: Limits) -> str:
+    """The program goes in through standard input of Python: nothing is written on the node. A builtin prints it, so
+    that it needs no argument list and no file for a here-document."""
+    if not program:
+        return ""
+    if "'" in program:
+        raise ValueError("the probe's program may not hold a single quote")
+    since = "" if since_s is None else f" --since {int(since_s)}"
+    return f"""python=
+for p in {' '.join(PYTHONS)}; do
+  "$p" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null && python=$p && break
+done
+if [ -n "$python" ]; then
+  begin probe
+  printf '%s\\n' '{program}' |
+    limit {limits.probe_s + 1} "$python" -I -S -B - --need-nvml --deadline {limits.probe_s}{since} 2>/dev/null
+  status=$?
+  end probe "$status"
+  [ "$status" = 0 ] && finish
+fi
+"""
 
 
 def process_script(marker: str, job: str, variables: tuple[str, ...]) -> str:

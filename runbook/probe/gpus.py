@@ -34,7 +34,8 @@ class GpuReader:
         while True:
             asking = "the library"
             current: Optional[int] = None
-            for record in self._worker.records(until, patience_s):
+            self._worker.patience_s = None
+            for record in self._worker.records(until):
                 if "failed" in record:
                     why = unknown(record["failed"])
                     self._worker.close()
@@ -42,13 +43,15 @@ class GpuReader:
                 if "asking" in record:
                     asking, current = record["asking"], record.get("gpu")
                     if current is not None:
+                        # Without persistence mode the driver takes seconds to start; a GPU is given up earlier.
+                        self._worker.patience_s = patience_s
                         gpus.setdefault(current, {"index": current, "lost": False})
                 elif "gpu" in record:
                     _take(gpus[record["gpu"]], record)
                 elif "count" in record:
                     count = record["count"]
                 else:
-                    found.update(record)
+                    found.update({name: record[name] for name in found if name in record})
             hung = not self._worker.ended
             self._worker.close()
             if not hung:

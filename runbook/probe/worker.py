@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import time
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, Optional
 
 Record = Dict[str, Any]
 Send = Callable[[Record], None]
@@ -27,6 +27,8 @@ class Worker:
         reading, writing = os.pipe()
         self.ended = False
         self.failure = ""
+        self.patience_s: Optional[float] = None
+        """How long it may say nothing; None: as long as it likes."""
         self.pid = os.fork()
         if self.pid == 0:
             _child(work, arguments, reading, writing)
@@ -35,7 +37,7 @@ class Worker:
         self._rest = b""
         self._read_bytes = 0
 
-    def records(self, until: float, patience_s: float = 1e9) -> Iterator[Record]:
+    def records(self, until: float) -> Iterator[Record]:
         """What the child says, until it ends, or `until` (monotonic), or it says nothing for `patience_s`."""
         while True:
             while b"\n" in self._rest:
@@ -45,8 +47,10 @@ class Worker:
                     self.ended, self.failure = True, record["end"]
                     return
                 yield record
-            wait_s = min(until - time.monotonic(), patience_s)
-            ready = select.select([self._reading], [], [], max(0.0, wait_s))[0]
+            wait_s = max(0.0, until - time.monotonic())
+            if self.patience_s is not None:
+                wait_s = min(wait_s, self.patience_s)
+            ready = select.select([self._reading], [], [], wait_s)[0]
             if not ready:
                 return
             block = os.read(self._reading, 1 << 16)

@@ -1,0 +1,16 @@
+"""The node probe as the adapters ship it: built once a process from the modules that are installed here."""
+
+from __future__ import annotations
+
+import functools
+
+from runbook.probe.build import NoPynvml, program
+
+
+@functools.lru_cache(maxsize=1)
+def probe_program() -> str:
+    """The program text for `python3 -`; "" where nvidia-ml-py is not installed: nodes are then asked by nvidia-smi."""
+    try:
+        return program()
+    except (NoPynvml, OSError):
+        return ""
