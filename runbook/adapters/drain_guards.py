@@ -33,7 +33,7 @@ def undrain_wanted(present: NodeState, reason_prefix: str) -> bool:
 
     The prefix ends where a word of the reason ends: that of incident 12 is not that of incident 123."""
     ours = _starts_with(present.reason, reason_prefix)
-    if present.node_class is NodeClass.DOWN and ours:
+    if ours and (present.node_class is NodeClass.DOWN or "DOWN" in present.states):
         raise NotAllowed(
             f"{present.name} is down, not only drained: {present.reason}",
             where=present.name,

@@ -1,28 +1,35 @@
-"""The judgement on a node: faulty, occupied, unknown or clean, from its facts alone.
+"""The judgement on a node: faulty, occupied, unknown or clean, and what to do, from its facts alone.
 
 Faulty outweighs occupied, occupied outweighs unknown. Clean means that everything which decides was read, the kernel
 log reaches back to the job's start, and nothing was found: "no hardware evidence found", not "the hardware is fine".
-Only a rule that says drain sets `drain`; what could not be read never does.
+Only a rule that says drain sets `drain`; what could not be read never does. The rules stand in `nodes_rules`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
-from runbook.diagnosis.nodes_hardware import STATE_SOURCE, state_signs, xid_signs
+from runbook.diagnosis.nodes_hardware import STATE_SOURCE, state_signs
+from runbook.diagnosis.nodes_leaks import Surroundings
+from runbook.diagnosis.nodes_memory import hidden_bytes, memory_signs
+from runbook.diagnosis.nodes_rules import Rule, Weight
 from runbook.diagnosis.nodes_signs import (
     JobGpus,
     NodePolicy,
     Sign,
-    Weight,
     job_gpus,
     moment,
+    sign,
+    weakened,
 )
 from runbook.diagnosis.nodes_tenants import tenant_signs
-from runbook.model.job import JobRecord
-from runbook.model.node import GpuFacts, NodeFacts, NodeJudgement, NodeVerdict, Reach
-from runbook.model.units import JobId, Unknown
+from runbook.diagnosis.nodes_xids import xid_signs
+from runbook.model.gpu_model import GpuModels
+from runbook.model.job import JobRecord, NodeState
+from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeFinding, NodeJudgement, NodeVerdict, Reach
+from runbook.model.units import Bytes, JobId, Unknown
 from runbook.model.xid import XidCatalogue
 
 __all__ = ["NodePolicy", "judge_node"]
@@ -36,6 +43,16 @@ _STATE_FIGURES = {
 }
 
 
+_MEMORY_STATE = ("row_remap_failed", "row_remap_pending", "recovery_action")
+"""At least one of these must have been read before anything is said of a GPU's memory."""
+
+_OCCUPIED_FIRST = (
+    NodeAction.WAIT_FOR_TENANT, NodeAction.EXCLUDE, NodeAction.END_LEAKED_PROCESS, NodeAction.REPORT_TO_OWNER,
+    NodeAction.RESET_WHEN_IDLE,
+)
+_CLEAN_FIRST = (NodeAction.RESET_WHEN_IDLE, NodeAction.WATCH)
+
+
 def judge_node(
     facts: NodeFacts,
     *,
@@ -46,65 +63,114 @@ def judge_node(
     visible_gpus: tuple[int, ...] | None = None,
     live_jobs: frozenset[JobId] | None = None,
     named_pids: frozenset[int] = frozenset(),
+    own_pids: frozenset[int] = frozenset(),
+    models: GpuModels | None = None,
+    node_state: NodeState | None = None,
+    spare_nodes: bool | None = None,
 ) -> NodeJudgement:
     """Judge one node for one failed job.
 
     `oom_device` is the index of the failing GPU as the job saw it; `visible_gpus` are the node's indexes of the job's
     GPUs in that order, None where not known (then every GPU of the node counts). `live_jobs`: the ids of all jobs
-    that run now, None where not asked. `named_pids`: processes that the error message lists on the failing GPU."""
+    that run now, None where not asked. `named_pids`: processes that the error message lists on the failing GPU;
+    `own_pids`: those that the log says are the job's. `node_state`: the node as the scheduler sees it now;
+    `spare_nodes`: whether the job could run on other nodes, None where not asked."""
     policy = policy or NodePolicy()
     if facts.reach is not Reach.OK:
-        return NodeJudgement(
-            node=facts.node,
-            verdict=NodeVerdict.UNKNOWN,
-            reasons=(f"the node was not reached: {facts.reach_detail or facts.reach.value}",),
-            missing=("GPU state, kernel log and processes of the node",),
-            source="a node that does not answer is unknown, never faulty",
-        )
+        return _not_reached(facts)
     if facts.expected_gpus is None and job.gpus_per_node is not None:
         facts = replace(facts, expected_gpus=job.gpus_per_node)
-    gpus = job_gpus(facts, job, oom_device, visible_gpus)
-    signs = [_in_scope(sign, gpus) for sign in state_signs(facts, policy)]
+    gpus = job_gpus(facts, job, oom_device, visible_gpus, named_pids)
+    found = state_signs(facts, policy) + memory_signs(facts, policy, models or GpuModels())
+    signs = [_in_scope(one, gpus) for one in found]
     signs += xid_signs(facts, job, gpus, xids, policy)
-    tenants, others = tenant_signs(facts, job, gpus, policy, live_jobs, named_pids)
+    around = Surroundings(policy.may_end_leaked_processes, live_jobs, node_state, facts.partial_view)
+    tenants, others = tenant_signs(
+        facts, job, gpus, policy, around, named_pids=named_pids, own_pids=own_pids, spare_nodes=spare_nodes
+    )
     signs += others
     unread, missing = _unread(facts, job, gpus)
-    signs.sort(key=lambda sign: (-sign.weight, sign.gpu != gpus.failing, sign.gpu if sign.gpu is not None else -1))
-    by_weight = {weight: [sign for sign in signs if sign.weight is weight] for weight in Weight}
-    faults = by_weight[Weight.DRAIN] + by_weight[Weight.ELSEWHERE]
-    undetermined = by_weight[Weight.UNDETERMINED]
-    notes = _texts(by_weight[Weight.NOTE])
-    warnings = _texts(by_weight[Weight.WARN])
     if not gpus.whole_node and gpus.indexes is None:
         missing += ("which of the node's GPUs the job had: all of them were judged",)
-    if faults:
-        verdict, reasons, source = NodeVerdict.FAULTY, _texts(faults) + notes, faults[0].source
-        warnings = _texts([sign for _, sign in tenants]) + _texts(undetermined) + warnings
-    elif tenants:
-        verdict, reasons = NodeVerdict.OCCUPIED, _texts([sign for _, sign in tenants]) + notes
-        source, warnings = "other processes with memory on the job's GPUs", _texts(undetermined) + warnings
-    elif undetermined or unread:
-        verdict, reasons = NodeVerdict.UNKNOWN, _texts(undetermined) + unread + notes
-        source = "what could not be read or judged is unknown, never clean and never faulty"
-    else:
-        verdict, reasons, source = NodeVerdict.CLEAN, ("no hardware evidence found", *notes), STATE_SOURCE
-    return NodeJudgement(
-        node=facts.node,
-        verdict=verdict,
-        reasons=reasons,
-        warnings=warnings,
+    signs.sort(key=lambda one: (-one.weight, one.gpu != gpus.failing, one.gpu if one.gpu is not None else -1))
+    held = [one for _, one in tenants]
+    judgement = _verdict(facts, signs, held, unread)
+    mine = () if isinstance(facts.gpus, Unknown) else (gpu for gpu in facts.gpus if gpus.counts(gpu.index))
+    return replace(
+        judgement,
         missing=tuple(dict.fromkeys((*unread, *missing))),
         tenants=tuple(process for process, _ in tenants),
-        faulty_gpus=tuple(sorted({sign.gpu for sign in faults if sign.gpu is not None and sign.gpu >= 0})),
-        drain=bool(by_weight[Weight.DRAIN]),
-        source=source,
+        findings=_findings(judgement.verdict, signs, held, unread),
+        hidden_bytes=Bytes(sum(hidden_bytes(gpu, policy) for gpu in mine)),
+        failing_gpu=gpus.failing,
     )
 
 
-def _in_scope(sign: Sign, gpus: JobGpus) -> Sign:
-    if sign.weight > Weight.WARN and not gpus.counts(sign.gpu):
-        return replace(sign, weight=Weight.WARN, text=f"{sign.text}; not one of the job's GPUs")
-    return sign
+def _not_reached(facts: NodeFacts) -> NodeJudgement:
+    text = f"the node was not reached: {facts.reach_detail or facts.reach.value}"
+    return NodeJudgement(
+        node=facts.node,
+        verdict=NodeVerdict.UNKNOWN,
+        reasons=(text,),
+        missing=("GPU state, kernel log and processes of the node",),
+        source="a node that does not answer is unknown, never faulty",
+        action=NodeAction.UNKNOWN,
+        findings=(sign(Rule.NOT_REACHED, text).finding(),),
+    )
+
+
+def _verdict(facts: NodeFacts, signs: list[Sign], tenants: list[Sign], unread: tuple[str, ...]) -> NodeJudgement:
+    by_weight = {weight: [one for one in signs if one.weight is weight] for weight in Weight}
+    faults = by_weight[Weight.DRAIN] + by_weight[Weight.ELSEWHERE]
+    occupied = tenants + by_weight[Weight.OCCUPIED]
+    undetermined = by_weight[Weight.UNDETERMINED]
+    notes = _texts(one for one in by_weight[Weight.NOTE] if one.rule is not Rule.KNOWN_HELPER)
+    warnings = _texts(by_weight[Weight.WARN])
+    if faults:
+        return NodeJudgement(
+            facts.node, NodeVerdict.FAULTY, _texts(faults) + notes,
+            _texts(occupied) + _texts(undetermined) + warnings,
+            faulty_gpus=tuple(sorted({one.gpu for one in faults if one.gpu is not None and one.gpu >= 0})),
+            drain=bool(by_weight[Weight.DRAIN]), source=faults[0].source,
+            action=NodeAction.DRAIN if by_weight[Weight.DRAIN] else NodeAction.EXCLUDE,
+        )
+    if occupied:
+        return NodeJudgement(
+            facts.node, NodeVerdict.OCCUPIED, _texts(occupied) + notes, _texts(undetermined) + warnings,
+            source="memory of the job's GPUs in other hands", action=_first(_OCCUPIED_FIRST, occupied),
+        )
+    if undetermined or unread:
+        return NodeJudgement(
+            facts.node, NodeVerdict.UNKNOWN, _texts(undetermined) + unread + notes, warnings,
+            source="what could not be read or judged is unknown, never clean and never faulty",
+            action=NodeAction.UNKNOWN,
+        )
+    return NodeJudgement(
+        facts.node, NodeVerdict.CLEAN, ("no hardware evidence found", *notes), warnings, source=STATE_SOURCE,
+        action=_first(_CLEAN_FIRST, by_weight[Weight.WARN]),
+    )
+
+
+def _findings(
+    verdict: NodeVerdict, signs: list[Sign], tenants: list[Sign], unread: tuple[str, ...]
+) -> tuple[NodeFinding, ...]:
+    heavier = [one for one in signs if one.weight > Weight.OCCUPIED]
+    lighter = [one for one in signs if one.weight <= Weight.OCCUPIED]
+    ordered = [*heavier, *tenants, *lighter, *(sign(Rule.NOT_READ, f"not read: {text}") for text in unread)]
+    if verdict is NodeVerdict.CLEAN:
+        ordered.insert(0, sign(Rule.RULED_OUT, "no hardware evidence found", source=STATE_SOURCE))
+    return tuple(one.finding() for one in ordered)
+
+
+def _first(order: tuple[NodeAction, ...], signs: list[Sign]) -> NodeAction:
+    present = {one.action for one in signs}
+    return next((action for action in order if action in present), NodeAction.IGNORE)
+
+
+def _in_scope(one: Sign, gpus: JobGpus) -> Sign:
+    if one.weight > Weight.WARN and not gpus.counts(one.gpu):
+        return weakened(one, Weight.WARN, "not one of the job's GPUs")
+    return one
 
 
 def _unread(facts: NodeFacts, job: JobRecord, gpus: JobGpus) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -124,6 +190,14 @@ def _unread(facts: NodeFacts, job: JobRecord, gpus: JobGpus) -> tuple[tuple[str,
     blind = [gpu for gpu in mine if all(isinstance(getattr(gpu, name), Unknown) for name in _STATE_FIGURES)]
     reasons = [(_first_reason(gpu), gpu.index) for gpu in blind]
     unread += [f"any health figure of {_gpus(indexes)}: {reason}" for reason, indexes in _grouped(reasons)]
+    half = [
+        gpu for gpu in mine
+        if gpu not in blind and all(isinstance(getattr(gpu, name), Unknown) for name in _MEMORY_STATE)
+    ]
+    reasons = [(_first_reason(gpu), gpu.index) for gpu in half]
+    unread += [f"the state of the memory of {_gpus(indexes)}: {reason}" for reason, indexes in _grouped(reasons)]
+    if facts.expected_gpus is not None and any(gpu.mig_enabled is True for gpu in facts.gpus):
+        missing.append("whether a GPU is missing: Slurm counts MIG slices")
     for name, title in _STATE_FIGURES.items():
         gaps = [
             (value.unknown, gpu.index)
@@ -167,5 +241,5 @@ def _gpus(indexes: list[int]) -> str:
     return f"GPUs {indexes[0]} to {indexes[-1]}" if in_a_row else "GPUs " + ", ".join(map(str, indexes))
 
 
-def _texts(signs: list[Sign]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(sign.text for sign in signs))
+def _texts(signs: Iterable[Sign]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.text for one in signs))

@@ -1,37 +1,46 @@
-"""What the judgement on a node is made of: one sign per finding, each with the weight that its rule gives it."""
+"""What the judgement on a node is made of: one sign a finding, what a site decides, and which GPUs are the job's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import IntEnum
 
+from runbook.diagnosis.nodes_rules import ACTION_OF_WEIGHT, RULES, Rule, Weight
 from runbook.model.job import JobRecord
-from runbook.model.node import GpuFacts, NodeFacts
+from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts, NodeFinding
 from runbook.model.units import GIB, Bytes, Unknown
-
-
-class Weight(IntEnum):
-    """What a sign does to the verdict, the heaviest first."""
-
-    DRAIN = 5
-    """The rule says drain."""
-    ELSEWHERE = 4
-    """Hardware hit the job; the next run goes to another node, the node itself is not drained."""
-    UNDETERMINED = 3
-    """Something that nobody can read or judge from here: the node is neither clean nor faulty."""
-    WARN = 2
-    NOTE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One finding in a sentence. `gpu` is the node's index, None where it concerns the node."""
+    """One finding of a rule in a sentence. `gpu` is the node's index, None where it concerns the node."""
 
+    rule: Rule
     weight: Weight
+    action: NodeAction
     text: str
     gpu: int | None = None
     source: str = ""
+
+    def finding(self) -> NodeFinding:
+        return NodeFinding(self.rule.value, self.action, self.text, self.gpu, self.source)
+
+
+def sign(
+    rule: Rule, text: str, gpu: int | None = None, source: str = "", *, weight: Weight | None = None,
+    action: NodeAction | None = None,
+) -> Sign:
+    """A sign with what its rule says; `weight` and `action` where policy or circumstances say otherwise."""
+    meaning = RULES[rule]
+    given = meaning.weight if weight is None else weight
+    follows = action or (meaning.action if given is meaning.weight else ACTION_OF_WEIGHT[given])
+    return Sign(rule, given, follows, text, gpu, source)
+
+
+def weakened(strong: Sign, weight: Weight, why: str) -> Sign:
+    """The sign with a smaller weight and the reason for it at the end of its sentence."""
+    return replace(strong, weight=weight, action=ACTION_OF_WEIGHT[weight], text=f"{strong.text}; {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,9 @@ class NodePolicy:
     """What a CUDA context may take beyond the figure that is listed for its process."""
     helper_bytes: Bytes = Bytes(GIB)
     """Monitoring and display processes below this are no tenants."""
+    reserved_bytes: Bytes = Bytes(2 * GIB)
+    """What a driver may keep of a GPU's memory for itself (240 MiB on a V100, 614 MiB on an H200) and then some."""
+    may_end_leaked_processes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +76,36 @@ class JobGpus:
 
 
 def job_gpus(
-    facts: NodeFacts, job: JobRecord, oom_device: int | None, given: tuple[int, ...] | None
+    facts: NodeFacts, job: JobRecord, oom_device: int | None, given: tuple[int, ...] | None,
+    named_pids: frozenset[int] = frozenset(),
 ) -> JobGpus:
-    """The job's GPUs: as given in CUDA_VISIBLE_DEVICES order, else all of the node where the job had as many.
+    """The job's GPUs: as given in CUDA_VISIBLE_DEVICES order; else all of the node where the job had as many; else
+    those that its own processes are still on, where these are as many as it had.
 
-    `oom_device` is an index into the job's own GPUs; it is the node's index only when the job had the whole node."""
-    count = 0 if isinstance(facts.gpus, Unknown) else len(facts.gpus)
+    `oom_device` is an index into the job's own GPUs; it is the node's index only when the job had the whole node.
+    Failing that, the failing GPU is the one that the processes are on which the error message names."""
+    gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
+    count = len(gpus)
+    named = _holding(gpus, lambda process: process.pid in named_pids)
+    by_name = next(iter(named)) if len(named) == 1 else None
     if given is not None:
-        failing = given[oom_device] if oom_device is not None and 0 <= oom_device < len(given) else None
+        failing = given[oom_device] if oom_device is not None and 0 <= oom_device < len(given) else by_name
         return JobGpus(frozenset(given), set(given) >= set(range(count)), failing)
     whole = job.gpus_per_node is None or job.gpus_per_node >= max(count, facts.expected_gpus or 0)
-    return JobGpus(None, whole, oom_device if whole and job.gpus_per_node is not None else None)
+    if whole:
+        known = oom_device if job.gpus_per_node is not None and oom_device is not None else by_name
+        return JobGpus(None, True, known)
+    own = _holding(gpus, lambda process: process.job == job.id)
+    if len(own) == job.gpus_per_node:
+        return JobGpus(own, False, by_name if by_name in own else None)
+    return JobGpus(None, False, by_name)
+
+
+def _holding(gpus: Iterable[GpuFacts], wanted: Callable[[GpuProcess], bool]) -> frozenset[int]:
+    return frozenset(
+        gpu.index for gpu in gpus
+        if not isinstance(gpu.processes, Unknown) and any(wanted(process) for process in gpu.processes)
+    )
 
 
 def gpu_name(gpu: GpuFacts) -> str:

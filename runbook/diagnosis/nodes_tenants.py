@@ -6,12 +6,16 @@ tenants. Whose a process is comes from its cgroup, its owner and its age; where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from runbook.diagnosis.nodes_signs import JobGpus, NodePolicy, Sign, Weight, gpu_name, size
+from runbook.diagnosis.nodes_leaks import SECOND_LOOK_S, Surroundings, end_refused
+from runbook.diagnosis.nodes_memory import hidden_sign
+from runbook.diagnosis.nodes_rules import Rule, Weight
+from runbook.diagnosis.nodes_signs import JobGpus, NodePolicy, Sign, gpu_name, sign, size
 from runbook.model.job import JobRecord
-from runbook.model.node import GpuFacts, GpuProcess, NodeFacts
-from runbook.model.units import JobId, Unknown
+from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts
+from runbook.model.units import Unknown
 
 HELPERS = frozenset(
     {
@@ -30,88 +34,115 @@ def tenant_signs(
     job: JobRecord,
     gpus: JobGpus,
     policy: NodePolicy,
-    live_jobs: frozenset[JobId] | None,
+    around: Surroundings,
+    *,
     named_pids: frozenset[int] = frozenset(),
+    own_pids: frozenset[int] = frozenset(),
+    spare_nodes: bool | None = None,
 ) -> tuple[list[tuple[GpuProcess, Sign]], list[Sign]]:
     """Tenants with a sentence each, those of the failing GPU first, then the largest; and what is not a tenant but
-    must be said. `live_jobs` None: which jobs run is not known. `named_pids`: processes that the error message itself
-    lists on the GPU that ran out of memory."""
+    must be said. `named_pids`: processes that the error message itself lists on the GPU that ran out of memory.
+    `own_pids`: what the job's own log says are its processes. `spare_nodes`: whether the job can run elsewhere."""
+    judge = _Judge(facts, job, gpus, policy, around, named_pids, own_pids, spare_nodes)
     tenants: list[tuple[GpuProcess, Sign]] = []
     others: list[Sign] = []
     for gpu in () if isinstance(facts.gpus, Unknown) else facts.gpus:
         if not gpus.counts(gpu.index) or isinstance(gpu.processes, Unknown):
             continue
         for process in gpu.processes:
-            weight, text = _judge(process, facts, job, gpus, policy, live_jobs, process.pid in named_pids)
-            if not text:
+            one = judge.process(process, gpu)
+            if one is None:
                 continue
-            sign = Sign(weight or Weight.WARN, f"{gpu_name(gpu)}: {text}", gpu.index, "co-tenant")
-            if weight is None:
-                tenants.append((process, sign))
+            if one.weight is Weight.OCCUPIED:
+                tenants.append((process, one))
             else:
-                others.append(sign)
-        others += _hidden(gpu, policy)
+                others.append(one)
+        hidden = hidden_sign(gpu, facts, job, policy)
+        if hidden is not None:
+            others.append(hidden)
     tenants.sort(key=lambda pair: (pair[1].gpu != gpus.failing, -_bytes(pair[0])))
     return tenants, others
 
 
-def _judge(
-    process: GpuProcess, facts: NodeFacts, job: JobRecord, gpus: JobGpus, policy: NodePolicy,
-    live_jobs: frozenset[JobId] | None, named: bool,
-) -> tuple[Weight | None, str]:
-    """(None, sentence) for a tenant, (weight, sentence) for something to say, (NOTE, "") for nothing."""
-    used = process.used_bytes
-    if process.job == job.id:
-        return Weight.WARN, f"process {process.pid} of the job itself is still there{_held(process)}"
-    if _is_helper(process, policy) or used == 0:
-        return Weight.NOTE, ""
-    if isinstance(process.owner, Unknown) and isinstance(process.job, Unknown):
-        return Weight.UNDETERMINED, (
-            f"process {process.pid} ({_short(process.name)}){_held(process)} is nobody's as far as can be seen: "
-            f"{process.owner.unknown}"
-        )
-    mine = process.owner == job.owner and _started_after(process, facts, job)
-    described = _described(process)
-    if mine and (isinstance(process.job, Unknown) or (process.job is not None and not job.id.isdecimal())):
-        whose = process.job.unknown if isinstance(process.job, Unknown) else f"it is in Slurm job {process.job}"
-        return Weight.WARN, (
-            f"{described} started during the job and belongs to its owner; perhaps the job's own leftover ({whose})"
-        )
-    if isinstance(used, Unknown):
-        return Weight.UNDETERMINED, f"{described}: how much memory it holds is not known ({used.unknown})"
-    if isinstance(process.job, Unknown):
-        return None, f"{described}; its Slurm job is not known ({process.job.unknown})"
-    if process.job is None:
-        own = " (started during the job by its owner: perhaps the job's own leftover)" if mine else ""
-        return None, f"{described} belongs to no Slurm job: leaked, or started beside Slurm{own}"
-    if live_jobs is not None and process.job not in live_jobs:
-        return None, f"{described} is leaked: its Slurm job {process.job} has ended"
-    if not named and not gpus.whole_node and gpus.indexes is None:
-        return Weight.WARN, (
-            f"{described} of Slurm job {process.job}: a neighbour; which GPUs of the node this job had is not known"
-        )
-    state = "" if live_jobs is None else ", which is running"
-    by_message = "; the error message names it on the GPU that ran out of memory" if named else ""
-    return None, f"{described} of Slurm job {process.job}{state}{by_message}"
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    facts: NodeFacts
+    job: JobRecord
+    gpus: JobGpus
+    policy: NodePolicy
+    around: Surroundings
+    named_pids: frozenset[int]
+    own_pids: frozenset[int]
+    spare_nodes: bool | None
 
+    def process(self, process: GpuProcess, gpu: GpuFacts) -> Sign | None:
+        """None: nothing to say of it."""
+        job, used = self.job, process.used_bytes
 
-def _hidden(gpu: GpuFacts, policy: NodePolicy) -> Iterable[Sign]:
-    if isinstance(gpu.used_bytes, Unknown) or isinstance(gpu.processes, Unknown):
-        return
-    known = [process.used_bytes for process in gpu.processes if not isinstance(process.used_bytes, Unknown)]
-    if len(known) != len(gpu.processes):
-        return
-    hidden = gpu.used_bytes - sum(known)
-    if hidden <= policy.hidden_memory_bytes + policy.context_bytes * len(known):
-        return
-    yield Sign(
-        Weight.DRAIN if policy.drain_on_hidden_memory else Weight.WARN,
-        f"{gpu_name(gpu)}: {size(hidden)} are in use by no process that nvidia-smi lists (hidden memory: a process "
-        "that is just ending, a dead one whose memory was not given back, or another namespace); if it stays, the GPU "
-        "needs a reset",
-        gpu.index,
-        "memory in use without a process",
-    )
+        def found(rule: Rule, text: str, weight: Weight | None = None, action: NodeAction | None = None) -> Sign:
+            return sign(rule, f"{gpu_name(gpu)}: {text}", gpu.index, "co-tenant", weight=weight, action=action)
+
+        if process.job == job.id:
+            return found(Rule.OWN_PROCESS, f"process {process.pid} of the job itself is still there{_held(process)}")
+        if _is_helper(process, self.policy):
+            return found(Rule.KNOWN_HELPER, f"{_described(process)} belongs to the driver, to monitoring or a display")
+        if used == 0:
+            return None
+        if isinstance(process.owner, Unknown) and isinstance(process.job, Unknown):
+            return found(
+                Rule.PROCESS_UNKNOWN,
+                f"process {process.pid} ({_short(process.name)}){_held(process)} is nobody's as far as can be seen: "
+                f"{process.owner.unknown}",
+            )
+        mine = process.owner == job.owner and _started_after(process, self.facts, job)
+        described = _described(process)
+        if mine and process.pid in self.own_pids:
+            return found(Rule.OWN_PROCESS, f"{described} is one of the job's own: its log names it")
+        if mine and (isinstance(process.job, Unknown) or (process.job is not None and not job.id.isdecimal())):
+            whose = process.job.unknown if isinstance(process.job, Unknown) else f"it is in Slurm job {process.job}"
+            return found(
+                Rule.OWN_PROCESS,
+                f"{described} started during the job and belongs to its owner; perhaps the job's own leftover "
+                f"({whose})",
+            )
+        if isinstance(used, Unknown):
+            return found(
+                Rule.PROCESS_UNKNOWN, f"{described}: how much memory it holds is not known ({used.unknown})"
+            )
+        if isinstance(process.job, Unknown):
+            return found(
+                Rule.TENANT_UNKNOWN_JOB, f"{described}; its Slurm job is not known ({process.job.unknown})"
+            )
+        if process.job is None:
+            own = " (started during the job by its owner: perhaps the job's own leftover)" if mine else ""
+            return found(
+                Rule.TENANT_NO_JOB, f"{described} belongs to no Slurm job: leaked, or started beside Slurm{own}"
+            )
+        return self._of_a_job(process, described, found)
+
+    def _of_a_job(self, process: GpuProcess, described: str, found: Callable[..., Sign]) -> Sign:
+        live = self.around.live_jobs
+        if live is not None and process.job not in live:
+            refused = end_refused(process, self.around)
+            text = f"{described} is leaked: its Slurm job {process.job} has ended"
+            if not refused:
+                text += f"; it may be ended once a second look {SECOND_LOOK_S:.0f} s later finds it unchanged"
+                return found(Rule.TENANT_ENDED_JOB, text, action=NodeAction.END_LEAKED_PROCESS)
+            return found(Rule.TENANT_ENDED_JOB, text)
+        named = process.pid in self.named_pids
+        if not named and not self.gpus.whole_node and self.gpus.indexes is None:
+            return found(
+                Rule.TENANT_RUNNING,
+                f"{described} of Slurm job {process.job}: a neighbour; which GPUs of the node this job had is not "
+                "known",
+                weight=Weight.WARN,
+            )
+        state = "" if live is None else ", which is running"
+        by_message = "; the error message names it on the GPU that ran out of memory" if named else ""
+        wait = NodeAction.WAIT_FOR_TENANT if self.spare_nodes is False else None
+        return found(
+            Rule.TENANT_RUNNING, f"{described} of Slurm job {process.job}{state}{by_message}", action=wait
+        )
 
 
 def _is_helper(process: GpuProcess, policy: NodePolicy) -> bool:

@@ -62,3 +62,6 @@ def test_what_is_not_drained_needs_nothing() -> None:
 def test_a_node_that_is_down_is_not_given_back() -> None:
     with pytest.raises(NotAllowed, match="is down"):
         undrain_wanted(node(NodeClass.DOWN, OURS), "runbook:oom-c-12")
+    both = NodeState(NodeName("gpu-21"), NodeClass.DRAINED, ("DOWN", "DRAIN"), OURS)
+    with pytest.raises(NotAllowed, match="is down"):
+        undrain_wanted(both, "runbook:oom-c-12")

@@ -1,4 +1,4 @@
-"""The judgement on a node, as cases: `nodes_cases.yaml` says facts and verdict, and explains its own words."""
+"""The judgement on a node, as cases: `node_scenarios.yaml` says facts and verdict, and explains its own words."""
 
 from __future__ import annotations
 
@@ -10,24 +10,39 @@ import pytest
 from ruamel.yaml import YAML
 
 from runbook.diagnosis.nodes import NodePolicy, judge_node
+from runbook.diagnosis.nodes_rules import RULES, Rule, Weight
+from runbook.evidence.gpu_models import load_gpu_models
+from runbook.evidence.states import node_class
 from runbook.evidence.xid import load_xids
 from runbook.locations import data_folder
-from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.node import GpuFacts, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach, XidEvent
-from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
+from runbook.model.job import JobClass, JobRecord, JobState, NodeState
+from runbook.model.node import (
+    GpuFacts,
+    GpuProcess,
+    NodeAction,
+    NodeFacts,
+    NodeJudgement,
+    NodeVerdict,
+    Reach,
+    XidEvent,
+)
+from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, Unknown, UserName
 
 START_S = 1_700_000_000.0
 XIDS = load_xids(data_folder("playbooks") / "oom" / "xid.yaml")
+MODELS = load_gpu_models(data_folder("playbooks") / "oom" / "gpu_models.yaml")
 KEYS = {
     "name", "gpus", "xids", "count", "covers", "reach", "detail", "expected_gpus", "partial_view", "job", "policy",
     "oom_device", "visible_gpus", "live_jobs", "verdict", "drain", "faulty_gpus", "tenants", "reasons", "warnings",
-    "missing", "never",
+    "missing", "never", "rules", "action", "hidden_gib", "failing_gpu", "named_pids", "own_pids", "node_states",
+    "spare_nodes",
 }
 
 
 def cases() -> list[Any]:
-    found = YAML(typ="safe").load((Path(__file__).parent / "nodes_cases.yaml").read_text(encoding="utf-8"))
+    found = YAML(typ="safe").load((Path(__file__).parent / "node_scenarios.yaml").read_text(encoding="utf-8"))
     assert len({case["name"] for case in found}) == len(found)
+    assert len(found) >= 150
     return [pytest.param(case, id=case["name"]) for case in found]
 
 
@@ -48,11 +63,14 @@ def process_of(row: dict[str, Any]) -> GpuProcess:
         owner=UserName(row["owner"]) if isinstance(row["owner"], str) else known(row["owner"]),
         job=JobId(job) if isinstance(job, str) else job,
         age_s=float(row.get("age_s", 600)) if not isinstance(row.get("age_s"), dict) else known(row["age_s"]),
+        start_ticks=row.get("ticks", Unknown("not given")),
+        cgroup=row.get("cgroup", Unknown("not given")),
     )
 
 
 def gpu_of(index: int, changes: dict[str, Any]) -> GpuFacts:
-    values = {name: known(value) for name, value in changes.items() if name not in ("processes", "used_gib")}
+    ours = ("processes", "used_gib", "reserved_gib", "total_mib")
+    values = {name: known(value) for name, value in changes.items() if name not in ours}
     if "processes" in changes:
         rows = known(changes["processes"])
         values["processes"] = rows if isinstance(rows, Unknown) else tuple(map(process_of, rows))
@@ -60,10 +78,14 @@ def gpu_of(index: int, changes: dict[str, Any]) -> GpuFacts:
     listed = 0 if isinstance(processes, Unknown) else sum(
         p.used_bytes for p in processes if not isinstance(p.used_bytes, Unknown)
     )
+    used = int(changes["used_gib"] * GIB) if "used_gib" in changes else listed
+    total = known(changes.get("total_mib", 80 * 1024))
+    whole = Bytes(80 * GIB) if isinstance(total, Unknown) else Bytes(total * MIB)
+    free = whole - used - int(changes.get("reserved_gib", 0.5) * GIB)
     healthy = GpuFacts(
-        index=index, uuid=f"GPU-{index}", bus_id=f"0000:1{index}:00", name="H100", total_bytes=Bytes(80 * GIB),
-        used_bytes=Bytes(int(changes["used_gib"] * GIB) if "used_gib" in changes else listed),
-        free_bytes=Bytes(0), ecc_uncorrectable_volatile=0, ecc_uncorrectable_aggregate=0,
+        index=index, uuid=f"GPU-{index}", bus_id=f"0000:1{index}:00", name="Simulated GPU",
+        total_bytes=total if isinstance(total, Unknown) else whole, used_bytes=Bytes(used),
+        free_bytes=Bytes(free), ecc_uncorrectable_volatile=0, ecc_uncorrectable_aggregate=0,
         sram_threshold_exceeded=False, row_remap_pending=False, row_remap_failed=False, recovery_action="None",
         mig_enabled=False, processes=(),
     )
@@ -76,7 +98,8 @@ def xid_of(row: dict[str, Any]) -> XidEvent:
     line = row.get("line") or f"NVRM: Xid (PCI:{bus}): {row['code']}, pid=1, name=python, {row.get('text', 'words')}"
     return XidEvent(
         code=row["code"], time_s=None if at is None else START_S + at, bus_id=bus, line=line,
-        count=row.get("count", 1), in_window=known(row.get("in", True)), on_job_gpu=Unknown("not known on the node"),
+        count=row.get("count", 1), last_time_s=START_S + row["last"] if "last" in row else None,
+        in_window=known(row.get("in", True)), on_job_gpu=Unknown("not known on the node"),
     )
 
 
@@ -118,7 +141,24 @@ def judgement_of(case: dict[str, Any]) -> NodeJudgement:
         policy=NodePolicy(**case.get("policy", {})),
         visible_gpus=tuple(case["visible_gpus"]) if "visible_gpus" in case else None,
         live_jobs=None if live is None else frozenset(map(JobId, live)),
+        named_pids=frozenset(case.get("named_pids", ())),
+        own_pids=frozenset(case.get("own_pids", ())),
+        models=MODELS,
+        node_state=node_state_of(case.get("node_states")),
+        spare_nodes=case.get("spare_nodes"),
     )
+
+
+def node_state_of(words: list[str] | None) -> NodeState | None:
+    if words is None:
+        return None
+    return NodeState(NodeName("gpu-21"), node_class(words), tuple(words), gpus=8, gpus_allocated=0)
+
+
+def expected_action(case: dict[str, Any]) -> str:
+    by_verdict = {"faulty": "drain", "unknown": "unknown"}
+    action = case.get("action") or by_verdict.get(case["verdict"])
+    return str(action) if action else pytest.fail("the case says no action")
 
 
 @pytest.mark.parametrize("case", cases())
@@ -129,6 +169,11 @@ def test_verdict(case: dict[str, Any]) -> None:
     assert found.drain is case.get("drain", False), found
     assert list(found.faulty_gpus) == case.get("faulty_gpus", []), found
     assert [process.pid for process in found.tenants] == case.get("tenants", []), found
+    assert found.action == expected_action(case), found
+    assert found.hidden_bytes == int(case.get("hidden_gib", 0) * GIB)
+    assert set(case.get("rules", ())) <= {finding.rule for finding in found.findings}, found.findings
+    if "failing_gpu" in case:
+        assert found.failing_gpu == case["failing_gpu"]
     for part in ("reasons", "warnings", "missing"):
         said = getattr(found, part)
         if case.get(part) == []:
@@ -140,6 +185,33 @@ def test_verdict(case: dict[str, Any]) -> None:
         assert words not in everything
     assert found.reasons
     assert found.source
+
+
+def test_every_rule_is_shown_by_a_case() -> None:
+    shown = {rule for (case,) in (param.values for param in cases()) for rule in case.get("rules", ())}
+    assert shown == {rule.value for rule in Rule}
+    assert set(RULES) == set(Rule)
+
+
+def test_only_rules_of_the_drain_rows_drain_by_themselves() -> None:
+    for rule, meaning in RULES.items():
+        assert (meaning.weight is Weight.DRAIN) == (meaning.action is NodeAction.DRAIN), rule
+        if meaning.weight is Weight.UNDETERMINED:
+            assert meaning.action is NodeAction.UNKNOWN, rule
+
+
+@pytest.mark.parametrize("case", cases())
+def test_what_drains_is_a_fault_that_was_seen(case: dict[str, Any]) -> None:
+    """No drain without a finding that says drain, none on another verdict, and none on a node with a wish to drain
+    taken away: every finding of a drained node that is only unknown, a tenant or a watch leaves it in service."""
+    found = judgement_of(case)
+    draining = [finding for finding in found.findings if finding.action is NodeAction.DRAIN]
+    assert bool(draining) is found.drain
+    assert (found.action is NodeAction.DRAIN) is found.drain
+    assert not found.drain or found.verdict is NodeVerdict.FAULTY
+    for finding in draining:
+        assert finding.text in found.reasons
+        assert finding.source
 
 
 @pytest.mark.parametrize("reach", list(Reach))

@@ -1,0 +1,163 @@
+"""The rules of the node check: one for each row of the decision table, with what follows from it.
+
+The table says what to do about a finding on a GPU of the job; hardware is seldom the reason of an out-of-memory error,
+and a node drained for nothing costs all its GPUs. So only a rule whose weight is DRAIN drains, what nobody can read or
+has published a meaning for is UNDETERMINED, and no tenant is ever a reason to drain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from runbook.model.node import NodeAction
+
+
+class Weight(IntEnum):
+    """What a sign does to the verdict, the heaviest first."""
+
+    DRAIN = 6
+    """Faulty: the rule says drain."""
+    ELSEWHERE = 5
+    """Faulty: hardware hit the job; the next run goes to another node, the node itself is not drained."""
+    OCCUPIED = 4
+    """Memory of the job's GPU is in other hands."""
+    UNDETERMINED = 3
+    """Something that nobody can read or judge from here: the node is neither clean nor faulty."""
+    WARN = 2
+    NOTE = 1
+
+
+class Rule(StrEnum):
+    """Names of the rules, as the findings, the scenarios and docs/node-check.md use them."""
+
+    ROW_REMAP_FAILED = "row_remap_failed"
+    SRAM_THRESHOLD = "sram_threshold"
+    UNREPAIRABLE_MEMORY = "unrepairable_memory"
+    RETIREMENT_TABLE_FULL = "retirement_table_full"
+    XID_FAILED_REPAIR = "xid_failed_repair"
+    GPU_LOST = "gpu_lost"
+    GPU_MISSING = "gpu_missing"
+    XID_GPU_GONE = "xid_gpu_gone"
+    RECOVERY_ACTION = "recovery_action"
+    XID_RECOVERY_ACTION = "xid_recovery_action"
+    XID_RESET_NEEDED = "xid_reset_needed"
+    XID_RESET_SINCE = "xid_reset_since"
+    XID_CONTAINED_ERROR = "xid_contained_error"
+    ROW_REMAP_PENDING = "row_remap_pending"
+    REPAIR_PENDING = "repair_pending"
+    XID_PENDING_RESET = "xid_pending_reset"
+    XID_LINK_FATAL = "xid_link_fatal"
+    XID_LINK = "xid_link"
+    XID_WATCH = "xid_watch"
+    UNCORRECTABLE_ERRORS = "uncorrectable_errors"
+    MANY_RETIRED_PAGES = "many_retired_pages"
+    XID_APPLICATION = "xid_application"
+    XID_INFORMATIONAL = "xid_informational"
+    XID_QUALIFIER = "xid_qualifier"
+    XID_REPEATED_IN_JOBS = "xid_repeated_in_jobs"
+    XID_OTHER_TIME = "xid_other_time"
+    XID_NO_TIME = "xid_no_time"
+    XID_UNKNOWN = "xid_unknown"
+    SWITCH_FATAL = "switch_fatal"
+    SWITCH_EVENT = "switch_event"
+    TENANT_RUNNING = "tenant_running"
+    TENANT_ENDED_JOB = "tenant_ended_job"
+    TENANT_NO_JOB = "tenant_no_job"
+    TENANT_UNKNOWN_JOB = "tenant_unknown_job"
+    OWN_PROCESS = "own_process"
+    KNOWN_HELPER = "known_helper"
+    PROCESS_UNKNOWN = "process_unknown"
+    HIDDEN_MEMORY = "hidden_memory"
+    MEMORY_BELOW_MODEL = "memory_below_model"
+    MEMORY_RESERVED = "memory_reserved"
+    MIG = "mig"
+    ECC_UNREADABLE = "ecc_unreadable"
+    NO_GPU = "no_gpu"
+    NOT_READ = "not_read"
+    NOT_REACHED = "not_reached"
+    RULED_OUT = "ruled_out"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleMeaning:
+    """The row of the decision table that a rule stands for, and what follows where no policy says otherwise."""
+
+    row: str
+    weight: Weight
+    action: NodeAction
+
+
+_HARDWARE = "remap failure, SRAM threshold, unrepairable memory, Xid 64 (true failure), 157, 161 in the window"
+_GONE = "NVML 14/15/16, GPU count below Gres, Xid 79, 143, 167"
+_RESET = "Xid 48, 95, 140, 168; 46, 62, 110, 119, 120, 158, 169 in the window; recovery action not None"
+_PENDING = "pending remap or retirement, Xid 63, 156, 160, 177, channel or TPC repair pending"
+_LINK = "Xid 74, 136, 144-150"
+_WATCH = "Xid 92, corrected counts rising, other weak evidence"
+_LEAKED = "foreign PID, no job or dead job"
+_UNREAD = "unknown Xid, unreadable log, SSH error, timeout"
+
+RULES: dict[Rule, RuleMeaning] = {
+    Rule.ROW_REMAP_FAILED: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.SRAM_THRESHOLD: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.UNREPAIRABLE_MEMORY: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.RETIREMENT_TABLE_FULL: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.XID_FAILED_REPAIR: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.GPU_LOST: RuleMeaning(_GONE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.GPU_MISSING: RuleMeaning(_GONE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.XID_GPU_GONE: RuleMeaning(_GONE, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.RECOVERY_ACTION: RuleMeaning(_RESET, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.XID_RECOVERY_ACTION: RuleMeaning(_RESET, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.XID_RESET_NEEDED: RuleMeaning(_RESET, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.XID_RESET_SINCE: RuleMeaning(_RESET, Weight.ELSEWHERE, NodeAction.EXCLUDE),
+    Rule.XID_CONTAINED_ERROR: RuleMeaning("Xid 94 in the window", Weight.ELSEWHERE, NodeAction.EXCLUDE),
+    Rule.ROW_REMAP_PENDING: RuleMeaning(_PENDING, Weight.WARN, NodeAction.RESET_WHEN_IDLE),
+    Rule.REPAIR_PENDING: RuleMeaning(_PENDING, Weight.WARN, NodeAction.RESET_WHEN_IDLE),
+    Rule.XID_PENDING_RESET: RuleMeaning(_PENDING, Weight.WARN, NodeAction.RESET_WHEN_IDLE),
+    Rule.XID_LINK_FATAL: RuleMeaning(_LINK, Weight.DRAIN, NodeAction.DRAIN),
+    Rule.XID_LINK: RuleMeaning(_LINK, Weight.WARN, NodeAction.WATCH),
+    Rule.XID_WATCH: RuleMeaning(_WATCH, Weight.WARN, NodeAction.WATCH),
+    Rule.UNCORRECTABLE_ERRORS: RuleMeaning(_WATCH, Weight.WARN, NodeAction.WATCH),
+    Rule.MANY_RETIRED_PAGES: RuleMeaning(_WATCH, Weight.WARN, NodeAction.WATCH),
+    Rule.XID_APPLICATION: RuleMeaning("Xid 13, 31, 43, 45, 8, 11, 25, 37, 69, 80, 137", Weight.NOTE,
+                                      NodeAction.IGNORE),
+    Rule.XID_INFORMATIONAL: RuleMeaning("codes that say nothing about the hardware", Weight.NOTE, NodeAction.IGNORE),
+    Rule.XID_QUALIFIER: RuleMeaning("Xid 171 and 172 beside 48", Weight.NOTE, NodeAction.IGNORE),
+    Rule.XID_REPEATED_IN_JOBS: RuleMeaning("the same GPU's Xid 13 or 31 in two unrelated jobs or more", Weight.WARN,
+                                           NodeAction.WATCH),
+    Rule.XID_OTHER_TIME: RuleMeaning("a heavy Xid outside the job's window", Weight.WARN, NodeAction.WATCH),
+    Rule.XID_NO_TIME: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
+    Rule.XID_UNKNOWN: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
+    Rule.SWITCH_FATAL: RuleMeaning("a fatal NVSwitch event: no published rule", Weight.UNDETERMINED,
+                                   NodeAction.UNKNOWN),
+    Rule.SWITCH_EVENT: RuleMeaning("an NVSwitch event that is not fatal", Weight.WARN, NodeAction.WATCH),
+    Rule.TENANT_RUNNING: RuleMeaning("foreign PID with memory, live job", Weight.OCCUPIED, NodeAction.EXCLUDE),
+    Rule.TENANT_ENDED_JOB: RuleMeaning(_LEAKED, Weight.OCCUPIED, NodeAction.REPORT_TO_OWNER),
+    Rule.TENANT_NO_JOB: RuleMeaning(_LEAKED, Weight.OCCUPIED, NodeAction.REPORT_TO_OWNER),
+    Rule.TENANT_UNKNOWN_JOB: RuleMeaning("foreign PID whose job is not known", Weight.OCCUPIED,
+                                         NodeAction.REPORT_TO_OWNER),
+    Rule.OWN_PROCESS: RuleMeaning("the job's own processes are no tenants", Weight.WARN, NodeAction.WATCH),
+    Rule.KNOWN_HELPER: RuleMeaning("DCGM, MPS daemons, Xorg and the driver's own are known", Weight.NOTE,
+                                   NodeAction.IGNORE),
+    Rule.PROCESS_UNKNOWN: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
+    Rule.HIDDEN_MEMORY: RuleMeaning("memory in use, no PIDs", Weight.OCCUPIED, NodeAction.RESET_WHEN_IDLE),
+    Rule.MEMORY_BELOW_MODEL: RuleMeaning("memory lost against the model's capacity", Weight.UNDETERMINED,
+                                         NodeAction.UNKNOWN),
+    Rule.MEMORY_RESERVED: RuleMeaning("memory that the driver keeps for itself, above what is usual", Weight.WARN,
+                                      NodeAction.WATCH),
+    Rule.MIG: RuleMeaning("MIG on but the job expected a whole GPU", Weight.WARN, NodeAction.WATCH),
+    Rule.ECC_UNREADABLE: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
+    Rule.NO_GPU: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
+    Rule.NOT_READ: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
+    Rule.NOT_REACHED: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
+    Rule.RULED_OUT: RuleMeaning("all readable and clean, the log covers the window", Weight.NOTE, NodeAction.IGNORE),
+}
+
+ACTION_OF_WEIGHT = {
+    Weight.DRAIN: NodeAction.DRAIN,
+    Weight.ELSEWHERE: NodeAction.EXCLUDE,
+    Weight.UNDETERMINED: NodeAction.UNKNOWN,
+    Weight.WARN: NodeAction.WATCH,
+    Weight.NOTE: NodeAction.IGNORE,
+}
+"""What follows where a policy or the place of a finding changes the weight that its rule has by itself."""

@@ -1,0 +1,282 @@
+"""Signs of the kernel log: the driver's Xid lines in the job's window and on its GPUs.
+
+Each code's class stands in the catalogue document; here is what a line's own text, its time and its place change.
+Xid 13, 31, 43 and 45 are what a dying program leaves behind, and no Xid at all is what an out-of-memory error leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runbook.diagnosis.nodes_hardware import asks_for_recovery
+from runbook.diagnosis.nodes_rules import Rule, Weight
+from runbook.diagnosis.nodes_signs import JobGpus, NodePolicy, Sign, moment, sign, weakened
+from runbook.model.job import JobRecord
+from runbook.model.node import NodeFacts, XidEvent
+from runbook.model.units import Unknown
+from runbook.model.xid import XidCatalogue, XidClass, XidMeaning
+
+_FATAL = re.compile(r"(?<!Non-)\bFatal\b")
+_NONFATAL = re.compile(r"\bNon-?fatal\b", re.I)
+_ACTION = re.compile(r"\bto\s+0x[0-9a-fA-F]+\s+\((?P<action>[^)]*)\)")
+_REGISTERS = re.compile(r"\(0x(?P<first>[0-9a-fA-F]{1,8})[\s,]")
+_DOUBLE_BIT = 48
+_NVLINK = 74
+_LINK_DOWN = 149
+_GONE = frozenset({79, 143, 167})
+_NOT_THE_GPU = frozenset({0b100110, 0b101000})
+"""Sub-reasons of Xid 149 (bits 25 to 20 of its first register) that are a user's or the host's doing."""
+_NVLINK_BITS = (
+    (0x1103_1330, Weight.UNDETERMINED, "its registers name the link's hardware or connection: a person looks"),
+    (0x0060_0000, Weight.WARN, "its registers name a marginal signal"),
+    (0x0010_0002, Weight.NOTE, "its registers say that it follows another error"),
+    (0x4080_0001, Weight.NOTE, "its registers say that it may be ignored"),
+)
+"""First register of Xid 74 on A100 and H100: bits 4, 5 (ECC, parity), 8, 9, 12, 16, 17, 24, 28; 21, 22; 1, 20; 0, 23,
+30."""
+_REPEATS_ARE_SUSPICIOUS = frozenset({13, 31})
+_HEAVY = frozenset({XidClass.DRAIN, XidClass.RESET, XidClass.RECOVERY_ACTION})
+_RULE_OF = {
+    XidClass.APPLICATION: Rule.XID_APPLICATION,
+    XidClass.INFORMATIONAL: Rule.XID_INFORMATIONAL,
+    XidClass.WATCH: Rule.XID_WATCH,
+    XidClass.PENDING_RESET: Rule.XID_PENDING_RESET,
+    XidClass.RESTART_ELSEWHERE: Rule.XID_CONTAINED_ERROR,
+    XidClass.RESET: Rule.XID_RESET_NEEDED,
+    XidClass.DRAIN: Rule.XID_FAILED_REPAIR,
+    XidClass.LINK: Rule.XID_LINK,
+    XidClass.RECOVERY_ACTION: Rule.XID_RECOVERY_ACTION,
+    XidClass.QUALIFIER: Rule.XID_QUALIFIER,
+    XidClass.UNDETERMINED: Rule.XID_UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    rule: Rule
+    text: str
+    weight: Weight | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What is known of all events when one is judged."""
+
+    events: tuple[XidEvent, ...]
+    xids: XidCatalogue
+    policy: NodePolicy
+    state_asks_nothing: frozenset[str]
+    """Bus ids of GPUs whose present recovery action was read and is None."""
+
+
+def xid_signs(
+    facts: NodeFacts, job: JobRecord, gpus: JobGpus, xids: XidCatalogue, policy: NodePolicy
+) -> list[Sign]:
+    """Signs from the kernel log. What is outside the job's window or on another job's GPU is a warning at most."""
+    if isinstance(facts.xids, Unknown):
+        return []
+    source = f"Xid catalogue of {xids.date}: {xids.source}" if xids.date else "Xid catalogue"
+    known = () if isinstance(facts.gpus, Unknown) else facts.gpus
+    index = {gpu.bus_id: gpu.index for gpu in known if gpu.bus_id}
+    quiet = frozenset(
+        gpu.bus_id for gpu in known
+        if isinstance(gpu.recovery_action, str) and not asks_for_recovery(gpu.recovery_action)
+    )
+    log = _Log(facts.xids, xids, policy, quiet)
+    signs: list[Sign] = []
+    for event in _last_actions(log):
+        gpu = index.get(event.bus_id)
+        found = _judge(event, log, job)
+        if found is None:
+            continue
+        one = sign(found.rule, f"{_place(event, gpu)}: {found.text}", gpu, source, weight=found.weight)
+        if one.weight > Weight.WARN and (event.on_job_gpu is False or not gpus.counts(gpu)):
+            one = weakened(one, Weight.WARN, "not one of the job's GPUs")
+        signs.append(one)
+    return signs + list(_repeats(facts.xids, index))
+
+
+def _judge(event: XidEvent, log: _Log, job: JobRecord) -> _Found | None:
+    inside: bool | Unknown = event.in_window
+    if inside is True and job.start_time_s is None:
+        inside = Unknown("the job's start is not known")
+    if "SXid" in event.line:
+        if inside is False:
+            return None
+        if _FATAL.search(event.line):
+            return _Found(Rule.SWITCH_FATAL, f"NVSwitch, fatal; nobody published what to do: {event.line}")
+        return _Found(Rule.SWITCH_EVENT, f"NVSwitch event: {event.line}")
+    meaning = log.xids.meaning(event.code)
+    if inside is True:
+        return _in_window(event, meaning, log)
+    if isinstance(inside, Unknown):
+        if meaning.xid_class in (XidClass.APPLICATION, XidClass.INFORMATIONAL):
+            return None
+        return _Found(Rule.XID_NO_TIME, f"{meaning.title}; whether in the job's time is not known: {inside.unknown}")
+    return _outside(event, meaning, job)
+
+
+def _in_window(event: XidEvent, meaning: XidMeaning, log: _Log) -> _Found | None:
+    title, rule = meaning.title, _RULE_OF[meaning.xid_class]
+    match meaning.xid_class:
+        case XidClass.APPLICATION:
+            return _Found(rule, f"{title}; a consequence of the program's fault or death, no hardware evidence")
+        case XidClass.INFORMATIONAL:
+            return _Found(rule, f"{title}; says nothing about the hardware")
+        case XidClass.WATCH:
+            return _Found(rule, f"{title}; weak evidence, worth a diagnostic run")
+        case XidClass.PENDING_RESET:
+            return _pending(title, log.policy)
+        case XidClass.RESTART_ELSEWHERE:
+            weight = Weight.DRAIN if log.policy.drain_on_contained_error else None
+            return _Found(rule, f"{title}; the next run belongs on another node", weight)
+        case XidClass.RESET:
+            if _recovered_since(event, log):
+                return _Found(
+                    Rule.XID_RESET_SINCE,
+                    f"{title}; it hit the job, but the driver says since then that nothing is left to recover",
+                )
+            return _Found(rule, f"{title}; reset needed before anything runs there")
+        case XidClass.DRAIN:
+            if "already pending" in event.line.lower():
+                return _pending("the row is already pending remapping", log.policy)
+            return _Found(Rule.XID_GPU_GONE if event.code in _GONE else rule, title)
+        case XidClass.LINK:
+            return _nvlink(event, title) if event.code == _NVLINK else _link(event, title)
+        case XidClass.RECOVERY_ACTION:
+            return _recovery(event, log)
+        case XidClass.QUALIFIER:
+            same = {one.code for one in log.events if one.in_window is True and one.bus_id == event.bus_id}
+            if _DOUBLE_BIT in same:
+                return _Found(rule, title)
+            return _Found(rule, f"{title}, but there is no Xid 48", Weight.UNDETERMINED)
+        case XidClass.UNDETERMINED:
+            return _Found(rule, f"{title}; nobody published what to do, so a person decides: {event.line}")
+
+
+def _pending(title: str, policy: NodePolicy) -> _Found:
+    weight = Weight.DRAIN if policy.drain_on_pending_reset else None
+    return _Found(
+        Rule.XID_PENDING_RESET,
+        f"{title}; takes effect at the next GPU reset and is no cause of an out-of-memory error", weight,
+    )
+
+
+def _link(event: XidEvent, title: str) -> _Found:
+    """The severity word decides (NVIDIA's decode table: nearly all Fatal rows are a reset, Nonfatal ones are not)."""
+    if _FATAL.search(event.line):
+        reason = (_first_register(event) >> 20) & 0x3F
+        if event.code == _LINK_DOWN and reason in _NOT_THE_GPU:
+            return _Found(Rule.XID_LINK, f"{title}; the link went down on a program's or the host's word")
+        return _Found(
+            Rule.XID_LINK_FATAL, f"{title}, fatal; reset needed, and look at the other end of the link too"
+        )
+    if _NONFATAL.search(event.line):
+        return _Found(Rule.XID_LINK, f"{title}, not fatal")
+    return _Found(Rule.XID_LINK, f"{title}; its line names no severity: {event.line}", Weight.UNDETERMINED)
+
+
+def _nvlink(event: XidEvent, title: str) -> _Found:
+    """Xid 74 says "fatal" of any error; its first register says of which kind. The heaviest bit decides."""
+    register = _first_register(event)
+    for mask, weight, words in _NVLINK_BITS:
+        if register & mask:
+            return _Found(Rule.XID_LINK, f"{title}; {words}", weight)
+    return _Found(
+        Rule.XID_LINK, f"{title}; its registers say nothing that is published: {event.line}", Weight.UNDETERMINED
+    )
+
+
+def _first_register(event: XidEvent) -> int:
+    match = _REGISTERS.search(event.line)
+    return int(match["first"], 16) if match else 0
+
+
+def recovery_action_of(line: str) -> str | None:
+    """The action that a line of Xid 154 changes to: "GPU Reset Required", "None"; None where it cannot be read."""
+    match = _ACTION.search(line)
+    return (match["action"].strip() or None) if match else None
+
+
+def _recovery(event: XidEvent, log: _Log) -> _Found:
+    action = recovery_action_of(event.line)
+    if action is None:
+        return _Found(
+            Rule.XID_RECOVERY_ACTION, f"the recovery action changed, to what cannot be read: {event.line}",
+            Weight.UNDETERMINED,
+        )
+    if not asks_for_recovery(action):
+        return _Found(Rule.XID_RECOVERY_ACTION, "the recovery action went back to None: recovered", Weight.NOTE)
+    if _recovered_since(event, log) or event.bus_id in log.state_asks_nothing:
+        return _Found(
+            Rule.XID_RESET_SINCE, f"the driver asked for recovery: {action}, and by now asks for nothing: it was done"
+        )
+    return _Found(Rule.XID_RECOVERY_ACTION, f"the driver asks for recovery: {action}; reset needed")
+
+
+def _recovered_since(event: XidEvent, log: _Log) -> bool:
+    """The last change of the GPU's recovery action after the event, at whatever time, was to None."""
+    since_s = event.time_s if event.last_time_s is None else event.last_time_s
+    if since_s is None:
+        return False
+    last: XidEvent | None = None
+    for other in log.events:
+        same = other.bus_id == event.bus_id and other.time_s is not None and other.time_s >= since_s
+        if same and other is not event and log.xids.meaning(other.code).xid_class is XidClass.RECOVERY_ACTION:
+            last = other if last is None or (other.time_s or 0.0) >= (last.time_s or 0.0) else last
+    if last is None:
+        return False
+    action = recovery_action_of(last.line)
+    return action is not None and not asks_for_recovery(action)
+
+
+def _outside(event: XidEvent, meaning: XidMeaning, job: JobRecord) -> _Found | None:
+    """Outside the window nothing counts; what makes a node unusable is still worth a person's look."""
+    if meaning.xid_class not in _HEAVY:
+        return None
+    if meaning.xid_class is XidClass.RECOVERY_ACTION:
+        action = recovery_action_of(event.line)
+        if action is not None and not asks_for_recovery(action):
+            return None
+    before = event.time_s is not None and job.start_time_s is not None and event.time_s < job.start_time_s
+    when = "before the job started (pre-existing)" if before else "outside the job's time"
+    return _Found(
+        Rule.XID_OTHER_TIME, f"{meaning.title}, {when}: the node should not have been in service without a reset since"
+    )
+
+
+def _last_actions(log: _Log) -> tuple[XidEvent, ...]:
+    """Of the changes of a GPU's recovery action inside or outside the window, only the last says how it ended."""
+    last: dict[tuple[str, str], XidEvent] = {}
+    for event in log.events:
+        if log.xids.meaning(event.code).xid_class is XidClass.RECOVERY_ACTION:
+            last[event.bus_id, str(event.in_window)] = event
+    kept = set(map(id, last.values()))
+    return tuple(
+        event for event in log.events
+        if log.xids.meaning(event.code).xid_class is not XidClass.RECOVERY_ACTION or id(event) in kept
+    )
+
+
+def _repeats(events: tuple[XidEvent, ...], index: dict[str, int]) -> Iterable[Sign]:
+    """The same GPU with an application Xid in the window and before: unrelated programs, or a failing GPU."""
+    inside = {(e.code, e.bus_id) for e in events if e.in_window is True and e.code in _REPEATS_ARE_SUSPICIOUS}
+    outside = {(e.code, e.bus_id) for e in events if e.in_window is False}
+    for code, bus in sorted(inside & outside):
+        gpu = index.get(bus)
+        name = f"GPU {gpu}" if gpu is not None else bus
+        yield sign(
+            Rule.XID_REPEATED_IN_JOBS,
+            f"{name} also had Xid {code} at another time than this job's: if that was an unrelated program, "
+            "run `dcgmi diag -r 3` on it",
+            gpu,
+        )
+
+
+def _place(event: XidEvent, gpu: int | None) -> str:
+    on = f"GPU {gpu} ({event.bus_id})" if gpu is not None and gpu >= 0 else f"a device at {event.bus_id}"
+    times = f" {event.count} times" if event.count > 1 else ""
+    at = f" at {moment(event.time_s)}" if event.time_s is not None else ""
+    return f"Xid {event.code}{times} on {on}{at}"
