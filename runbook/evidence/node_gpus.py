@@ -1,4 +1,4 @@
-"""What nvidia-smi says about the GPUs: its CSV queries and its `-q` report, each figure on its own.
+"""What nvidia-smi says about the GPUs: its CSV queries and its `-q -x` or `-q` report, each figure on its own.
 
 A figure that is not there is `Unknown` with the reason; one bad figure never spoils the others (a real H100 after
 Xid 94 printed "Unknown Error" for its ECC mode and good values for its remapped rows).
@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from runbook.evidence.node_answers import NodeAnswers, Section, printable
 from runbook.evidence.node_script import GPU_QUERIES
+from runbook.evidence.node_xml import Tree, is_xml, xml_trees
 from runbook.evidence.xid import bus_id
 from runbook.model.node import GpuFacts
 from runbook.model.units import MIB, Bytes, Unknown
-
-Tree = dict[tuple[str, ...], str]
 
 _LOST_WORDS = re.compile(r"GPU is lost|fallen off the bus|GPU requires reset|corrupted infoROM|Unknown Error", re.I)
 _NO_HANDLE = re.compile(
@@ -162,7 +161,10 @@ def _or_old(row: dict[str, str], field: str, old: str) -> int | Unknown:
 def _details(answers: NodeAnswers) -> dict[str, Tree] | Unknown:
     for name in ("report", "report_full"):
         section = answers.get(name)
-        if section is not None and (trees := report_trees(section.text)):
+        if section is None:
+            continue
+        trees = xml_trees(section.text) if is_xml(section.text) else report_trees(section.text)
+        if trees:
             return trees
     section = answers.get("report_full") or answers.get("report")
     return _failure(section) if section else Unknown("the node did not come to the ECC and row-remapping report")

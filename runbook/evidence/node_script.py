@@ -71,7 +71,7 @@ def shown_commands() -> tuple[str, ...]:
         "journalctl _TRANSPORT=kernel -o short-unix",
         f"nvidia-smi --query-gpu={','.join(GPU_FIELDS)} {_FORMAT}",
         f"nvidia-smi --query-compute-apps={','.join(APP_FIELDS)} {_FORMAT}",
-        "nvidia-smi -q -d ROW_REMAPPER,ECC",
+        "nvidia-smi -q -x",
         "/proc/PID/{stat,status,cgroup,environ} of the processes on the GPUs",
     )
 
@@ -162,7 +162,7 @@ apps() {{
 smi {first} {queries[first]}
 {fallback}apps
 [ -n "$gone" ] && {{ sleep 1; apps; }}
-smi report -q -d ROW_REMAPPER,ECC
+smi report -q -x
 [ "$status" = 0 ] || smi report_full -q
 finish
 """)

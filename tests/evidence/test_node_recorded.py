@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,22 @@ def test_nvidia_smi(case: dict[str, Any]) -> None:
     facts = facts_of(case)
     compare("driver", case["expect"]["driver"], facts.driver)
     compare("gpus", case["expect"]["gpus"], facts.gpus)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((RECORDED / "nvidia_smi").glob("*_xml.yaml"))])
+def test_a_driver_says_the_same_in_xml_as_in_text(name: str) -> None:
+    """Figures agree, and what is unknown in one is unknown in the other."""
+    def known(stem: str) -> Any:
+        case = YAML(typ="safe").load((RECORDED / "nvidia_smi" / f"{stem}.yaml").read_text(encoding="utf-8"))
+        gpus = facts_of(case).gpus
+        assert not isinstance(gpus, Unknown)
+        return [
+            {field.name: None if isinstance(value := getattr(gpu, field.name), Unknown) else value
+             for field in fields(gpu)}
+            for gpu in gpus
+        ]
+
+    assert known(name) == known(name.removesuffix("_xml"))
 
 
 @pytest.mark.parametrize("case", load("kernel_log"))

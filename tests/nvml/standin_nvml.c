@@ -2,7 +2,7 @@
  * A stand-in for NVML: no GPU is behind it. It answers from the scenario file that STANDIN_NVML_SCENARIO names, so that
  * the real nvidia-ml-py can be tested without a GPU. Its driver version always ends with "(stand-in)".
  *
- * A scenario holds lines `key = value`; `#` starts a comment. Keys: `driver`, `init`, `count`, and of a GPU
+ * A scenario holds lines `key = value`, of which the last of two counts; `#` starts a comment. Keys: `driver`, `init`, `count`, and of a GPU
  * `gpu.N.FIGURE`, or `gpu.*.FIGURE` for all of them, or `mig.N.M.FIGURE` for an instance. Every value may be `error:N`
  * (the call returns that nvmlReturn_t) or `hang` (the call never returns). A figure that is not there is not supported.
  * Sizes are in MiB. Prototypes and structures are written down from nvidia-ml-py's bindings.

@@ -46,7 +46,8 @@ def facts_of(document: dict[str, Any], since_s: float | None = None, until_s: fl
         (f"echo '2026-11-20T06:41:28,500000+00:00 Linux'; echo '2026-11-20T08:41:28,000000+01:00 {XID}'",
          1795156888.5, 1795160488.0),
         ("[ \"$1\" = --time-format ] && { echo 'unknown option' >&2; exit 1; }; "
-         f"echo '[Fri Nov 20 06:41:28 2026] Linux'; echo '[Fri Nov 20 07:41:28 2026] {XID}'", 1795156888.0, 1795160488.0),
+         f"echo '[Fri Nov 20 06:41:28 2026] Linux'; echo '[Fri Nov 20 07:41:28 2026] {XID}'",
+         1795156888.0, 1795160488.0),
     ],
 )
 def test_forms_of_dmesg(folder: Path, dmesg: str, oldest_s: float, xid_s: float) -> None:

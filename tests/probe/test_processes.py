@@ -68,7 +68,9 @@ def test_the_probe_and_the_reader_of_cgroups_agree(lines: list[str], found: dict
         assert (found.get("sluid") or "names no job") in read[0].unknown
 
 
-def process(root: Path, pid: int, cgroup: str, uid: int = 1000, environ: str | None = "", comm: str = "python3") -> None:
+def process(
+    root: Path, pid: int, cgroup: str, uid: int = 1000, environ: str | None = "", comm: str = "python3"
+) -> None:
     folder = root / "proc" / str(pid)
     (folder / "fd").mkdir(parents=True)
     (folder / "status").write_text(f"Name:\t{comm}\nState:\tS (sleeping)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
