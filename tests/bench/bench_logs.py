@@ -5,7 +5,7 @@ what they say, and judges. The two take turns, so that what else the machine doe
 left out. ripgrep searches one file on one thread and has no way to use two; of a folder it gets two threads as well. It
 gets only the literals of failures, the reader looks for those of training steps too.
 
-    RUNBOOK_BENCH_SIZE=small make bench           about 30 s, for trying out
+    RUNBOOK_BENCH_SIZE=small make bench           two or three minutes, for trying out
     RUNBOOK_BENCH_ONLY=logs make bench            nothing but this file's figures
     RUNBOOK_BENCH_FOLDER=/scratch make bench      where the logs are made (10 GB at a time; default: the temp folder)
     RUNBOOK_BENCH_RG=/usr/bin/rg make bench       another ripgrep than the one beside this Python
