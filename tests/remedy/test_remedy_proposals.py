@@ -118,6 +118,7 @@ FULL = {
     "relax": {"dynamic_batching": "true", "tokens": "32768", "context_length": "4096"},
     "slime": {"dynamic_batching": "true", "tokens": "32768", "context_length": "4096"},
     "huggingface": {"gradient_accumulation_steps": "2", "fsdp_version": "2", "max_length": "4096"},
+    "verl_sft": {"dynamic": "true", "token_budget": "32768", "gradient_checkpointing": "false"},
     "openrlhf": {"micro_train_batch_size": "12", "train_batch_size": "192", "max_len": "4096"},
 }
 """Settings of a full template, for systems with parameters of their own."""

@@ -56,6 +56,12 @@ class State:
         )
 
 
+    def become(self, other: State) -> None:
+        """Go on as that branch does."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
+
+
 _ARITHMETIC_CHANGE = re.compile(
     r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\[[^]]*\]\s*)?(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)"
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
@@ -99,20 +99,22 @@ class Walker:
     def _case(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
         chosen = chosen_item(self.expander, node, source, state)
         where = f"the `case` at line {source.line(node)}"
+        bodies = [
+            (item, [child for child in item.named_children if child not in item.children_by_field_name("value")])
+            for item in node.named_children if item.type == "case_item"
+        ]
+        taken = next((body for item, body in bodies if item == chosen), [])
+        if chosen is not False and self._taken(taken, source, state, condition, outer):
+            for item, body in bodies:
+                if item != chosen:
+                    self._dead(body, source)
+            return
         branches = []
-        for item in (child for child in node.named_children if child.type == "case_item"):
-            patterns = item.children_by_field_name("value")
-            statements = [child for child in item.named_children if child not in patterns]
-            if chosen == item:
-                self.block(statements, source, state, condition, outer)
-            elif chosen is not False:
-                self._dead(statements, source)
-            elif chosen is False:
-                branch = state.copy()
-                self.block(statements, source, branch, f"inside {where}", outer)
-                branches.append(branch)
-        if chosen is False:
-            merge(state, branches, False, where)
+        for _, body in bodies:
+            branch = state.copy()
+            self.block(body, source, branch, f"inside {where}", outer)
+            branches.append(branch)
+        merge(state, branches, False, where)
 
     def _if(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
         where = f"the `if` at line {source.line(node)}"
@@ -138,8 +140,7 @@ class Walker:
             runs = clause.type == "else_clause" or holds(self.expander, conditions, source, state)
             if over or runs is False:
                 self._dead(body, source)
-            elif runs and not open_above:
-                self.block(body, source, state, condition, outer)
+            elif runs and not open_above and self._taken(body, source, state, condition, outer):
                 over = True
             else:
                 open_above = True
@@ -152,6 +153,19 @@ class Walker:
             self.block(body, source, branch, f"inside {where}", outer)
             branches.append(branch)
         merge(state, branches, has_else, where)
+
+    def _taken(
+        self, nodes: Sequence[Node], source: Source, state: State, condition: str, outer: Command | None
+    ) -> bool:
+        """Go on in the branch that runs. False, and nothing is done, where it would end the script: the training did
+        start, so what we know of the condition cannot be all."""
+        branch, commands, quiet = state.copy(), len(self.commands), len(self.quiet)
+        self.block(nodes, source, branch, condition, outer)
+        if branch.stopped == "exit":
+            del self.commands[commands:], self.quiet[quiet:]
+            return False
+        state.become(branch)
+        return True
 
     def _dead(self, nodes: Iterable[Node], source: Source) -> None:
         """A branch that certainly does not run sets nothing."""
