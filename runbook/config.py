@@ -65,6 +65,10 @@ class PolicyDocument(Document):
     may_promote: bool = False
     may_change_training: bool = False
     may_reduce_world: bool = True
+    drain_on_pending_reset: bool = False
+    drain_on_contained_error: bool = False
+    drain_on_hidden_memory: bool = False
+    may_end_leaked_processes: bool = False
     approval_limit_hours: float = Field(default=24.0, gt=0)
     cancel_wait_s: float = Field(default=60.0, gt=0)
     unavailable_patience_s: float = Field(default=300.0, ge=0)
@@ -137,6 +141,10 @@ class Inventory(Document):
                 may_promote=chosen.may_promote,
                 may_change_training=chosen.may_change_training,
                 may_reduce_world=chosen.may_reduce_world,
+                drain_on_pending_reset=chosen.drain_on_pending_reset,
+                drain_on_contained_error=chosen.drain_on_contained_error,
+                drain_on_hidden_memory=chosen.drain_on_hidden_memory,
+                may_end_leaked_processes=chosen.may_end_leaked_processes,
                 approval_limit_s=chosen.approval_limit_hours * 3600,
                 cancel_wait_s=chosen.cancel_wait_s,
                 unavailable_patience_s=chosen.unavailable_patience_s,

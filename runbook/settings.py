@@ -40,6 +40,13 @@ class ActSettings:
     cancel_wait_s: float = 60.0
     unavailable_patience_s: float = 300.0
     """How long a box is tried again while Slurm, SSH or a file system does not answer."""
+    drain_on_pending_reset: bool = False
+    """Drain for a row that waits to be remapped, so that the reset comes."""
+    drain_on_contained_error: bool = False
+    """Drain for Xid 94, after which the GPU stays usable."""
+    drain_on_hidden_memory: bool = False
+    may_end_leaked_processes: bool = False
+    """End a process that an ended job left on a GPU, where nothing speaks against it."""
     most_nodes_checked: int = 16
     """Nodes to check when the failing rank's node is not known."""
 

@@ -24,6 +24,7 @@ def check(folder: Path | None) -> int:
     from runbook.cli.wiring import playbook_folder
     from runbook.config import Inventory
     from runbook.documents import load_folder
+    from runbook.evidence.gpu_models import load_gpu_models
     from runbook.evidence.signatures import load_signatures
     from runbook.evidence.xid import load_xids
     from runbook.flow import load_flow
@@ -39,6 +40,7 @@ def check(folder: Path | None) -> int:
         ("levers", lambda: f"{len(load_levers(base / 'levers'))} systems"),
         ("restarters", lambda: f"{len(load_restarters(base / 'restarters.yaml'))} of every system"),
         ("xids", lambda: f"{len(load_xids(base / 'xid.yaml').meanings)} codes"),
+        ("gpu models", lambda: f"{len(load_gpu_models(base / 'gpu_models.yaml').least_bytes)} models"),
         ("inventories", lambda: f"{len(load_folder(data_folder('inventories'), Inventory))} inventories"),
     )
     for what, read in readers:

@@ -143,6 +143,7 @@ class Application:
 
     @cached_property
     def playbook(self) -> Playbook:
+        from runbook.evidence.gpu_models import load_gpu_models
         from runbook.evidence.signatures import load_signatures
         from runbook.evidence.xid import load_xids
         from runbook.remedy import load_levers, load_restarters
@@ -154,6 +155,7 @@ class Application:
             levers=load_levers(folder / "levers"),
             xids=load_xids(folder / "xid.yaml"),
             restarters=load_restarters(folder / "restarters.yaml"),
+            gpu_models=load_gpu_models(folder / "gpu_models.yaml"),
         )
 
     @cached_property

@@ -59,6 +59,14 @@ def faulty_node(case: Case) -> Vote | None:
     if judgement is None or judgement.verdict is not NodeVerdict.FAULTY:
         return None
     certain = case.node is not None or len(case.judgements) == 1
+    failing, faulty = judgement.failing_gpu, judgement.faulty_gpus
+    if failing is not None and faulty and failing not in faulty and case.figures.short_bytes is not None:
+        return Vote(
+            "node check: another GPU is faulty", Kind.HARDWARE_FAULT, 0.3,
+            (f"The node check of {judgement.node} found a fault of GPU {', '.join(map(str, faulty))}: "
+             f"{'; '.join(judgement.reasons[:3])}.",),
+            (f"GPU {failing} ran out of memory, and no fault of it was found.",), decisive=False,
+        )
     return Vote(
         "node check: faulty", Kind.HARDWARE_FAULT, 0.92 if certain else 0.6,
         (f"The node check of {judgement.node} found a fault"

@@ -95,7 +95,8 @@ def judge_node(
     signs.sort(key=lambda one: (-one.weight, one.gpu != gpus.failing, one.gpu if one.gpu is not None else -1))
     held = [one for _, one in tenants]
     judgement = _verdict(facts, signs, held, unread)
-    mine = () if isinstance(facts.gpus, Unknown) else (gpu for gpu in facts.gpus if gpus.counts(gpu.index))
+    known = () if isinstance(facts.gpus, Unknown) else facts.gpus
+    mine = [gpu for gpu in known if gpus.counts(gpu.index) and gpus.failing in (None, gpu.index)]
     return replace(
         judgement,
         missing=tuple(dict.fromkeys((*unread, *missing))),

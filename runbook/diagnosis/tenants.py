@@ -13,7 +13,7 @@ from runbook.diagnosis.case import Case, Vote
 from runbook.diagnosis.figures import ORDINARY_CONTEXT_BYTES, print_error, size
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import ProcessUse
-from runbook.model.node import GpuProcess, NodeVerdict
+from runbook.model.node import GpuProcess, NodeJudgement, NodeVerdict
 from runbook.model.units import GIB, Unknown
 
 UNTOLD = 0.65
@@ -35,17 +35,33 @@ def checked_tenant(case: Case) -> Vote | None:
         return None
     if judgement is None or judgement.verdict is not NodeVerdict.OCCUPIED:
         return None
-    held = sum(one.used_bytes for one in judgement.tenants if not isinstance(one.used_bytes, Unknown))
+    tenants = _on_the_failing_gpu(case, judgement)
+    if not tenants and not judgement.hidden_bytes:
+        return None
+    held = int(judgement.hidden_bytes)
+    held += sum(one.used_bytes for one in tenants if not isinstance(one.used_bytes, Unknown))
     if short is not None and held + print_error(case.figures.tried, case.figures.free) < short:
         return None
-    names = ", ".join(_named(one) for one in judgement.tenants[:4]) or "tenants"
-    listed = {one.pid for one in case.figures.fields.other_processes} & {one.pid for one in judgement.tenants}
+    names = ", ".join(_named(one) for one in tenants[:4]) or "no process that is listed"
+    listed = {one.pid for one in case.figures.fields.other_processes} & {one.pid for one in tenants}
     return Vote(
         "R-17 co-tenant", Kind.CO_TENANT, 0.95 if listed else 0.9 if short is not None else 0.75,
         (f"The node check of {judgement.node} found memory of the card in other hands: {names} with {size(held)}"
          + (f"; {size(short)} were missing." if short is not None else "."),
          *((f"The message names process {min(listed)} too.",) if listed else ()), *judgement.reasons[:2]),
     )
+
+
+def _on_the_failing_gpu(case: Case, judgement: NodeJudgement) -> tuple[GpuProcess, ...]:
+    """The judgement's tenants on the GPU that ran out of memory, where it is known; else all of them."""
+    facts = next((one for one in case.facts if one.node == judgement.node), None)
+    if judgement.failing_gpu is None or facts is None or isinstance(facts.gpus, Unknown):
+        return judgement.tenants
+    gpu = next((one for one in facts.gpus if one.index == judgement.failing_gpu), None)
+    if gpu is None or isinstance(gpu.processes, Unknown):
+        return judgement.tenants
+    there = {process.pid for process in gpu.processes}
+    return tuple(one for one in judgement.tenants if one.pid in there)
 
 
 def listed_processes(case: Case) -> tuple[Vote, ...]:

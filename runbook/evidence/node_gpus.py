@@ -175,7 +175,7 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
         missing = details
         return replace(
             gpu, sram_threshold_exceeded=missing, row_remap_pending=missing, row_remap_failed=missing,
-            unrepairable_memory=missing, repair_pending=missing,
+            unrepairable_memory=missing, repair_pending=missing, retired_pages=missing,
         )
     tree = details.get(gpu.bus_id)
     if tree is None:
@@ -203,7 +203,16 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
         recovery_action=action,
         unrepairable_memory=_yes(tree, "Unrepairable Memory"),
         repair_pending=True if True in repairs else repairs[0],
+        retired_pages=_retired_pages(tree),
     )
+
+
+def _retired_pages(tree: Tree) -> int | Unknown:
+    counts = [_find(tree, key, under="Retired Pages") for key in ("Single Bit ECC", "Double Bit ECC")]
+    single, double = (whole(count) if count is not None else Unknown("no such line") for count in counts)
+    if isinstance(single, Unknown) or isinstance(double, Unknown):
+        return Unknown("nvidia-smi does not count retired pages: Ampere and later remap rows instead")
+    return single + double
 
 
 def _yes(tree: Tree, key: str, under: str = "") -> bool | Unknown:
@@ -236,7 +245,7 @@ def _lost_gpus(text: str, present: set[str]) -> list[GpuFacts]:
                 index=index, bus_id=bus, lost=True, total_bytes=why, used_bytes=why, free_bytes=why,
                 ecc_uncorrectable_volatile=why, ecc_uncorrectable_aggregate=why, sram_threshold_exceeded=why,
                 row_remap_pending=why, row_remap_failed=why, recovery_action=why, mig_enabled=why, processes=why,
-                unrepairable_memory=why, repair_pending=why,
+                unrepairable_memory=why, repair_pending=why, retired_pages=why,
             ),
         )
     return list(lost.values())

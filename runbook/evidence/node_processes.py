@@ -79,6 +79,8 @@ def owned(
         job=_job(seen, slurm_has_cgroups=bool(answers.value("node", "slurm_cgroup"))),
         age_s=_age_s(seen.stat, answers),
         local_rank=_first_number(seen.environment, ("LOCAL_RANK", "SLURM_LOCALID")),
+        start_ticks=_start_ticks(seen.stat),
+        cgroup=_telling_cgroup(seen.cgroups),
     )
 
 
@@ -198,13 +200,30 @@ def _job(seen: Seen, *, slurm_has_cgroups: bool) -> JobId | None | Unknown:
 
 def _age_s(stat: str, answers: NodeAnswers) -> float | Unknown:
     """Field 22 of /proc/PID/stat: start in ticks after boot. The name in field 2 may hold blanks and brackets."""
-    fields = stat.rpartition(")")[2].split()
+    start = _start_ticks(stat)
+    if isinstance(start, Unknown):
+        return start
     try:
         ticks = float(answers.value("node", "ticks"))
         uptime_s = float(answers.value("node", "uptime"))
-        return max(0.0, uptime_s - int(fields[19]) / ticks)
-    except (ValueError, IndexError, ZeroDivisionError):
+        return max(0.0, uptime_s - start / ticks)
+    except (ValueError, ZeroDivisionError):
         return Unknown("its start time could not be read")
+
+
+def _start_ticks(stat: str) -> int | Unknown:
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < 20 or not re.fullmatch(r"\d{1,18}", fields[19]):
+        return Unknown("its start time could not be read")
+    return int(fields[19])
+
+
+def _telling_cgroup(lines: Sequence[str]) -> str | Unknown:
+    """The path that names the job, else the last one; cgroup v1 has one a controller."""
+    if not lines:
+        return Unknown("its cgroup could not be read")
+    telling = next((line for line in lines if isinstance(job_of_cgroup(line), str)), lines[-1])
+    return printable(telling, 300)
 
 
 def _first_number(environment: dict[str, str], names: Sequence[str]) -> int | None:

@@ -21,6 +21,8 @@ HEADINGS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("ecc_errors", "unrepairable_memory"): ("ECC Errors", "Unrepairable Memory"),
     ("retired_pages", "pending_blacklist"): ("Retired Pages", "Pending Page Blacklist"),
     ("retired_pages", "pending_retirement"): ("Retired Pages", "Pending Retirement"),
+    ("retired_pages", "multiple_single_bit_retirement", "retired_count"): ("Retired Pages", "Single Bit ECC"),
+    ("retired_pages", "double_bit_retirement", "retired_count"): ("Retired Pages", "Double Bit ECC"),
     ("remapped_rows",): ("Remapped Rows",),
     ("remapped_rows", "remapped_row_pending"): ("Remapped Rows", "Pending"),
     ("remapped_rows", "remapped_row_failure"): ("Remapped Rows", "Remapping Failure Occurred"),

@@ -161,7 +161,8 @@ class NodeJudgement:
     findings: tuple[NodeFinding, ...] = ()
     """Every rule that found something, the one that decided first."""
     hidden_bytes: Bytes = Bytes(0)
-    """Memory in use on the job's GPUs that no listed process holds, where it is more than a driver's own."""
+    """Memory in use that no listed process holds, where it is more than a driver's own: on the failing GPU, or on all
+    of the job's where that is not known."""
     failing_gpu: int | None = None
     """The node's index of the GPU that ran out of memory, where it is known."""
 

@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol
 
 from runbook.errors import RunbookError
 from runbook.evidence.signatures import Signatures
+from runbook.model.gpu_model import GpuModels
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.units import IncidentId
 from runbook.model.xid import XidCatalogue
@@ -49,6 +50,7 @@ class Playbook:
     xids: XidCatalogue
     restarters: tuple[Restarter, ...] = ()
     """What starts a job again in every framework."""
+    gpu_models: GpuModels = field(default_factory=GpuModels)
 
 
 @dataclass(frozen=True, slots=True)

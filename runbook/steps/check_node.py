@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes import judge_node
+from runbook.diagnosis.nodes import NodePolicy, judge_node
 from runbook.errors import NotFound, RunbookError
-from runbook.model.job import JobClass
+from runbook.model.job import JobClass, NodeState
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.reduce_world import serves
 
 WINDOW_MARGIN_S = 120.0
 """Kernel clocks, Slurm's and the log's differ a little; a fault just before the start can still be the cause."""
@@ -42,7 +43,11 @@ def run(context: StepContext) -> StepResult:
         replace(fact, expected_gpus=gpus.get(fact.node) or context.settings.expected_gpus_per_node) for fact in facts
     )
     live = _live_jobs(context, facts)
-    judgements = tuple(_judge(context, fact, live) for fact in facts)
+    spare = _spare_nodes(context, live)
+    by_name = {state.name: state for state in states}
+    judgements = tuple(
+        _judge(context, fact, live, by_name.get(fact.node), spare) for fact in facts
+    )
     failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
     incident = with_notes(replace(context.incident, failure=failure), note)
     outcome = _worst(judgements)
@@ -93,8 +98,23 @@ def _live_jobs(context: StepContext, facts: tuple[NodeFacts, ...]) -> frozenset[
     return frozenset(live)
 
 
-def _judge(context: StepContext, facts: NodeFacts, live: frozenset[JobId] | None) -> NodeJudgement:
-    story = context.failure.story
+def _spare_nodes(context: StepContext, live: frozenset[JobId] | None) -> bool | None:
+    """Whether the job could run without one of its nodes. Asked only where a tenant's job runs."""
+    job = context.failure.job
+    if not live or live <= {job.id}:
+        return None
+    needed = job.num_nodes or len(job.nodes) or 1
+    try:
+        serving = [node for node in context.ports.scheduler.nodes() if serves(node, job)]
+    except RunbookError:
+        return None
+    return len(serving) > needed
+
+
+def _judge(
+    context: StepContext, facts: NodeFacts, live: frozenset[JobId] | None, state: NodeState | None, spare: bool | None
+) -> NodeJudgement:
+    story, acts = context.failure.story, context.settings.acts
     cause = story.root_cause if story else None
     on_this_node = cause is not None and (cause.node is None or cause.node == facts.node)
     device = cause.device if cause is not None and on_this_node else None
@@ -108,6 +128,16 @@ def _judge(context: StepContext, facts: NodeFacts, live: frozenset[JobId] | None
         xids=context.playbook.xids,
         live_jobs=live,
         named_pids=named,
+        own_pids=frozenset(story.rank_pids.values()) if story else frozenset(),
+        policy=NodePolicy(
+            drain_on_pending_reset=acts.drain_on_pending_reset,
+            drain_on_contained_error=acts.drain_on_contained_error,
+            drain_on_hidden_memory=acts.drain_on_hidden_memory,
+            may_end_leaked_processes=acts.may_end_leaked_processes,
+        ),
+        models=context.playbook.gpu_models,
+        node_state=state,
+        spare_nodes=spare,
     )
 
 

@@ -56,6 +56,8 @@ def _to_do(incident: Incident) -> list[str]:
         if judgement.verdict is NodeVerdict.OCCUPIED and judgement.tenants:
             who = "; ".join(_tenant(tenant) for tenant in judgement.tenants)
             to_do.append(f"See to the co-tenant on {judgement.node}: {who}.")
+        if judgement.verdict is NodeVerdict.OCCUPIED and not judgement.tenants:
+            to_do.append(f"Find who holds the memory on {judgement.node}: {(judgement.reasons or ('unknown',))[0]}.")
         if judgement.verdict is NodeVerdict.UNKNOWN:
             reason = (judgement.missing or judgement.reasons or ("no reason given",))[0]
             to_do.append(f"Check {judgement.node} by hand: {reason}.")

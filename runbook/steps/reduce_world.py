@@ -30,7 +30,7 @@ def run(context: StepContext) -> StepResult:
         world_plan=None,
     )
     avoided = set(incident.excluded_nodes)
-    nodes = [node for node in context.ports.scheduler.nodes() if node.name not in avoided and _serves(node, job)]
+    nodes = [node for node in context.ports.scheduler.nodes() if node.name not in avoided and serves(node, job)]
     free = [node for node in nodes if node.node_class is NodeClass.AVAILABLE or node.name in job.nodes]
     avoid_text = ", ".join(sorted(avoided)) or "no node"
     if len(free) >= needed:
@@ -55,7 +55,8 @@ def run(context: StepContext) -> StepResult:
     return StepResult(Outcome.IMPOSSIBLE, replace(incident, conclusion=conclusion), conclusion)
 
 
-def _serves(node: NodeState, job: JobRecord) -> bool:
+def serves(node: NodeState, job: JobRecord) -> bool:
+    """Whether the job could run on the node, now or once it is free."""
     usable = node.node_class in (NodeClass.AVAILABLE, NodeClass.BUSY)
     in_partition = not job.partition or not node.partitions or job.partition in node.partitions
     gpus = job.gpus_per_node is None or node.gpus is None or node.gpus >= job.gpus_per_node

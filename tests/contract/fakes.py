@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from runbook.errors import BadInput, NotAllowed, NotFound
+from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
+from runbook.errors import NotAllowed, NotFound
 from runbook.evidence.slurm_options import parse_arguments
 from runbook.evidence.slurm_submit import comment_matches, sbatch_command
 from runbook.evidence.states import job_state
@@ -180,22 +181,15 @@ class FakeScheduler:
 
     def drain(self, node: NodeName, reason: str) -> None:
         (present,) = self.nodes((node,))
-        if not reason:
-            raise BadInput("a drain needs a reason")
-        if present.reason and present.reason != reason:
-            raise NotAllowed(f"{node} is already drained: {present.reason}")
-        if present.reason != reason:
+        if drain_wanted(present, reason):
             self.drains[node] = reason
             self.acts.append(("drain", node, reason))
 
     def undrain(self, node: NodeName, reason_prefix: str) -> None:
         (present,) = self.nodes((node,))
-        if not present.reason:
-            return
-        if not reason_prefix or not present.reason.startswith(reason_prefix):
-            raise NotAllowed(f"{node} was drained by somebody else: {present.reason}")
-        del self.drains[node]
-        self.acts.append(("undrain", node))
+        if undrain_wanted(present, reason_prefix):
+            del self.drains[node]
+            self.acts.append(("undrain", node))
 
     def _node(self, name: NodeName, busy: bool) -> NodeState:
         if name not in self.node_names:

@@ -69,7 +69,7 @@ def test_owner_age_and_job_of_a_process() -> None:
     )
     assert process == GpuProcess(
         pid=200, used_bytes=Bytes(1024 * MIB), name="python3", owner=UserName("alice"), job=JobId("55"), age_s=1000.0,
-        local_rank=3,
+        local_rank=3, start_ticks=900000, cgroup="4:memory:/slurm/uid_1000/job_55/step_0",
     )
 
 
