@@ -129,7 +129,15 @@ def _gpu(row: Mapping[str, Any], owners: Mapping[int, Seen], answers: NodeAnswer
         processes=_processes(row, owners, answers),
         unrepairable_memory=_flag(row, "unrepairable_memory"),
         repair_pending=True if True in repairs else repairs[0],
+        retired_pages=_retired_pages(row),
     )
+
+
+def _retired_pages(row: Mapping[str, Any]) -> int | Unknown:
+    single, double = (_whole(row, f"retired_pages_{kind}_bit") for kind in ("single", "double"))
+    if isinstance(single, Unknown):
+        return single
+    return double if isinstance(double, Unknown) else single + double
 
 
 def _processes(

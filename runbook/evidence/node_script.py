@@ -176,17 +176,22 @@ def _probe_part(program: str, since_s: float | None, limits: Limits) -> str:
     if "'" in program:
         raise ValueError("the probe's program may not hold a single quote")
     since = "" if since_s is None else f" --since {int(since_s)}"
-    return f"""python=
-for p in {' '.join(PYTHONS)}; do
+    return f"""nvml=
+[ -e /proc/driver/nvidia ] || [ -e /dev/nvidiactl ] && nvml=1
+for d in $(printf %s "${{LD_LIBRARY_PATH:-}}" | tr : ' '); do [ -e "$d/libnvidia-ml.so.1" ] && nvml=1; done
+[ -n "$nvml" ] || {{ ldconfig -p 2>/dev/null | grep -q 'libnvidia-ml[.]so[.]1' && nvml=1; }}
+python=
+[ -n "$nvml" ] && for p in {' '.join(PYTHONS)}; do
   "$p" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null && python=$p && break
 done
 if [ -n "$python" ]; then
   begin probe
-  printf '%s\\n' '{program}' |
-    limit {limits.probe_s + 1} "$python" -I -S -B - --need-nvml --deadline {limits.probe_s}{since} 2>/dev/null
+  out=$(printf '%s\\n' '{program}' |
+    limit {limits.probe_s + 1} "$python" -I -S -B - --need-nvml --deadline {limits.probe_s}{since} 2>/dev/null)
   status=$?
+  printf '%s\\n' "$out"
   end probe "$status"
-  [ "$status" = 0 ] && finish
+  case "$status$out" in 0*'"runbook-node"'*) finish ;; esac
 fi
 """
 

@@ -21,6 +21,7 @@ from runbook.adapters.nodes_ssh import SshNodes
 from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from tests.nvml.standin import GCC, SCENARIOS, library_folder
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
 HOST = NodeName("127.0.0.1")
@@ -65,7 +66,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\nPidFile none\nStrictModes no\n"
         f"AuthorizedKeysFile {folder}/authorized_keys\nUsePAM no\nPasswordAuthentication no\n"
         "KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\nAllowTcpForwarding yes\n"
-        f"SetEnv PATH={folder}/bin:/usr/bin:/bin\nLogLevel ERROR\n"
+        f"SetEnv PATH={folder}/bin:/usr/bin:/bin LD_LIBRARY_PATH={folder}/lib"
+        f" STANDIN_NVML_SCENARIO={folder}/scenario.txt\nLogLevel ERROR\n"
     )
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
@@ -357,6 +359,28 @@ def test_an_nvidia_smi_that_hangs_costs_its_own_figures_only(server: Server) -> 
     assert facts.reach is Reach.OK
     assert facts.gpus == Unknown("nvidia-smi did not answer within the time that was given")
     assert took_s < 5
+
+
+@pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+def test_the_probe_goes_along_and_answers_in_the_one_round_trip(server: Server) -> None:
+    """The node's Python loads a stand-in for NVML; nvidia-smi is there and is not asked."""
+    tool, library = server.folder / "bin" / "nvidia-smi", server.folder / "lib"
+    tool.write_text(f"#!/bin/sh\ntouch {server.folder}/asked; exit 9\n")
+    tool.chmod(0o755)
+    (server.folder / "scenario.txt").write_text((SCENARIOS / "h100_550_failed_remap.txt").read_text())
+    library.symlink_to(library_folder())
+    try:
+        facts = SshNodes(replace(server.settings, command_timeout_s=20)).check(HOST, since_s=None, until_s=None)
+    finally:
+        tool.unlink()
+        library.unlink()
+    assert facts.reach is Reach.OK
+    assert "by the probe under Python 3." in facts.reach_detail
+    assert facts.driver == "550.90.07 (stand-in)"
+    assert facts.simulated
+    assert not isinstance(facts.gpus, Unknown)
+    assert [gpu.row_remap_failed for gpu in facts.gpus] == [False, True]
+    assert not (server.folder / "asked").exists()
 
 
 def test_many_nodes_are_asked_at_once_and_a_hanging_one_holds_nobody_up(server: Server, silent_port: int) -> None:

@@ -75,7 +75,7 @@ EXPECTED: dict[str, list[dict[str, Any]]] = {
     "v100_418_healthy": [
         {"name": "Tesla V100-SXM2-16GB", "total_bytes": 16160 * MIB, "used_bytes": 11 * MIB,
          "row_remap_pending": True, "row_remap_failed": (OLD,), "mig_enabled": (OLD,), "processes": (),
-         "ecc_uncorrectable_aggregate": 2},
+         "ecc_uncorrectable_aggregate": 2, "retired_pages": 2},
     ],
 }
 

@@ -1,0 +1,98 @@
+"""The probe inside the node check's script, on this machine: when it answers, and when nvidia-smi does instead."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters.nodes_local import LocalNodes
+from runbook.evidence.node_script import Limits, check_script
+from runbook.model.node import Reach
+from runbook.model.units import NodeName, Unknown
+from tests.nvml.standin import GCC, environment
+
+pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+
+HERE = NodeName("gpu-21")
+ROW = "0, GPU-a, 00000000:19:00.0, NVIDIA H100 80GB HBM3, 570.86.15, 81559, 1, 81090, 0, 0, Disabled, None"
+SMI = f"""case "$*" in
+*--query-gpu*) echo '{ROW}' ;;
+*compute-apps*) ;;
+*) printf '<nvidia_smi_log>\\n<gpu id="00000000:19:00.0">\\n<remapped_rows>\\n' &&
+  printf '<remapped_row_pending>No</remapped_row_pending>\\n</remapped_rows>\\n</gpu>\\n' ;;
+esac"""
+LOG = "echo '2026-11-20T06:41:28,000000+00:00 Linux version 6.8.0'"
+
+Node = Callable[..., LocalNodes]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node with a Python of the given body, an nvidia-smi and a kernel log."""
+    def make(python: str, scenario: str = "h100_570_healthy") -> LocalNodes:
+        for name, body in {"python3": python, "nvidia-smi": SMI, "dmesg": LOG, "journalctl": "exit 1"}.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+            (tmp_path / name).chmod(0o755)
+        variables = {**environment(scenario), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+        return LocalNodes(environment=variables, command_timeout_s=20)
+
+    return make
+
+
+REAL = f'exec {sys.executable} "$@"'
+PRETENDED = 'case "$*" in *version_info*) exit 0 ;; esac; cat >/dev/null; '
+
+
+def test_where_nvml_answers_nvidia_smi_is_not_needed(node: Node) -> None:
+    facts = node(REAL, "h100_570_sram_threshold").check(HERE, since_s=None, until_s=None)
+    assert "by the probe" in facts.reach_detail
+    assert not isinstance(facts.gpus, Unknown)
+    assert [gpu.sram_threshold_exceeded for gpu in facts.gpus] == [False, True]
+    assert facts.log_covers_since_s == 1795156888.0
+    assert facts.xids == ()
+
+
+@pytest.mark.parametrize(
+    ("python", "why"),
+    [
+        ("exit 127", "none"),
+        ("case \"$*\" in *version_info*) exit 1 ;; esac; echo '{\"document\": \"runbook-node\"}'", "too old"),
+        (f"unset LD_LIBRARY_PATH; {REAL}", "no NVML"),
+        (f"{PRETENDED} echo Traceback >&2; exit 1", "fails"),
+        (f"{PRETENDED} exit 0", "says nothing"),
+        (f"{PRETENDED} echo '{{\"document\": \"other\"}}'", "other words"),
+    ],
+)
+def test_without_python_or_nvml_nvidia_smi_gives_the_same_figures(node: Node, python: str, why: str) -> None:
+    facts = node(python).check(HERE, since_s=None, until_s=None)
+    assert facts.reach is Reach.OK
+    assert "by the probe" not in facts.reach_detail
+    assert facts.driver == "570.86.15"
+    assert not isinstance(facts.gpus, Unknown)
+    assert [(gpu.uuid, gpu.row_remap_pending, gpu.processes) for gpu in facts.gpus] == [("GPU-a", False, ())]
+    assert facts.xids == ()
+
+
+def test_the_inventory_can_say_that_no_probe_is_sent(node: Node) -> None:
+    nodes = replace(node(REAL), probe=False)
+    assert nodes.check(HERE, since_s=None, until_s=None).driver == "570.86.15"
+
+
+def test_a_gpu_that_hangs_leaves_the_others_and_the_log(node: Node) -> None:
+    started = time.monotonic()
+    nodes = replace(node(REAL, "h100_570_hung_call"), command_timeout_s=8.0)
+    facts = nodes.check(HERE, since_s=None, until_s=None)
+    assert time.monotonic() - started < 8
+    assert not isinstance(facts.gpus, Unknown)
+    assert [isinstance(gpu.row_remap_failed, Unknown) for gpu in facts.gpus] == [True, False]
+    assert facts.log_covers_since_s == 1795156888.0
+
+
+def test_a_program_that_a_shell_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="single quote"):
+        check_script("@@0123456789abcdef", "n", None, Limits.within(15), "print('x')")
