@@ -43,6 +43,27 @@ def in_release_when_resumed(situation: Situation, arguments: Arguments) -> Refus
     return None if unmet is None else Refusal(unmet.why, str(arguments["question"]))
 
 
+def in_release_beside(situation: Situation, arguments: Arguments) -> Refusal | None:
+    """As `in_release`, where one of `beside` is set and `unless` is not: for an option whose default differs."""
+    named = any(situation.is_set(name) for name in _texts(arguments, "beside"))
+    if not named or situation.is_set(_texts(arguments, "unless")[0]):
+        return None
+    return in_release(situation, arguments)
+
+
+def any_stands(situation: Situation, arguments: Arguments) -> Refusal | None:
+    """At least one of `parameters` stands in the template, whatever it says: a default shows nothing. `why` says what
+    follows where none does, `question` what would settle it."""
+    named = _texts(arguments, "parameters")
+    if any(situation.is_set(name) for name in named):
+        return None
+    first = situation.spelling(named[0])
+    return Refusal(
+        f"the template has neither {first} nor another option of the kind, so {arguments['why']}",
+        str(arguments["question"]),
+    )
+
+
 def whole_rounds(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The number `total`, where it is set, is a multiple of `micro` × ranks. `ranks` names a parameter that says how
     many ranks there are where the job has other GPUs too.
