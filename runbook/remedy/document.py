@@ -162,6 +162,8 @@ class Conflict(Document):
     parameter: str
     values: tuple[str, ...] = ()
     """The conflicting values; empty: any."""
+    unless: tuple[str, ...] = ()
+    """Values that are none: of any but these."""
     why: str
     source: str
     ask: bool = False

@@ -83,7 +83,9 @@ def use_lever(
     """One lever in this situation, with values; or why not."""
     for conflict in rule.conflicts:
         setting = situation.setting(conflict.parameter)
-        if setting is not None and (setting.value is None or not conflict.values or setting.value in conflict.values):
+        if setting is None or setting.value in conflict.unless:
+            continue
+        if setting.value is None or not conflict.values or setting.value in conflict.values:
             shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
             question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
             return RefusedLever(rule.id, f"not beside {shown}: {conflict.why}", bool(question), question)

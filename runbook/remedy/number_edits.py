@@ -129,9 +129,14 @@ def double(situation: Situation, parameter: Parameter, arguments: Arguments) -> 
 
 def follow(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
     """The same value that an earlier edit gave the parameter named by `as`, where this one is set to a number of its
-    own (DeepSpeed's JSON beside the trainer's arguments); nothing where it is absent or "auto"."""
+    own (DeepSpeed's JSON beside the trainer's arguments); nothing where it is absent or "auto". With `referring`, only
+    where it refers to that parameter (`ref.size: ${actor.size}`) and so changes with it."""
     new = situation.changed.get(str(arguments["as"]))
     setting = situation.setting(parameter.id)
+    if setting is not None and "referring" in arguments:
+        other = "${" + situation.spelling(str(arguments["as"])) + "}"
+        if not any(step.startswith(other) for step in setting.trail):
+            return Made(())
     if new is None or setting is None or setting.value == "auto":
         return Made(())
     if setting.value is None:

@@ -151,8 +151,23 @@ def plan_changes(config: Config, edits: Sequence[Edit]) -> tuple[Change, ...]:
     """Every edit as changes of this file. Raises `CannotEdit`."""
     changes: list[Change] = []
     for edit in edits:
-        changes += _one(config, edit)
+        if not _follows(config, edit, edits):
+            changes += _one(config, edit)
     return tuple(dict.fromkeys(changes))
+
+
+def _follows(config: Config, edit: Edit, edits: Sequence[Edit]) -> bool:
+    """Whether the key refers to one that another of the edits gives the same value: then it changes by itself."""
+    if edit.kind is not SettingKind.KEY:
+        return False
+    leaf, problem = lookup(config, ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag))
+    if leaf is None or problem or (edit.old is not None and not same(leaf, edit.old)):
+        return False
+    targets = {step.rpartition(" at line ")[0] for step in leaf.trail}
+    return any(
+        other.new == edit.new and other.parameter != edit.parameter and key_of(spelling) in targets
+        for other in edits for spelling in other.spellings
+    )
 
 
 def _one(config: Config, edit: Edit) -> list[Change]:
