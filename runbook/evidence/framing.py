@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from runbook.evidence.framing_prefixes import BARE, ROLE, prefixes
+from runbook.evidence.framing_records import Record, record_of
 from runbook.evidence.framing_values import FileFrame, Frame, Said, short_name
 from runbook.model.units import NodeName
 
@@ -24,6 +25,7 @@ _BREAK = re.compile(
     r"| ?\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] iteration +\d)"
 )
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,300}\| {0,12}\d{1,12}/(?:\d{1,12}|\?) \[[^\[\]\n]{1,200}\]")
+_RECORDS_DEEP = 3
 IS_BAR = re.compile(r"\s{0,8}(?:[^%|\n]{0,80}: {1,6})?\d{1,3}%\|[^|\n]{0,300}\|[^\n]{0,260}$")
 
 
@@ -35,15 +37,24 @@ def without_escapes(text: str) -> str:
 
 
 def frame(line: str, file: FileFrame) -> Frame:
-    """Take the launchers' prefixes off, however they are stacked. What the file says fills what the line does not."""
-    return _framed(without_escapes(line), file, Said())
+    """Take the launchers' prefixes off, however they are stacked. What the file says fills what the line does not.
+
+    Of a line that is a JSON record, the record's first line."""
+    said = Said()
+    first = _framed(without_escapes(line), file, said)
+    if first.text.startswith("{") and (record := record_of(first.text)):
+        return next(_of_record(first, record, file, said))
+    return first
 
 
 def frames(line: str, file: FileFrame) -> list[Frame]:
-    """As `frame`, but a line that several processes wrote into each other becomes a frame a piece."""
+    """As `frame`, but a line that several processes wrote into each other becomes a frame a piece, and a JSON record a
+    frame for each line that it holds."""
     text = without_escapes(line)
     said = Said()
     first = _framed(text, file, said)
+    if first.text.startswith("{") and (record := record_of(first.text)):
+        return list(_of_record(first, record, file, said))
     begin = len(text) - len(first.text)
     starts = [] if first.repeats else list(_broken_at(text, begin, said, file))
     if not starts:
@@ -60,6 +71,37 @@ def frames(line: str, file: FileFrame) -> list[Frame]:
             piece, cut=not last and starts[index + 1][1], after_cut=any(other for _, other in starts[: index + 1])
         ))
     return pieces
+
+
+def _of_record(
+    outer: Frame, record: Record, file: FileFrame, said: Said, depth: int = _RECORDS_DEEP
+) -> Iterator[Frame]:
+    """The lines of a record, framed; a collector's record may hold a logger's. The prefixes in front of the record
+    and its own fields say who speaks, unless a line in it says so itself."""
+    node = said.node
+    if node is None and record.node is not None and (not file.nodes or short_name(record.node) in file.nodes):
+        node = NodeName(short_name(record.node))
+    rank = record.rank if said.rank is None else said.rank
+    local_rank = record.local_rank if said.local_rank is None else said.local_rank
+    pid = record.pid if said.pid is None else said.pid
+    lines = tuple(without_escapes(line) for line in record.lines)
+    several = lines if len(lines) > 1 else ()
+    for index, line in enumerate(lines):
+        inner = Said(
+            said.task, rank, local_rank, node, pid, said.device, said.group, said.voice, said.ip, name=said.name
+        )
+        one = _framed(line, file, inner)
+        if not index:  # what the first line's own prefix says holds for all
+            rank, local_rank, node, pid = inner.rank, inner.local_rank, inner.node, inner.pid
+        inside = depth > 1 and not several and one.text.startswith("{") and one.text != outer.text
+        if inside and (nested := record_of(one.text)):
+            yield from _of_record(one, nested, file, inner, depth - 1)
+            return
+        stamp = record.stamp or ("" if record.time_s is not None else one.stamp or outer.stamp)
+        yield replace(
+            one, stamp=stamp, time_s=record.time_s if record.time_s is not None else one.time_s,
+            level=record.level or one.level, record=several, at=index,
+        )
 
 
 def _broken_at(text: str, begin: int, said: Said, file: FileFrame) -> Iterator[tuple[int, bool]]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from runbook.evidence.framing import frame, without_escapes
 from runbook.evidence.framing_prefixes import BARE, CONTAINER, HOST, LABEL, MPI, PIPED, RANK_AS_ROLE, ROLE, TEMPLATE
+from runbook.evidence.framing_records import record_of
 from runbook.evidence.framing_stamps import COLLECTOR, LEADING
 from runbook.evidence.framing_values import FileFrame, Habits, shape_of, short_name
 
@@ -27,7 +28,9 @@ _RANK = re.compile(r"\[rank(\d{1,6})\]")
 
 def learn(lines: Sequence[str], nodes: frozenset[str]) -> Habits:
     """Habits of a file from sampled lines in their order; `nodes` are the job's, by short name, where known."""
-    every = [without_escapes(line) for line in lines]
+    every = [
+        record.lines[0] if (record := record_of(line)) is not None else line for line in map(without_escapes, lines)
+    ]
     own = [line for line in every if line.strip() and not line.startswith(_LAUNCHER)]
     if len(own) < 2:
         return Habits()

@@ -47,6 +47,10 @@ class Frame:
     """The level that a logger put in front of the rank's prefix ("WARNING [rank3]: …")."""
     name: str = ""
     """What Ray or an engine calls the process in its prefix: "WorkerDict", "EngineCore"."""
+    record: tuple[str, ...] = ()
+    """All lines of the JSON record in which it stands (`framing_records`), its own among them."""
+    at: int = 0
+    """Which of the record's lines it is."""
 
     @property
     def speaker(self) -> tuple[object, ...]:

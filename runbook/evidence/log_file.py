@@ -89,7 +89,9 @@ class FileHandler:
         if len(pieces) == 1:
             self._piece(view, pieces[0], raw, start, stop)
             return
-        for piece in pieces:  # several processes wrote into each other's lines
+        for piece in pieces:  # several processes wrote into each other's lines, or a record holds several
+            if piece.record and not self._reading.events.within(piece.text.encode()):
+                continue
             self._piece(view, piece, piece.text.encode(), start, stop)
 
     def _piece(self, view: View, here: Frame, raw: bytes, start: int, stop: int) -> None:

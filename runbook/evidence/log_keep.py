@@ -92,7 +92,7 @@ class Keeper:
     def _said_below(self, view: View, match: Match, here: Frame, stop: int) -> bool:
         """Whether an indented line is the source of a traceback that holds the message's words; the exception itself,
         a few lines below, says them and is kept instead."""
-        following = islice(self._state.frames(view, view.after(stop)), LINES_FOR_TIME)
+        following = islice(self._state.below(view, here, stop), LINES_FOR_TIME)
         for one in (line for line in following if line.speaker == here.speaker):
             if one.text[:1] not in (" ", "\t", ""):
                 return match.signature.match(one.text) is not None
@@ -113,7 +113,7 @@ class Keeper:
         self._latest.clear()
 
     def _seen(self, view: View, match: Match, here: Frame, start: int, stop: int) -> Seen:
-        line = decode(view.buffer[start:stop])
+        line = here.text if here.record else decode(view.buffer[start:stop])
         time_s = self._state.time_of(here)
         offset, number = self._place(view, start)
         if match.signature.means in (CONSEQUENCE, HARMLESS):
@@ -124,24 +124,24 @@ class Keeper:
             )
         if here.stack:
             stack, raised = list(here.stack), True
-        elif view.traceback_before(start):
-            stack, raised = traceback_before(self._state.frames(view, view.before(start), True), here.speaker)
+        elif here.at or view.traceback_before(start):
+            stack, raised = traceback_before(self._state.above(view, here, start), here.speaker)
         else:
             stack, raised = [], False
         near: list[str] = []
         # Every rank of thousands warns of the same: those that come later are not looked at as closely.
         mild = view.sample < FEW and not raised and words_are_mild(here) and self._reading.known_well(match.signature)
         if not stack and not mild:
-            lines = islice(self._state.frames(view, view.before(start), True), _LINES_AFTER)
+            lines = islice(self._state.above(view, here, start), _LINES_AFTER)
             near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
         remote = remote_pid(stack)
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
-        following = islice(self._state.frames(view, view.after(stop)), _LINES_AFTER)
+        following = islice(self._state.below(view, here, stop), _LINES_AFTER)
         after = [] if mild else [one.text for one in following if one.speaker == here.speaker]
         exact = time_s is not None
         if time_s is None:
-            nearby = islice(self._state.frames(view, view.before(start), True), LINES_FOR_TIME)
+            nearby = islice(self._state.above(view, here, start), LINES_FOR_TIME)
             stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         spans = islice(view.after(stop), _LINES_FOR_A_REMARK)
@@ -149,7 +149,7 @@ class Keeper:
         handled = _HANDLED.search(" ".join([here.text, *below]))
         if not mild:
             self._steps.before(view, start, closely=raised)
-        before = line_before(self._state.frames(view, view.before(start), True), here.speaker) if raised else ""
+        before = line_before(self._state.above(view, here, start), here.speaker) if raised else ""
         frames = stack or list(reversed(dumped(after)))
         rules = self._reading.signatures.phases
         phase = phase_of(rules, frames, here.text, near)
@@ -171,7 +171,7 @@ class Keeper:
 
     def traceback(self, view: View, match: Match, here: Frame, start: int, stop: int) -> None:
         """A failure that no signature knows: the traceback's last line, if nothing in it is known."""
-        nearby = islice(self._state.frames(view, view.after(stop, 32 << 10)), 600)
+        nearby = islice(self._state.below(view, here, stop, 32 << 10), 600)
         following = (one for one in nearby if one.speaker == here.speaker)
         frames: list[Frame] = []
         for one in following:
@@ -198,7 +198,7 @@ class Keeper:
         remote = remote_pid([last.text])
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
-        before = line_before(self._state.frames(view, view.before(start), True), here.speaker, at_head=True)
+        before = line_before(self._state.above(view, here, start), here.speaker, at_head=True)
         offset, number = self._place(view, start)
         kept.add(Seen(
             found, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),

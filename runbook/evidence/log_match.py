@@ -34,7 +34,7 @@ class Matcher:
         if match is not None and match.signature.whole:
             return match
         if several:
-            nearby = islice(self._state.frames(view, view.after(stop)), 60)
+            nearby = islice(self._state.below(view, here, stop), 60)
             own = [line.text for line in nearby if line.speaker == here.speaker]
             for signature in several:
                 longer = signature.match("\n".join([here.text, *own[: signature.lines - 1]]))
@@ -49,7 +49,7 @@ class Matcher:
         self._mended += 1
         if self._mended > _MENDED_AT_MOST:
             return None
-        nearby = islice(self._state.frames(view, view.after(stop)), 60)
+        nearby = islice(self._state.below(view, here, stop), 60)
         own = [
             line.text for line in nearby
             if (line.task, line.group) == (here.task, here.group) and (line.unnamed or line.speaker == here.speaker)

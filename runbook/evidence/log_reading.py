@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runbook.evidence.framing import IS_BAR, frames
 from runbook.evidence.framing_stamps import read_time
@@ -18,6 +18,7 @@ from runbook.model.units import NodeName
 
 _FRAMES_REMEMBERED = 4_000
 _LOOKED_AT_CLOSELY = 64
+BELOW_BYTES = 8 << 10
 
 
 @dataclass(slots=True)
@@ -96,6 +97,8 @@ class FileState:
     attempt: int = 0
     """The attempt that it tells of at the place reached."""
     framed: dict[tuple[int, int], tuple[Frame, ...]] = field(default_factory=dict)
+    remembered: int = 0
+    """Frames in `framed`."""
 
     def frames(
         self, view: View, spans: Iterable[tuple[int, int]], nearest_first: bool = False
@@ -106,10 +109,25 @@ class FileState:
             key = (view.base + start, stop - start)
             known = self.framed.get(key)
             if known is None:
-                if len(self.framed) >= _FRAMES_REMEMBERED:
+                known = frames_of_line(decode(view.buffer[start:stop]), self.named)
+                self.remembered += len(known)
+                if self.remembered > _FRAMES_REMEMBERED:
                     self.framed.clear()
-                known = self.framed[key] = frames_of_line(decode(view.buffer[start:stop]), self.named)
+                    self.remembered = len(known)
+                self.framed[key] = known
             yield from reversed(known) if nearest_first else known
+
+    def above(self, view: View, here: Frame, start: int) -> Iterator[Frame]:
+        """The lines in front of one, nearest first: those of its own record (`framing_records`), then the file's."""
+        for index in range(here.at - 1, -1, -1):
+            yield replace(here, text=here.record[index], at=index)
+        yield from self.frames(view, view.before(start), True)
+
+    def below(self, view: View, here: Frame, stop: int, limit_bytes: int = BELOW_BYTES) -> Iterator[Frame]:
+        """The lines behind one, nearest first, as `above`."""
+        for index in range(here.at + 1, len(here.record)):
+            yield replace(here, text=here.record[index], at=index)
+        yield from self.frames(view, view.after(stop, limit_bytes))
 
     def time_of(self, here: Frame) -> float | None:
         time_s = read_time(here.stamp, self.reading.started_s)

@@ -40,7 +40,10 @@ class StepSampler:
             line = decode(view.buffer[first:end])
             here = frame(line, self._state.named)
             raw = bytes(view.buffer[first:end])
-            match = self._reading.signatures.first_match(here.text, self._reading.step_candidates(raw))
+            candidates = self._reading.step_candidates(raw)
+            match = self._reading.signatures.first_match(here.text, candidates)
+            if match is None and here.text[:1] != "{" and "{" in line:  # the step stands beside a record's message
+                match = self._reading.signatures.first_match(line[line.index("{"):], candidates)
             if match is None:
                 continue
             self._reading.tables.note_frame(here)
