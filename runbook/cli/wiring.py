@@ -109,10 +109,11 @@ class Application:
             return self.nodes_override
         document = self.inventory.nodes
         if document.kind == "ssh":
+            from runbook.adapters.nodes_left import NodesWithLeft
             from runbook.adapters.nodes_ssh import SshNodes
             from runbook.adapters.ssh import SshSettings
 
-            return SshNodes(
+            asked = SshNodes(
                 SshSettings(
                     user=document.user,
                     key_file=document.key_file,
@@ -126,6 +127,7 @@ class Application:
                     command_timeout_s=document.command_timeout_s,
                 )
             )
+            return NodesWithLeft(asked, Path(self.inventory.paths.spool) / "nodes")
         if document.kind == "none":
             from runbook.adapters.offline import NoNodes
 

@@ -11,10 +11,11 @@ Part = Dict[str, Any]
 
 
 class GpuReader:
-    """Starts to ask NVML at once; `collect` waits for the answers."""
+    """Starts to ask NVML at once, for all figures or for one; `collect` waits for the answers."""
 
-    def __init__(self) -> None:
-        self._worker = Worker(nvml.read)
+    def __init__(self, only: str = "") -> None:
+        self._only = only
+        self._worker = Worker(nvml.read, 0, only)
 
     def has_library(self, until: float) -> bool:
         """Whether there is an NVML library at all. The worker says so before any call into it."""
@@ -63,7 +64,7 @@ class GpuReader:
             _fill(gpus[current], why)
             if current + 1 >= count or until - time.monotonic() < patience_s / 2:
                 break
-            self._worker = Worker(nvml.read, current + 1)
+            self._worker = Worker(nvml.read, current + 1, self._only)
         answer: Part = {name: why if value is None else value for name, value in found.items()}
         if not isinstance(count, int):
             answer["gpus"] = why if count is None else count

@@ -47,12 +47,31 @@ def probe(deadline_s: float, since_s: Optional[float], root: str, need_nvml: boo
     document["node"] = node.read(root)
     document["nvml"] = reader.collect(started + deadline_s * 0.7, max(0.5, deadline_s * 0.3))
     document["kernel_log"] = _kernel_log(log_worker, started + deadline_s * 0.8)
-    pids = _pids(document["nvml"]["gpus"])
-    document["processes"], document["slurm"], document["mps"], document["device_holders"] = _processes(
-        Worker(processes.read, root, pids), pids, started + deadline_s * 0.95
-    )
+    _look_up(document, root, started + deadline_s * 0.9)
+    if any(process.get("gone") for process in document["processes"]):
+        # NVML lists a process for a moment after it has ended; what it still lists a second later stays.
+        time.sleep(max(0.0, min(1.0, started + deadline_s * 0.5 - time.monotonic())))
+        _list_again(document["nvml"]["gpus"], started + deadline_s * 0.8, deadline_s * 0.2)
+        _look_up(document, root, started + deadline_s * 0.95)
     document["took_s"] = round(time.monotonic() - started, 3)
     return document
+
+
+def _look_up(document: Part, root: str, until: float) -> None:
+    pids = _pids(document["nvml"]["gpus"])
+    document["processes"], document["slurm"], document["mps"], document["device_holders"] = _processes(
+        Worker(processes.read, root, pids), pids, until
+    )
+
+
+def _list_again(gpus: List[Part], until: float, patience_s: float) -> None:
+    """The processes of GPUs once more; a GPU that does not answer now keeps its first answer."""
+    again = GpuReader("processes").collect(until, patience_s)["gpus"]
+    if is_unknown(again) or len(again) != len(gpus):
+        return
+    for gpu, later in zip(gpus, again):
+        if not is_unknown(later["processes"]):
+            gpu["processes"] = later["processes"]
 
 
 def _kernel_log(worker: Worker, until: float) -> Part:

@@ -44,7 +44,7 @@ class Refused(Exception):
     """A figure that a call gave no value for, with the reason."""
 
 
-def read(send: Send, first: int = 0) -> None:
+def read(send: Send, first: int = 0, only: str = "") -> None:
     """Say `library`, `driver`, `count`, then of each GPU from `first` on its figures; `failed`: there is no NVML."""
     send({"asking": "the library"})
     try:
@@ -73,7 +73,7 @@ def read(send: Send, first: int = 0) -> None:
     send({"count": count})
     if isinstance(count, int):
         for index in range(first, min(count, 256)):
-            _gpu(send, pynvml, index)
+            _gpu(send, pynvml, index, only)
 
 
 def reason(error: Any) -> str:
@@ -87,7 +87,7 @@ def figure_names() -> List[str]:
     return [name for names, _ in FIGURES for name in names]
 
 
-def _gpu(send: Send, nvml: Any, index: int) -> None:
+def _gpu(send: Send, nvml: Any, index: int, only: str) -> None:
     send({"gpu": index, "asking": "its handle"})
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -95,6 +95,8 @@ def _gpu(send: Send, nvml: Any, index: int) -> None:
         _lost_or_refused(send, index, error, error.value in LOST_HANDLE)
         return
     for names, call in FIGURES:
+        if only and only not in names:
+            continue
         send({"gpu": index, "asking": names[0]})
         try:
             values = call(nvml, handle)

@@ -24,6 +24,8 @@ MOST_AGED = 5000
 MOST_BAD = 1000
 """Files kept in `bad/`; later ones are dropped."""
 
+_FOLDERS = ("bad", "nodes")
+"""Of the spool's own; in `nodes` are the answers that the nodes' own epilogs leave."""
 _NAME = re.compile(r"(?P<cluster>[A-Za-z0-9][A-Za-z0-9_.-]{0,39})-(?P<job>\d{1,18})-(?P<restart>\d{1,18})\.event")
 _CODE = re.compile(r"(\d{1,5}):(\d{1,3})")
 _NUMBER = re.compile(r"\d{1,18}")
@@ -202,7 +204,9 @@ class SpoolReader:
         """Names that an epilog has finished writing, in a stable order."""
         try:
             with os.scandir(self._folder) as entries:
-                return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.name != "bad")
+                return sorted(
+                    entry.name for entry in entries if not entry.name.startswith(".") and entry.name not in _FOLDERS
+                )
         except OSError as error:
             raise _unavailable(error, self._folder) from error
 

@@ -1,0 +1,146 @@
+"""The node's own epilog: what it leaves, when it leaves nothing, that it ends in time and with status 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters.nodes_left import NodesWithLeft
+from runbook.adapters.offline import NoNodes
+from runbook.evidence.node_facts import read_left_document
+from runbook.model.node import Reach
+from runbook.model.units import NodeName, Unknown
+from runbook.service.spool import SpoolReader
+from tests.nvml.standin import GCC, environment, probe_file
+
+SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "slurm" / "runbook-node-epilog"
+FAILED_JOB = {
+    "SLURM_JOB_ID": "4711", "SLURM_JOB_EXIT_CODE2": "1:0", "SLURM_JOB_DERIVED_EC": "0", "SLURM_JOB_RESTART_COUNT": "2",
+    "SLURM_CLUSTER_NAME": "training", "SLURMD_NODENAME": "gpu-21", "SLURM_JOB_START_TIME": "1795156888",
+}
+NODE = NodeName("gpu-21")
+pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    folder = tmp_path / "spool"
+    (folder / "nodes").mkdir(parents=True)
+    return folder
+
+
+def run(spool: Path, scenario: str | None = "h100_570_sram_threshold", **variables: str) -> float:
+    """Run it as slurmd does; how long it took, in seconds."""
+    settings = {"RUNBOOK_SPOOL": str(spool), "RUNBOOK_PROBE": str(probe_file())}
+    started = time.monotonic()
+    done = subprocess.run(
+        ("/bin/sh", str(SCRIPT)), env={**environment(scenario), **FAILED_JOB, **settings, **variables},
+        capture_output=True, timeout=60, check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    return time.monotonic() - started
+
+
+def names(spool: Path) -> list[str]:
+    return sorted(path.name for path in (spool / "nodes").iterdir())
+
+
+def test_a_failed_job_leaves_the_probes_answer_beside_the_spools_events(spool: Path) -> None:
+    run(spool)
+    assert names(spool) == ["training-4711-2.gpu-21.json"]
+    path = spool / "nodes" / "training-4711-2.gpu-21.json"
+    assert path.stat().st_mode & 0o777 == 0o640
+    facts = read_left_document(path.read_text(), NODE, since_s=None, until_s=None)
+    assert not isinstance(facts.gpus, Unknown)
+    assert [gpu.sram_threshold_exceeded for gpu in facts.gpus] == [False, True]
+    # The daemon that reads the spool leaves the folder alone.
+    assert SpoolReader(spool).scan() == ()
+    assert SpoolReader(spool).status().depth == 0
+    assert names(spool) == ["training-4711-2.gpu-21.json"]
+
+
+def test_a_driver_that_hangs_does_not_hold_the_node(spool: Path) -> None:
+    took_s = run(spool, "h100_570_hung_init", RUNBOOK_PROBE_DEADLINE="2")
+    assert took_s < 4
+    (name,) = names(spool)
+    nvml = json.loads((spool / "nodes" / name).read_text())["nvml"]
+    assert "asked for nvmlInit" in nvml["gpus"]["unknown"]
+
+
+def test_a_probe_that_keeps_no_deadline_is_ended(spool: Path, tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck.py"
+    stuck.write_text("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('{')\ntime.sleep(60)\n")
+    assert run(spool, RUNBOOK_PROBE=str(stuck), RUNBOOK_PROBE_DEADLINE="2") < 7
+    assert names(spool) == []
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_JOB_EXIT_CODE2": "0:0"},
+        {"SLURM_JOB_ID": "4711; reboot"},
+        {"SLURM_JOB_ID": ""},
+        {"SLURMD_NODENAME": "../../etc"},
+        {"SLURMD_NODENAME": ".hidden"},
+        {"RUNBOOK_PROBE": "/nonexistent.pyz"},
+        {"RUNBOOK_SPOOL": "/nonexistent"},
+    ],
+)
+def test_when_it_leaves_nothing(spool: Path, variables: dict[str, str]) -> None:
+    run(spool, **variables)
+    assert names(spool) == []
+
+
+def test_a_probe_that_fails_leaves_nothing(spool: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("print('half'); raise SystemExit(1)\n")
+    run(spool, RUNBOOK_PROBE=str(broken))
+    assert names(spool) == []
+
+
+def test_a_job_of_another_kind_of_failure_is_looked_at_and_a_hostile_cluster_name_is_not_used(spool: Path) -> None:
+    run(spool, SLURM_JOB_EXIT_CODE2="0:0", SLURM_JOB_DERIVED_EC="256", SLURM_CLUSTER_NAME="../x")
+    assert names(spool) == ["unknown-4711-2.gpu-21.json"]
+
+
+def test_it_calls_no_slurm_command() -> None:
+    words = set(SCRIPT.read_text().replace("$", " ").replace("(", " ").split())
+    assert not words & {"scontrol", "squeue", "sacct", "sinfo", "srun", "sbatch", "scancel", "sacctmgr", "sstat"}
+    assert shutil.which("timeout")
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"), [("", True), ("window", False), ("node", False), ("owner", False), ("link", False)]
+)
+def test_a_node_that_does_not_answer_any_more_speaks_through_what_was_left(
+    spool: Path, change: str, taken: bool
+) -> None:
+    run(spool)
+    path = spool / "nodes" / "training-4711-2.gpu-21.json"
+    nodes = NodesWithLeft(NoNodes(), spool / "nodes")
+    since_s, until_s = time.time() - 60, time.time() + 60
+    if change == "window":
+        since_s, until_s = 0.0, 1000.0
+    if change == "owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(path, 12345, 12345)
+    if change == "link":
+        path.rename(spool / "elsewhere")
+        path.symlink_to(spool / "elsewhere")
+    node = NodeName("gpu-22") if change == "node" else NODE
+    facts = nodes.check(node, since_s=since_s, until_s=until_s)
+    assert (facts.reach is Reach.OK) is taken
+    if taken:
+        assert "left by the epilog" in facts.reach_detail
+        assert "now the node does not answer" in facts.reach_detail
+        assert not isinstance(facts.gpus, Unknown)
+        assert facts.gpus[1].sram_threshold_exceeded is True
+    else:
+        assert isinstance(facts.gpus, Unknown)
