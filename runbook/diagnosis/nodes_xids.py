@@ -77,7 +77,6 @@ def xid_signs(
     """Signs from the kernel log. What is outside the job's window or on another job's GPU is a warning at most."""
     if isinstance(facts.xids, Unknown):
         return []
-    source = f"Xid catalogue of {xids.date}: {xids.source}" if xids.date else "Xid catalogue"
     known = () if isinstance(facts.gpus, Unknown) else facts.gpus
     index = {gpu.bus_id: gpu.index for gpu in known if gpu.bus_id}
     quiet = frozenset(
@@ -91,6 +90,7 @@ def xid_signs(
         found = _judge(event, log, job)
         if found is None:
             continue
+        source = xids.meaning(event.code).source or f"Xid catalogue {xids.date}".strip()
         one = sign(found.rule, f"{_place(event, gpu)}: {found.text}", gpu, source, weight=found.weight)
         if one.weight > Weight.WARN and (event.on_job_gpu is False or not gpus.counts(gpu)):
             one = weakened(one, Weight.WARN, "not one of the job's GPUs")
@@ -108,7 +108,7 @@ def _judge(event: XidEvent, log: _Log, job: JobRecord) -> _Found | None:
         if _FATAL.search(event.line):
             return _Found(Rule.SWITCH_FATAL, f"NVSwitch, fatal; nobody published what to do: {event.line}")
         return _Found(Rule.SWITCH_EVENT, f"NVSwitch event: {event.line}")
-    meaning = log.xids.meaning(event.code)
+    meaning = log.xids.meaning(event.code).for_line(event.line)
     if inside is True:
         return _in_window(event, meaning, log)
     if isinstance(inside, Unknown):
@@ -140,8 +140,6 @@ def _in_window(event: XidEvent, meaning: XidMeaning, log: _Log) -> _Found | None
                 )
             return _Found(rule, f"{title}; reset needed before anything runs there")
         case XidClass.DRAIN:
-            if "already pending" in event.line.lower():
-                return _pending("the row is already pending remapping", log.policy)
             return _Found(Rule.XID_GPU_GONE if event.code in _GONE else rule, title)
         case XidClass.LINK:
             return _nvlink(event, title) if event.code == _NVLINK else _link(event, title)
@@ -213,7 +211,8 @@ def _recovery(event: XidEvent, log: _Log) -> _Found:
         return _Found(
             Rule.XID_RESET_SINCE, f"the driver asked for recovery: {action}, and by now asks for nothing: it was done"
         )
-    return _Found(Rule.XID_RECOVERY_ACTION, f"the driver asks for recovery: {action}; reset needed")
+    asks = log.xids.recovery_actions.get(action.lower(), "an action that is not in the catalogue; a person looks")
+    return _Found(Rule.XID_RECOVERY_ACTION, f"the driver asks for recovery: {action} ({asks})")
 
 
 def _recovered_since(event: XidEvent, log: _Log) -> bool:

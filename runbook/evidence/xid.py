@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_document
-from runbook.model.xid import XidCatalogue, XidClass, XidMeaning
+from runbook.model.xid import MilderText, XidCatalogue, XidClass, XidMeaning
 
 FALLEN_OFF_THE_BUS = 79
 
@@ -76,6 +76,51 @@ def bus_id(text: str) -> str:
     return f"{int(match['domain'], 16):04x}:{match['bus']}:{match['device']}".lower()
 
 
+class XidSource(Document):
+    """Where codes were read, and when."""
+
+    title: str = Field(min_length=1)
+    url: str = Field(pattern=r"^https://")
+    date: datetime.date
+
+
+class XidReading(Document):
+    """What must be read from a sample."""
+
+    code: int
+    bus: str
+    pid: int | None = None
+    instance: str = ""
+    switch_severity: str = ""
+    recovery_action: str = ""
+
+
+class XidFormat(Document):
+    """A form in which driver branches write an event."""
+
+    branch: str
+    why: str = Field(min_length=1)
+    sample: str = Field(min_length=1)
+    reads: XidReading | None = None
+    """None: not an event."""
+
+
+class RecoveryAction(Document):
+    """A value of Xid 154 and of NVML's recovery action."""
+
+    value: int = Field(ge=0)
+    names: tuple[str, ...] = Field(min_length=1)
+    asks: str = Field(min_length=1)
+
+
+class MilderEntry(Document):
+    """A text of the line that makes the code another class."""
+
+    text: str = Field(min_length=4)
+    xid_class: XidClass = Field(alias="class")
+    title: str = Field(min_length=1)
+
+
 class XidEntry(Document):
     """One row of the catalogue: codes that mean the same."""
 
@@ -86,6 +131,11 @@ class XidEntry(Document):
     hardware: str = Field(min_length=1)
     """Whether the code alone counts as evidence of faulty hardware: no, weak, yes, or under which condition."""
     note: str = ""
+    source: str
+    """A key of the document's `sources`."""
+    with_154: str = Field(default="", pattern=r"^(R\d{3})?$")
+    """The driver branch from which Xid 154 follows the code; empty: no link is published."""
+    milder: MilderEntry | None = None
 
 
 class XidDocument(Document):
@@ -98,6 +148,9 @@ class XidDocument(Document):
     source: str = Field(min_length=1)
     date: datetime.date
     """When the vendor's catalogue was read."""
+    sources: dict[str, XidSource] = Field(min_length=1)
+    formats: tuple[XidFormat, ...] = ()
+    recovery_actions: tuple[RecoveryAction, ...] = ()
     codes: tuple[XidEntry, ...] = Field(min_length=1)
 
 
@@ -110,10 +163,20 @@ def load_xids(path: Path) -> XidCatalogue:
         for code in entry.codes:
             if code in meanings:
                 problems.append(Problem(str(path), 0, f"codes.{number}", f"code {code} stands here a second time"))
-            meanings[code] = XidMeaning(entry.xid_class, entry.title, entry.action, entry.note)
+            meanings[code] = _meaning(entry, document.sources.get(entry.source))
+        if entry.source not in document.sources:
+            problems.append(Problem(str(path), 0, f"codes.{number}.source", f"{entry.source!r} is not among sources"))
     if problems:
         raise DocumentsInvalid(problems)
-    return XidCatalogue(meanings, document.source, document.date.isoformat())
+    actions = {name.lower(): action.asks for action in document.recovery_actions for name in action.names}
+    return XidCatalogue(meanings, document.source, document.date.isoformat(), actions)
+
+
+def _meaning(entry: XidEntry, source: XidSource | None) -> XidMeaning:
+    read = f"{source.title}, {source.url}, {source.date.isoformat()}" if source else ""
+    milder = entry.milder
+    texts = (MilderText(milder.text.lower(), milder.xid_class, milder.title),) if milder else ()
+    return XidMeaning(entry.xid_class, entry.title, entry.action, entry.note, read, texts)
 
 
 def _xid(match: re.Match[str]) -> XidLine:

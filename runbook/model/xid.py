@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -24,6 +24,15 @@ class XidClass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MilderText:
+    """A text, in lower case, that makes a line's code another class."""
+
+    text: str
+    xid_class: XidClass
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class XidMeaning:
     """One entry of the catalogue."""
 
@@ -32,6 +41,17 @@ class XidMeaning:
     action: str = ""
     """The vendor's action, in the vendor's words."""
     note: str = ""
+    source: str = ""
+    """Where it was read: title, address and date."""
+    milder: tuple[MilderText, ...] = ()
+
+    def for_line(self, line: str) -> XidMeaning:
+        """The meaning of the code in this line: a text of it can make it less than the code alone says."""
+        lower = line.lower()
+        for one in self.milder:
+            if one.text in lower:
+                return replace(self, xid_class=one.xid_class, title=one.title, milder=())
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +61,8 @@ class XidCatalogue:
     meanings: Mapping[int, XidMeaning] = field(default_factory=dict)
     source: str = ""
     date: str = ""
+    recovery_actions: Mapping[str, str] = field(default_factory=dict)
+    """Name of a recovery action in lower case → what it asks for."""
 
     def meaning(self, code: int) -> XidMeaning:
         """An unknown code is undetermined, never harmless and never a reason to drain."""
