@@ -31,6 +31,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "rollback": ("act", "Undo a promotion, and give drained nodes back on request."),
     "submit": ("local", "Submit a job script to the local scheduler."),
     "jobs": ("local", "List the local scheduler's jobs."),
+    "probe": ("probe", "Look at this machine as the node check does, or build the probe's one file."),
     "serve": ("serve", "The daemon: spool, reports, metrics, health."),
     "doctor": ("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do."),
     "playbooks": ("playbooks", "Check the documents: flow, signatures, levers, XIDs."),
