@@ -246,6 +246,8 @@ class World(Document):
     """The launcher's own number of nodes, which may be smaller than the job's."""
     per_node: str = ""
     """Ranks that the launcher starts on each node, which may be fewer than its GPUs."""
+    one_node: str = ""
+    """With it, a run has one node, however many the job has."""
 
 
 class LeverDocument(Document):

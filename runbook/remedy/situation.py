@@ -170,6 +170,8 @@ class Situation:
             return self.story.world_size
         world, tasks = self.system.world, self.job.num_tasks
         nodes = self._told(world.launcher_nodes) or self.job.num_nodes or len(self.job.nodes) or None
+        if world.one_node and self.is_set(world.one_node):
+            nodes = 1
         started = self._told(world.per_node)
         gpus = started or self.job.gpus_per_node
         if nodes is None or gpus is None:
