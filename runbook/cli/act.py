@@ -140,7 +140,8 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
     from runbook.cli.wiring import application
     from runbook.model.incident import Act
     from runbook.steps.base import with_act
-    from runbook.steps.drain_node import REASON_PREFIX
+    from runbook.steps.check_node import look_again
+    from runbook.steps.drain_node import REASON_PREFIX, undrain_evidence
     from runbook.steps.promote import roll_back
 
     app = application(inventory)
@@ -152,8 +153,10 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
             next_step="the owner's template is as it was",
         )
     if undrain and stored.drained_nodes:
-        for judgement in stored.failure.judgements if stored.failure else ():
-            click.echo(f"{judgement.node}: {judgement.verdict.value}: {'; '.join(judgement.reasons)}")
+        for line in undrain_evidence(stored):
+            click.echo(line)
+        for judgement in look_again(app.context(stored), stored.drained_nodes) if stored.failure else ():
+            click.echo(f"{judgement.node} now: {judgement.verdict.value}: {'; '.join(judgement.reasons)}")
     if not yes:
         what = (
             [f"put the old template back over {stored.original.job.command}"]

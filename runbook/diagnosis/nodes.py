@@ -72,7 +72,7 @@ def judge_node(
 
     `oom_device` is the index of the failing GPU as the job saw it; `visible_gpus` are the node's indexes of the job's
     GPUs in that order, None where not known (then every GPU of the node counts). `live_jobs`: the ids of all jobs
-    that run now, None where not asked. `named_pids`: processes that the error message lists on the failing GPU;
+    that have not ended, None where not asked. `named_pids`: processes that the error message lists on the failing GPU;
     `own_pids`: those that the log says are the job's. `node_state`: the node as the scheduler sees it now;
     `spare_nodes`: whether the job could run on other nodes, None where not asked."""
     policy = policy or NodePolicy()

@@ -137,7 +137,7 @@ class _Judge:
                 "known",
                 weight=Weight.WARN,
             )
-        state = "" if live is None else ", which is running"
+        state = "" if live is None else ", which has not ended"
         by_message = "; the error message names it on the GPU that ran out of memory" if named else ""
         wait = NodeAction.WAIT_FOR_TENANT if self.spare_nodes is False else None
         return found(

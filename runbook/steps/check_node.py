@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
 
 from runbook.diagnosis.nodes import NodePolicy, judge_node
 from runbook.errors import NotFound, RunbookError
-from runbook.model.job import JobClass, NodeState
+from runbook.model.job import NodeState
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.steps.base import StepContext, StepResult, with_notes
@@ -54,6 +55,21 @@ def run(context: StepContext) -> StepResult:
     return StepResult(outcome, incident, "; ".join(_sentence(judgement) for judgement in judgements))
 
 
+def look_again(context: StepContext, names: Sequence[NodeName]) -> tuple[NodeJudgement, ...]:
+    """How these nodes look now, for whoever wants to give them back. Nothing is recorded, and no job's own processes
+    or tenants are looked up."""
+    job = context.failure.job
+    facts = (
+        context.ports.nodes.check(name, since_s=job.start_time_s, until_s=context.ports.clock.now()) for name in names
+    )
+    expected = {state.name: state.gpus for state in context.ports.scheduler.nodes(tuple(names))}
+    counted = (
+        replace(fact, expected_gpus=expected.get(fact.node) or context.settings.expected_gpus_per_node)
+        for fact in facts
+    )
+    return tuple(_judge(context, fact, None, None, None) for fact in counted)
+
+
 def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
     story = context.failure.story
     cause = story.root_cause if story else None
@@ -76,7 +92,7 @@ def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
 
 
 def _live_jobs(context: StepContext, facts: tuple[NodeFacts, ...]) -> frozenset[JobId] | None:
-    """Which jobs of the processes found there still run: a tenant of an ended job is a leak. None: not known."""
+    """Which jobs of the processes found there have not ended: a tenant of an ended job is a leak. None: not known."""
     found = {
         process.job
         for fact in facts
@@ -89,7 +105,9 @@ def _live_jobs(context: StepContext, facts: tuple[NodeFacts, ...]) -> frozenset[
     live: set[JobId] = set()
     for job in found:
         try:
-            if context.ports.scheduler.job(job).state.job_class is JobClass.ACTIVE:
+            state = context.ports.scheduler.job(job).state
+            # Only an end that Slurm names ends a job: an unknown state, or one that is still completing, does not.
+            if not state.job_class.ended or "COMPLETING" in state.flags:
                 live.add(job)
         except NotFound:
             continue

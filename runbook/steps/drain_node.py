@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from runbook.diagnosis.nodes_signs import moment
 from runbook.errors import NotAllowed
 from runbook.model.incident import Act, Incident
 from runbook.model.job import NodeClass, NodeState
@@ -14,6 +15,8 @@ from runbook.remedy import drain_refused
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
 
 REASON_PREFIX = "runbook:"
+_REASON_LIMIT = 300
+"""Characters: what a person reads in a line of `sinfo -R`; the report has the rest."""
 
 
 class Outcome(StrEnum):
@@ -47,7 +50,7 @@ def run(context: StepContext) -> StepResult:
     token = f"{REASON_PREFIX}{incident.id}"
     drained: list[NodeName] = []
     for judgement in wanted:
-        reason = f"{token} {judgement.reasons[0] if judgement.reasons else 'GPU fault'}"
+        reason = f"{token} {judgement.reasons[0] if judgement.reasons else 'GPU fault'}"[:_REASON_LIMIT]
         try:
             context.ports.scheduler.drain(judgement.node, reason)
         except NotAllowed as error:
@@ -61,6 +64,26 @@ def run(context: StepContext) -> StepResult:
     if not drained:
         return StepResult(Outcome.LEFT_IN_SERVICE, incident, "the scheduler refused the drain")
     return StepResult(Outcome.DRAINED, incident, f"drained {', '.join(drained)}")
+
+
+def undrain_evidence(incident: Incident) -> tuple[str, ...]:
+    """What the nodes that this incident drained were drained for, for whoever gives them back."""
+    lines: list[str] = []
+    for node in incident.drained_nodes:
+        acts = [act for act in incident.acts if act.what == "drain" and act.target == node and not act.planned_only]
+        drained = acts[-1] if acts else None
+        when = f" at {moment(drained.time_s)}" if drained is not None else ""
+        lines.append(f"{node} was drained{when}: {drained.result if drained is not None else 'no record of it'}")
+        for judgement in _judgements_of(incident, node):
+            lines += [f"  {finding.rule}: {finding.text}" for finding in judgement.findings]
+            lines += [] if judgement.findings else [f"  {reason}" for reason in judgement.reasons]
+            lines += [f"  not known then: {item}" for item in judgement.missing]
+    return tuple(dict.fromkeys(lines))
+
+
+def _judgements_of(incident: Incident, node: NodeName) -> list[NodeJudgement]:
+    failures = [failure for failure in (incident.original, incident.failure) if failure is not None]
+    return [one for failure in failures for one in failure.judgements if one.node == node and one.drain]
 
 
 def _faulty(context: StepContext) -> list[NodeJudgement]:

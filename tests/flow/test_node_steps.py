@@ -1,0 +1,208 @@
+"""Check the node, drain it, fit the job to what is left: what the tool does with a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from runbook.evidence.signatures import Signatures
+from runbook.evidence.xid import load_xids
+from runbook.locations import data_folder
+from runbook.model.incident import Failure, Incident, Policy
+from runbook.model.job import NodeState
+from runbook.model.log import Finding, LogStory
+from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts, NodeVerdict, Reach
+from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
+from runbook.settings import ActSettings, FlowSettings
+from runbook.steps import check_node, drain_node, reduce_world
+from runbook.steps.base import Playbook, Ports, StepContext
+from tests.contract.fakes import FakeClock, FakeScheduler
+
+XIDS = load_xids(data_folder("playbooks") / "oom" / "xid.yaml")
+GPU = GpuFacts(
+    index=0, bus_id="0000:10:00", total_bytes=Bytes(80 * GIB), used_bytes=Bytes(0), free_bytes=Bytes(80 * GIB),
+    ecc_uncorrectable_volatile=0, ecc_uncorrectable_aggregate=0, sram_threshold_exceeded=False,
+    row_remap_pending=False, row_remap_failed=False, recovery_action="None", mig_enabled=False, processes=(),
+)
+Change = Callable[[GpuFacts], GpuFacts]
+BROKEN: Change = lambda gpu: replace(gpu, row_remap_failed=True)  # noqa: E731
+PENDING: Change = lambda gpu: replace(gpu, row_remap_pending=True)  # noqa: E731
+
+
+def tenant(job: str | None) -> Change:
+    process = GpuProcess(88, Bytes(30 * GIB), "python", UserName("bob"), JobId(job) if job else None, 900.0)
+    return lambda gpu: replace(gpu, used_bytes=Bytes(30 * GIB), processes=(process,))
+
+
+@dataclass
+class ToldNodes:
+    """Nodes whose first GPU is as a test says; all others are healthy."""
+
+    changes: dict[str, Change] = field(default_factory=dict)
+    reach: dict[str, Reach] = field(default_factory=dict)
+
+    def check(self, node: NodeName, *, since_s: float | None, until_s: float | None) -> NodeFacts:
+        gpus = [replace(GPU, index=index, bus_id=f"0000:1{index}:00") for index in range(8)]
+        if node in self.changes:
+            gpus[0] = self.changes[node](gpus[0])
+        reach = self.reach.get(node, Reach.OK)
+        unread = Unknown("not reached")
+        return NodeFacts(
+            node, reach, checked_at_s=2e9, gpus=tuple(gpus) if reach is Reach.OK else unread,
+            xids=() if reach is Reach.OK else unread, log_covers_since_s=0.0,
+        )
+
+
+class Scene:
+    """A job that ran on gpu-21 and gpu-22 of four nodes, and died of memory on gpu-21."""
+
+    def __init__(self, *, nodes: ToldNodes, acts: ActSettings | None = None, failing: str | None = "gpu-21") -> None:
+        self.scheduler = FakeScheduler(FakeClock())
+        self.nodes = nodes
+        self.settings = FlowSettings("fake", acts or ActSettings(policy=Policy.APPLY))
+        job = self.scheduler.add(num_nodes=2, nodes=(NodeName("gpu-21"), NodeName("gpu-22")), gpus_per_node=8)
+        self.scheduler.clock.sleep(5)
+        self.scheduler.cancel(job)
+        node = NodeName(failing) if failing else None
+        cause = Finding("PT-CUDA-07", "true_oom", "log", 0, 1, "out of memory", node=node, device=0)
+        self.incident = Incident(
+            IncidentId("oom-fake-1"), "fake", job, Policy.APPLY, "person", 1.0,
+            failure=Failure(self.scheduler.job(job), LogStory(cause)),
+        )
+
+    def context(self) -> StepContext:
+        nothing: Any = None
+        ports = Ports(self.scheduler, self.nodes, nothing, nothing, self.scheduler.clock, nothing)  # type: ignore[arg-type]
+        return StepContext(self.incident, ports, Playbook(Signatures(()), (), XIDS), self.settings)
+
+    def run(self, *steps: Any) -> list[str]:
+        outcomes = []
+        for step in steps:
+            result = step.run(self.context())
+            self.incident = result.incident
+            outcomes.append(str(result.outcome))
+        return outcomes
+
+    @property
+    def drained(self) -> list[str]:
+        return [act[1] for act in self.scheduler.acts if act[0] == "drain"]
+
+
+def test_a_faulty_node_is_drained_once_with_our_reason() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
+    assert scene.run(check_node, drain_node) == ["faulty", "drained"]
+    assert scene.scheduler.drains["gpu-21"].startswith("runbook:oom-fake-1 GPU 0")
+    assert scene.incident.drained_nodes == ("gpu-21",)
+    assert scene.run(drain_node) == ["already_drained"]
+    assert scene.drained == ["gpu-21"]
+
+
+@pytest.mark.parametrize("reach", [reach for reach in Reach if reach is not Reach.OK])
+def test_a_node_that_does_not_answer_is_not_drained(reach: Reach) -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}, {"gpu-21": reach}))
+    assert scene.run(check_node, drain_node) == ["unknown", "left_in_service"]
+    assert scene.drained == []
+
+
+@pytest.mark.parametrize("change", [tenant("99"), tenant(None), PENDING])
+def test_tenants_and_pending_resets_are_no_reason_to_drain(change: Change) -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": change}))
+    scene.run(check_node, drain_node)
+    assert scene.drained == []
+
+
+@pytest.mark.parametrize("reason", ["NHC: bad fan", "runbook:oom-fake-7 GPU 3"])
+def test_somebody_elses_drain_keeps_its_reason(reason: str) -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
+    scene.run(check_node)
+    scene.scheduler.drains["gpu-21"] = reason
+    assert scene.run(drain_node) == ["already_drained"]
+    assert scene.scheduler.drains == {"gpu-21": reason}
+    assert scene.incident.drained_nodes == ()
+
+
+def test_a_drain_that_comes_between_the_question_and_the_act_stays() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
+    scene.run(check_node)
+    asked = scene.scheduler.nodes
+
+    def free_until_asked_by_name(names: Any = None) -> tuple[NodeState, ...]:
+        if names is None:
+            found = asked()
+            scene.scheduler.drains["gpu-21"] = "admin: firmware"
+            return found
+        return asked(names)
+
+    scene.scheduler.nodes = free_until_asked_by_name  # type: ignore[method-assign]
+    assert scene.run(drain_node) == ["left_in_service"]
+    assert scene.scheduler.drains == {"gpu-21": "admin: firmware"}
+    assert any("already drained" in note for note in scene.incident.notes)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.25, 1), (0.5, 2), (0.0, 1)])
+def test_no_more_than_the_share_of_the_nodes_is_drained(share: float, count: int) -> None:
+    acts = ActSettings(policy=Policy.APPLY, max_drained_share=share)
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN, "gpu-22": BROKEN}), acts=acts, failing=None)
+    assert scene.run(check_node, drain_node)[0] == "faulty"
+    assert len(scene.drained) == count
+    assert (count == 2) or any("was left in service" in note for note in scene.incident.notes)
+
+
+def test_drains_of_other_incidents_count() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
+    scene.scheduler.drains["gpu-24"] = "runbook:oom-fake-0 GPU 1"
+    assert scene.run(check_node, drain_node) == ["faulty", "left_in_service"]
+    assert scene.drained == []
+
+
+def test_a_site_that_lets_nobody_drain() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}), acts=ActSettings(policy=Policy.APPLY, may_drain=False))
+    assert scene.run(check_node, drain_node) == ["faulty", "left_in_service"]
+
+
+def test_the_site_s_policy_is_what_the_node_is_judged_by() -> None:
+    acts = ActSettings(policy=Policy.APPLY, drain_on_pending_reset=True)
+    assert Scene(nodes=ToldNodes({"gpu-21": PENDING}), acts=acts).run(check_node, drain_node) == ["faulty", "drained"]
+
+
+def test_a_tenant_whose_job_runs_is_left_where_others_are_free_and_waited_for_where_none_is() -> None:
+    for others, action in ((("gpu-23", "gpu-24"), NodeAction.EXCLUDE), ((), NodeAction.WAIT_FOR_TENANT)):
+        scene = Scene(nodes=ToldNodes({"gpu-21": tenant("99")}))
+        scene.scheduler.node_names = ("gpu-21", "gpu-22", *others)
+        scene.scheduler.next_id = 99
+        assert scene.scheduler.add(owner=UserName("bob"), nodes=(NodeName("gpu-21"),)) == "99"
+        scene.scheduler.clock.sleep(5)
+        assert scene.run(check_node) == ["occupied"]
+        assert scene.incident.failure is not None
+        assert scene.incident.failure.judgements[0].action is action
+
+
+def test_the_job_goes_on_without_the_drained_node_where_another_is_free() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
+    scene.run(check_node, drain_node)
+    scene.incident = replace(scene.incident, excluded_nodes=(NodeName("gpu-21"),))
+    assert scene.run(reduce_world) == ["spare"]
+    scene.scheduler.node_names = ("gpu-21",)
+    assert scene.run(reduce_world) == ["impossible"]
+
+
+def test_what_a_node_was_drained_for_is_shown_before_it_is_given_back() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
+    scene.run(check_node, drain_node)
+    shown = "\n".join(drain_node.undrain_evidence(scene.incident))
+    assert "gpu-21 was drained" in shown
+    assert "row_remap_failed: GPU 0 (0000:10:00): remapping a memory row has failed" in shown
+    scene.nodes.changes.clear()
+    (now,) = check_node.look_again(scene.context(), scene.incident.drained_nodes)
+    assert (now.node, now.verdict) == ("gpu-21", NodeVerdict.CLEAN)
+    scene.scheduler.undrain(NodeName("gpu-21"), "runbook:oom-fake-1")
+    assert scene.scheduler.drains == {}
+
+
+def test_nothing_is_shown_of_nodes_that_were_not_drained() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": PENDING}))
+    scene.run(check_node)
+    assert drain_node.undrain_evidence(scene.incident) == ()
