@@ -15,7 +15,8 @@ from runbook.template.bash.words import Atom, Quote, Token, span_of, text_of
 
 LAUNCHERS = (
     "srun", "torchrun", "python", "python3", "deepspeed", "accelerate", "mpirun", "mpiexec", "torch.distributed.run",
-    "torch.distributed.launch",
+    "torch.distributed.launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.runner", "deepspeed.launcher.launch",
 )
 
 _NOT_FORWARDED = {

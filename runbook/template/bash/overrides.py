@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _OVERRIDE = re.compile(r"(?:\+\+?|~)?[A-Za-z_][\w.@/-]*(?:\.[\w-]+)*=")
 _CONFIG_OPTIONS = re.compile(r"(?:--config-(?:name|path|dir)|-c[npd])(?:=|$)")
+_HYDRA_FLAGS = frozenset({"--multirun", "--run", "--resolve", "--shell-completion"})
 _UNQUOTED = re.compile(r"[A-Za-z0-9_./:+%*@?|-]+")
 """What Hydra's grammar takes as one value without quotes. A comma would make a sweep of it."""
 
@@ -105,12 +106,19 @@ def _arguments(command: Command) -> Sequence[Token]:
 
 
 def _last(command: Command) -> Token | None:
+    words = _arguments(command)
     found = [
-        token for token in _arguments(command)
-        if is_override(token.prefix) and token.start >= 0 and not token.condition
+        token for before, token in zip((None, *words), words)
+        if is_override(token.prefix) and token.start >= 0 and not token.condition and not _awaits_a_value(before)
         and all(len(atom.uses) >= token.level for atom in token.atoms)
     ]
     return found[-1] if found else None
+
+
+def _awaits_a_value(word: Token | None) -> bool:
+    """`--rdzv_conf` in front of `backend=c10d`: what follows is the option's value and no override."""
+    text = word.prefix if word is not None else ""
+    return text.startswith("--") and "=" not in text and text not in _HYDRA_FLAGS
 
 
 def _configured(command: Command) -> bool:
