@@ -219,3 +219,47 @@ def test_the_contract_has_every_field_even_where_nothing_is_known() -> None:
         "signature", "rank", "node", "pid", "device", "node_device", "phase", "step", "time", "file", "line", "offset",
         "excerpt",
     }
+
+
+def checked(judgement: NodeJudgement, *processes: tuple[int, int]) -> Diagnosis:
+    """An error of GPU 3 of which 10 GiB were missing, with a node check. `processes`: GPU and pid of 20 GiB each."""
+    gpus = tuple(
+        GpuFacts(index, processes=tuple(
+            GpuProcess(pid, Bytes(20 * GIB), "python", UserName("bob")) for gpu, pid in processes if gpu == index
+        ))
+        for index in range(8)
+    )
+    facts = NodeFacts(NodeName("gpu-22"), Reach.OK, gpus=gpus)
+    fields = message(12 * GIB, 2 * GIB, 30 * GIB, 0)
+    return diagnose(story(fields), job=None, judgements=(judgement,), facts=(facts,))
+
+
+def test_a_tenant_of_the_failing_gpu_explains_the_error_and_one_of_another_does_not() -> None:
+    tenants = (GpuProcess(88, Bytes(20 * GIB), "python", UserName("bob")),)
+    judgement = NodeJudgement(
+        NodeName("gpu-22"), NodeVerdict.OCCUPIED, ("process 88",), tenants=tenants, failing_gpu=3
+    )
+    assert kind(checked(judgement, (3, 88))) is Kind.CO_TENANT
+    assert kind(checked(judgement, (5, 88))) is not Kind.CO_TENANT
+
+
+def test_hidden_memory_of_the_failing_gpu_explains_the_error_where_it_is_enough() -> None:
+    def found(hidden: int) -> Kind:
+        return kind(checked(NodeJudgement(
+            NodeName("gpu-22"), NodeVerdict.OCCUPIED, ("hidden memory",), hidden_bytes=Bytes(hidden), failing_gpu=3
+        )))
+
+    assert found(30 * GIB) is Kind.CO_TENANT
+    assert found(2 * GIB) is not Kind.CO_TENANT
+
+
+def test_a_fault_of_another_gpu_does_not_explain_the_error_of_this_one() -> None:
+    def found(faulty: tuple[int, ...]) -> Kind:
+        return kind(checked(NodeJudgement(
+            NodeName("gpu-22"), NodeVerdict.FAULTY, ("remapping failed",), faulty_gpus=faulty, drain=True, failing_gpu=3
+        )))
+
+    assert found((3,)) is Kind.HARDWARE_FAULT
+    assert found((3, 6)) is Kind.HARDWARE_FAULT
+    assert found(()) is Kind.HARDWARE_FAULT
+    assert found((6,)) is not Kind.HARDWARE_FAULT
