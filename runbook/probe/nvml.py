@@ -3,7 +3,10 @@
 Runs in a child (see `worker`): before each call it says which one comes, so that a call that hangs has a name.
 """
 
-import ctypes
+try:
+    import ctypes
+except ImportError:  # a Python that was built without libffi
+    ctypes = None  # type: ignore[assignment]
 from typing import Any, Callable, Dict, List, Tuple
 
 from .words import clean, unknown
@@ -34,6 +37,7 @@ LOST = (15, 16)
 LOST_HANDLE = (14, 15, 16)
 _RECOVERY_ACTION_FIELD = 230
 _NO_INSTANCE = 0xFFFFFFFF
+_NO_FIGURE = (1 << 64) - 1
 _PROCESS_LIMIT = 512
 
 Figures = Dict[str, Any]
@@ -47,6 +51,9 @@ class Refused(Exception):
 def read(send: Send, first: int = 0, only: str = "") -> None:
     """Say `library`, `driver`, `count`, then of each GPU from `first` on its figures; `failed`: there is no NVML."""
     send({"asking": "the library"})
+    if ctypes is None:
+        send({"failed": "this node's Python has no ctypes", "code": LIBRARY_NOT_FOUND})
+        return
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -279,7 +286,7 @@ def _processes(nvml: Any, handle: Any) -> Tuple[Any, ...]:
                 continue
         answered = answered or kind == "Compute"
         for row in rows[:_PROCESS_LIMIT]:
-            used = row.usedGpuMemory
+            used = None if row.usedGpuMemory == _NO_FIGURE else row.usedGpuMemory
             process = found.setdefault(row.pid, {
                 "pid": row.pid, "kinds": [], "name": "",
                 "used_bytes": unknown("NVML has no figure for this process") if used is None else used,
@@ -297,13 +304,33 @@ def _processes(nvml: Any, handle: Any) -> Tuple[Any, ...]:
 
 
 def _listed(nvml: Any, handle: Any, kind: str) -> List[Any]:
-    """Version 3 came with driver 510, version 2 with 450."""
+    """Version 3 came with driver 510, version 2 with 450; the first is not in nvidia-ml-py any more."""
+    for version in ("_v3", "_v2"):
+        try:
+            return list(getattr(nvml, "nvmlDeviceGet%sRunningProcesses%s" % (kind, version))(handle))
+        except nvml.NVMLError as error:
+            if error.value != 13:
+                raise
+    if kind == "MPSCompute":
+        return []  # those drivers list the server among the compute processes
+    return _first_version(nvml, handle, "nvmlDeviceGet%sRunningProcesses" % kind)
+
+
+def _first_version(nvml: Any, handle: Any, name: str) -> List[Any]:
+    class Process(ctypes.Structure):
+        _fields_ = [("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong)]
+        gpuInstanceId = computeInstanceId = None
+
     try:
-        return list(getattr(nvml, "nvmlDeviceGet%sRunningProcesses_v3" % kind)(handle))
-    except nvml.NVMLError as error:
-        if error.value != 13:
-            raise
-    return list(getattr(nvml, "nvmlDeviceGet%sRunningProcesses_v2" % kind)(handle))
+        call = getattr(nvml.nvmlLib, name)
+    except AttributeError:
+        raise nvml.NVMLError(13) from None
+    count = ctypes.c_uint(_PROCESS_LIMIT)
+    rows = (Process * _PROCESS_LIMIT)()
+    code = call(handle, ctypes.byref(count), rows)
+    if code:
+        raise nvml.NVMLError(code)
+    return list(rows[: count.value])
 
 
 def _number(instance: Any) -> Any:

@@ -61,6 +61,12 @@ def environment(scenario: str | None) -> dict[str, str]:
     return found
 
 
+@functools.cache
+def document_of(scenario: str) -> dict[str, Any]:
+    """The document of a scenario on this machine, asked for once a test run."""
+    return run_probe(scenario, "--deadline", "5")
+
+
 def run_probe(
     scenario: str | None, *arguments: str, python: str = sys.executable, extra: Mapping[str, str] | None = None
 ) -> dict[str, Any]:

@@ -301,7 +301,19 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(handle which, unsigned *count
     return processes(which, "compute", count, out);
 }
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(handle which, unsigned *count, process *out) {
-    return processes(which, "old_compute", count, out);
+    return processes(which, "compute_v2", count, out);
+}
+/* old_compute: the first version's list, without instances */
+typedef struct { unsigned pid; unsigned long long used; } process_1;
+EXPORT int nvmlDeviceGetComputeRunningProcesses(handle which, unsigned *count, process_1 *out) {
+    process found[64];
+    unsigned there = 64;
+    int code = processes(which, "old_compute", &there, found);
+    if (code) return code;
+    if (*count < there) { *count = there; return SMALL; }
+    *count = there;
+    for (unsigned i = 0; i < there; i++) out[i] = (process_1){found[i].pid, found[i].used};
+    return OK;
 }
 EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(handle which, unsigned *count, process *out) {
     return processes(which, "graphics", count, out);

@@ -17,7 +17,7 @@ from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import GpuFacts, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
 from runbook.probe import build, nvml
-from tests.nvml.standin import GCC, SCENARIOS, environment, oldest_python, probe_file, run_probe
+from tests.nvml.standin import GCC, SCENARIOS, document_of, environment, oldest_python, probe_file, run_probe
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
 
@@ -31,9 +31,8 @@ NONE = "no such figure"
 LOST = "the GPU is lost"
 
 
-def facts_of(scenario: str, *arguments: str) -> NodeFacts:
-    document = run_probe(scenario, *arguments)
-    return read_left_document(json.dumps(document), NodeName("gpu-21"), since_s=None, until_s=None)
+def facts_of(scenario: str) -> NodeFacts:
+    return read_left_document(json.dumps(document_of(scenario)), NodeName("gpu-21"), since_s=None, until_s=None)
 
 
 def gpus_of(scenario: str) -> tuple[GpuFacts, ...]:
@@ -74,7 +73,7 @@ EXPECTED: dict[str, list[dict[str, Any]]] = {
     ],
     "v100_418_healthy": [
         {"name": "Tesla V100-SXM2-16GB", "total_bytes": 16160 * MIB, "used_bytes": 11 * MIB,
-         "row_remap_pending": True, "row_remap_failed": (OLD,), "mig_enabled": (OLD,), "processes": (),
+         "row_remap_pending": True, "row_remap_failed": (OLD,), "mig_enabled": (OLD,),
          "ecc_uncorrectable_aggregate": 2, "retired_pages": 2},
     ],
 }
@@ -147,7 +146,7 @@ def _read(path: Path) -> bytes:
 
 
 def test_mig_instances_come_with_their_own_memory_and_processes_with_their_instance() -> None:
-    (gpu,) = run_probe("h100_590_mig")["nvml"]["gpus"]
+    (gpu,) = document_of("h100_590_mig")["nvml"]["gpus"]
     sizes = [(each["gpu_instance"], each["total_bytes"] // MIB) for each in gpu["mig_devices"]]
     assert sizes == [(1, 40320), (9, 9984)]
     (process,) = gpu["processes"]
@@ -156,12 +155,20 @@ def test_mig_instances_come_with_their_own_memory_and_processes_with_their_insta
 
 
 def test_a_user_who_may_not_ask_the_gpu_in_mig_mode_asks_its_instances() -> None:
-    (gpu,) = run_probe("h100_590_mig_no_permission")["nvml"]["gpus"]
+    (gpu,) = document_of("h100_590_mig_no_permission")["nvml"]["gpus"]
     assert [(each["pid"], each["gpu_instance"]) for each in gpu["processes"]] == [(4711, 1)]
 
 
+def test_an_old_drivers_list_of_processes_is_read_in_its_first_form() -> None:
+    (gpu,) = document_of("v100_418_healthy")["nvml"]["gpus"]
+    first, second = gpu["processes"]
+    assert (first["pid"], first["used_bytes"], first["kinds"]) == (4711, 10 * MIB, ["compute"])
+    assert first["gpu_instance"] is None
+    assert (second["pid"], second["used_bytes"]) == (4712, {"unknown": "NVML has no figure for this process"})
+
+
 def test_clients_of_mps_are_processes_of_the_gpu() -> None:
-    (gpu,) = run_probe("h100_570_mps")["nvml"]["gpus"]
+    (gpu,) = document_of("h100_570_mps")["nvml"]["gpus"]
     assert gpu["compute_mode"] == "exclusive_process"
     assert [(each["pid"], each["kinds"]) for each in gpu["processes"]] == [
         (4711, ["compute"]), (4712, ["mps"]), (4713, ["mps"])
@@ -197,7 +204,7 @@ def test_from_standard_input_it_answers_the_same_and_writes_nothing(tmp_path: Pa
         env={**environment("h100_570_sram_threshold"), "TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
         capture_output=True, check=True,
     )
-    assert json.loads(done.stdout)["nvml"] == run_probe("h100_570_sram_threshold")["nvml"]
+    assert json.loads(done.stdout)["nvml"] == document_of("h100_570_sram_threshold")["nvml"]
     assert list(tmp_path.iterdir()) == []
 
 
