@@ -198,7 +198,8 @@ def _node(incident: Incident) -> Iterator[str]:
     for facts in failure.nodes[:_ITEMS] if failure else ():
         judgement = judged.get(facts.node)
         verdict = _VERDICTS[judgement.verdict] if judgement else "not judged"
-        yield from _wrapped(f"{facts.node}: {verdict}")
+        to_do = f"; what to do: {judgement.action.replace('_', ' ')}" if judgement and judgement.findings else ""
+        yield from _wrapped(f"{facts.node}: {verdict}{to_do}")
         if facts.reach is not Reach.OK:
             yield from _items((f"it did not answer ({facts.reach}): {facts.reach_detail}; nothing is known",))
         if judgement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,16 @@ def test_a_faulty_node_that_is_out_of_sight_is_unknown(reach: Reach) -> None:
     found = judge_node(blind, job=job, oom_device=0, xids=XIDS)
     assert (found.verdict, found.drain, found.faulty_gpus, found.tenants) == (NodeVerdict.UNKNOWN, False, (), ())
     assert found.missing
+
+
+def test_the_document_lists_every_rule_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "node-check.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.M))
+    verdicts = {
+        Weight.DRAIN: "faulty", Weight.ELSEWHERE: "faulty", Weight.OCCUPIED: "occupied",
+        Weight.UNDETERMINED: "unknown", Weight.WARN: "clean, with a warning", Weight.NOTE: "clean",
+    }
+    assert rows == {
+        rule.value: f"{one.row} | {verdicts[one.weight]} | {one.action.value.replace('_', ' ')}"
+        for rule, one in RULES.items()
+    }
