@@ -15,7 +15,7 @@ from runbook.model.template import ParameterNames, Setting, SettingKind, Surroun
 from runbook.template.bash import find as bash
 from runbook.template.bash.listing import script_settings
 from runbook.template.config import edit as config_edit
-from runbook.template.config.document import Config, Form, Leaf
+from runbook.template.config.document import Config, Form, Leaf, keys_of
 from runbook.template.editing import read_all, settings_of
 from runbook.template.errors import CannotEdit
 from runbook.template.language import Language, language_of
@@ -52,7 +52,9 @@ def settings_in_force(
             into.setdefault(setting.parameter, []).append(setting)
     chosen: list[Setting] = []
     for name in dict.fromkeys(item.parameter for item in names):
-        own, others = scripts.get(name, []), configs.get(name, []) or handed_on.get(name, [])
+        own, others = scripts.get(name, []), configs.get(name, [])
+        if not others and not _left_out(read, by_name[name]):
+            others = handed_on.get(name, [])
         if len(own) > 1 or (not own and len(others) > 1):
             chosen.append(_ambiguous(own or others))
         else:
@@ -60,6 +62,14 @@ def settings_in_force(
     referred = sorted({target for setting in chosen for target in _referred(setting)})
     overrides = _overrides([item for item in read if not isinstance(item, Config)], referred, known)
     return tuple(_through_overrides(setting, overrides) for setting in chosen)
+
+
+def _left_out(read: Sequence[bash.Script | Config], name: ParameterNames) -> bool:
+    """Whether a configuration file has the mapping in which the key would stand, and so is where it is absent."""
+    return any(
+        isinstance(item, Config) and not item.loose and ".".join(path[:-1]) in item.mappings
+        for item in read for path in (keys_of(name, item) if isinstance(item, Config) else ()) if len(path) > 1
+    )
 
 
 def _overrides(
