@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runbook.model.template import Edit, ParameterNames, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash.change import change_value, remove
+from runbook.template.bash.commands import launches
 from runbook.template.bash.find import Script, in_force, read_script, written_at
 from runbook.template.bash.insert import insert, note_of
 from runbook.template.bash.overrides import alike
@@ -141,6 +142,13 @@ def check_result(
                 + (f": {problem}" if problem else ""),
                 where=f"{after.path}:{occurrences[0].line if occurrences else 1}", next_step="make the change by hand",
             )
+        line = _elsewhere(before, script, name)
+        if line:
+            raise CannotEdit(
+                f"the change would also change {edit.spellings[0]} of another program, at line {line}",
+                where=f"{after.path}:{line}",
+                next_step=f"write {edit.spellings[0]} on the command of each program, then try again",
+            )
     for name in names:
         if name.parameter in edited:
             continue
@@ -150,3 +158,18 @@ def check_result(
                 f"the change would also change {name.spellings[0]}", where=f"{after.path}:1",
                 next_step="make the change by hand",
             )
+
+
+def _elsewhere(before: Script, after: Script, name: ParameterNames) -> int:
+    """The line of a program beside the training whose value of this parameter is another one now; 0: none."""
+    if name.program or not name.training_program or not before.training:
+        return 0
+    if len(before.walker.commands) != len(after.walker.commands):
+        return 0
+    for index, command in enumerate(before.walker.commands):
+        if command in before.training or not launches(command):
+            continue
+        old, new = (script.found[index].get(name.parameter, []) for script in (before, after))
+        if [text_of(item.value) for item in old] != [text_of(item.value) for item in new]:
+            return command.line
+    return 0
