@@ -64,6 +64,7 @@ def judge_node(
     live_jobs: frozenset[JobId] | None = None,
     named_pids: frozenset[int] = frozenset(),
     own_pids: frozenset[int] = frozenset(),
+    node_device: str | None = None,
     models: GpuModels | None = None,
     node_state: NodeState | None = None,
     spare_nodes: bool | None = None,
@@ -73,14 +74,15 @@ def judge_node(
     `oom_device` is the index of the failing GPU as the job saw it; `visible_gpus` are the node's indexes of the job's
     GPUs in that order, None where not known (then every GPU of the node counts). `live_jobs`: the ids of all jobs
     that have not ended, None where not asked. `named_pids`: processes that the error message lists on the failing GPU;
-    `own_pids`: those that the log says are the job's. `node_state`: the node as the scheduler sees it now;
+    `own_pids`: those that the log says are the job's; `node_device`: the failing GPU by the node's own index or UUID,
+    where the log tells it, which outweighs `oom_device`. `node_state`: the node as the scheduler sees it now;
     `spare_nodes`: whether the job could run on other nodes, None where not asked."""
     policy = policy or NodePolicy()
     if facts.reach is not Reach.OK:
         return _not_reached(facts)
     if facts.expected_gpus is None and job.gpus_per_node is not None:
         facts = replace(facts, expected_gpus=job.gpus_per_node)
-    gpus = job_gpus(facts, job, oom_device, visible_gpus, named_pids)
+    gpus = job_gpus(facts, job, oom_device, visible_gpus, named_pids, node_device)
     found = state_signs(facts, policy) + memory_signs(facts, policy, models or GpuModels())
     signs = [_in_scope(one, gpus) for one in found]
     signs += xid_signs(facts, job, gpus, xids, policy)

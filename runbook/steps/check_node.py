@@ -10,6 +10,7 @@ from enum import StrEnum
 from runbook.diagnosis.nodes import NodePolicy, judge_node
 from runbook.errors import NotFound, RunbookError
 from runbook.model.job import NodeState
+from runbook.model.log import Finding
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.steps.base import StepContext, StepResult, with_notes
@@ -135,14 +136,15 @@ def _judge(
     story, acts = context.failure.story, context.settings.acts
     cause = story.root_cause if story else None
     on_this_node = cause is not None and (cause.node is None or cause.node == facts.node)
-    device = cause.device if cause is not None and on_this_node else None
+    here = cause if on_this_node else None
     named: frozenset[int] = frozenset()
     if cause is not None and on_this_node:
         named = frozenset(use.pid for use in cause.fields.other_processes)
     return judge_node(
         facts,
         job=context.failure.job,
-        oom_device=device,
+        oom_device=_own_index(here),
+        node_device=here.node_device if here is not None else None,
         xids=context.playbook.xids,
         live_jobs=live,
         named_pids=named,
@@ -157,6 +159,16 @@ def _judge(
         node_state=state,
         spare_nodes=spare,
     )
+
+
+def _own_index(cause: Finding | None) -> int | None:
+    """The failing GPU as the job numbers its GPUs. A process that was given one GPU alone calls it 0, whichever it
+    is: 0 tells something of the process with local rank 0 only."""
+    if cause is None or cause.device is None:
+        return None
+    if cause.local_rank is None:
+        return cause.device or None
+    return cause.device if cause.device == cause.local_rank else None
 
 
 def _worst(judgements: tuple[NodeJudgement, ...]) -> Outcome:

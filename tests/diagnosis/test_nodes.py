@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,16 @@ KEYS = {
     "name", "gpus", "xids", "count", "covers", "reach", "detail", "expected_gpus", "partial_view", "job", "policy",
     "oom_device", "visible_gpus", "live_jobs", "verdict", "drain", "faulty_gpus", "tenants", "reasons", "warnings",
     "missing", "never", "rules", "action", "hidden_gib", "failing_gpu", "named_pids", "own_pids", "node_states",
-    "spare_nodes",
+    "node_device", "spare_nodes",
 }
 
 
-def cases() -> list[Any]:
+@cache
+def cases() -> tuple[Any, ...]:
     found = YAML(typ="safe").load((Path(__file__).parent / "node_scenarios.yaml").read_text(encoding="utf-8"))
     assert len({case["name"] for case in found}) == len(found)
     assert len(found) >= 150
-    return [pytest.param(case, id=case["name"]) for case in found]
+    return tuple(pytest.param(case, id=case["name"]) for case in found)
 
 
 def known(value: Any) -> Any:
@@ -128,14 +130,14 @@ def facts_of(case: dict[str, Any]) -> NodeFacts:
     )
 
 
-def judgement_of(case: dict[str, Any]) -> NodeJudgement:
+def judgement_of(case: dict[str, Any], facts: NodeFacts | None = None) -> NodeJudgement:
     job = JobRecord(
         id=JobId("4711"), cluster="test", name="train", owner=UserName("alice"),
         state=JobState("FAILED", JobClass.FAILED), gpus_per_node=8, start_time_s=START_S, end_time_s=START_S + 3600,
     )
     live = case.get("live_jobs")
     return judge_node(
-        facts_of(case),
+        facts or facts_of(case),
         job=replace(job, **case.get("job", {})),
         oom_device=case.get("oom_device"),
         xids=XIDS,
@@ -144,6 +146,7 @@ def judgement_of(case: dict[str, Any]) -> NodeJudgement:
         live_jobs=None if live is None else frozenset(map(JobId, live)),
         named_pids=frozenset(case.get("named_pids", ())),
         own_pids=frozenset(case.get("own_pids", ())),
+        node_device=case.get("node_device"),
         models=MODELS,
         node_state=node_state_of(case.get("node_states")),
         spare_nodes=case.get("spare_nodes"),
@@ -213,6 +216,32 @@ def test_what_drains_is_a_fault_that_was_seen(case: dict[str, Any]) -> None:
     for finding in draining:
         assert finding.text in found.reasons
         assert finding.source
+
+
+@pytest.mark.parametrize("figure", [
+    "total_bytes", "used_bytes", "free_bytes", "ecc_uncorrectable_volatile", "sram_threshold_exceeded",
+    "row_remap_pending", "row_remap_failed", "unrepairable_memory", "repair_pending", "retired_pages", "processes",
+    "mig_enabled",
+])
+def test_losing_sight_of_a_figure_never_drains(figure: str) -> None:
+    for (case,) in (param.values for param in cases()):
+        facts = facts_of(case)
+        if isinstance(facts.gpus, Unknown) or (figure == "mig_enabled" and case.get("expected_gpus") == 56):
+            continue
+        if figure == "processes" and "gpus_per_node" in case.get("job", {}):
+            continue  # They may be all that tells which GPUs of a shared node the job had; then all of them count.
+        blind = tuple(replace(gpu, **{figure: Unknown("not read")}) for gpu in facts.gpus)  # type: ignore[arg-type]
+        before, after = judgement_of(case), judgement_of(case, replace(facts, gpus=blind))
+        assert before.drain or not after.drain, case["name"]
+
+
+def test_losing_sight_of_the_kernel_log_never_drains_and_never_clears() -> None:
+    for (case,) in (param.values for param in cases()):
+        unread = Unknown("not read")
+        before = judgement_of(case)
+        after = judgement_of(case, replace(facts_of(case), xids=unread, log_covers_since_s=unread))
+        assert before.drain or not after.drain, case["name"]
+        assert after.verdict is not NodeVerdict.CLEAN, case["name"]
 
 
 @pytest.mark.parametrize("reach", list(Reach))

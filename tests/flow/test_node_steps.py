@@ -202,6 +202,26 @@ def test_what_a_node_was_drained_for_is_shown_before_it_is_given_back() -> None:
     assert scene.scheduler.drains == {}
 
 
+@pytest.mark.parametrize(("device", "local_rank", "node_device", "failing"), [
+    (3, None, None, 3), (3, 3, None, 3), (0, 0, None, 0), (None, 3, None, None), (0, 5, "5", 5),
+    # Every process of Ray, and of `srun --gpus-per-task`, calls its one GPU 0.
+    (0, None, None, None), (0, 5, None, None), (3, 5, None, None),
+])
+def test_which_gpu_of_the_node_failed(
+    device: int | None, local_rank: int | None, node_device: str | None, failing: int | None
+) -> None:
+    scene = Scene(nodes=ToldNodes())
+    cause = Finding(
+        "PT-CUDA-07", "true_oom", "log", 0, 1, "out of memory", node=NodeName("gpu-21"), device=device,
+        local_rank=local_rank, node_device=node_device,
+    )
+    assert scene.incident.failure is not None
+    scene.incident = replace(scene.incident, failure=replace(scene.incident.failure, story=LogStory(cause)))
+    scene.run(check_node)
+    assert scene.incident.failure is not None
+    assert [one.failing_gpu for one in scene.incident.failure.judgements] == [failing]
+
+
 def test_nothing_is_shown_of_nodes_that_were_not_drained() -> None:
     scene = Scene(nodes=ToldNodes({"gpu-21": PENDING}))
     scene.run(check_node)
