@@ -77,7 +77,7 @@ def _above(config: Config, path: tuple[str, ...]) -> tuple[Leaf | None, str]:
     for size in range(len(path)):
         ends: list[Leaf] = []
         if config.loose:
-            ends = leaves_of(config, path[:size]) if size else []
+            ends = [leaf for leaf in leaves_of(config, path[:size]) if not _names_no_section(leaf)] if size else []
         else:
             ends = [leaf for leaf in config.by_key.get(".".join(path[:size]), []) if leaf.form is not Form.NULL]
             for strange in ("<<", "?"):
@@ -111,6 +111,13 @@ def gives_way(config: Config, name: ParameterNames) -> bool:
         for item in leaves_of(config, path[:size])
     ]
     return bool(found) and all(_handed_on(item) for item in found)
+
+
+def _names_no_section(leaf: Leaf) -> bool:
+    """Whether code that computes a value only has the name of a section: a variable of a function (`model = build()`,
+    where the key is `model.size`), or what is handed on under its own name."""
+    local = len(leaf.path) > 1 and bool(leaf.trail) and leaf.trail[-1].startswith(f"inside {leaf.path[-2]} at line ")
+    return leaf.value is None and (local or _handed_on(leaf))
 
 
 def _handed_on(leaf: Leaf) -> bool:
