@@ -19,19 +19,19 @@ RELEASES = Path(sys.prefix) / "releases"
 
 
 def verl(job: dict[str, Any]) -> dict[str, Any]:
-    """Hydra's compose on the release's own configuration."""
+    """Hydra's compose on the release's own configuration, or on the job's where it names a folder of its own."""
     hydra: Any = importlib.import_module("hydra")
     conf: Any = importlib.import_module("omegaconf").OmegaConf
     name, overrides = "ppo_trainer", []
+    folder = RELEASES / job["release"] / "verl" / "trainer" / "config"
     words = iter(job["arguments"])
     for word in words:
         if word.startswith("--config-name"):
             name = word.partition("=")[2] or next(words)
         elif word.startswith("--config-path"):
-            word.partition("=")[2] or next(words)
+            folder = Path(job["root"]) / (word.partition("=")[2] or next(words)).lstrip("/")
         else:
             overrides.append(word)
-    folder = RELEASES / job["release"] / "verl" / "trainer" / "config"
     with hydra.initialize_config_dir(config_dir=str(folder), version_base=None):
         config = hydra.compose(config_name=name.removesuffix(".yaml"), overrides=overrides)
     return {key: conf.select(config, key) for key in job["ask"]}

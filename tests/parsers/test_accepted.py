@@ -93,10 +93,13 @@ def test_hydra_composes_verl_with_the_edit(case: LeverCase, parsers: Parsers, tm
     keys = wanted_keys(plan)
     accepted = 0
     for release in VERL:
-        if "error" in parsers.ask("verl", release=release, arguments=words["before"]):
+        root = {name: str(tmp_path / name / "work") for name in words}
+        if "error" in parsers.ask("verl", release=release, arguments=words["before"], root=root["before"]):
             continue
         accepted += 1
-        answer = parsers.ask("verl", release=release, arguments=words["after"], ask=list(keys))
+        answer = parsers.ask(
+            "verl", release=release, arguments=words["after"], root=root["after"], ask=list(keys)
+        )
         assert "error" not in answer, f"{release}: {answer['error']}"
         for key, value in keys.items():
             assert alike(answer["values"][key], value), f"{release}: {key}"
