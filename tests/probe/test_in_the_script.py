@@ -85,9 +85,9 @@ def test_the_inventory_can_say_that_no_probe_is_sent(node: Node) -> None:
 
 def test_a_gpu_that_hangs_leaves_the_others_and_the_log(node: Node) -> None:
     started = time.monotonic()
-    nodes = replace(node(REAL, "h100_570_hung_call"), command_timeout_s=8.0)
+    nodes = replace(node(REAL, "h100_570_hung_call"), command_timeout_s=12.0)
     facts = nodes.check(HERE, since_s=None, until_s=None)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 13
     assert not isinstance(facts.gpus, Unknown)
     assert [isinstance(gpu.row_remap_failed, Unknown) for gpu in facts.gpus] == [True, False]
     assert facts.log_covers_since_s == 1795156888.0
