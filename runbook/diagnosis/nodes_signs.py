@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from runbook.diagnosis.nodes_rules import ACTION_OF_WEIGHT, RULES, Rule, Weight
 from runbook.model.job import JobRecord
 from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts, NodeFinding
-from runbook.model.units import GIB, Bytes, Unknown
+from runbook.model.units import GIB, MIB, Bytes, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def gpu_name(gpu: GpuFacts) -> str:
 
 
 def size(amount: int) -> str:
-    return f"{amount / GIB:.1f} GiB"
+    return f"{amount / GIB:.1f} GiB" if amount >= GIB else f"{amount / MIB:.0f} MiB"
 
 
 def moment(time_s: float) -> str:

@@ -169,6 +169,8 @@ def _held(process: GpuProcess) -> str:
 
 
 def _short(name: str) -> str:
+    if not name:
+        return "unnamed"
     return name if len(name) <= 60 else name[:59] + "…"
 
 
