@@ -71,8 +71,10 @@ def limit(case: Case) -> Vote | None:
     figures = case.figures
     allowed, tried, free = figures.fields.limit_bytes, figures.tried, figures.free
     reserved = figures.reserved_bytes if figures.reserved_bytes is not None else figures.fields.allocated_bytes
-    if allowed is None or tried is None or free is None or reserved is None or allowed >= _ABSURD_BYTES:
+    if allowed is None or tried is None or free is None or allowed >= _ABSURD_BYTES:
         return None
+    if reserved is None:
+        return _limit_of_a_cut_message(case, allowed, tried, free)
     error = figures.reserved_error_bytes + print_error(tried, allowed)
     if reserved + tried <= allowed - error:
         return None
@@ -100,6 +102,19 @@ def limit(case: Case) -> Vote | None:
         "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, confidence,
         (f"{figure}, while {size(free)} of the card are free.",
          "A memory fraction is set for this process; the card itself is not full."), tuple(against),
+    )
+
+
+def _limit_of_a_cut_message(case: Case, allowed: int, tried: int, free: int) -> Vote | None:
+    """What this process had reserved is lost; that free memory would have sufficed leaves the limit as the reason."""
+    capacity = case.figures.fields.capacity_bytes
+    if free < tried + print_error(tried, free) or capacity is None or allowed >= capacity - print_error(capacity):
+        return None
+    return Vote(
+        "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, 0.85,
+        (f"Tried {size(tried)} while {size(free)} of the card were free, and this process is allowed {size(allowed)} "
+         f"of {size(capacity)}: the limit refused it.",),
+        ("The message is cut, so what the process had reserved is not known.",),
     )
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from runbook.evidence.framing import frame, without_escapes
 from runbook.evidence.framing_prefixes import BARE, CONTAINER, HOST, LABEL, MPI, PIPED, RANK_AS_ROLE, ROLE, TEMPLATE
 from runbook.evidence.framing_records import record_of
-from runbook.evidence.framing_stamps import COLLECTOR, LEADING
+from runbook.evidence.framing_stamps import COLLECTOR, LEADING, STREAM, TAGGED
 from runbook.evidence.framing_values import FileFrame, Habits, shape_of, short_name
 
 RANKS_A_NODE = 8
@@ -23,6 +23,11 @@ _COUNTERS = re.compile(
 )
 _POD_NAME = re.compile(r"[a-z0-9]+-[a-z0-9]+(?:-[a-z0-9]+){1,12}$")
 _RANK_ALONE = re.compile(r"(?i)(?:global[ _]|local[ _-]?)?rank[:=_ ]{0,2}\d{1,6}$")
+_PREFIX_CHARACTERS = 200
+_INSIDE = re.compile(
+    r'  File "[^"\n]{1,160}", line \d|  (?:time      : \d{4}-|rank      : \d|exitcode  : |error_file: |traceback : )'
+)
+"""Lines in the middle of a traceback, and of torchrun's table."""
 _RANK = re.compile(r"\[rank(\d{1,6})\]")
 
 
@@ -34,7 +39,8 @@ def learn(lines: Sequence[str], nodes: frozenset[str]) -> Habits:
     own = [line for line in every if line.strip() and not line.startswith(_LAUNCHER)]
     if len(own) < 2:
         return Habits()
-    collected = sum(1 for line in own if COLLECTOR.match(line)) * 5 >= len(own) * 4 and len(own) >= 3
+    stamped, tagged = _of_each_line(own)
+    collected = stamped or (sum(1 for line in own if COLLECTOR.match(line)) * 5 >= len(own) * 4 and len(own) >= 3)
     bare = [line[found.end():] if (found := LEADING.match(line)) else line for line in own]
     outer = Habits(
         label_widths=_label_widths(bare),
@@ -43,12 +49,33 @@ def learn(lines: Sequence[str], nodes: frozenset[str]) -> Habits:
         piped=_piped(bare),
         containers=_containers(bare),
         collected=collected,
+        tagged=tagged,
     )
     rest = [frame(line, FileFrame(nodes=nodes, habits=outer)).text for line in own]
     return Habits(
         outer.label_widths, _roles(rest) | {"default"}, _bare(rest, nodes), _spaced(own, rest), outer.hosts,
-        outer.piped, outer.containers, collected, _templates(rest),
+        outer.piped, outer.containers, collected, tagged, _templates(rest),
     )
+
+
+def _of_each_line(lines: Sequence[str]) -> tuple[bool, bool]:
+    """Whether a stamp, and whether tags stand in front of each line: those inside a traceback or a table tell, which
+    no program stamps itself."""
+    inside = stamped = tagged = 0
+    for line in lines:
+        found = _INSIDE.search(line[:_PREFIX_CHARACTERS])
+        if found is None:
+            continue
+        before = line[: found.start()]
+        stamp = LEADING.match(before)
+        rest = before[stamp.end():] if stamp else before
+        stream = STREAM.match(rest)
+        rest = rest[stream.end():] if stream else rest
+        tags = TAGGED.match(f"{rest.rstrip()} " if rest.strip() else "")
+        inside += 1
+        stamped += stamp is not None
+        tagged += tags is not None and tags.end() > 0
+    return 0 < inside * 4 <= stamped * 5, 0 < inside * 4 <= tagged * 5
 
 
 def _label_widths(lines: Sequence[str]) -> frozenset[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.evidence.framing_stamps import COLLECTOR, LEADING
+from runbook.evidence.framing_stamps import LEADING, STREAM, TAGGED
 from runbook.evidence.framing_values import FileFrame, Said, shape_of, short_name
 from runbook.model.units import NodeName
 
@@ -47,6 +47,8 @@ _LEVEL_OF_RANK = re.compile(
     r"(?=\[rank\d{1,6}\]:)"
 )
 """A logger's level between its stamp and PyTorch's prefix: the line is the logger's and not two processes'."""
+_SOURCE_OF_RANK = re.compile(r"[\w.-]{1,80}\.py:\d{1,6}(?: -|:|\])? (?=\[(?:[Gg]lobal[ _])?Rank[:=_ ]{0,2}\d{1,6}\])")
+"""A logger's file and line in front of the rank that its caller prints ("memory_utils.py:39 - [Rank 2] …")."""
 
 
 def prefixes(text: str, file: FileFrame, said: Said) -> tuple[int, int]:
@@ -65,16 +67,45 @@ def prefixes(text: str, file: FileFrame, said: Said) -> tuple[int, int]:
         if stop > position:
             kept = position = stop
         elif first and (found := LEADING.match(text, position)):
-            if file.habits.collected and position == kept and COLLECTOR.match(text, position):
-                kept = found.end()
-            said.stamped = True
             position = found.end()
+            if file.habits.collected and not said.stamped and kept == found.start():
+                kept = position = _behind_collector(text, found)
+            said.stamped = True
+        elif file.habits.tagged and kept == position and not said.tagged and (
+            (found := TAGGED.match(text, position)) and found.end() > position
+        ):
+            said.tagged = True
+            kept = position = _behind_tags(found, file, said)
         elif "[rank" in text and (found := _LEVEL_OF_RANK.match(text, position)):
             said.level = found[1]
+            kept = position = found.end()
+        elif "[Rank" in text and said.rank is None and (found := _SOURCE_OF_RANK.match(text, position)):
             kept = position = found.end()
         else:
             break
     return kept, position
+
+
+def _behind_collector(text: str, stamp: re.Match[str]) -> int:
+    """Behind a collector's stamp and one separator: further spaces are the line's own indentation."""
+    words = len(stamp[0].rstrip(" |"))
+    bar = stamp[0].find("|", words)
+    position = stamp.start() + (bar + 1 if bar >= 0 else words)
+    position += text[position:position + 1] == " "
+    found = STREAM.match(text, position)
+    return found.end() if found else position
+
+
+def _behind_tags(found: re.Match[str], file: FileFrame, said: Said) -> int:
+    said.level = found["level"] or said.level
+    for pair in found["keys"].split():
+        key, _, value = pair.partition("=")
+        if key in ("node", "host", "hostname") and said.node is None and any(one.isalpha() for one in value):
+            if not file.nodes or short_name(value) in file.nodes:
+                said.node = NodeName(short_name(value))
+        elif key in ("rank", "local_rank", "pid") and getattr(said, key) is None and value.isdecimal():
+            setattr(said, key, int(value[:12]))
+    return found.end()
 
 
 def _bracketed(text: str, position: int, file: FileFrame, said: Said) -> int:

@@ -15,6 +15,13 @@ LEADING = re.compile(rf"\[?(?:{_ISO}|{_CTIME})\]?[ |]{{0,3}}")
 """A stamp that stands in front of the launchers' prefixes or between them."""
 COLLECTOR = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
 """A stamp as container runtimes and log collectors put in front of every line."""
+STREAM = re.compile(r"(?:stdout|stderr) [FP] ")
+"""What a container runtime puts behind its stamp: the stream, and whether the line is full or a part of one."""
+TAGGED = re.compile(
+    r"(?P<keys>(?:[A-Za-z_][\w.]{0,30}=[^\s=]{1,80} ){0,4})"
+    r"(?:[\[(]?(?P<level>TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)[\])]?(?: [-|]|:)? )?"
+)
+"""What a log shipper puts in front of every line: keys with values, and a level. It may match nothing."""
 
 _STAMP = re.compile(
     r"(?<![\w/.:-])(?:"

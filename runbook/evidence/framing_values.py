@@ -83,6 +83,8 @@ class Habits:
     """Second words of lines that begin with a pod and a container."""
     collected: bool = False
     """A log collector put a stamp in front of every line."""
+    tagged: bool = False
+    """And keys with values, or a level ("node=gpu-22 ERROR ")."""
     templates: frozenset[str] = frozenset()
     """Shapes of bracketed prefixes that name a rank ("default-#|rank #"), as torchrun's template allows them."""
 
@@ -129,6 +131,7 @@ class Said:
     ip: str = ""
     region: int = 0
     stamped: bool = field(default=False)
+    tagged: bool = False
     level: str = ""
     name: str = ""
 

@@ -25,6 +25,7 @@ _EVERYDAY = re.compile(
 _INTERRUPTING = re.compile(r"\bDataLoader worker \(pid \d")
 """Said by a signal handler, which strikes the main thread wherever it is: what it interrupted is not its cause."""
 _ABORT = "END-07"
+_LOADERS_BUS_ERROR = "HOST-04"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ def fallout(failures: Sequence[Seen], seen: Sequence[Seen], where: Places) -> Fa
         if id(one) not in dropped:
             dropped[id(one)] = one
             notes.append(word)
+    for one in _workers_words(failures, where):
+        dropped[id(one)] = one
     for one in _echoes([one for one in failures if id(one) not in dropped], where):
         dropped[id(one)] = one
     kept = [one for one in failures if id(one) not in dropped]
@@ -167,6 +170,26 @@ def _ended_by_launcher(seen: Sequence[Seen], where: Places) -> set[int]:
             if one.match.text("signal") == "Terminated":
                 ended.update(one.match.numbers("tasks"))
     return ended
+
+
+def _workers_words(failures: Sequence[Seen], where: Places) -> list[Seen]:
+    """What a data loading worker says itself of the bus error that killed it, where the rank whose worker it was
+    reports that death behind it: a worker has no rank, and both are one failure."""
+    found: list[Seen] = []
+    waiting: list[Seen] = []
+    for one in failures:
+        if one.match.signature.id != _LOADERS_BUS_ERROR:
+            continue
+        if one.match.integer("pid") is None and where.rank(one) is None:
+            waiting.append(one)
+        elif one.match.integer("pid") is not None and where.rank(one) is not None:
+            found += [
+                word for word in waiting
+                if (word.file, word.attempt) == (one.file, one.attempt) and word.frame.task in (None, one.frame.task)
+                and (word.frame.node is None or one.frame.node in (None, word.frame.node))
+            ]
+            waiting = [word for word in waiting if word not in found]
+    return found
 
 
 def _echoes(failures: Sequence[Seen], where: Places) -> list[Seen]:

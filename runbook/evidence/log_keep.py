@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -49,6 +49,7 @@ _FOLDED = (
     "processes said it is lost."
 )
 UNKNOWN_EXCEPTION = "PY-EXC"
+_WRAPPED = re.compile(r"(?:ray\.exceptions\.)?RayTaskError(?:\([\w.]{1,80}\))?: ray::")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Warning)\b|[A-Za-z_][\w.]{0,80}: ")
 
 
@@ -173,16 +174,10 @@ class Keeper:
         """A failure that no signature knows: the traceback's last line, if nothing in it is known."""
         nearby = islice(self._state.below(view, here, stop, 32 << 10), 600)
         following = (one for one in nearby if one.speaker == here.speaker)
-        frames: list[Frame] = []
-        for one in following:
-            frames.append(one)
-            if one.text[:1] not in (" ", "\t", "") and one.text.strip():
-                break
-        else:
+        found = _raised_last(here, following)
+        if found is None:
             return
-        last = frames.pop()
-        if not _EXCEPTION.match(last.text) or last.text.startswith("Traceback"):
-            return
+        stack, last = found
         text = last.text.encode()
         known = self._matcher.match(view, last, stop, self._reading.candidates(text))
         if known is not None and known.signature.means != FRAMING:
@@ -193,15 +188,14 @@ class Keeper:
         key = (signature.id, self._index, (here.speaker, here.pid))
         kept = self._reading.kept.setdefault(key, Kept())
         kept.count += 1
-        stack = [here.text, *(one.text for one in frames)]
-        found = Match(signature, {"detail": last.text[:200]}, 0.0)
-        remote = remote_pid([last.text])
-        if remote is not None and here.pid is None:
-            here = replace(here, pid=remote)
+        match = Match(signature, {"detail": last.text[:200]}, 0.0)
         before = line_before(self._state.above(view, here, start), here.speaker, at_head=True)
+        remote = remote_pid([last.text]) or remote_pid(stack)
+        if remote is not None and remote != here.pid:  # the process that raised it, not the one that repeats it
+            here = replace(here, pid=remote, voice="", name="")
         offset, number = self._place(view, start)
         kept.add(Seen(
-            found, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),
+            match, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),
             excerpt(stack, last.text),
             phase=phase_of(self._reading.signatures.phases, stack), raised=True,
             chained=is_chain(before), spawned=spawned_process(before), functions=functions_of(stack),
@@ -217,6 +211,23 @@ class Keeper:
             if candidates and self._reading.signatures.first_match(one.text, candidates):
                 return True
         return False
+
+
+def _raised_last(head: Frame, following: Iterable[Frame]) -> tuple[list[str], Frame] | None:
+    """The lines of a traceback and its exception. Of an exception that Ray wrapped, however often, the innermost: each
+    wrapper names the process whose traceback follows it."""
+    stack = [head.text]
+    outer: tuple[list[str], Frame] | None = None
+    for one in following:
+        if one.text[:1] in (" ", "\t", "") or not one.text.strip():
+            stack.append(one.text)
+        elif _WRAPPED.match(one.text):
+            outer = outer or (stack, one)
+            stack = [one.text]
+        else:
+            raised = _EXCEPTION.match(one.text) and not one.text.startswith("Traceback")
+            return (stack, one) if raised else outer
+    return outer
 
 
 def _unknown(framing: Signature) -> Signature:
