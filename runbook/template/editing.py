@@ -12,6 +12,7 @@ from runbook.template.bash import overrides
 from runbook.template.config import edit as config_edit
 from runbook.template.config.document import Config, holds_in, key_of
 from runbook.template.errors import CannotEdit
+from runbook.template.generated import writer_of
 from runbook.template.language import Language, language_of
 from runbook.template.splices import restore, splice, unified_diff
 
@@ -65,6 +66,7 @@ def apply(
         if isinstance(item, Config):
             after, made = splice(item.file, config_edit.plan_changes(item, share.edits))
             if made:
+                _refuse_generated(item, read)
                 config_edit.check_result(item, config_edit.read_config(after, item.language), share.edits)
         else:
             edited = bash_edit.plan_changes(item, share.edits)
@@ -77,6 +79,17 @@ def apply(
         notes += share.notes
     diff = "".join(unified_diff(before, after) for before, after in zip(files, patched))
     return Patch(tuple(patched), tuple(splices), diff, tuple(notes))
+
+
+def _refuse_generated(item: Config, read: Sequence[bash.Script | Config]) -> None:
+    writer = writer_of(item.file.path, [other.file for other in read if isinstance(other, bash.Script)])
+    if writer is None:
+        return
+    path = item.file.path
+    raise CannotEdit(
+        f"{path} is written by {writer[0]} before the program reads it, so what stands there is an earlier run's",
+        where=f"{writer[0]}:{writer[1]}", next_step=f"make the change where {writer[0]} writes it, by hand",
+    )
 
 
 def invert(patch: Patch) -> tuple[TemplateFile, ...]:
