@@ -20,6 +20,7 @@ from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import check_node, drain_node, reduce_world
 from runbook.steps.base import Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeScheduler
+from tests.flow.test_resuming import Scene as WithTemplate
 
 XIDS = load_xids(data_folder("playbooks") / "oom" / "xid.yaml")
 GPU = GpuFacts(
@@ -187,6 +188,51 @@ def test_the_job_goes_on_without_the_drained_node_where_another_is_free() -> Non
     assert scene.run(reduce_world) == ["spare"]
     scene.scheduler.node_names = ("gpu-21",)
     assert scene.run(reduce_world) == ["impossible"]
+
+
+MEGATRON = (
+    "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun python pretrain_gpt.py --tensor-model-parallel-size 2 "
+    "--micro-batch-size 1 --global-batch-size 64 --save-interval 20 --save /ckpt/a"
+)
+
+
+def of_four_nodes(template: str, *drained: str, may_reduce_world: bool = True) -> StepContext:
+    """A job of all four nodes of the cluster, of which some must not be used any more."""
+    scene = WithTemplate(template)
+    failure = scene.incident.failure
+    assert failure is not None
+    names = tuple(NodeName(f"gpu-{number}") for number in (21, 22, 23, 24))
+    failure = replace(
+        failure, job=replace(failure.job, nodes=names, num_nodes=4, gpus_per_node=8, num_tasks=32)
+    )
+    scene.incident = replace(
+        scene.incident, failure=failure, original=failure, excluded_nodes=tuple(map(NodeName, drained))
+    )
+    acts = ActSettings(policy=Policy.APPLY, may_reduce_world=may_reduce_world)
+    return replace(scene.context(), settings=FlowSettings("fake", acts))
+
+
+def test_a_job_whose_nodes_were_drained_goes_on_with_fewer_and_the_same_global_batch() -> None:
+    result = reduce_world.run(of_four_nodes(MEGATRON, "gpu-21", "gpu-22"))
+    assert (result.outcome, result.incident.num_nodes) == ("reduced", 2)
+    (use,) = result.incident.world_plan.uses if result.incident.world_plan else ()
+    assert [(edit.parameter, edit.old, edit.new) for edit in use.edits if edit.parameter == "nodes"] == [
+        ("nodes", "4", "2")
+    ]
+    assert "global batch 64" in use.expectation
+
+
+@pytest.mark.parametrize(("context", "words"), [
+    (of_four_nodes(MEGATRON, "gpu-21", may_reduce_world=False), "cluster has 3 that could take it"),
+    # 64 samples cannot be shared out over the 12 data-parallel ranks of three nodes.
+    (of_four_nodes(MEGATRON, "gpu-21"), "cluster has 3 that could take it"),
+    (of_four_nodes("#SBATCH --nodes=4\nsrun python something_else.py", "gpu-21"), "cluster has 3"),
+])
+def test_a_job_that_must_not_or_cannot_shrink_is_a_person_s(context: StepContext, words: str) -> None:
+    result = reduce_world.run(context)
+    assert result.outcome == "impossible"
+    assert words in result.incident.conclusion
+    assert result.incident.world_plan is None
 
 
 def test_what_a_node_was_drained_for_is_shown_before_it_is_given_back() -> None:
