@@ -44,7 +44,7 @@ def probe(deadline_s: float, since_s: Optional[float], root: str, need_nvml: boo
         return None
     log_worker = Worker(kernel_log.read, root, since_s, max(1.0, deadline_s / 5))
     document: Part = {"document": DOCUMENT, "version": VERSION, "deadline_s": deadline_s}
-    document["node"] = node.read(root)
+    document["node"] = _node(Worker(node.read, root), started + deadline_s * 0.2)
     document["nvml"] = reader.collect(started + deadline_s * 0.7, max(0.5, deadline_s * 0.3))
     document["kernel_log"] = _kernel_log(log_worker, started + deadline_s * 0.8)
     _look_up(document, root, started + deadline_s * 0.9)
@@ -55,6 +55,17 @@ def probe(deadline_s: float, since_s: Optional[float], root: str, need_nvml: boo
         _look_up(document, root, started + deadline_s * 0.95)
     document["took_s"] = round(time.monotonic() - started, 3)
     return document
+
+
+def _node(worker: Worker, until: float) -> Part:
+    found: Part = unknown("the node's own /proc did not answer in time")
+    for record in worker.records(until):
+        if "node" in record:
+            found = record["node"]
+        elif "user" in record:
+            found["user"] = record["user"]
+    worker.close()
+    return found
 
 
 def _look_up(document: Part, root: str, until: float) -> None:
@@ -103,6 +114,11 @@ def _processes(worker: Worker, pids: List[int], until: float) -> Any:
         asking = record.get("asking", asking)
         if "process" in record:
             found[record["process"]["pid"]] = record["process"]
+        elif "account" in record:
+            uid, name = record["account"]
+            for process in found.values():
+                if process.get("uid") == uid:
+                    process["user"] = name
         elif "asking" not in record:
             rest.update(record)
     why = unknown(worker.failure or ("/proc did not answer in time (%s)" % asking))

@@ -8,25 +8,27 @@ from typing import Any, Dict, List
 
 from . import cgroups
 from .words import clean, unknown
+from .worker import Send
 
 Part = Dict[str, Any]
 _GPU_FOLDER = "proc/driver/nvidia/gpus"
 
 
-def read(root: str) -> Part:
-    """Name, clock, user, point of view, the driver's own list of GPUs, memory in bytes."""
+def read(send: Send, root: str) -> None:
+    """Say `node`: name, clock, user, point of view, the driver's own list of GPUs, memory in bytes; then `user`, for
+    which the node may have to ask a directory service that does not answer."""
     uid = os.geteuid()
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
-    return {
+    send({"node": {
         "hostname": clean(os.uname().nodename, 255), "now_s": time.time(), "uptime_s": _uptime_s(root),
         "ticks_per_s": os.sysconf("SC_CLK_TCK"), "kernel": clean(os.uname().release, 100),
-        "python": "%d.%d.%d" % tuple(sys.version_info[:3]), "user": user, "uid": uid,
+        "python": "%d.%d.%d" % tuple(sys.version_info[:3]), "user": str(uid), "uid": uid,
         "inside": inside(root), "slurm_cgroup": cgroups.slurm_folder(root), "driver_gpus": driver_gpus(root),
         "memory": memory(root),
-    }
+    }})
+    try:
+        send({"user": clean(pwd.getpwuid(uid).pw_name, 60)})
+    except KeyError:
+        pass
 
 
 def inside(root: str) -> Any:

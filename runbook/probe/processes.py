@@ -23,15 +23,21 @@ Part = Dict[str, Any]
 
 def read(send: Send, root: str, pids: List[int]) -> None:
     """Say `process` for each PID first (this may hang on one that sleeps in the kernel), then `jobs`, `holders`,
-    `mps`."""
+    `mps`, and last `account`, the users' names: those may have to come from a directory service."""
     boot = _Boot(root)
+    uids = set()
     for pid in pids:
         send({"asking": "process %d" % pid})
-        send({"process": one(root, pid, boot)})
+        found = one(root, pid, boot)
+        uids.add(found.get("uid"))
+        send({"process": found})
     send({"asking": "the cgroups of Slurm's jobs"})
     send({"jobs": cgroups.jobs(root)})
     send({"asking": "all processes"})
     send(_all(root))
+    for uid in sorted(each for each in uids if each is not None):
+        send({"asking": "the names of users"})
+        send({"account": [uid, _account(uid, root)]})
 
 
 class _Boot:
@@ -60,7 +66,7 @@ def one(root: str, pid: int, boot: _Boot) -> Part:
     lines = [line for line in _text(os.path.join(folder, "cgroup")).split("\n") if line]
     environment = _environment(os.path.join(folder, "environ"))
     return {
-        "pid": pid, "gone": False, "uid": uid, "user": _account(uid, root), "state": state.group(1) if state else None,
+        "pid": pid, "gone": False, "uid": uid, "user": "", "state": state.group(1) if state else None,
         "stat": clean(stat, 600), "age_s": _age_s(stat, boot),
         "cgroups": [clean(line, 500) for line in lines][:32],
         "slurm": cgroups.job_of(lines) if lines else unknown("its cgroup could not be read"),

@@ -61,6 +61,16 @@ def environment(scenario: str | None) -> dict[str, str]:
     return found
 
 
+@functools.lru_cache(maxsize=1)
+def hanging_directory() -> Path:
+    """A library for LD_PRELOAD in which the names of users never come, as with a directory service that hangs."""
+    source, built = library_folder() / "hang.c", library_folder() / "hang.so"
+    source.write_text("#include <unistd.h>\nint getpwuid_r(void) { for (;;) sleep(1000); }\n")
+    assert GCC
+    subprocess.run((GCC, "-shared", "-fPIC", "-fno-builtin", "-o", str(built), str(source)), check=True)
+    return built
+
+
 @functools.cache
 def document_of(scenario: str) -> dict[str, Any]:
     """The document of a scenario on this machine, asked for once a test run."""

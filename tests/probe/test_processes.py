@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from runbook.evidence.node_processes import job_of_cgroup
 from runbook.model.node import GpuProcess
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.probe import cgroups
-from tests.nvml.standin import GCC, run_probe
+from tests.nvml.standin import GCC, hanging_directory, run_probe
 
 pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
 
@@ -159,6 +160,15 @@ def test_daemons_of_mps_and_holders_of_devices(root: Path) -> None:
     assert document["device_holders"]["holders"] == [
         {"pid": 600, "name": "nvidia-cuda-mps-server", "devices": ["/dev/nvidia0"]}
     ]
+
+
+def test_a_directory_service_that_hangs_costs_the_names_only() -> None:
+    started = time.monotonic()
+    document = run_probe("h100_570_healthy", "--deadline", "3", extra={"LD_PRELOAD": str(hanging_directory())})
+    assert time.monotonic() - started < 10
+    assert document["took_s"] <= 3
+    assert document["node"]["user"] == str(os.geteuid())
+    assert document["nvml"]["gpus"][1]["row_remap_failed"] is False
 
 
 @pytest.mark.parametrize(
