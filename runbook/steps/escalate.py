@@ -6,13 +6,22 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.model.incident import Incident, IncidentState
-from runbook.model.node import GpuProcess, NodeVerdict
+from runbook.model.node import GpuProcess, NodeAction, NodeVerdict
 from runbook.model.units import GIB
 from runbook.steps.base import StepContext, StepResult
 
 
 class Outcome(StrEnum):
     TOLD = "told"
+
+
+_ADVICE = {
+    NodeAction.WAIT_FOR_TENANT: "Wait for the tenant, or talk to its owner,",
+    NodeAction.REPORT_TO_OWNER: "Tell the owner of the process",
+    NodeAction.END_LEAKED_PROCESS: "Look again, and end the leaked process",
+    NodeAction.RESET_WHEN_IDLE: "Reset the GPU once it is idle",
+}
+"""For a person, by what is to be done about a finding."""
 
 
 def run(context: StepContext) -> StepResult:
@@ -53,11 +62,14 @@ def _to_do(incident: Incident) -> list[str]:
     if failure is None:
         return to_do
     for judgement in failure.judgements:
-        if judgement.verdict is NodeVerdict.OCCUPIED and judgement.tenants:
+        to_do += [
+            f"{_ADVICE[finding.action]} on {judgement.node}: {finding.text}."
+            for finding in judgement.findings if finding.action in _ADVICE and not judgement.drain
+        ]
+        told = judgement.findings and not any(one.action is NodeAction.EXCLUDE for one in judgement.findings)
+        if judgement.verdict is NodeVerdict.OCCUPIED and judgement.tenants and not told:
             who = "; ".join(_tenant(tenant) for tenant in judgement.tenants)
             to_do.append(f"See to the co-tenant on {judgement.node}: {who}.")
-        if judgement.verdict is NodeVerdict.OCCUPIED and not judgement.tenants:
-            to_do.append(f"Find who holds the memory on {judgement.node}: {(judgement.reasons or ('unknown',))[0]}.")
         if judgement.verdict is NodeVerdict.UNKNOWN:
             reason = (judgement.missing or judgement.reasons or ("no reason given",))[0]
             to_do.append(f"Check {judgement.node} by hand: {reason}.")

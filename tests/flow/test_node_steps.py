@@ -17,9 +17,10 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts, NodeVerdict, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.settings import ActSettings, FlowSettings
-from runbook.steps import check_node, drain_node, reduce_world
+from runbook.steps import check_node, drain_node, escalate, reduce_world
 from runbook.steps.base import Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeScheduler
+from tests.flow.test_resuming import OnePlace
 from tests.flow.test_resuming import Scene as WithTemplate
 
 XIDS = load_xids(data_folder("playbooks") / "oom" / "xid.yaml")
@@ -76,7 +77,8 @@ class Scene:
 
     def context(self) -> StepContext:
         nothing: Any = None
-        ports = Ports(self.scheduler, self.nodes, nothing, nothing, self.scheduler.clock, nothing)  # type: ignore[arg-type]
+        place: Any = OnePlace()
+        ports = Ports(self.scheduler, self.nodes, nothing, place, self.scheduler.clock, place)  # type: ignore[arg-type]
         return StepContext(self.incident, ports, Playbook(Signatures(()), (), XIDS), self.settings)
 
     def run(self, *steps: Any) -> list[str]:
@@ -188,6 +190,27 @@ def test_the_job_goes_on_without_the_drained_node_where_another_is_free() -> Non
     assert scene.run(reduce_world) == ["spare"]
     scene.scheduler.node_names = ("gpu-21",)
     assert scene.run(reduce_world) == ["impossible"]
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (tenant(None), "Tell the owner of the process on gpu-21: GPU 0 (0000:10:00): process 88 (python) of bob"),
+    (tenant("99"), "See to the co-tenant on gpu-21: pid 88 (python) of bob"),
+    (PENDING, "Reset the GPU once it is idle on gpu-21: GPU 0"),
+    (lambda gpu: replace(gpu, used_bytes=Bytes(30 * GIB)), "Reset the GPU once it is idle on gpu-21: GPU 0"),
+])
+def test_a_person_is_told_what_to_do_about_the_node(change: Change, words: str) -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": change}))
+    scene.scheduler.next_id = 99
+    scene.scheduler.add(owner=UserName("bob"), nodes=(NodeName("gpu-21"),))
+    scene.run(check_node)
+    result = escalate.run(scene.context())
+    assert any(line.startswith(words) for line in result.incident.to_do), result.incident.to_do
+
+
+def test_of_a_drained_node_nothing_is_to_be_done_but_what_the_drain_says() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": lambda gpu: replace(gpu, row_remap_failed=True, row_remap_pending=True)}))
+    scene.run(check_node)
+    assert not any("gpu-21" in line for line in escalate.run(scene.context()).incident.to_do)
 
 
 MEGATRON = (
