@@ -42,6 +42,11 @@ def job_of(lines: Sequence[str]) -> Optional[Part]:
     return unknown("in a Slurm cgroup that names no job") if inside else None
 
 
+def telling(lines: Sequence[str]) -> List[str]:
+    """Those of Slurm's, at most 16; of a process outside Slurm the first two, since version 1 has one a controller."""
+    return [line for line in lines if _ANY.search(line)][:16] or list(lines[:2])
+
+
 def slurm_folder(root: str) -> str:
     """A folder of Slurm's in the cgroup tree, or "": whether Slurm keeps cgroups on this node at all."""
     base = os.path.join(root, "sys/fs/cgroup")

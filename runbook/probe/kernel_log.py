@@ -5,6 +5,7 @@ neither may be read, a syslog file. Any user of the node can write a line into s
 """
 
 import calendar
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ from .worker import Send
 WANTED = re.compile(r"NVRM: |nvidia-nvswitch\d+: |oom-kill:|Out of memory: |emory cgroup out of memory")
 LINE_LIMIT = 4000
 """The newest lines of a source that are kept."""
+LINE_BYTES = 1 << 20
+"""Of a source's lines as JSON: the whole document has to fit into what an SSH session reads (4 MiB)."""
 SYSLOG_FILES = ("var/log/kern.log", "var/log/messages", "var/log/syslog")
 SYSLOG_BYTES = 64 << 20
 """Of a syslog's end; what stands before is not read, and the window says so."""
@@ -123,6 +126,10 @@ def _kept(lines: Iterator[str], stamp: Callable[[str], Stamp], oldest_s: Optiona
         if WANTED.search(rest):
             dropped += len(kept) == LINE_LIMIT
             kept.append({"time_s": time_s, "line": clean(rest, 1000)})
+    size = sum(_size(each) for each in kept)
+    while size > LINE_BYTES:
+        size -= _size(kept.popleft())
+        dropped += 1
     covers = oldest_s
     if dropped:
         times = [each["time_s"] for each in kept if each["time_s"] is not None]
@@ -132,6 +139,10 @@ def _kept(lines: Iterator[str], stamp: Callable[[str], Stamp], oldest_s: Optiona
         "covers_since_s": unknown("no line has a time that can be read") if covers is None else float(covers),
         "covers_until_s": time.time() if newest_s is not None or oldest_s is not None else None,
     }
+
+
+def _size(record: Part) -> int:
+    return len(json.dumps(record["line"])) + 50
 
 
 class _Late(Exception):

@@ -17,6 +17,7 @@ VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM
 _DEVICE = re.compile(r"/dev/nvidia(?:\d+|-uvm)\Z")
 _SCAN_LIMIT = 65536
 _READ_LIMIT = 1 << 20
+_HOLDER_LIMIT = 1000
 
 Part = Dict[str, Any]
 
@@ -68,7 +69,7 @@ def one(root: str, pid: int, boot: _Boot) -> Part:
     return {
         "pid": pid, "gone": False, "uid": uid, "user": "", "state": state.group(1) if state else None,
         "stat": clean(stat, 600), "age_s": _age_s(stat, boot),
-        "cgroups": [clean(line, 500) for line in lines][:32],
+        "cgroups": [clean(line, 300) for line in cgroups.telling(lines)],
         "slurm": cgroups.job_of(lines) if lines else unknown("its cgroup could not be read"),
         "environment": environment,
     }
@@ -133,7 +134,8 @@ def _all(root: str) -> Part:
             hidden += error.errno == 13
             continue
         if devices:
-            holders.append({"pid": pid, "name": clean(name, 60), "devices": sorted(devices)})
+            if len(holders) < _HOLDER_LIMIT:
+                holders.append({"pid": pid, "name": clean(name, 60), "devices": sorted(devices)})
     return {"holders": holders, "holders_hidden": hidden, "mps": mps}
 
 

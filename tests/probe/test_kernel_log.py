@@ -100,6 +100,18 @@ awk 'BEGIN {{ for (i = 0; i < 5000; i++) printf "{stamp} {XID}\\n", 1 + i / 3600
     assert source["covers_since_s"] == source["lines"][0]["time_s"] == 1795136400 + 1000
 
 
+def test_a_storm_of_long_lines_leaves_a_document_that_an_ssh_session_reads_to_its_end(folder: Path) -> None:
+    document = ask(
+        folder, journalctl=NO_JOURNAL, dmesg=f"""awk 'BEGIN {{ x = sprintf("%900s", ""); gsub(/ /, "\\303\\251", x)
+for (i = 0; i < 4000; i++)
+  printf "2026-11-20T%02d:%02d:%02d,0+00:00 {XID} %s\\n", 1 + i / 3600, i / 60 % 60, i % 60, x }}'""",
+    )
+    assert len(json.dumps(document)) < 2 << 20
+    (source,) = [each for each in document["kernel_log"]["sources"] if "lines" in each]
+    assert source["dropped"] + len(source["lines"]) == 4000
+    assert source["covers_since_s"] == source["lines"][0]["time_s"] > 1795136400
+
+
 def test_a_log_that_may_not_be_read_is_unknown_and_covers_nothing(folder: Path) -> None:
     if any(os.access(f"/var/log/{name}", os.R_OK) for name in ("kern.log", "messages", "syslog")):
         pytest.skip("this machine has a syslog that can be read")
