@@ -9,6 +9,7 @@ from runbook.model.template import Edit, ParameterNames, Patch, Setting, Setting
 from runbook.template.bash import edit as bash_edit
 from runbook.template.bash import find as bash
 from runbook.template.bash import overrides
+from runbook.template.bash.commands import launches
 from runbook.template.config import edit as config_edit
 from runbook.template.config.document import Config, holds_in, key_of
 from runbook.template.errors import CannotEdit
@@ -62,7 +63,9 @@ def apply(
     patched: list[TemplateFile] = []
     splices: list[Splice] = []
     notes: list[str] = []
-    for at, (item, share) in enumerate(zip(read, _shares(read, edits))):
+    shares = _shares(read, edits)
+    _refuse_halves(read, shares)
+    for at, (item, share) in enumerate(zip(read, shares)):
         if isinstance(item, Config):
             after, made = splice(item.file, config_edit.plan_changes(item, share.edits))
             if made:
@@ -79,6 +82,25 @@ def apply(
         notes += share.notes
     diff = "".join(unified_diff(before, after) for before, after in zip(files, patched))
     return Patch(tuple(patched), tuple(splices), diff, tuple(notes))
+
+
+def _refuse_halves(read: Sequence[bash.Script | Config], shares: Sequence[_Share]) -> None:
+    """A part of the edits in a file that another program reads too, the rest on the training's own command line: that
+    program would have one without the other."""
+    files = {item.file.path: share for item, share in zip(read, shares) if isinstance(item, Config) and share.edits}
+    for item, share in zip(read, shares):
+        options = [edit for edit in share.edits if edit.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
+        if not isinstance(item, bash.Script) or not files or not options:
+            continue
+        for command in item.walker.commands:
+            words = {(token.text or "").rpartition("=")[2].removeprefix("./") for token in command.argv}
+            path = next((path for path in files if path.removeprefix("./") in words), "")
+            if path and launches(command) and item.training and command not in item.training:
+                option = options[0].spellings[0]
+                raise CannotEdit(
+                    f"{path} is read by another program too, at line {command.line}, which would not get {option}",
+                    where=f"{item.file.path}:{command.line}", next_step="give each program a file of its own",
+                )
 
 
 def _refuse_generated(item: Config, read: Sequence[bash.Script | Config]) -> None:
