@@ -49,6 +49,8 @@ _FOLDED = (
     "processes said it is lost."
 )
 UNKNOWN_EXCEPTION = "PY-EXC"
+_INFORMS = frozenset({"TRACE", "DEBUG", "INFO", "INFORMATION", "NOTICE"})
+"""Levels of a logger's record in which a failure of many lines is what somebody else said: a tool, a sandbox."""
 _WRAPPED = re.compile(r"(?:ray\.exceptions\.)?RayTaskError(?:\([\w.]{1,80}\))?: ray::")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Warning)\b|[A-Za-z_][\w.]{0,80}: ")
 
@@ -163,7 +165,7 @@ class Keeper:
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
             is_chain(before), spawned_process(before), functions_of(frames),
             speaker_of(here.name, here.text, stack, self._state.named.role),
-            is_quoted(match, here.text, raised),
+            is_quoted(match, here.text, raised) or (bool(here.record) and here.level in _INFORMS),
         )
 
     def _place(self, view: View, start: int) -> tuple[int, int]:

@@ -88,7 +88,7 @@ def test_what_is_no_loggers_record_stays_as_it_is(line: str) -> None:
 
 @pytest.mark.parametrize("sample", [
     {"step": 7, "prompt": "why?", "response": TRACEBACK}, {"text": TRACEBACK}, {"role": "user", "content": TRACEBACK},
-    {"message": TRACEBACK, "label": 1},
+    {"message": TRACEBACK, "label": 1}, {"level": "info", "rank": 2, "message": f"the sandbox said:\n{TRACEBACK}"},
 ])
 def test_a_sample_that_holds_a_traceback_is_no_cause_of_high_confidence(sample: dict[str, object]) -> None:
     told = story('{"step": 7, "loss": 2.0}', json.dumps(sample), '{"step": 8, "loss": 2.0}', '{"step": 9, "loss": 2.0}')
