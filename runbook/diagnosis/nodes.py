@@ -83,7 +83,7 @@ def judge_node(
     if facts.expected_gpus is None and job.gpus_per_node is not None:
         facts = replace(facts, expected_gpus=job.gpus_per_node)
     gpus = job_gpus(facts, job, oom_device, visible_gpus, named_pids, node_device)
-    found = state_signs(facts, policy) + memory_signs(facts, policy, models or GpuModels())
+    found = state_signs(facts, policy, xids) + memory_signs(facts, policy, models or GpuModels())
     signs = [_in_scope(one, gpus) for one in found]
     signs += xid_signs(facts, job, gpus, xids, policy)
     around = Surroundings(policy.may_end_leaked_processes, live_jobs, node_state, facts.partial_view)

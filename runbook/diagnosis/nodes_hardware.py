@@ -12,6 +12,7 @@ from runbook.diagnosis.nodes_rules import Rule, Weight
 from runbook.diagnosis.nodes_signs import NodePolicy, Sign, gpu_name, sign
 from runbook.model.node import GpuFacts, NodeFacts
 from runbook.model.units import Unknown
+from runbook.model.xid import XidCatalogue
 
 STATE_SOURCE = "NVIDIA GPU Memory Error Management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
 _NVML_SOURCE = "NVML: GPU lost, reset required, fewer GPUs than Slurm's Gres"
@@ -21,11 +22,12 @@ _RETIRED_PAGES_MANY = 15
 _NO_ACTION = frozenset({"none", "", "0", "0x0"})
 
 
-def state_signs(facts: NodeFacts, policy: NodePolicy) -> list[Sign]:
-    """Signs from the GPUs' own figures, lost and missing GPUs included. Unknown figures give no sign here."""
+def state_signs(facts: NodeFacts, policy: NodePolicy, xids: XidCatalogue) -> list[Sign]:
+    """Signs from the GPUs' own figures, lost and missing GPUs included. Unknown figures give no sign here. The
+    catalogue has the names of the recovery actions."""
     if isinstance(facts.gpus, Unknown):
         return []
-    signs = [one for gpu in facts.gpus for one in _gpu_signs(gpu, policy)]
+    signs = [one for gpu in facts.gpus for one in _gpu_signs(gpu, policy, xids)]
     expected, seen = facts.expected_gpus, len(facts.gpus)
     if any(gpu.lost for gpu in facts.gpus):
         # nvidia-smi may stop at the lost GPU and name no other: how many are there cannot be told then.
@@ -48,7 +50,7 @@ def asks_for_recovery(action: str) -> bool:
     return action.strip().lower() not in _NO_ACTION
 
 
-def _gpu_signs(gpu: GpuFacts, policy: NodePolicy) -> Iterable[Sign]:
+def _gpu_signs(gpu: GpuFacts, policy: NodePolicy, xids: XidCatalogue) -> Iterable[Sign]:
     name = gpu_name(gpu)
 
     def found(rule: Rule, text: str, source: str = STATE_SOURCE, weight: Weight | None = None) -> Sign:
@@ -64,9 +66,14 @@ def _gpu_signs(gpu: GpuFacts, policy: NodePolicy) -> Iterable[Sign]:
         yield found(Rule.UNREPAIRABLE_MEMORY, "it has memory that cannot be repaired")
     action = gpu.recovery_action
     if isinstance(action, str) and asks_for_recovery(action):
-        yield found(
-            Rule.RECOVERY_ACTION, f"the driver asks for recovery: {action}; reset needed before anything runs there"
-        )
+        asks = xids.recovery_actions.get(action.strip().lower())
+        if asks is None:
+            yield found(
+                Rule.RECOVERY_ACTION, f"the driver's recovery action is {action!r}, which nobody published: a person "
+                "looks", weight=Weight.UNDETERMINED,
+            )
+        else:
+            yield found(Rule.RECOVERY_ACTION, f"the driver asks for recovery: {action}; reset needed ({asks})")
     pending = Weight.DRAIN if policy.drain_on_pending_reset else None
     later = "at the next GPU reset; no cause of an out-of-memory error (it costs rows, not gigabytes)"
     if gpu.row_remap_pending is True:
