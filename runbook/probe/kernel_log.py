@@ -45,7 +45,7 @@ def read(send: Send, root: str, since_s: Optional[float], limit_s: float) -> Non
         _syslog(send, root)
         return
     readable = []
-    for name, commands in (("journal", _journal_commands(since_s)), ("dmesg", DMESG_COMMANDS)):
+    for name, commands in (("dmesg", DMESG_COMMANDS), ("journal", _journal_commands(since_s))):
         send({"asking": name})
         record = _journal(commands, limit_s) if name == "journal" else _dmesg(commands, limit_s)
         readable.append("unknown" not in record)

@@ -34,7 +34,8 @@ REASONS = {
 LIBRARY_NOT_FOUND = 12
 LOST = (15, 16)
 """GPU is lost, reset required: no other figure of that GPU can be had."""
-LOST_HANDLE = (14, 15, 16)
+LOST_HANDLE = (14, 15, 16, 999)
+"""Of the call for a GPU's handle, also: corrupted infoROM, and the unknown error of a GPU that fell off the bus."""
 _RECOVERY_ACTION_FIELD = 230
 _NO_INSTANCE = 0xFFFFFFFF
 _NO_FIGURE = (1 << 64) - 1

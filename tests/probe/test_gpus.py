@@ -62,6 +62,7 @@ EXPECTED: dict[str, list[dict[str, Any]]] = {
     ],
     "h100_570_sram_threshold": [CLEAN, {"sram_threshold_exceeded": True, "ecc_uncorrectable_aggregate": 5}],
     "h100_570_lost": [CLEAN, {"index": 1, "lost": True, "total_bytes": (LOST,), "processes": (LOST,)}],
+    "h100_570_fell_off": [CLEAN, {"lost": True, "total_bytes": ("unknown error (NVML error 999)",)}],
     "h100_570_lost_in_a_row": [
         {"lost": True, "bus_id": "0000:19:00", "total_bytes": (LOST,), "row_remap_failed": (LOST,)}, CLEAN,
     ],
@@ -199,9 +200,10 @@ def test_the_same_modules_give_the_same_file() -> None:
     assert "'" not in build.program()
 
 
-def test_from_standard_input_it_answers_the_same_and_writes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", [sys.executable, oldest_python()])
+def test_from_standard_input_it_answers_the_same_and_writes_nothing(tmp_path: Path, python: str) -> None:
     done = subprocess.run(
-        (sys.executable, "-I", "-S", "-B", "-", "--need-nvml"), input=build.program().encode(), cwd=tmp_path,
+        (python, "-I", "-S", "-B", "-", "--need-nvml"), input=build.program().encode(), cwd=tmp_path,
         env={**environment("h100_570_sram_threshold"), "TMPDIR": str(tmp_path), "HOME": str(tmp_path)},
         capture_output=True, check=True,
     )

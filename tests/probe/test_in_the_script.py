@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -34,7 +35,9 @@ Node = Callable[..., LocalNodes]
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     """A node with a Python of the given body, an nvidia-smi and a kernel log."""
-    def make(python: str, scenario: str = "h100_570_healthy") -> LocalNodes:
+    def make(python: str, scenario: str = "h100_570_healthy", shell: str = "") -> LocalNodes:
+        if shell:
+            (tmp_path / "sh").symlink_to(shell)
         for name, body in {"python3": python, "nvidia-smi": SMI, "dmesg": LOG, "journalctl": "exit 1"}.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
             (tmp_path / name).chmod(0o755)
@@ -48,8 +51,9 @@ REAL = f'exec {sys.executable} "$@"'
 PRETENDED = 'case "$*" in *version_info*) exit 0 ;; esac; cat >/dev/null; '
 
 
-def test_where_nvml_answers_nvidia_smi_is_not_needed(node: Node) -> None:
-    facts = node(REAL, "h100_570_sram_threshold").check(HERE, since_s=None, until_s=None)
+@pytest.mark.parametrize("shell", [path for name in ("dash", "bash", "busybox") if (path := shutil.which(name))])
+def test_where_nvml_answers_nvidia_smi_is_not_needed(node: Node, shell: str) -> None:
+    facts = node(REAL, "h100_570_sram_threshold", shell).check(HERE, since_s=None, until_s=None)
     assert "by the probe" in facts.reach_detail
     assert not isinstance(facts.gpus, Unknown)
     assert [gpu.sram_threshold_exceeded for gpu in facts.gpus] == [False, True]

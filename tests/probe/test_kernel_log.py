@@ -118,6 +118,7 @@ def test_a_log_that_may_not_be_read_is_unknown_and_covers_nothing(folder: Path) 
     facts = facts_of(ask(folder, dmesg=NOT_PERMITTED, journalctl=NO_JOURNAL))
     assert isinstance(facts.xids, Unknown)
     assert isinstance(facts.log_covers_since_s, Unknown)
+    assert "dmesg_restrict" in facts.xids.unknown
 
 
 def test_commands_that_hang_cost_their_own_part_only(folder: Path) -> None:
