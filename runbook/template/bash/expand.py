@@ -318,7 +318,10 @@ class Expander:
             else:
                 atoms += [atom for atom, _ in self.pieces(child, source, state, quoted)]
             position = child.end_byte
-        return atoms + [atom for atom, _ in self.literal(position, node.end_byte - 1, source, quote)]
+        atoms += [atom for atom, _ in self.literal(position, node.end_byte - 1, source, quote)]
+        if not quoted and source.data[start : start + 1] == b"~":
+            atoms = [atom for atom, _ in self._home([(atom, False) for atom in atoms], node, source)]
+        return atoms
 
     def _positional(self, number: int, use: Use, state: State, line: int, quoted: bool) -> list[Piece]:
         if state.positional is not None and 1 <= number <= len(state.positional):

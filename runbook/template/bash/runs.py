@@ -99,6 +99,8 @@ def _parts(walker: Walker, node: Node, source: Source, state: State) -> tuple[li
         for child in node.children
         if child.type not in ("variable_assignment", "comment", "file_redirect", "herestring_redirect", "&")
     ]
+    if assigned and words and assigned[-1].end_byte == words[0].start_byte:
+        return _cut_in_two(walker, assigned, words, source, state)
     if assigned and words:
         between = source.data[assigned[-1].end_byte : words[0].start_byte].replace(b"\\\n", b"")
         if b"\n" in between:
@@ -111,6 +113,27 @@ def _parts(walker: Walker, node: Node, source: Source, state: State) -> tuple[li
         if name is not None:
             prefix.append((source.text(name), walker.binding(part, source, state)))
     return prefix, words
+
+
+def _cut_in_two(
+    walker: Walker, assigned: list[Node], words: list[Node], source: Source, state: State
+) -> tuple[list[tuple[str, Binding]], list[Node]]:
+    """`X=$A/$B/c`, of which the grammar makes `X=$A/` in front of a command (tree-sitter-bash 0.25): the value is not
+    known."""
+    last = assigned[-1]
+    name = source.text(last).split("=", 1)[0].rstrip("+")
+    shown = source.text(last).partition("=")[2][-40:] + source.text(words[0])[:40]
+    value = not_known(f"the word {shown} is not followed (line {source.line(last)})", source.line(last))
+    front = [
+        (source.text(other), walker.binding(part, source, state))
+        for part in assigned[:-1] if (other := part.child_by_field_name("name")) is not None
+    ]
+    if len(words) > 1:
+        return [*front, (name, value)], words[1:]
+    for part in assigned[:-1]:
+        walker.assignments(part, source, state, exporting=False)
+    state.variables[name] = value
+    return [], []
 
 
 def _builtin(

@@ -259,6 +259,9 @@ class Walker:
             if child.type == "variable_assignment":
                 self.assignments(child, source, state, exporting)
                 self._attributes(name, keyword, options, source.line(child), state)
+                after = child.next_sibling
+                if after is not None and after.start_byte == child.end_byte:  # the grammar cut the word in two
+                    state.variables[name] = not_known(f"what {name} is set to is not followed", source.line(child))
             elif child.type in ("string", "concatenation", "simple_expansion", "expansion", "command_substitution"):
                 state.sourced += (f"the computed name at line {source.line(child)}",)
             elif child.type == "variable_name":
