@@ -38,6 +38,7 @@ _OF_SAMPLES = frozenset((
     "question", "answer", "instruction", "input", "inputs", "output", "outputs", "label", "sample", "generation",
     "chosen", "rejected", "reward", "score", "content", "tool_calls",
 ))
+"""With words behind it: a number of that name (a mean reward) is a measurement."""
 _MILD = re.compile(r"(?i:trace|debug|info|notice|warn|warning)$")
 _ENDS = re.compile(r"\r?\n")
 _EARLIEST_S, _LATEST_S = 1e9, 4e9
@@ -66,7 +67,7 @@ def record_of(text: str) -> Record | None:
     if not text.startswith("{") or text[1:2] not in ('"', " "):
         return None
     fields = _fields(text[:LONGEST_CHARACTERS])
-    if not fields or not _OF_SAMPLES.isdisjoint(fields):
+    if not fields or any(isinstance(fields[name], str | list | dict) for name in _OF_SAMPLES & fields.keys()):
         return None
     logged = not _OF_LOGGERS.isdisjoint(fields) or isinstance(fields.get("record"), dict)
     lines = list(_lines(fields, logged or not _OF_SPEAKERS.isdisjoint(fields)))

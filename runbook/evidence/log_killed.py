@@ -106,11 +106,10 @@ def victim(report: Seen, every: Sequence[Kill], where: Places) -> Victim:
         node = node or (next(iter(nodes)) if len(nodes) == 1 else None)
         where_it_was = f" on {node}" if node else ""
         pid = report.match.integer("pid")
-        names = f"names process {pid}{where_it_was}, and no line says which rank that is" if pid is not None else (
-            f"names no process{where_it_was}"
+        names = f"names process {pid}{where_it_was}, and no line says which rank that was" if pid is not None else (
+            f"names no process{where_it_was}, and no rank is known to have died by SIGKILL there"
         )
-        return Victim(None, node, None, f"The report of the OOM killer {names}, and no rank is known to have died by "
-                                        f"SIGKILL there: it may be a helper (R-24).")
+        return Victim(None, node, None, f"The report of the OOM killer {names}: it may be a helper (R-24).")
     first = ranked[0]
     place_word = f" on {first.node}" if first.node else ""
     if len(ranked) == 1:

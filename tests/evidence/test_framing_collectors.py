@@ -97,3 +97,13 @@ def test_of_rays_wrappers_the_innermost_exception_counts() -> None:
     assert found.excerpt.endswith("ValueError: no such layout")
     outer = root(("driver.txt", chatter("") + prefixed("", lines[:5])))
     assert outer.pid == 6100
+
+
+def test_the_kernels_report_of_a_process_that_no_line_places_is_said_to_name_it() -> None:
+    line = (
+        "Mar 01 10:00:00 gpu-22 kernel: Out of memory: Killed process 41877 (python) total-vm:9kB, anon-rss:9kB, "
+        "file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:9kB oom_score_adj:0"
+    )
+    notes = " ".join(story(("journal.txt", f"{line}\n")).notes)
+    assert "names process 41877" in notes
+    assert "names no process" not in notes

@@ -72,6 +72,7 @@ def test_the_fields_say_who_speaks() -> None:
     one = frame(line, FileFrame())
     assert (one.rank, one.local_rank, one.node, one.pid, one.time_s) == (3, 1, "gpu-22", 9, 1772359200.5)
     assert frame(line, FileFrame(nodes=frozenset({"gpu-21"}))).node is None
+    assert frame('{"step": 3, "rank": 2, "reward": 0.5, "loss": 1.0}', FileFrame()).rank == 2
     journal = '{"MESSAGE":"x","_HOSTNAME":"gpu-1","_PID":"55","__REALTIME_TIMESTAMP":"1772359200500000"}'
     one = frame(journal, FileFrame())
     assert (one.text, one.node, one.pid, one.time_s) == ("x", "gpu-1", 55, 1772359200.5)
