@@ -81,9 +81,12 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleMeaning:
-    """The row of the decision table that a rule stands for, and what follows where no policy says otherwise."""
+    """What a rule stands for, and what follows where no policy and no circumstance says otherwise."""
 
+    shows: str
+    """What was found, for docs/node-check.md."""
     row: str
+    """Its row of the decision table."""
     weight: Weight
     action: NodeAction
 
@@ -98,59 +101,194 @@ _LEAKED = "foreign PID, no job or dead job"
 _UNREAD = "unknown Xid, unreadable log, SSH error, timeout"
 
 RULES: dict[Rule, RuleMeaning] = {
-    Rule.ROW_REMAP_FAILED: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.SRAM_THRESHOLD: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.UNREPAIRABLE_MEMORY: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.RETIREMENT_TABLE_FULL: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.XID_FAILED_REPAIR: RuleMeaning(_HARDWARE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.GPU_LOST: RuleMeaning(_GONE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.GPU_MISSING: RuleMeaning(_GONE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.XID_GPU_GONE: RuleMeaning(_GONE, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.RECOVERY_ACTION: RuleMeaning(_RESET, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.XID_RECOVERY_ACTION: RuleMeaning(_RESET, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.XID_RESET_NEEDED: RuleMeaning(_RESET, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.XID_RESET_SINCE: RuleMeaning(_RESET, Weight.ELSEWHERE, NodeAction.EXCLUDE),
-    Rule.XID_CONTAINED_ERROR: RuleMeaning("Xid 94 in the window", Weight.ELSEWHERE, NodeAction.EXCLUDE),
-    Rule.ROW_REMAP_PENDING: RuleMeaning(_PENDING, Weight.WARN, NodeAction.RESET_WHEN_IDLE),
-    Rule.REPAIR_PENDING: RuleMeaning(_PENDING, Weight.WARN, NodeAction.RESET_WHEN_IDLE),
-    Rule.XID_PENDING_RESET: RuleMeaning(_PENDING, Weight.WARN, NodeAction.RESET_WHEN_IDLE),
-    Rule.XID_LINK_FATAL: RuleMeaning(_LINK, Weight.DRAIN, NodeAction.DRAIN),
-    Rule.XID_LINK: RuleMeaning(_LINK, Weight.WARN, NodeAction.WATCH),
-    Rule.XID_WATCH: RuleMeaning(_WATCH, Weight.WARN, NodeAction.WATCH),
-    Rule.UNCORRECTABLE_ERRORS: RuleMeaning(_WATCH, Weight.WARN, NodeAction.WATCH),
-    Rule.MANY_RETIRED_PAGES: RuleMeaning(_WATCH, Weight.WARN, NodeAction.WATCH),
-    Rule.XID_APPLICATION: RuleMeaning("Xid 13, 31, 43, 45, 8, 11, 25, 37, 69, 80, 137", Weight.NOTE,
-                                      NodeAction.IGNORE),
-    Rule.XID_INFORMATIONAL: RuleMeaning("codes that say nothing about the hardware", Weight.NOTE, NodeAction.IGNORE),
-    Rule.XID_QUALIFIER: RuleMeaning("Xid 171 and 172 beside 48", Weight.NOTE, NodeAction.IGNORE),
-    Rule.XID_REPEATED_IN_JOBS: RuleMeaning("the same GPU's Xid 13 or 31 in two unrelated jobs or more", Weight.WARN,
-                                           NodeAction.WATCH),
-    Rule.XID_OTHER_TIME: RuleMeaning("a heavy Xid outside the job's window", Weight.WARN, NodeAction.WATCH),
-    Rule.XID_NO_TIME: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
-    Rule.XID_UNKNOWN: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
-    Rule.SWITCH_FATAL: RuleMeaning("a fatal NVSwitch event: no published rule", Weight.UNDETERMINED,
-                                   NodeAction.UNKNOWN),
-    Rule.SWITCH_EVENT: RuleMeaning("an NVSwitch event that is not fatal", Weight.WARN, NodeAction.WATCH),
-    Rule.TENANT_RUNNING: RuleMeaning("foreign PID with memory, live job", Weight.OCCUPIED, NodeAction.EXCLUDE),
-    Rule.TENANT_ENDED_JOB: RuleMeaning(_LEAKED, Weight.OCCUPIED, NodeAction.REPORT_TO_OWNER),
-    Rule.TENANT_NO_JOB: RuleMeaning(_LEAKED, Weight.OCCUPIED, NodeAction.REPORT_TO_OWNER),
-    Rule.TENANT_UNKNOWN_JOB: RuleMeaning("foreign PID whose job is not known", Weight.OCCUPIED,
-                                         NodeAction.REPORT_TO_OWNER),
-    Rule.OWN_PROCESS: RuleMeaning("the job's own processes are no tenants", Weight.WARN, NodeAction.WATCH),
-    Rule.KNOWN_HELPER: RuleMeaning("DCGM, MPS daemons, Xorg and the driver's own are known", Weight.NOTE,
-                                   NodeAction.IGNORE),
-    Rule.PROCESS_UNKNOWN: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
-    Rule.HIDDEN_MEMORY: RuleMeaning("memory in use, no PIDs", Weight.OCCUPIED, NodeAction.RESET_WHEN_IDLE),
-    Rule.MEMORY_BELOW_MODEL: RuleMeaning("memory lost against the model's capacity", Weight.UNDETERMINED,
-                                         NodeAction.UNKNOWN),
-    Rule.MEMORY_RESERVED: RuleMeaning("memory that the driver keeps for itself, above what is usual", Weight.WARN,
-                                      NodeAction.WATCH),
-    Rule.MIG: RuleMeaning("MIG on but the job expected a whole GPU", Weight.WARN, NodeAction.WATCH),
-    Rule.ECC_UNREADABLE: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
-    Rule.NO_GPU: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
-    Rule.NOT_READ: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
-    Rule.NOT_REACHED: RuleMeaning(_UNREAD, Weight.UNDETERMINED, NodeAction.UNKNOWN),
-    Rule.RULED_OUT: RuleMeaning("all readable and clean, the log covers the window", Weight.NOTE, NodeAction.IGNORE),
+    Rule.ROW_REMAP_FAILED: RuleMeaning(
+        "remapping a memory row has failed", _HARDWARE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.SRAM_THRESHOLD: RuleMeaning(
+        "SRAM has more uncorrectable errors than the vendor's threshold", _HARDWARE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.UNREPAIRABLE_MEMORY: RuleMeaning(
+        "memory that cannot be repaired", _HARDWARE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.RETIREMENT_TABLE_FULL: RuleMeaning(
+        "63 retired pages or more (Turing and older)", _HARDWARE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.XID_FAILED_REPAIR: RuleMeaning(
+        "Xid 64 (a true failure), 157, 161 in the window", _HARDWARE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.GPU_LOST: RuleMeaning(
+        "NVML 14, 15, 16: the driver cannot reach the GPU", _GONE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.GPU_MISSING: RuleMeaning(
+        "fewer GPUs than Slurm's Gres", _GONE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.XID_GPU_GONE: RuleMeaning(
+        "Xid 79, 143, 167 in the window", _GONE,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.RECOVERY_ACTION: RuleMeaning(
+        "the driver asks for a recovery action now", _RESET,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.XID_RECOVERY_ACTION: RuleMeaning(
+        "Xid 154 in the window, its action not None and not done since", _RESET,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.XID_RESET_NEEDED: RuleMeaning(
+        "Xid 46, 48, 62, 95, 110, 119, 120, 140, 158, 168, 169 in the window", _RESET,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.XID_RESET_SINCE: RuleMeaning(
+        "such a code, or Xid 154, and the driver asks for nothing since", _RESET,
+        Weight.ELSEWHERE, NodeAction.EXCLUDE,
+    ),
+    Rule.XID_CONTAINED_ERROR: RuleMeaning(
+        "Xid 94 in the window: one program was hit", "Xid 94 in the window",
+        Weight.ELSEWHERE, NodeAction.EXCLUDE,
+    ),
+    Rule.ROW_REMAP_PENDING: RuleMeaning(
+        "a row or page waits to be taken out at the next reset", _PENDING,
+        Weight.WARN, NodeAction.RESET_WHEN_IDLE,
+    ),
+    Rule.REPAIR_PENDING: RuleMeaning(
+        "a memory channel or compute block waits for repair", _PENDING,
+        Weight.WARN, NodeAction.RESET_WHEN_IDLE,
+    ),
+    Rule.XID_PENDING_RESET: RuleMeaning(
+        "Xid 63, 156, 160, 177, 185 in the window, or 64 for a row that is pending already", _PENDING,
+        Weight.WARN, NodeAction.RESET_WHEN_IDLE,
+    ),
+    Rule.XID_LINK_FATAL: RuleMeaning(
+        "Xid 136, 144 to 150 in the window whose line says Fatal", _LINK,
+        Weight.DRAIN, NodeAction.DRAIN,
+    ),
+    Rule.XID_LINK: RuleMeaning(
+        "a link event that is not fatal or is a program's doing, Xid 74 by its register; unknown without a severity",
+        _LINK,
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.XID_WATCH: RuleMeaning(
+        "Xid 92 and other weak evidence in the window", _WATCH,
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.UNCORRECTABLE_ERRORS: RuleMeaning(
+        "uncorrectable ECC errors since the driver was loaded", _WATCH,
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.MANY_RETIRED_PAGES: RuleMeaning(
+        "15 to 62 retired pages", _WATCH,
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.XID_APPLICATION: RuleMeaning(
+        "Xid 8, 11, 13, 25, 31, 37, 43, 45, 69, 80, 137 in the window: a consequence",
+        "Xid 13, 31, 43, 45, 8, 11, 25, 37, 69, 80, 137",
+        Weight.NOTE, NodeAction.IGNORE,
+    ),
+    Rule.XID_INFORMATIONAL: RuleMeaning(
+        "a code that says nothing about the hardware", "codes that say nothing about the hardware",
+        Weight.NOTE, NodeAction.IGNORE,
+    ),
+    Rule.XID_QUALIFIER: RuleMeaning(
+        "Xid 171 or 172 beside 48; alone it is unknown", "Xid 171 and 172 beside 48",
+        Weight.NOTE, NodeAction.IGNORE,
+    ),
+    Rule.XID_REPEATED_IN_JOBS: RuleMeaning(
+        "Xid 13 or 31 in this job and at another time on the same GPU",
+        "the same GPU's Xid 13 or 31 in two unrelated jobs or more",
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.XID_OTHER_TIME: RuleMeaning(
+        "a heavy code outside the job's window", "a heavy Xid outside the job's window",
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.XID_NO_TIME: RuleMeaning(
+        "a code whose time, or whose place in the window, is not known", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.XID_UNKNOWN: RuleMeaning(
+        "a code that nobody published what to do about", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.SWITCH_FATAL: RuleMeaning(
+        "a fatal NVSwitch event in the window", "a fatal NVSwitch event: no published rule",
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.SWITCH_EVENT: RuleMeaning(
+        "another NVSwitch event in the window", "an NVSwitch event that is not fatal",
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.TENANT_RUNNING: RuleMeaning(
+        "a process of another Slurm job that has not ended", "foreign PID with memory, live job",
+        Weight.OCCUPIED, NodeAction.EXCLUDE,
+    ),
+    Rule.TENANT_ENDED_JOB: RuleMeaning(
+        "a process whose Slurm job has ended: leaked", _LEAKED,
+        Weight.OCCUPIED, NodeAction.REPORT_TO_OWNER,
+    ),
+    Rule.TENANT_NO_JOB: RuleMeaning(
+        "a process of no Slurm job: leaked, or started beside Slurm", _LEAKED,
+        Weight.OCCUPIED, NodeAction.REPORT_TO_OWNER,
+    ),
+    Rule.TENANT_UNKNOWN_JOB: RuleMeaning(
+        "somebody's process whose Slurm job is not known", "foreign PID whose job is not known",
+        Weight.OCCUPIED, NodeAction.REPORT_TO_OWNER,
+    ),
+    Rule.OWN_PROCESS: RuleMeaning(
+        "a process of the job itself, or perhaps its leftover", "the job's own processes are no tenants",
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.KNOWN_HELPER: RuleMeaning(
+        "a small process of the driver, DCGM, MPS or a display",
+        "DCGM, MPS daemons, Xorg and the driver's own are known",
+        Weight.NOTE, NodeAction.IGNORE,
+    ),
+    Rule.PROCESS_UNKNOWN: RuleMeaning(
+        "a process of which neither owner nor job, or not its memory, can be seen", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.HIDDEN_MEMORY: RuleMeaning(
+        "memory in use that no listed process holds", "memory in use, no PIDs",
+        Weight.OCCUPIED, NodeAction.RESET_WHEN_IDLE,
+    ),
+    Rule.MEMORY_BELOW_MODEL: RuleMeaning(
+        "less memory than a sound GPU of the model shows", "memory lost against the model's capacity",
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.MEMORY_RESERVED: RuleMeaning(
+        "more than 2 GiB neither free nor in use", "memory that the driver keeps for itself, above what is usual",
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.MIG: RuleMeaning(
+        "MIG is on", "MIG on but the job expected a whole GPU",
+        Weight.WARN, NodeAction.WATCH,
+    ),
+    Rule.ECC_UNREADABLE: RuleMeaning(
+        "the ECC mode says Unknown Error", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.NO_GPU: RuleMeaning(
+        "no GPU, and not known how many there should be", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.NOT_READ: RuleMeaning(
+        "something that decides was not read: kernel log, processes, state", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.NOT_REACHED: RuleMeaning(
+        "the node did not answer", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.RULED_OUT: RuleMeaning(
+        "all was read and nothing found", "all readable and clean, the log covers the window",
+        Weight.NOTE, NodeAction.IGNORE,
+    ),
 }
 
 ACTION_OF_WEIGHT = {

@@ -197,6 +197,16 @@ def test_every_rule_is_shown_by_a_case() -> None:
     assert set(RULES) == set(Rule)
 
 
+def test_every_row_of_the_decision_table_has_a_rule() -> None:
+    rows = {meaning.row for meaning in RULES.values()}
+    for words in (
+        "remap failure", "GPU count below Gres", "Xid 48, 95, 140, 168", "Xid 94", "pending remap", "Xid 74, 136",
+        "Xid 92", "Xid 13, 31, 43, 45", "two unrelated jobs", "live job", "no job or dead job", "no PIDs", "MIG on",
+        "unknown Xid", "all readable and clean",
+    ):
+        assert any(words in row for row in rows), words
+
+
 def test_only_rules_of_the_drain_rows_drain_by_themselves() -> None:
     for rule, meaning in RULES.items():
         assert (meaning.weight is Weight.DRAIN) == (meaning.action is NodeAction.DRAIN), rule
@@ -268,6 +278,6 @@ def test_the_document_lists_every_rule_as_it_is() -> None:
         Weight.UNDETERMINED: "unknown", Weight.WARN: "clean, with a warning", Weight.NOTE: "clean",
     }
     assert rows == {
-        rule.value: f"{one.row} | {verdicts[one.weight]} | {one.action.value.replace('_', ' ')}"
+        rule.value: f"{one.shows} | {verdicts[one.weight]} | {one.action.value.replace('_', ' ')}"
         for rule, one in RULES.items()
     }
