@@ -8,16 +8,21 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.diagnosis.nodes import NodePolicy, judge_node
+from runbook.diagnosis.nodes_rules import Rule
 from runbook.errors import NotFound, RunbookError
 from runbook.model.job import NodeState
 from runbook.model.log import Finding
-from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
+from runbook.model.node import NodeAction, NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.reduce_world import serves
 
 WINDOW_MARGIN_S = 120.0
 """Kernel clocks, Slurm's and the log's differ a little; a fault just before the start can still be the cause."""
+
+
+SETTLE_S = 20.0
+"""Memory in use by no process may be that of the job's own, just ending: after this they are gone, or it stays."""
 
 
 class Outcome(StrEnum):
@@ -34,12 +39,30 @@ def run(context: StepContext) -> StepResult:
         return StepResult(
             Outcome.UNKNOWN, with_notes(context.incident, note or "no node is known to check"), "no node is known"
         )
+    states, facts, judgements = _look(context, names)
+    whole = {fact.node for fact in facts if not fact.partial_view}
+    doubtful = tuple(one.node for one in judgements if one.node in whole and _may_only_be_ending(one))
+    if doubtful:
+        context.tell(f"{', '.join(doubtful)}: memory in use by no process; looking again in {SETTLE_S:.0f} s")
+        context.ports.clock.sleep(SETTLE_S)
+        _, later, rejudged = _look(_with_the_job_as_it_is(context), doubtful)
+        facts = tuple(next((one for one in later if one.node == fact.node), fact) for fact in facts)
+        judgements = tuple(next((one for one in rejudged if one.node == old.node), old) for old in judgements)
+    failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
+    incident = with_notes(replace(context.incident, failure=failure), note)
+    outcome = _worst(judgements)
+    return StepResult(outcome, incident, "; ".join(_sentence(judgement) for judgement in judgements))
+
+
+def _look(
+    context: StepContext, names: Sequence[NodeName]
+) -> tuple[tuple[NodeState, ...], tuple[NodeFacts, ...], tuple[NodeJudgement, ...]]:
     job = context.failure.job
     since_s = job.start_time_s - WINDOW_MARGIN_S if job.start_time_s is not None else None
     until_s = job.end_time_s + WINDOW_MARGIN_S if job.end_time_s is not None else None
     with ThreadPoolExecutor(max_workers=min(16, len(names))) as pool:
         facts = tuple(pool.map(lambda name: context.ports.nodes.check(name, since_s=since_s, until_s=until_s), names))
-    states = context.ports.scheduler.nodes(names)
+    states = context.ports.scheduler.nodes(tuple(names))
     gpus = {state.name: state.gpus for state in states}
     facts = tuple(
         replace(fact, expected_gpus=gpus.get(fact.node) or context.settings.expected_gpus_per_node) for fact in facts
@@ -47,13 +70,26 @@ def run(context: StepContext) -> StepResult:
     live = _live_jobs(context, facts)
     spare = _spare_nodes(context, live)
     by_name = {state.name: state for state in states}
-    judgements = tuple(
-        _judge(context, fact, live, by_name.get(fact.node), spare) for fact in facts
+    return states, facts, tuple(_judge(context, fact, live, by_name.get(fact.node), spare) for fact in facts)
+
+
+def _may_only_be_ending(judgement: NodeJudgement) -> bool:
+    return any(
+        finding.rule == Rule.HIDDEN_MEMORY and finding.action is NodeAction.UNKNOWN for finding in judgement.findings
     )
-    failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
-    incident = with_notes(replace(context.incident, failure=failure), note)
-    outcome = _worst(judgements)
-    return StepResult(outcome, incident, "; ".join(_sentence(judgement) for judgement in judgements))
+
+
+def _with_the_job_as_it_is(context: StepContext) -> StepContext:
+    """The job's end may have come since it was read; the incident keeps what it knows of the failure."""
+    job = context.failure.job
+    try:
+        ended_s = context.ports.scheduler.job(job.id).end_time_s
+    except RunbookError:
+        return context
+    if ended_s is None:
+        return context
+    failure = replace(context.failure, job=replace(job, end_time_s=ended_s))
+    return replace(context, incident=replace(context.incident, failure=failure))
 
 
 def look_again(context: StepContext, names: Sequence[NodeName]) -> tuple[NodeJudgement, ...]:

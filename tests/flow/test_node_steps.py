@@ -34,6 +34,9 @@ BROKEN: Change = lambda gpu: replace(gpu, row_remap_failed=True)  # noqa: E731
 PENDING: Change = lambda gpu: replace(gpu, row_remap_pending=True)  # noqa: E731
 
 
+HIDDEN: Change = lambda gpu: replace(gpu, used_bytes=Bytes(30 * GIB))  # noqa: E731
+
+
 def tenant(job: str | None) -> Change:
     process = GpuProcess(88, Bytes(30 * GIB), "python", UserName("bob"), JobId(job) if job else None, 900.0)
     return lambda gpu: replace(gpu, used_bytes=Bytes(30 * GIB), processes=(process,))
@@ -45,15 +48,20 @@ class ToldNodes:
 
     changes: dict[str, Change] = field(default_factory=dict)
     reach: dict[str, Reach] = field(default_factory=dict)
+    clock: FakeClock = field(default_factory=FakeClock)
+    asked: list[str] = field(default_factory=list)
+    until_asked: int = 10**6
+    """From this many looks on all GPUs are healthy."""
 
     def check(self, node: NodeName, *, since_s: float | None, until_s: float | None) -> NodeFacts:
+        self.asked.append(node)
         gpus = [replace(GPU, index=index, bus_id=f"0000:1{index}:00") for index in range(8)]
-        if node in self.changes:
+        if node in self.changes and len(self.asked) <= self.until_asked:
             gpus[0] = self.changes[node](gpus[0])
         reach = self.reach.get(node, Reach.OK)
         unread = Unknown("not reached")
         return NodeFacts(
-            node, reach, checked_at_s=2e9, gpus=tuple(gpus) if reach is Reach.OK else unread,
+            node, reach, checked_at_s=self.clock.now(), gpus=tuple(gpus) if reach is Reach.OK else unread,
             xids=() if reach is Reach.OK else unread, log_covers_since_s=0.0,
         )
 
@@ -62,7 +70,7 @@ class Scene:
     """A job that ran on gpu-21 and gpu-22 of four nodes, and died of memory on gpu-21."""
 
     def __init__(self, *, nodes: ToldNodes, acts: ActSettings | None = None, failing: str | None = "gpu-21") -> None:
-        self.scheduler = FakeScheduler(FakeClock())
+        self.scheduler = FakeScheduler(nodes.clock)
         self.nodes = nodes
         self.settings = FlowSettings("fake", acts or ActSettings(policy=Policy.APPLY))
         job = self.scheduler.add(num_nodes=2, nodes=(NodeName("gpu-21"), NodeName("gpu-22")), gpus_per_node=8)
@@ -196,7 +204,7 @@ def test_the_job_goes_on_without_the_drained_node_where_another_is_free() -> Non
     (tenant(None), "Tell the owner of the process on gpu-21: GPU 0 (0000:10:00): process 88 (python) of bob"),
     (tenant("99"), "See to the co-tenant on gpu-21: pid 88 (python) of bob"),
     (PENDING, "Reset the GPU once it is idle on gpu-21: GPU 0"),
-    (lambda gpu: replace(gpu, used_bytes=Bytes(30 * GIB)), "Reset the GPU once it is idle on gpu-21: GPU 0"),
+    (HIDDEN, "Reset the GPU once it is idle on gpu-21: GPU 0"),
 ])
 def test_a_person_is_told_what_to_do_about_the_node(change: Change, words: str) -> None:
     scene = Scene(nodes=ToldNodes({"gpu-21": change}))
@@ -269,6 +277,23 @@ def test_what_a_node_was_drained_for_is_shown_before_it_is_given_back() -> None:
     assert (now.node, now.verdict) == ("gpu-21", NodeVerdict.CLEAN)
     scene.scheduler.undrain(NodeName("gpu-21"), "runbook:oom-fake-1")
     assert scene.scheduler.drains == {}
+
+
+def test_memory_that_no_process_holds_is_looked_at_twice() -> None:
+    """The job's own processes may just be ending when the first look comes."""
+    stays = Scene(nodes=ToldNodes({"gpu-21": HIDDEN}))
+    assert stays.run(check_node) == ["occupied"]
+    assert stays.nodes.asked == ["gpu-21", "gpu-21"]
+    goes = Scene(nodes=ToldNodes({"gpu-21": HIDDEN}, until_asked=1))
+    assert goes.run(check_node) == ["clean"]
+    assert goes.incident.failure is not None
+    assert [one.hidden_bytes for one in goes.incident.failure.judgements] == [0]
+
+
+def test_a_node_without_such_memory_is_looked_at_once() -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": tenant(None)}))
+    scene.run(check_node)
+    assert scene.nodes.asked == ["gpu-21"]
 
 
 @pytest.mark.parametrize(("device", "local_rank", "node_device", "failing"), [
