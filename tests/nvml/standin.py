@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -20,11 +21,18 @@ SCENARIOS = HERE / "scenarios"
 GCC = shutil.which("gcc")
 
 
+def _folder(prefix: str) -> Path:
+    """A folder that goes when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @functools.lru_cache(maxsize=1)
 def library_folder() -> Path:
     """A folder with the stand-in as `libnvidia-ml.so.1`, for LD_LIBRARY_PATH."""
     assert GCC, "gcc is not installed"
-    folder = Path(tempfile.mkdtemp(prefix="standin-nvml-"))
+    folder = _folder("standin-nvml-")
     command = (GCC, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden")
     subprocess.run((*command, "-o", str(folder / "libnvidia-ml.so.1"), str(HERE / "standin_nvml.c")), check=True)
     return folder
@@ -33,7 +41,7 @@ def library_folder() -> Path:
 @functools.lru_cache(maxsize=1)
 def probe_file() -> Path:
     """The zipapp."""
-    path = Path(tempfile.mkdtemp(prefix="probe-")) / "runbook-probe.pyz"
+    path = _folder("probe-") / "runbook-probe.pyz"
     path.write_bytes(build.archive())
     return path
 
