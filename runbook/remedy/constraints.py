@@ -80,7 +80,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     function.__name__: function
     for function in (
         above_one, allocator_could_have_served, request_fits_the_gpu, no_private_pools, checkpoint_reshardable,
-        round_words.alike_or_auto, round_words.any_stands, round_words.in_release_beside,
+        round_words.alike_or_auto, round_words.any_stands, round_words.asked_in_release, round_words.in_release_beside,
         round_words.in_release_when_resumed, round_words.text_lacks, round_words.whole_groups,
         round_words.whole_rounds, setting_words.any_in_force,
         setting_words.free_held_the_request, setting_words.larger_than, setting_words.not_overridden,

@@ -43,6 +43,15 @@ def in_release_when_resumed(situation: Situation, arguments: Arguments) -> Refus
     return None if unmet is None else Refusal(unmet.why, str(arguments["question"]))
 
 
+def asked_in_release(situation: Situation, arguments: Arguments) -> Refusal | None:
+    """A person is asked `question` where every version that the template can be for is one of `versions`; where another
+    is possible, nothing is asked. `why` says what these versions do."""
+    possible = {item.id for item in situation.releases}
+    if not possible or not possible <= set(_texts(arguments, "versions")):
+        return None
+    return Refusal(str(arguments["why"]), str(arguments["question"]))
+
+
 def in_release_beside(situation: Situation, arguments: Arguments) -> Refusal | None:
     """As `in_release`, where one of `beside` is set and `unless` is not: for an option whose default differs."""
     named = any(situation.is_set(name) for name in _texts(arguments, "beside"))
