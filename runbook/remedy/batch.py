@@ -57,6 +57,11 @@ def double_to_keep_global_batch(situation: Situation, parameter: Parameter, argu
     if derives(situation) and total is not None:
         return _derived(old_micro, int(new_text), total, ranks)
     if derives(situation) and batch.total_when_absent == "micro_times_ranks":
+        if ranks is not None and situation.ranks_not_certain:
+            return Refusal(
+                f"the global batch size is not set and cannot be pinned: {situation.ranks_not_certain}",
+                "How many ranks (world size) does the training have? Write the global batch size into the template.",
+            )
         return _pinned(situation, batch.total, old_micro, int(new_text), ranks)
     return _accumulated(situation, parameter, old_micro, int(new_text), total, ranks)
 

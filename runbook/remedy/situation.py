@@ -178,6 +178,27 @@ class Situation:
             return None
         return None if tasks and not started and nodes < tasks < nodes * gpus else nodes * gpus
 
+    @property
+    def ranks_not_certain(self) -> str:
+        """Why `world_size` is not certain enough to reckon a global batch from it; "" where it is. torchrun takes one
+        node where `--nnodes` is not given, and "gpu" means those that CUDA_VISIBLE_DEVICES leaves
+        (torch.distributed.run)."""
+        world = self.system.world
+        per_node = self.setting(world.per_node) if world.per_node else None
+        if self.story.world_size or per_node is None:
+            return ""
+        if self._told(world.per_node) is None and "SLURM_" not in per_node.unresolved:
+            return f"{per_node.spelling} is {per_node.value or 'not known'}, which is no number of ranks"
+        if (self.job.num_nodes or len(self.job.nodes) or 1) == 1 or (world.one_node and self.is_set(world.one_node)):
+            return ""
+        nodes = self.setting(world.launcher_nodes) if world.launcher_nodes else None
+        if nodes is None:
+            spelling = self.spelling(world.launcher_nodes) if world.launcher_nodes else "the number of nodes"
+            return f"{spelling} is not given to the launcher, which takes one node then, and the job has several"
+        if self._told(world.launcher_nodes) is None and "SLURM_" not in nodes.unresolved:
+            return f"{nodes.spelling} is not known"
+        return ""
+
     def _told(self, parameter: str) -> int | None:
         """A launcher's number, where it stands in the template as one."""
         setting = self.setting(parameter) if parameter else None

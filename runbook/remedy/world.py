@@ -144,6 +144,8 @@ def _derived(
         return Refusal("the number of data-parallel ranks is not known")
     values: dict[str, str] = {}
     if total is None:
+        if situation.ranks_not_certain:
+            return Refusal(f"the global batch size is not set and cannot be pinned: {situation.ranks_not_certain}")
         total = micro * ranks
         values[rules.total] = str(total)
     fewer = ranks * left // nodes
