@@ -16,20 +16,26 @@ from runbook.remedy.document import Parameter
 from runbook.remedy.edits import Arguments, Made, edit_of
 from runbook.remedy.situation import Refusal, Situation
 
+ROCM_NAME = "PYTORCH_HIP_ALLOC_CONF"
+"""The variable of PyTorch built for ROCm."""
+
 
 def merge_allocator(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
     """Merge `option:value` into what is set there.
 
     `parameter` is the name that every version reads; the argument `newer` is the parameter of the name that counts
-    from 2.10 on. `without` lists options to take out.
+    from 2.10 on. `without` lists options to take out. On ROCm only its own variable is edited, where it is set.
     """
+    refusal = _rocm_without_its_name(situation, parameter)
+    if refusal is not None:
+        return refusal
     newer = situation.system.parameter(str(arguments["newer"]))
     old, new = situation.text(parameter.id), situation.text(newer.id)
     if isinstance(old, Refusal):
         return old
     if isinstance(new, Refusal):
         return new
-    name, new_name = parameter.spellings[0], newer.spellings[0]
+    name, new_name = situation.spelling(parameter.id), newer.spellings[0]
     if old is not None and new is not None and old != new:
         return Refusal(
             f"{name} and {new_name} are both set and differ, so which one holds is not certain",
@@ -56,6 +62,20 @@ def merge_allocator(situation: Situation, parameter: Parameter, arguments: Argum
     if not edits:
         return Refusal(f"the allocator's setting is {text} already")
     return Made(tuple(edits), (*remarks, why))
+
+
+def _rocm_without_its_name(situation: Situation, parameter: Parameter) -> Refusal | None:
+    """The log shows a build for ROCm (PT-HIP-01: "HIP out of memory", the variable's name), and the template does
+    not set the variable of that build: which names it reads differs between builds."""
+    cause = situation.story.root_cause
+    said = cause.excerpt if cause is not None else ""
+    rocm = "HIP out of memory" in said or ROCM_NAME in said or "rocm" in situation.versions.said.lower()
+    if not rocm or situation.spelling(parameter.id) == ROCM_NAME:
+        return None
+    return Refusal(
+        "the log is of PyTorch for ROCm, and which name of the allocator's variable this build reads is not known",
+        f"Does this build read {ROCM_NAME}? Then write it into the template with its present options.",
+    )
 
 
 def _merged(situation: Situation, options: Options, arguments: Arguments) -> tuple[str, tuple[str, ...]] | Refusal:
@@ -100,7 +120,9 @@ def _targets(
 ) -> tuple[tuple[Parameter, ...], str]:
     """Which variable to write, and why. 2.10 is the first version whose CUDA allocator reads the newer name: up to
     2.8 it is unknown, in 2.9 it is parsed without effect (pytorch#183387)."""
-    name, new_name, versions = parameter.spellings[0], newer.spellings[0], situation.versions
+    name, new_name, versions = situation.spelling(parameter.id), newer.spellings[0], situation.versions
+    if name == ROCM_NAME:
+        return (parameter,), f"{name} is the name in the template; a build for ROCm that lacks the option warns only"
     if old is not None and new is not None:
         return (parameter, newer), f"{name} and {new_name} are both set: both get the same value"
     if old is not None:

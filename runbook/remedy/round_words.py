@@ -98,7 +98,13 @@ def whole_rounds(situation: Situation, arguments: Arguments) -> Refusal | None:
 def whole_groups(situation: Situation, arguments: Arguments) -> Refusal | None:
     """`size` × ranks is a multiple of the first of `groups` that is set; nothing is asked where none is.
 
-    TRL wants whole groups of completions in each batch of an evaluation (trl/trainer/grpo_config.py)."""
+    With `versions`, only where one of them is possible; then `question` is asked, for it may be another.
+
+    TRL wants whole groups of completions in each batch of an evaluation (trl/trainer/grpo_config.py), and up to 0.16 in
+    each step's micro-batches too (trl/trainer/grpo_trainer.py)."""
+    versions = set(_texts(arguments, "versions"))
+    if versions and situation.releases and not versions & {item.id for item in situation.releases}:
+        return None
     group_name = next((name for name in _texts(arguments, "groups") if situation.is_set(name)), "")
     if not group_name:
         return None
@@ -115,7 +121,7 @@ def whole_groups(situation: Situation, arguments: Arguments) -> Refusal | None:
         return Refusal("the number of ranks is not known", f"Is {size} × the ranks a multiple of {spelling} {group}?")
     if size * ranks % group == 0:
         return None
-    return Refusal(f"{size} × {ranks} ranks is no multiple of {spelling} {group}")
+    return Refusal(f"{size} × {ranks} ranks is no multiple of {spelling} {group}", str(arguments.get("question", "")))
 
 
 def text_lacks(situation: Situation, arguments: Arguments) -> Refusal | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.model.units import JobId, UserName
+from runbook.remedy import load_levers
 from runbook.remedy.configuration import defaults_hold
 from runbook.remedy.constraints import CONSTRAINTS
 from runbook.remedy.document import Configuration, LeverDocument
@@ -197,3 +200,23 @@ def test_defaults_hold_only_where_the_configuration_is_known(
     assert defaults_hold(system, settings) is holds
     settings.append(Setting("config", SettingKind.KEY, "a.config", None, "run.sh", 1, (), "a branch decides"))
     assert not defaults_hold(system, settings)
+
+
+@pytest.mark.parametrize("said", [
+    "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 7.81 GiB.",
+    "try setting PYTORCH_HIP_ALLOC_CONF=expandable_segments:True to avoid fragmentation",
+])
+def test_the_allocators_variable_for_cuda_is_not_added_on_rocm(said: str) -> None:
+    levers = load_levers(data_folder("playbooks") / "oom" / "levers")
+    system = next(item for item in levers if item.id == "pytorch")
+    made = replace(
+        situation(), system=system, releases=(), story=LogStory(Finding("PT-HIP-01", "true_oom", "log", 0, 1, said))
+    )
+    options = {"newer": "allocator_newer", "option": "expandable_segments", "value": "True"}
+    refused = FUNCTIONS["merge_allocator"](made, system.parameter("allocator_cuda"), options)
+    assert isinstance(refused, Refusal) and "PYTORCH_HIP_ALLOC_CONF" in refused.question
+    there = Setting("allocator_cuda", SettingKind.ENVIRONMENT, "PYTORCH_HIP_ALLOC_CONF", "max_split_size_mb:512")
+    edited = FUNCTIONS["merge_allocator"](
+        replace(made, settings=(there,)), system.parameter("allocator_cuda"), options
+    )
+    assert isinstance(edited, Made) and edited.edits[0].spellings[0] == "PYTORCH_HIP_ALLOC_CONF"
