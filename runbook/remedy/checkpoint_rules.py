@@ -144,6 +144,9 @@ class CheckpointRules(Document):
     downgrades: tuple[Obstacle, ...] = ()
     """Settings with which a resume would drop state without a word: moments of the optimizer, the step."""
     moving_names: tuple[MovingName, ...] = ()
+    rotates: tuple[Obstacle, ...] = ()
+    """Settings with which old checkpoints are deleted as new ones are saved: a note, for one of them is that on which
+    the relaunch relies."""
     copy_first: str = ""
     """Why the checkpoint has to be copied before anything is started that may write to its folder. Empty: it need
     not be."""
@@ -156,7 +159,7 @@ class CheckpointRules(Document):
     @property
     def named(self) -> tuple[str, ...]:
         """Every parameter that the rules name, for the check of the document."""
-        conditions = (*self.never_saves, *self.downgrades, *self.adjust)
+        conditions = (*self.never_saves, *self.downgrades, *self.rotates, *self.adjust)
         names = [*self.parameters, *(rule.parameter for rule in self.resume)]
         names += [name for item in conditions for name in item.parameters]
         names += [name for item in self.moving_names for name in (item.parameter, item.unless)]

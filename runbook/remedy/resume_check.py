@@ -67,6 +67,7 @@ def resume_findings(told: Told, checkpoint: Checkpoint | None, *, made_steps: bo
     notes += [
         f"nothing newer will be saved: {item.why}" for item in rules.never_saves if told.holds(item)
     ]
+    notes += [_rotation(told, item, checkpoint) for item in rules.rotates if told.holds(item)]
     if rules.only_latest and checkpoint.latest is False:
         refusals.append(Refusal(
             f"{told.system.title} loads only what its tracker names, which is not {checkpoint.path}",
@@ -83,6 +84,15 @@ def resume_findings(told: Told, checkpoint: Checkpoint | None, *, made_steps: bo
     if rules.caution:
         notes.append(rules.caution)
     return ResumeFindings(_once(notes), tuple(refusals), tuple(edits), _once(to_do))
+
+
+def _rotation(told: Told, rule: Obstacle, checkpoint: Checkpoint) -> str:
+    setting = told.setting(rule.parameter)
+    value = f" = {setting.value}" if setting is not None and setting.value is not None else ""
+    return (
+        f"{told.named(rule.parameter)}{value}: {rule.why} Once the relaunched job saves, {checkpoint.path} "
+        "can be deleted; copy it where it is to be kept."
+    )
 
 
 def _obstacle(told: Told, rule: Obstacle) -> Refusal:
