@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -98,6 +99,12 @@ def test_at_a_terminal_each_act_is_asked_for_and_no_is_respected(shell: Shell) -
     assert incident["state"] == "recovered"
 
 
+def in_front() -> None:
+    """As a terminal starts a command: it is its own, and Ctrl-C is heard even where the tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def at_terminal(shell: Shell, arguments: tuple[str, ...], answer: str) -> tuple[str, int]:
     """Run the command in a pseudo-terminal and answer every question."""
     leader, follower = pty.openpty()
@@ -109,7 +116,7 @@ def at_terminal(shell: Shell, arguments: tuple[str, ...], answer: str) -> tuple[
         stderr=follower,
         env={**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory), "TERM": "xterm"},
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=in_front,
     )
     os.close(follower)
     screen = b""

@@ -266,6 +266,8 @@ def test_interrupted_it_says_so_in_a_line(tmp_path: Path) -> None:
     process = subprocess.Popen(
         (sys.executable, "-m", "runbook", "diagnose", "-"), stdin=reader, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # Where the tests themselves run in the background, an interrupt would be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(reader)
     for _ in range(64):  # more than fits into the pipe: it reads

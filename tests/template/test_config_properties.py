@@ -224,6 +224,8 @@ def test_adding_a_key(document: tuple[TemplateFile, Tree], parts: list[str], new
         reasons = (
             "the trail ends at", "could be added in several", "is no name", "certainly belongs", "after the change",
         )
+        if file.path.endswith(".toml") and "would not be understood" in refusal.what:
+            return  # a table's header where dotted keys made the table already, which TOML forbids: a person does it
         assert any(reason in refusal.what for reason in reasons), refusal.what
         below_a_value = any(".".join(parts[:size]) in leaves(tree) for size in range(1, len(parts)))
         assert below_a_value or file.path.endswith(".py"), refusal.what
