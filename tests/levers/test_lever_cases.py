@@ -140,6 +140,11 @@ def test_the_refusal(case: LeverCase) -> None:
 
 def test_the_suite_has_what_it_should() -> None:
     titles = Counter(case.title for case in ALL)
+    by_system = Counter(case.system_file.split("_")[0] for case in ALL)
+    assert all(by_system[system] >= 8 for system in SYSTEMS), by_system
+    assert len(ALL) >= 400
+    assert sum(len(case.lines("refused")) for case in ALL) >= 250
+    assert {document.id for document in DOCUMENTS} >= SYSTEMS
     assert not [title for title, count in titles.items() if count > 1]
     for case in ALL:
         assert {"plan", "refused"} & set(case.parts), f"{case.title} says neither what comes nor why nothing does"
