@@ -156,6 +156,7 @@ def _change(incident: Incident) -> Iterator[str]:
         if part.patch and part.patch.diff:
             text = shorten_lines(clean(part.patch.diff[:20_000]), 40, WIDTH - 6)
             yield from (f"    {line}" for line in text.rstrip("\n").split("\n"))
+            yield from _items(part.patch.notes[:_ITEMS])
     if incident.no_plan:
         yield from _wrapped(f"{incident.no_plan.why} {incident.no_plan.question}")
 
