@@ -134,6 +134,11 @@ def test_resumed_after_a_kill_at_every_point(share: int, tmp_path: Path) -> None
         try:
             killed = place.drive(point)
             where = f"point {point}, {points[point]}"
+            if killed.returncode == 0:
+                # How often a running job is looked at depends on the machine: this run had come to its end before.
+                assert len((folder / "points").read_text(encoding="utf-8").splitlines()) <= point, where
+                assert place.incident()["state"] == "recovered", where
+                continue
             assert killed.returncode == -9, (where, killed.stderr)
             # Before the incident was stored at all there is nothing to resume: the engineer types the same again.
             stored = (place.state / "incidents" / "oom-crash-1" / "incident.json").exists()
