@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.model.template import ParameterNames, SettingKind, Surroundings, TemplateFile
-from runbook.template.bash import find as bash
 from runbook.template.bash.commands import LAUNCHERS, basename, chain, program_at
-from runbook.template.bash.find import Occurrence, Script
+from runbook.template.bash.options import Occurrence, options_given
 from runbook.template.bash.runs import Command
+from runbook.template.bash.script import Script, read_script
 from runbook.template.bash.words import Token, text_of, unknown_of
 from runbook.template.config import edit as config_edit
 from runbook.template.config.document import Config
@@ -67,7 +67,7 @@ def named_files(file: TemplateFile, known: Surroundings | None = None) -> tuple[
         return ()
     if language is not Language.BASH:
         return tuple(_named_by_keys(config_edit.read_config(file, language)))
-    script = bash.read_script(file, option_names(), known)
+    script = read_script(file, option_names(), known)
     found = sourced(script)
     for command in naming_commands(script):
         if not prepares(command):
@@ -166,7 +166,7 @@ def prepares(command: Command) -> bool:
 def places(command: Command) -> list[Place]:
     index_of = {name.parameter: name for name in option_names()}
     found: list[Place] = []
-    given = bash.options_given(command, tuple(index_of.values()))
+    given = options_given(command, tuple(index_of.values()))
     for option in OPTIONS:
         for item in given.get(option, [])[-1:]:
             text = text_of(item.value)

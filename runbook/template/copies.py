@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from runbook.model.template import Edit, Patch, SettingKind, Surroundings, TemplateFile
-from runbook.template.bash import find as bash
 from runbook.template.bash.change import change_value
 from runbook.template.bash.edit import check_result
-from runbook.template.bash.find import Script
 from runbook.template.bash.insert import insert
+from runbook.template.bash.options import options_given
 from runbook.template.bash.runs import Command
+from runbook.template.bash.script import Script, read_script
 from runbook.template.companions import (
     HYDRA_FURTHER,
     Place,
@@ -40,7 +40,7 @@ def point_to_copies(
     """
     if language_of(file) is not Language.BASH:
         return _keys_to_copies(file, copies)
-    script = bash.read_script(file, option_names(), known)
+    script = read_script(file, option_names(), known)
     edited: list[Change] = []
     wanted = dict(copies)
     for command in naming_commands(script):
@@ -164,7 +164,7 @@ def _hydra(script: Script, command: Command, place: Place, copy: str) -> list[Ch
             f"the copy has the name {stem} of the original, which Hydra would take instead", where=where,
             next_step="give the copy another name",
         )
-    given = bash.options_given(command, option_names())
+    given = options_given(command, option_names())
     if any(given.get(option) for option in HYDRA_FURTHER):
         raise CannotEdit(
             "--config-dir is given already, and Hydra takes only one", where=where,

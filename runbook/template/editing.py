@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from runbook.model.template import Edit, ParameterNames, Patch, Setting, SettingKind, Splice, Surroundings, TemplateFile
 from runbook.template.bash import edit as bash_edit
-from runbook.template.bash import find as bash
 from runbook.template.bash import overrides
 from runbook.template.bash.commands import launches
+from runbook.template.bash.find import in_force, settings
+from runbook.template.bash.script import Script, read_script
 from runbook.template.config import edit as config_edit
 from runbook.template.config.document import Config, holds_in, key_of
 from runbook.template.errors import CannotEdit
@@ -32,7 +33,7 @@ def find_settings(
     except CannotEdit:
         return ()
     if language is Language.BASH:
-        return settings_of(bash.read_script(file, names, known), names)
+        return settings_of(read_script(file, names, known), names)
     if not any(name.kind is SettingKind.KEY for name in names):
         return ()
     return settings_of(config_edit.read_config(file, language), names)
@@ -84,13 +85,13 @@ def apply(
     return Patch(tuple(patched), tuple(splices), diff, tuple(notes))
 
 
-def _refuse_halves(read: Sequence[bash.Script | Config], shares: Sequence[_Share]) -> None:
+def _refuse_halves(read: Sequence[Script | Config], shares: Sequence[_Share]) -> None:
     """A part of the edits in a file that another program reads too, the rest on the training's own command line: that
     program would have one without the other."""
     files = {item.file.path: share for item, share in zip(read, shares) if isinstance(item, Config) and share.edits}
     for item, share in zip(read, shares):
         options = [edit for edit in share.edits if edit.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
-        if not isinstance(item, bash.Script) or not files or not options:
+        if not isinstance(item, Script) or not files or not options:
             continue
         for command in item.walker.commands:
             words = {(token.text or "").rpartition("=")[2].removeprefix("./") for token in command.argv}
@@ -103,8 +104,8 @@ def _refuse_halves(read: Sequence[bash.Script | Config], shares: Sequence[_Share
                 )
 
 
-def _refuse_generated(item: Config, read: Sequence[bash.Script | Config]) -> None:
-    writer = writer_of(item.file.path, [other.file for other in read if isinstance(other, bash.Script)])
+def _refuse_generated(item: Config, read: Sequence[Script | Config]) -> None:
+    writer = writer_of(item.file.path, [other.file for other in read if isinstance(other, Script)])
     if writer is None:
         return
     path = item.file.path
@@ -121,29 +122,29 @@ def invert(patch: Patch) -> tuple[TemplateFile, ...]:
 
 def read_all(
     files: Sequence[TemplateFile], names: Sequence[ParameterNames], known: Surroundings | None
-) -> list[bash.Script | Config]:
+) -> list[Script | Config]:
     """The files as they are read together: a script goes on from what the scripts in front of it export.
 
     Raises `CannotEdit` for a file in no language of ours.
     """
-    read: list[bash.Script | Config] = []
+    read: list[Script | Config] = []
     for file in files:
         language = language_of(file)
         if language is Language.BASH:
-            read.append(bash.read_script(file, names, known, _scripts(read)))
+            read.append(read_script(file, names, known, _scripts(read)))
         else:
             read.append(config_edit.read_config(file, language))
     return read
 
 
-def _scripts(read: Sequence[bash.Script | Config]) -> list[bash.Script]:
+def _scripts(read: Sequence[Script | Config]) -> list[Script]:
     return [item for item in read if not isinstance(item, Config)]
 
 
-def settings_of(item: bash.Script | Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
+def settings_of(item: Script | Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
     """The parameters that a file sets, once it is read."""
     if not isinstance(item, Config):
-        return bash.settings(item)
+        return settings(item)
     wanted = [name for name in names if name.kind is SettingKind.KEY]
     return config_edit.settings(item, wanted) if wanted else ()
 
@@ -164,7 +165,7 @@ class _Share:
     notes: list[str] = field(default_factory=list)
 
 
-def _shares(read: Sequence[bash.Script | Config], edits: Sequence[Edit]) -> list[_Share]:
+def _shares(read: Sequence[Script | Config], edits: Sequence[Edit]) -> list[_Share]:
     """Each edit goes to the file that sets its parameter, else to the one with the training command.
 
     `#SBATCH` lines come first, so that a line added for one stays in front of an added `export`.
@@ -200,13 +201,13 @@ def _shares(read: Sequence[bash.Script | Config], edits: Sequence[Edit]) -> list
     return shares
 
 
-def _sets(item: bash.Script | Config, name: ParameterNames) -> bool:
+def _sets(item: Script | Config, name: ParameterNames) -> bool:
     """Whether the file sets it, or mentions it in a way that leaves it open."""
-    return any(config_edit.lookup(item, name) if isinstance(item, Config) else bash.in_force(item, name))
+    return any(config_edit.lookup(item, name) if isinstance(item, Config) else in_force(item, name))
 
 
 def _without_handing_on(
-    read: Sequence[bash.Script | Config], setting: list[int], name: ParameterNames
+    read: Sequence[Script | Config], setting: list[int], name: ParameterNames
 ) -> list[int]:
     """Without the programs that only hand on what another file sets."""
     own = []
@@ -217,16 +218,16 @@ def _without_handing_on(
     return own or setting
 
 
-def _written(item: bash.Script | Config, name: ParameterNames) -> bool:
+def _written(item: Script | Config, name: ParameterNames) -> bool:
     """Whether the file sets it itself, and does not only go on from a script that runs it."""
-    return not isinstance(item, Config) and any(found.line for found in bash.in_force(item, name)[0])
+    return not isinstance(item, Config) and any(found.line for found in in_force(item, name)[0])
 
 
-def _training(read: Sequence[bash.Script | Config]) -> list[int]:
+def _training(read: Sequence[Script | Config]) -> list[int]:
     return [at for at, item in enumerate(read) if not isinstance(item, Config) and item.training]
 
 
-def _for_a_new_key(read: Sequence[bash.Script | Config], scripts: Sequence[int], edit: Edit) -> int:
+def _for_a_new_key(read: Sequence[Script | Config], scripts: Sequence[int], edit: Edit) -> int:
     """A key that nothing sets: as an override where the command line has such, else in the one configuration file."""
     for at in scripts:
         item = read[at]
@@ -247,7 +248,7 @@ def _for_a_new_key(read: Sequence[bash.Script | Config], scripts: Sequence[int],
     return (configs or list(scripts))[0]
 
 
-def _has_place(item: bash.Script | Config, edit: Edit) -> bool:
+def _has_place(item: Script | Config, edit: Edit) -> bool:
     """Whether one of several configuration files is where the key belongs: it has the mapping that holds it."""
     return isinstance(item, Config) and any(
         holds_in(spelling, item) and key_of(spelling).rpartition(".")[0] in item.mappings
@@ -256,14 +257,14 @@ def _has_place(item: bash.Script | Config, edit: Edit) -> bool:
     )
 
 
-def _is_meant(item: bash.Script | Config, edit: Edit) -> bool:
+def _is_meant(item: Script | Config, edit: Edit) -> bool:
     """Whether a spelling of the key holds in this file (`key without a|b`)."""
     return isinstance(item, Config) and any(
         holds_in(spelling, item) for spelling in edit.spellings if not spelling.startswith("-")
     )
 
 
-def _prefixed(read: Sequence[bash.Script | Config], edit: Edit) -> Edit:
+def _prefixed(read: Sequence[Script | Config], edit: Edit) -> Edit:
     """With `++` in front of a key that the given configuration certainly lacks: Hydra refuses the bare form then."""
     lacking = [item for item in read if isinstance(item, Config) and item.language is Language.YAML]
     plain = [item for item in edit.spellings if not item.startswith("-")]
@@ -273,5 +274,5 @@ def _prefixed(read: Sequence[bash.Script | Config], edit: Edit) -> Edit:
     return replace(edit, spellings=spellings)
 
 
-def _path(item: bash.Script | Config) -> str:
+def _path(item: Script | Config) -> str:
     return item.file.path

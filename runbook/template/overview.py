@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
-from runbook.template.bash import find as bash
 from runbook.template.bash.listing import script_settings
+from runbook.template.bash.script import Script, read_script
 from runbook.template.config import edit as config_edit
 from runbook.template.config.document import Config, Form, Leaf, keys_of
 from runbook.template.editing import read_all, settings_of
@@ -64,7 +64,7 @@ def settings_in_force(
     return tuple(_through_overrides(setting, overrides) for setting in chosen)
 
 
-def _left_out(read: Sequence[bash.Script | Config], name: ParameterNames) -> bool:
+def _left_out(read: Sequence[Script | Config], name: ParameterNames) -> bool:
     """Whether a configuration file has the mapping in which the key would stand, and so is where it is absent."""
     return any(
         isinstance(item, Config) and not item.loose and ".".join(path[:-1]) in item.mappings
@@ -73,7 +73,7 @@ def _left_out(read: Sequence[bash.Script | Config], name: ParameterNames) -> boo
 
 
 def _overrides(
-    scripts: Sequence[bash.Script], keys: Sequence[str], known: Surroundings | None
+    scripts: Sequence[Script], keys: Sequence[str], known: Surroundings | None
 ) -> dict[str, Setting]:
     """What the scripts say of these keys."""
     if not keys:
@@ -92,7 +92,7 @@ def all_settings(files: Sequence[TemplateFile], known: Surroundings | None = Non
     """
     found: list[Setting] = []
     files_read: list[Config] = []
-    scripts: list[bash.Script] = []
+    scripts: list[Script] = []
     for file in files:
         try:
             language = language_of(file)
@@ -100,7 +100,7 @@ def all_settings(files: Sequence[TemplateFile], known: Surroundings | None = Non
             found.append(Setting("", SettingKind.KEY, "", None, file.path, 1, (), refusal.what))
             continue
         if language is Language.BASH:
-            script = bash.read_script(file, (), known, scripts)
+            script = read_script(file, (), known, scripts)
             scripts.append(script)
             found += _directives(script)
             found += script_settings(script)
@@ -173,7 +173,7 @@ def _ambiguous(settings: Sequence[Setting]) -> Setting:
     return replace(settings[0], value=None, unresolved=f"ambiguous: several files set it ({shown})")
 
 
-def _directives(script: bash.Script) -> Iterator[Setting]:
+def _directives(script: Script) -> Iterator[Setting]:
     """One setting for each option of the header: the last wins, whether it is written short or long."""
     last = {_SHORT.get(item.option, item.option): item for item in script.header.directives}
     reason = "the job is heterogeneous: each component has its own directives" if script.header.heterogeneous else ""

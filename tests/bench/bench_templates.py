@@ -103,7 +103,7 @@ def _look(path: Path, documents: Sequence[LeverDocument]) -> None:
     from runbook.model.log import LogStory
     from runbook.remedy import recognise
     from runbook.remedy.live_text import _first_in
-    from runbook.template.bash.find import _walk_alone
+    from runbook.template.bash.script import _walk_alone
     from runbook.template.config.edit import read_config
 
     _first_in.cache_clear()

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from runbook.model.template import Edit, SettingKind
 from runbook.template.bash import overrides, runtime_env
-from runbook.template.bash.find import Occurrence, Script
+from runbook.template.bash.options import Occurrence
 from runbook.template.bash.quoting import is_plain, written
+from runbook.template.bash.script import Script
 from runbook.template.bash.syntax import line_of
 from runbook.template.bash.words import Quote, Token, Use, span_of, text_of
 from runbook.template.errors import CannotEdit

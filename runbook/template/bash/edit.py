@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from runbook.model.template import Edit, ParameterNames, SettingKind, Surroundings, TemplateFile
 from runbook.template.bash.change import change_value, remove
 from runbook.template.bash.commands import launches
-from runbook.template.bash.find import Script, in_force, read_script, written_at
+from runbook.template.bash.find import in_force, written_at
 from runbook.template.bash.insert import insert, note_of
 from runbook.template.bash.overrides import alike
+from runbook.template.bash.script import Script, read_script
 from runbook.template.bash.syntax import broken_nodes, line_of, parse
 from runbook.template.bash.words import Quote, text_of
 from runbook.template.errors import CannotEdit

@@ -4,143 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
-from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import ParameterNames, Setting, SettingKind
 from runbook.template.bash import overrides
-from runbook.template.bash.commands import (
-    basename,
-    chain,
-    environment_entry,
-    launches,
-    program_at,
-    ray_environment,
-    ray_starts,
-)
-from runbook.template.bash.header import Directive, Header, read_header
+from runbook.template.bash.commands import chain, environment_entry, launches, ray_environment
+from runbook.template.bash.options import Occurrence, shown_use
 from runbook.template.bash.runs import Command
-from runbook.template.bash.state import Binding, not_known
-from runbook.template.bash.syntax import Hazard, hazards, line_of, parse
-from runbook.template.bash.walk import Walker, follow
-from runbook.template.bash.words import Atom, Quote, Token, Use, at_level, plain, span_of, text_of, unknown_of
-from runbook.template.splices import to_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """A parameter where it is written. `site` is the value as it stands in the list (array, command, string)."""
-
-    spelling: str
-    value: tuple[Atom, ...]
-    site: tuple[int, int]
-    quote: Quote
-    level: int
-    line: int
-    trail: tuple[str, ...] = ()
-    condition: str = ""
-    unresolved: str = ""
-    option: Token | None = None
-    """The option's own word; for `--a=8` the whole word."""
-    value_token: Token | None = None
-    """The value's own word, for `--a 8`."""
-    directive: Directive | None = None
-    comma_ends: bool = False
-    """Stands in a list of `--export`, where a comma would end the value."""
-    encoding: str = ""
-    """What reads the value after the shell: "json", "hydra", "hydra, quoted"."""
-
-
-@dataclass(slots=True)
-class Script:
-    """A job script, read once."""
-
-    file: TemplateFile
-    data: bytes
-    hazards: tuple[Hazard, ...]
-    header: Header
-    walker: Walker
-    environment: dict[str, str] | None = None
-    arguments_known: bool = False
-    names: tuple[ParameterNames, ...] = ()
-    training: tuple[Command, ...] = ()
-    """The commands that carry the training program's options: one, or several that are alike."""
-    found: dict[int, dict[str, list[Occurrence]]] = field(default_factory=dict)
-    """By position of the command: by parameter: its occurrences in order."""
-    clusters: tuple[Command, ...] = ()
-    """The commands that start a Ray cluster."""
-
-
-def read_script(
-    file: TemplateFile, names: Sequence[ParameterNames], known: Surroundings | None, above: Sequence[Script] = ()
-) -> Script:
-    """Read a script with these parameters in mind. `above` are the scripts that run this one."""
-    data = to_bytes(file.text)
-    environment = known.environment if known else None
-    arguments = known.arguments if known else None
-    if above or environment:
-        walked = _walk(data, environment, arguments if not above else None, inherited(above))
-    else:
-        walked = _walk_alone(data, environment is not None, arguments)
-    script = Script(
-        file, data, walked.hazards, walked.header, walked.walker, environment, arguments is not None and not above,
-        tuple(names), clusters=ray_starts(walked.walker.commands) if b"start" in data else (),
-    )
-    arguments_wanted = [name for name in names if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
-    scores = []
-    table = _by_spelling(arguments_wanted)
-    for index, command in enumerate(walked.walker.commands):
-        script.found[index] = _options(command, table)
-        scores.append(
-            sum(1 for name in arguments_wanted if name.training_program and name.parameter in script.found[index])
-        )
-    best = max(scores, default=0)
-    if best:
-        script.training = tuple(command for command, score in zip(walked.walker.commands, scores) if score == best)
-    return script
-
-
-@dataclass(frozen=True, slots=True)
-class _Walked:
-    """A script as far as no parameters are asked for."""
-
-    hazards: tuple[Hazard, ...]
-    header: Header
-    walker: Walker
-
-
-def _walk(
-    data: bytes, environment: dict[str, str] | None, arguments: tuple[str, ...] | None, given: dict[str, Binding]
-) -> _Walked:
-    root = parse(data)
-    header = read_header(data)
-    walker = follow(data, root, environment, arguments, {**_header_variables(header), **given})
-    return _Walked(hazards(data, root), header, walker)
-
-
-@lru_cache(maxsize=4)
-def _walk_alone(data: bytes, environment_is_known: bool, arguments: tuple[str, ...] | None) -> _Walked:
-    """A script that nothing but its text decides is asked for its files, its settings and its changes in turn. A walk
-    is not changed once it is over; one with an environment, which may hold secrets, is not kept."""
-    return _walk(data, {} if environment_is_known else None, arguments, {})
-
-
-def inherited(above: Sequence[Script]) -> dict[str, Binding]:
-    """Variables that the scripts above export: their values where all their commands have the same, else not known."""
-    found: dict[str, Binding] = {}
-    for script in above:
-        states = [{**item.exported, **dict(item.prefix)} for item in script.walker.commands]
-        for name in dict.fromkeys(name for state in states for name, binding in state.items() if binding.line):
-            bindings = [state.get(name) for state in states]
-            first = next(item for item in bindings if item is not None)
-            texts = {item.unknown or text_of(item.atoms) if item is not None else None for item in bindings}
-            text = text_of(first.atoms)
-            if len(texts) == 1 and text is not None and not any(atom.condition for atom in first.atoms):
-                found[name] = Binding(plain(text))
-            else:
-                reason = f"{name} comes from {script.file.path}:{first.line}"
-                found[name] = not_known(f"{reason}: {first.unknown}" if first.unknown else reason, 0)
-    return found
+from runbook.template.bash.script import Script
+from runbook.template.bash.state import Binding
+from runbook.template.bash.syntax import line_of
+from runbook.template.bash.words import Quote, plain, text_of, unknown_of
 
 
 def settings(script: Script) -> tuple[Setting, ...]:
@@ -218,148 +91,6 @@ def _family(command: Command) -> list[Command]:
     return family
 
 
-def options_given(command: Command, names: Sequence[ParameterNames]) -> dict[str, list[Occurrence]]:
-    """By parameter: its occurrences among the words of a command, in order."""
-    return _options(command, _by_spelling(names))
-
-
-def _by_spelling(names: Sequence[ParameterNames]) -> dict[str, list[ParameterNames]]:
-    """What a word can be, by what stands in front of its `=`: a script has many words, and a system many names."""
-    table: dict[str, list[ParameterNames]] = {}
-    for name in names:
-        for spelling in name.spellings:
-            key = name.kind is SettingKind.KEY and not spelling.startswith("-")
-            table.setdefault(overrides.key_of(spelling) if key else spelling, []).append(name)
-    return table
-
-
-def _options(command: Command, table: dict[str, list[ParameterNames]]) -> dict[str, list[Occurrence]]:
-    found: dict[str, list[Occurrence]] = {}
-    skip = -1
-    program = _behind_accelerate(command.argv)
-    for index, token in enumerate(command.argv):
-        if index == skip:
-            continue
-        head = token.prefix.partition("=")[0]
-        possible = table.get(head, []) + (table.get(overrides.key_of(head), []) if head[:1] in ("+", "~") else [])
-        for name in {item.parameter: item for item in possible}.values():
-            occurrence = _argument(command.argv, index, token, name)
-            if occurrence is not None:
-                if index < program and name.training_program:
-                    reason = f"{occurrence.spelling} at line {token.line} is accelerate's own, in front of the program"
-                    occurrence = replace(occurrence, value=(), unresolved=reason)
-                found.setdefault(name.parameter, []).append(occurrence)
-                if occurrence.value_token is not None:
-                    skip = index + 1
-    return found
-
-
-def _behind_accelerate(argv: Sequence[Token]) -> int:
-    """Where the program of `accelerate launch` stands, whose own options bear names of the program's
-    (`--gradient_accumulation_steps`); 0 for another command."""
-    for at, token in enumerate(argv[:-1]):
-        if basename(token) == "accelerate" and argv[at + 1].text == "launch":
-            program = program_at(argv[at + 2 :])
-            return at + 2 + program if program is not None else 0
-    return 0
-
-
-def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNames) -> Occurrence | None:
-    text, prefix = token.text, token.prefix
-    for spelling in name.spellings:
-        if name.kind is SettingKind.KEY and not spelling.startswith("-"):
-            override = _override(token, spelling)
-            if override is not None:
-                return override
-            continue
-        if text == spelling:
-            if name.flag:
-                return Occurrence(
-                    spelling, plain("true"), (-1, -1), Quote.NOWHERE, token.level, token.line, token.trail,
-                    token.condition, option=token,
-                )
-            return _separate(argv, index, token, spelling, name.bare_is_true)
-        if prefix.startswith(f"{spelling}=") and spelling.startswith("-"):
-            value = token.atoms[len(spelling) + 1 :]
-            inside = at_level(replace(token, atoms=value), token.level) if value else token
-            span = span_of(value)
-            quote = Quote.NESTED if token.quote is Quote.NESTED else (inside.quote if value else token.quote)
-            if value and token.level == 0 and token.quote is not Quote.NESTED:
-                quote = _written(value, 0)
-            site = span or ((inside.start, inside.end) if value else (token.end, token.end))
-            return Occurrence(
-                spelling, value, site, quote, token.level, token.line, trail_of(token, value), token.condition,
-                option=token,
-            )
-    return None
-
-
-def _override(token: Token, spelling: str) -> Occurrence | None:
-    """A word `key=value` for Hydra."""
-    found = overrides.parts(token, spelling)
-    if found is None:
-        return None
-    shown, whole, missing = found
-    value, quoted = overrides.unquoted(whole)
-    inside = at_level(replace(token, atoms=value), token.level) if value else token
-    span = span_of(value)
-    quote = Quote.NESTED if token.quote is Quote.NESTED else (inside.quote if value else token.quote)
-    if value and token.level == 0 and token.quote is not Quote.NESTED:
-        quote = _written(value, 0)
-    site = span or ((inside.start, inside.end) if value else (token.end, token.end))
-    return Occurrence(
-        shown, value, site, quote, token.level, token.line, trail_of(token, value), token.condition, missing,
-        option=token, encoding="hydra, quoted" if quoted else "hydra",
-    )
-
-
-def _written(value: Sequence[Atom], level: int) -> Quote:
-    """How the piece of a word that holds this value is quoted."""
-    first = value[0]
-    if len(first.uses) > level:
-        return Quote.DOUBLE if first.uses[level].quoted else Quote.BARE
-    return first.quote
-
-
-def _separate(
-    argv: Sequence[Token], index: int, token: Token, spelling: str, bare_is_true: bool = False
-) -> Occurrence:
-    value = argv[index + 1] if index + 1 < len(argv) else None
-    missing = ""
-    if value is None:
-        missing = f"{spelling} has no value (line {token.line})"
-    elif value.several:
-        missing = unknown_of(value.atoms) or f"what follows {spelling} at line {token.line} is not known"
-    elif re.match(r"--[A-Za-z]", value.prefix):
-        missing = f"{spelling} is followed by another option (line {token.line})"
-    alone = value is None or (not value.several and bool(missing))
-    if alone and bare_is_true:
-        return Occurrence(
-            spelling, plain("true"), (-1, -1), Quote.NOWHERE, token.level, token.line, token.trail, token.condition,
-            option=token,
-        )
-    if value is None or missing:
-        return Occurrence(
-            spelling, (), (-1, -1), token.quote, token.level, token.line, token.trail, token.condition, missing, token
-        )
-    return Occurrence(
-        spelling, value.atoms, (value.start, value.end), value.quote, value.level, value.line,
-        trail_of(value, value.atoms), token.condition or value.condition, option=token, value_token=value,
-    )
-
-
-def trail_of(token: Token, value: Sequence[Atom]) -> tuple[str, ...]:
-    names: list[str] = list(token.trail)
-    for use in dict.fromkeys(use for atom in value for use in atom.uses[token.level :]):
-        names.append(_shown(use))
-    return tuple(names)
-
-
-def _shown(use: Use) -> str:
-    how = " (its default)" if use.default else ""
-    return f"{use.name}{how} at line {use.line}"
-
-
 def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     commands = script.training or tuple(command for command in script.walker.commands if launches(command))
     commands = (*commands, *cluster_of(script, commands))
@@ -373,7 +104,7 @@ def _environment(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence
             found.append(
                 Occurrence(
                     spelling, entry.atoms, entry.site, entry.quote, entry.level, entry.line,
-                    (entry.where, *(_shown(use) for atom in entry.atoms[:1] for use in atom.uses)),
+                    (entry.where, *(shown_use(use) for atom in entry.atoms[:1] for use in atom.uses)),
                     next((atom.condition for atom in entry.atoms if atom.condition), ""),
                     entry.kept_away,
                     comma_ends=entry.comma_ends or _in_header(script, entry.site[0]), encoding=entry.encoding,
@@ -493,22 +224,3 @@ def _unresolved(
         name.parameter, name.kind, first.spelling if first else name.spellings[0], None, script.file.path,
         written_at(script, first) if first else None, first.trail if first else (), problem,
     )
-
-
-def _header_variables(header: Header) -> dict[str, Binding]:
-    """Variables that `#SBATCH --export=ALL,NAME=value` gives the script."""
-    directive = header.last(("--export",))
-    variables: dict[str, Binding] = {}
-    if directive is None or not directive.value:
-        return variables
-    position = directive.value_start
-    for part in directive.value.split(","):
-        if "=" in part:
-            key, value = part.split("=", 1)
-            start = position + len(key.encode()) + 1
-            atoms = tuple(
-                Atom(char, start + at, start + at + 1, Quote.BARE) for at, char in enumerate(value)
-            ) if value.isascii() else plain(value)
-            variables[key] = Binding(atoms, None, directive.line, (start, start + len(value.encode())))
-        position += len(part.encode()) + 1
-    return variables

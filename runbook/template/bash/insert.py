@@ -18,10 +18,11 @@ from runbook.template.bash.commands import (
     ray_environment,
     slurm_export,
 )
-from runbook.template.bash.find import Script, cluster_of
+from runbook.template.bash.find import cluster_of
 from runbook.template.bash.quoting import is_plain, quoted, written
 from runbook.template.bash.runs import Command
 from runbook.template.bash.runtime_env import RuntimeEnvironment
+from runbook.template.bash.script import Script
 from runbook.template.bash.words import Quote, Token, Use
 from runbook.template.errors import CannotEdit
 from runbook.template.splices import Change

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from runbook.model.template import ParameterNames, Setting, SettingKind
 from runbook.template.bash import overrides
 from runbook.template.bash.commands import LAUNCHERS, basename, chain, launches, program_at, ray_environment
-from runbook.template.bash.find import Script, in_force, trail_of
+from runbook.template.bash.find import in_force
+from runbook.template.bash.options import trail_of
 from runbook.template.bash.runs import Command
+from runbook.template.bash.script import Script
 from runbook.template.bash.syntax import line_of
 from runbook.template.bash.words import Atom, Token, text_of, unknown_of
 

@@ -12,7 +12,7 @@ from runbook.template.bash.runs import Command
 from runbook.template.bash.words import Atom, Token, text_of
 
 if TYPE_CHECKING:
-    from runbook.template.bash.find import Script
+    from runbook.template.bash.script import Script
 
 _OVERRIDE = re.compile(r"(?:\+\+?|~)?[A-Za-z_][\w.@/-]*(?:\.[\w-]+)*=")
 _CONFIG_OPTIONS = re.compile(r"(?:--config-(?:name|path|dir)|-c[npd])(?:=|$)")
