@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from runbook.errors import BadInput
 
@@ -16,6 +17,18 @@ class Document(BaseModel):
     """Base of every document and of every part of one: unknown keys are refused, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+def _compiles(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
+"""The type of a document's key whose text has to be a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)

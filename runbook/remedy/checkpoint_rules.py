@@ -11,18 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from runbook.documents import Document, DocumentsInvalid, Problem, load_document
-
-
-def compiles(value: str) -> str:
-    """A pydantic check: the text is a regular expression."""
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-    return value
+from runbook.documents import Document, DocumentsInvalid, Pattern, Problem, load_document
 
 
 class Condition(Document):
@@ -42,13 +33,8 @@ class Condition(Document):
     """True as well where the template does not set it. Not needed where the parameter's own default is such a value."""
     also: tuple[Condition, ...] = ()
     """Further conditions, all of which must hold."""
-    where: str = ""
+    where: Pattern = ""
     """A pattern that a live line of the template must match: the program to which this applies."""
-
-    @field_validator("where")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return compiles(value)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -89,14 +75,9 @@ class FolderRule(Document):
     """With `{parameter}` for the value of a parameter, set or default, and `{user}` for the job's owner."""
     unless: str = ""
     """Not where this parameter is set: it then names the folder itself."""
-    where: str = ""
+    where: Pattern = ""
     """A pattern that a live line of the template must match."""
     source: str
-
-    @field_validator("where")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return compiles(value)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -174,7 +155,7 @@ class Restarter(Document):
     title: str
     condition: Condition | None = None
     """By a parameter of the lever document."""
-    pattern: str = ""
+    pattern: Pattern = ""
     """By a live line of the template. `#SBATCH` directives and the options of the submission count as lines."""
     what_happens: str
     """What it does and what the plan does with it: a note in the plan."""
@@ -183,11 +164,6 @@ class Restarter(Document):
     set: str | None = None
     """The value that the relaunch gives the condition's parameter: `0` for a number of retries."""
     source: str
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return compiles(value)
 
     @model_validator(mode="after")
     def _one_sign(self) -> Restarter:

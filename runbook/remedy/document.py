@@ -5,13 +5,12 @@ What a document may get wrong is in `document_check.py`.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from runbook.documents import Document, DocumentsInvalid, Problem, load_folder
+from runbook.documents import Document, DocumentsInvalid, Pattern, Problem, load_folder
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
@@ -21,25 +20,12 @@ from runbook.remedy.checkpoint_rules import CheckpointRules, Restarter
 Value = str | int
 
 
-def _pattern(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-    return value
-
-
 class Mark(Document):
     """A sign of the system: a pattern in the template's live lines, or the framework that the log names."""
 
-    pattern: str = ""
+    pattern: Pattern = ""
     framework: str = ""
     weight: int = Field(default=1, ge=1, le=10)
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return _pattern(value)
 
 
 class VersionMark(Document):
@@ -47,21 +33,16 @@ class VersionMark(Document):
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     title: str
-    marks: tuple[str, ...] = ()
+    marks: tuple[Pattern, ...] = ()
     """Patterns in the template's live lines that only these releases take. The spellings of the parameters that are
     set tell the rest (`in_version`)."""
     source: str
-
-    @field_validator("marks")
-    @classmethod
-    def _compile(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_pattern(value) for value in values)
 
 
 class Cue(Document):
     """What a traceback's function names, or the process that speaks, say of phase and role in this system."""
 
-    pattern: str
+    pattern: Pattern
     """Searched in the names of the frames, each on a line, outermost first; then in the speaker's name."""
     phase: Phase | None = None
     """None: the phase stays what the log's frames say in general."""
@@ -69,11 +50,6 @@ class Cue(Document):
     """The part of the training loop: actor, ref, critic, reward, rollout."""
     why: str = ""
     source: str = ""
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return _pattern(value)
 
 
 class OutOfReach(Document):
@@ -259,7 +235,7 @@ class LeverDocument(Document):
     why: str
     source: str
     marks: tuple[Mark, ...] = Field(min_length=1)
-    excluded_by: tuple[str, ...] = ()
+    excluded_by: tuple[Pattern, ...] = ()
     """Patterns of other systems that stand on top of this one: with them it is not this one."""
     fallback: bool = False
     """Taken only when no other system is recognised."""
@@ -278,11 +254,6 @@ class LeverDocument(Document):
     checkpoint: CheckpointRules
     restarters: tuple[Restarter, ...] = ()
     """What starts a job of this system again by itself."""
-
-    @field_validator("excluded_by")
-    @classmethod
-    def _compile(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_pattern(value) for value in values)
 
     def parameter(self, parameter: str) -> Parameter:
         """Raises KeyError; a loaded document names only parameters that it has."""
