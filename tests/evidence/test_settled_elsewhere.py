@@ -18,7 +18,7 @@ _OOM = (
 )
 _LAUNCH = (
     "[rank5]: Traceback (most recent call last):\n"
-    '[rank5]:   File "/work/train.py", line 90, in main\n'
+    '[rank5]:   File "/proj/train.py", line 90, in main\n'
     "[rank5]:     value = loss.item()\n"
     "[rank5]: RuntimeError: CUDA error: unspecified launch failure"
 )

@@ -100,7 +100,7 @@ class LeverCase:
             JobId("4711"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED),
             num_nodes=int(failure.get("nodes", "2")), gpus_per_node=int(failure.get("gpus", "8")),
             num_tasks=int(failure["tasks"]) if "tasks" in failure else None,
-            memory_limit_bytes_per_node=self._bytes("host_limit"), work_dir="/work/ada", command=self.files[0].path,
+            memory_limit_bytes_per_node=self._bytes("host_limit"), work_dir="/proj/ada", command=self.files[0].path,
         )
 
     @property
@@ -120,7 +120,7 @@ class LeverCase:
 
     @property
     def surroundings(self) -> Surroundings:
-        environment = {"HOME": "/home/ada", "USER": "ada", "SLURM_SUBMIT_DIR": "/work/ada"}
+        environment = {"HOME": "/home/ada", "USER": "ada", "SLURM_SUBMIT_DIR": "/proj/ada"}
         return Surroundings(environment=environment, arguments=())
 
     def _bytes(self, key: str) -> Bytes | None:

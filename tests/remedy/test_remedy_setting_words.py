@@ -92,7 +92,7 @@ def test_a_file_that_wins_over_the_command_line() -> None:
     assert not why("not_overridden", situation(budget="4096"), **rule)
     given = situation(config="conf/own.yaml")
     assert "what --config conf/own.yaml sets is not known" in why("not_overridden", given, **rule)
-    read = replace(given, files=("run.sh", "/work/ada/conf/own.yaml"))
+    read = replace(given, files=("run.sh", "/proj/ada/conf/own.yaml"))
     assert not why("not_overridden", read, **rule)
     inside = replace(situation(config="conf/own.yaml", file_budget="8192"), files=("run.sh", "conf/own.yaml"))
     assert "wins over the command line" in why("not_overridden", inside, **rule)

@@ -185,8 +185,8 @@ def test_degrees_that_cannot_be_moved(text: str) -> None:
     ("named", "file", "trail", "holds"),
     [
         (None, "run.sh", (), True), ("plain", "run.sh", (), True), ("conf/plain.yaml", "run.sh", (), True),
-        ("/work/mine.yaml", "run.sh", (), False), ("/work/mine.yaml", "mine.yaml", (), True),
-        ("mine", "/work/mine.yml", (), True), ("mine", "run.sh", ("wins over /work/mine.yaml:3 (4)",), True),
+        ("/proj/mine.yaml", "run.sh", (), False), ("/proj/mine.yaml", "mine.yaml", (), True),
+        ("mine", "/proj/mine.yml", (), True), ("mine", "run.sh", ("wins over /proj/mine.yaml:3 (4)",), True),
         ("mine", "other.yaml", (), False),
     ],
 )

@@ -42,8 +42,8 @@ def test_what_is_no_configuration_is_not_named() -> None:
 
 
 def test_the_program_is_named_too() -> None:
-    found = named_files(script("cd /work", "python src/train.py"))
-    assert [(item.path, item.program, item.folder) for item in found] == [("src/train.py", True, "cd /work at line 2")]
+    found = named_files(script("cd /proj", "python src/train.py"))
+    assert [(item.path, item.program, item.folder) for item in found] == [("src/train.py", True, "cd /proj at line 2")]
 
 
 def test_variables_are_followed_and_what_is_computed_says_why() -> None:
