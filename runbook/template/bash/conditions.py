@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from tree_sitter import Node
 
-from runbook.template.bash.expand import Expander, Source
+from runbook.template.bash.expand import Expander
+from runbook.template.bash.source import Source
 from runbook.template.bash.state import State
 from runbook.template.bash.words import text_of
 

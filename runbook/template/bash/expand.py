@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tree_sitter import Node
 
 from runbook.template.bash.arithmetic import evaluate
+from runbook.template.bash.source import Piece, Source, characters
 from runbook.template.bash.state import Binding, State, change_by_arithmetic
 from runbook.template.bash.syntax import parse
 from runbook.template.bash.words import (
@@ -24,9 +25,6 @@ from runbook.template.bash.words import (
     text_of,
 )
 
-Piece = tuple[Atom, bool]
-"""An atom, and whether word splitting may cut there."""
-
 _SLURM_SET = re.compile(r"^(SLURM|PMI|PMIX|CUDA_VISIBLE|HOSTNAME$|USER$|HOME$|PWD$|RANDOM$|SECONDS$)")
 _ALWAYS_SET = frozenset(
     {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NODELIST", "SLURM_NODELIST",
@@ -37,45 +35,6 @@ _HYDRA_REMOVAL = re.compile(r"~[A-Za-z_]\w*\.[\w.]+(?:=|$)")
 """`~actor.lora`: the shell would look for a person of that name, and leaves the word when there is none."""
 
 _DEFAULTS = (":-", "-", ":=", "=")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A text that was parsed, and where its bytes stand in the file: itself, or a string that a shell reads again."""
-
-    data: bytes
-    atoms: tuple[Atom, ...] | None = None
-    """None: the file itself. Otherwise the outer atom of each byte."""
-    first_line: int = 1
-    what: str = ""
-
-    def atom(self, start: int, end: int, char: str, quote: Quote) -> Atom:
-        """The character that bytes `start` to `end` of this text stand for."""
-        if self.atoms is None:
-            return Atom(char, start, end, quote)
-        first, last = self.atoms[start], self.atoms[end - 1]
-        if first.unknown:
-            return first
-        placed = first.start >= 0 and last.start >= 0 and first.uses == last.uses
-        return replace(
-            first, char=char, start=first.start if placed else -1, end=last.end if placed else -1,
-            quote=Quote.NESTED if placed else Quote.NOWHERE, condition=first.condition or last.condition,
-        )
-
-    def place(self, start: int, end: int) -> tuple[int, int]:
-        """Bytes of the file that hold this stretch, or (-1, -1)."""
-        if self.atoms is None:
-            return start, end
-        inside = self.atoms[start:end]
-        if not inside or any(atom.start < 0 or atom.unknown for atom in inside):
-            return -1, -1
-        return inside[0].start, inside[-1].end
-
-    def line(self, node: Node) -> int:
-        return node.start_point[0] + self.first_line
-
-    def text(self, node: Node) -> str:
-        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
 
 
 @dataclass(slots=True)
@@ -174,11 +133,11 @@ class Expander:
         if kind in ("string", "translated_string"):
             return self._string(node, source, state)
         if kind == "raw_string":
-            return self.literal(node.start_byte + 1, node.end_byte - 1, source, Quote.SINGLE)
+            return source.literal(node.start_byte + 1, node.end_byte - 1, Quote.SINGLE)
         if kind == "ansi_c_string":
             if b"\\" in source.data[node.start_byte : node.end_byte]:
                 return [self._unknown("a $'…' string with escapes", node, source)]
-            return self.literal(node.start_byte + 2, node.end_byte - 1, source, Quote.SINGLE)
+            return source.literal(node.start_byte + 2, node.end_byte - 1, Quote.SINGLE)
         if kind in ("simple_expansion", "expansion"):
             return self._expansion(node, source, state, quoted)
         if kind == "arithmetic_expansion":
@@ -199,18 +158,12 @@ class Expander:
 
     def _bare(self, node: Node, source: Source) -> list[Piece]:
         pieces: list[Piece] = []
-        for char, start, end in _characters(source.data, node.start_byte, node.end_byte, escapes="all"):
+        for char, start, end in characters(source.data, node.start_byte, node.end_byte, escapes="all"):
             if char == PLACEHOLDER and source.atoms is not None:
                 pieces.append((source.atom(start, end, char, Quote.NESTED), True))
             else:
                 pieces.append((source.atom(start, end, char, Quote.BARE), False))
         return pieces
-
-    def literal(self, start: int, end: int, source: Source, quote: Quote, escapes: str = "none") -> list[Piece]:
-        return [
-            (source.atom(at, to, char, quote), False)
-            for char, at, to in _characters(source.data, start, end, escapes)
-        ]
 
     def _string(self, node: Node, source: Source, state: State) -> list[Piece]:
         """Between double quotes; what is no expansion is text, including blanks that the grammar leaves out."""
@@ -223,14 +176,14 @@ class Expander:
         pieces: list[Piece] = []
         position = start
         for child in _expansions(node):
-            pieces += self.literal(position, _start(child, source), source, quote, escapes)
+            pieces += source.literal(position, _start(child, source), quote, escapes)
             array = self._whole_array(child, source, state)
             if array is not None:
                 pieces += [(atom, False) for atom in joined(array)]
             else:
                 pieces += self.pieces(child, source, state, quoted=True)
             position = child.end_byte
-        return pieces + self.literal(position, end, source, quote, escapes)
+        return pieces + source.literal(position, end, quote, escapes)
 
     def _expansion(self, node: Node, source: Source, state: State, quoted: bool) -> list[Piece]:
         shown = source.text(node).lstrip()
@@ -310,15 +263,15 @@ class Expander:
         position = start
         quote = Quote.DOUBLE if quoted else Quote.BARE
         for child in children:
-            atoms += [atom for atom, _ in self.literal(position, child.start_byte, source, quote)]
+            atoms += [atom for atom, _ in source.literal(position, child.start_byte, quote)]
             if child.type in ("word", "number"):
                 atoms += [
-                    atom for atom, _ in self.literal(child.start_byte, child.end_byte, source, quote, "all")
+                    atom for atom, _ in source.literal(child.start_byte, child.end_byte, quote, "all")
                 ]
             else:
                 atoms += [atom for atom, _ in self.pieces(child, source, state, quoted)]
             position = child.end_byte
-        atoms += [atom for atom, _ in self.literal(position, node.end_byte - 1, source, quote)]
+        atoms += [atom for atom, _ in source.literal(position, node.end_byte - 1, quote)]
         if not quoted and source.data[start : start + 1] == b"~":
             atoms = [atom for atom, _ in self._home([(atom, False) for atom in atoms], node, source)]
         return atoms
@@ -424,29 +377,3 @@ def joined(tokens: Sequence[Token]) -> list[Atom]:
 def _expansions(node: Node) -> list[Node]:
     wanted = ("simple_expansion", "expansion", "arithmetic_expansion", "command_substitution")
     return [child for child in node.children if child.type in wanted]
-
-
-def _characters(data: bytes, start: int, end: int, escapes: str) -> list[tuple[str, int, int]]:
-    """Characters with their bytes. `escapes`: "none", "double" (inside double quotes) or "all"."""
-    found: list[tuple[str, int, int]] = []
-    position = start
-    while position < end:
-        first = position
-        if escapes != "none" and data[position] == 0x5C and position + 1 < end:
-            following = data[position + 1]
-            if following == 0x0A:
-                position += 2
-                continue
-            if escapes == "all" or following in b'$`"\\':
-                position += 1
-        width = _width(data[position])
-        char = data[position : min(position + width, end)].decode("utf-8", "surrogateescape")
-        position = min(position + width, end)
-        found.append((char, first, position))
-    return found
-
-
-def _width(byte: int) -> int:
-    if byte < 0xC0:
-        return 1
-    return 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from runbook.template.bash.expand import Source, joined
+from runbook.template.bash.expand import joined
+from runbook.template.bash.source import Source
 from runbook.template.bash.state import Binding, State, change_by_arithmetic, merge, not_known
 from runbook.template.bash.syntax import parse, walk
 from runbook.template.bash.words import PLACEHOLDER, Atom, Quote, Token
@@ -260,7 +261,7 @@ def _heredoc(walker: Walker, heredoc: Node, source: Source, state: State, child:
     literal = source.text(start)[:1] in ("'", '"', "\\")
     escapes = "none" if literal else "double"
     if literal:
-        pieces = walker.expander.literal(body.start_byte, body.end_byte, source, Quote.NESTED, escapes)
+        pieces = source.literal(body.start_byte, body.end_byte, Quote.NESTED, escapes)
     else:
         pieces = walker.expander.body(
             body, body.start_byte, body.end_byte, source, state, escapes, Quote.NESTED
@@ -286,7 +287,7 @@ def _read_heredoc(
     if source.text(heredoc).startswith("<<-") or '\\"' in source.text(body):
         return False  # a backslash stays in front of a quote here, unlike inside double quotes
     if source.text(start)[:1] in ("'", '"', "\\"):
-        pieces = walker.expander.literal(body.start_byte, body.end_byte, source, Quote.SINGLE, "none")
+        pieces = source.literal(body.start_byte, body.end_byte, Quote.SINGLE, "none")
     else:
         pieces = walker.expander.body(body, body.start_byte, body.end_byte, source, state, "double", Quote.DOUBLE)
     atoms = [atom for atom, _ in pieces]

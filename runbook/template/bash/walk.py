@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from tree_sitter import Node
 
 from runbook.template.bash.conditions import chosen_item, holds
-from runbook.template.bash.expand import Expander, Source
+from runbook.template.bash.expand import Expander
 from runbook.template.bash.runs import Command, run_command
+from runbook.template.bash.source import Source
 from runbook.template.bash.state import Binding, State, change_by_arithmetic, merge, not_known
 from runbook.template.bash.syntax import walk
 from runbook.template.bash.words import Quote, Token, plain, text_of
