@@ -12,8 +12,9 @@ from runbook.remedy.allocator import (
     without_for_expandable,
     write_options,
 )
+from runbook.remedy.arguments import Arguments, texts_of
 from runbook.remedy.document import Parameter
-from runbook.remedy.edits import Arguments, Made, edit_of
+from runbook.remedy.edits import Made, edit_of
 from runbook.remedy.situation import Refusal, Situation
 
 ROCM_NAME = "PYTORCH_HIP_ALLOC_CONF"
@@ -83,8 +84,7 @@ def _merged(situation: Situation, options: Options, arguments: Arguments) -> tup
     keys = dict(options)
     if not native_backend(options):
         return Refusal(f"the allocator's backend is {keys['backend']}, which ignores {option}")
-    listed = arguments.get("without", ())
-    gone = tuple(str(item) for item in (listed if isinstance(listed, tuple) else (listed,)))
+    gone = texts_of(arguments, "without")
     remarks = tuple(f"{item} is left out" for item in gone if item in keys)
     if option == "expandable_segments":
         refusal = _expandable(situation, keys, value)

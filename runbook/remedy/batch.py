@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from runbook.model.log import Phase
+from runbook.remedy.arguments import Arguments
 from runbook.remedy.document import Parameter
-from runbook.remedy.edits import Arguments, Made, edit_of
+from runbook.remedy.edits import Made, edit_of
 from runbook.remedy.situation import Refusal, Situation, largest_divisor
 
 

@@ -5,14 +5,13 @@ Those on sizes are in `sizes.py`, those on words in `words.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from runbook.model.units import GIB
 from runbook.remedy import round_words, setting_words, sizes, words
-from runbook.remedy.document import Value
+from runbook.remedy.arguments import Arguments
 from runbook.remedy.situation import Refusal, Situation
 
-Arguments = Mapping[str, Value | tuple[Value, ...]]
 Constraint = Callable[[Situation, Arguments], Refusal | None]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from runbook.documents import Problem
 from runbook.model.template import SettingKind
+from runbook.remedy.arguments import texts_of
 from runbook.remedy.constraints import CONSTRAINTS
 from runbook.remedy.document import LeverDocument, Need
 from runbook.remedy.functions import FUNCTIONS
@@ -71,8 +72,8 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
 def _named(conditions: Sequence[Need]) -> tuple[str, ...]:
     found: list[str] = []
     for condition in conditions:
-        for key, value in condition.arguments.items():
+        for key in condition.arguments:
             if key in _NAME_PARAMETERS:
-                texts = [str(item) for item in (value if isinstance(value, tuple) else (value,))]
-                found += [item for item in texts if item[:1].isalpha()]  # `by` is a number in other functions
+                # `by` is a number in other functions
+                found += [item for item in texts_of(condition.arguments, key) if item[:1].isalpha()]
     return tuple(found)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runbook.model.template import Edit, SettingKind, condition_of
-from runbook.remedy.document import Parameter, Value
+from runbook.remedy.arguments import Arguments
+from runbook.remedy.document import Parameter
 from runbook.remedy.release import spelling_to_write
 from runbook.remedy.situation import Refusal, Situation
-
-Arguments = Mapping[str, Value | tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True)

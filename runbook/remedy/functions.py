@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from runbook.remedy import number_edits, part_edits, pipeline_edits
 from runbook.remedy.allocator_edits import merge_allocator
+from runbook.remedy.arguments import Arguments
 from runbook.remedy.batch import double_to_keep_global_batch, halve
 from runbook.remedy.document import Parameter
-from runbook.remedy.edits import Arguments, Function, Made, edit_of
+from runbook.remedy.edits import Function, Made, edit_of
 from runbook.remedy.situation import Refusal, Situation
 
 

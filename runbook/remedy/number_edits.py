@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from runbook.remedy.arguments import Arguments, product_of, texts_of, unknown
 from runbook.remedy.document import Parameter
-from runbook.remedy.edits import Arguments, Made, edit_of
+from runbook.remedy.edits import Made, edit_of
 from runbook.remedy.situation import Refusal, Situation
 from runbook.remedy.sizes import longest_sequence
 
@@ -24,12 +25,9 @@ def lower_budget(situation: Situation, parameter: Parameter, arguments: Argument
     longest = longest_sequence(situation, arguments)
     if isinstance(longest, Refusal):
         return longest
-    degree = 1
-    for name in _names(arguments, "degree"):
-        number = situation.number(name)
-        if isinstance(number, Refusal):
-            return number
-        degree *= number or 1
+    degree = product_of(situation, texts_of(arguments, "degree"), unset_is_one=True)
+    if isinstance(degree, Refusal):
+        return degree
     if present is None and "like" in arguments:
         present = situation.number(str(arguments["like"]))
         if isinstance(present, Refusal):
@@ -38,7 +36,7 @@ def lower_budget(situation: Situation, parameter: Parameter, arguments: Argument
     soft = hard * int(str(arguments.get("times", 1)))
     if present is None:
         if "absent" not in arguments:
-            return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
+            return unknown(situation, parameter.id)
         return edit_of(situation, parameter, str(max(int(str(arguments["absent"])), soft)))
     new = max(present // 2, soft if present > soft else hard)
     if new >= present:
@@ -85,7 +83,7 @@ def halve_number(situation: Situation, parameter: Parameter, arguments: Argument
         return present
     if present is None:
         if "absent" not in arguments:
-            return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
+            return unknown(situation, parameter.id)
         return edit_of(situation, parameter, str(arguments["absent"]))
     if present <= 0:
         return Refusal(f"{spelling} is {present}, which switches it off or leaves it to the program")
@@ -102,11 +100,11 @@ def next_below(situation: Situation, parameter: Parameter, arguments: Arguments)
     present = situation.decimal(parameter.id)
     if isinstance(present, Refusal):
         return present
-    values = [Decimal(str(item)) for item in _values(arguments, "values")]
+    values = [Decimal(item) for item in texts_of(arguments, "values")]
     if present is None and "absent" in arguments:
         return edit_of(situation, parameter, str(arguments["absent"]))
     if present is None:
-        return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
+        return unknown(situation, parameter.id)
     off = "off" in arguments and present == Decimal(str(arguments["off"]))
     new = next((item for item in values if off or item < present), None)
     if new is None:
@@ -121,7 +119,7 @@ def double(situation: Situation, parameter: Parameter, arguments: Arguments) -> 
     if isinstance(present, Refusal):
         return present
     if present is None:
-        return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
+        return unknown(situation, parameter.id)
     if "highest" in arguments and present * 2 > int(str(arguments["highest"])):
         return Refusal(f"{spelling} is {present} already, as large as it gets")
     return edit_of(situation, parameter, str(present * 2))
@@ -221,15 +219,6 @@ def move_parallelism(situation: Situation, parameter: Parameter, arguments: Argu
     degrees[take] = str(int(degrees.get(take, "1")) * 2)
     letters = "".join(f"{letter}{degree}" for letter, degree in degrees.items())
     return edit_of(situation, parameter, text[: matched.start(2)] + letters + text[matched.end(2) :])
-
-
-def _names(arguments: Arguments, name: str) -> tuple[str, ...]:
-    return tuple(str(item) for item in _values(arguments, name)) if name in arguments else ()
-
-
-def _values(arguments: Arguments, name: str) -> tuple[str | int, ...]:
-    value = arguments[name]
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _plain(number: Decimal) -> str:

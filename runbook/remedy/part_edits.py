@@ -3,11 +3,10 @@ ranks."""
 
 from __future__ import annotations
 
-from math import prod
-
+from runbook.remedy.arguments import Arguments, product_of, texts_of
 from runbook.remedy.batch import factor_for_request
 from runbook.remedy.document import Parameter
-from runbook.remedy.edits import Arguments, Made, edit_of
+from runbook.remedy.edits import Made, edit_of
 from runbook.remedy.situation import Refusal, Situation, largest_divisor
 
 
@@ -30,18 +29,18 @@ def halve_dividing(situation: Situation, parameter: Parameter, arguments: Argume
     floor = parameter.floor or 1
     if present <= floor:
         return Refusal(f"{spelling} is {present} already, as small as it gets")
-    whole = _product(situation, _names(arguments, "whole"))
+    whole = product_of(situation, texts_of(arguments, "whole"))
     if isinstance(whole, Refusal):
         return whole
     samples = whole
     for group in _groups(situation, arguments):
-        ranks = _product(situation, group) if group else situation.world_size
+        ranks = product_of(situation, group) if group else situation.world_size
         if isinstance(ranks, Refusal):
             return ranks
         if ranks is None:
             return Refusal("the number of ranks is not known, so it is not certain that the batch divides")
         if whole % (present * ranks):
-            named = " × ".join(situation.spelling(name) for name in _names(arguments, "whole"))
+            named = " × ".join(situation.spelling(name) for name in texts_of(arguments, "whole"))
             return Refusal(
                 f"{named} {whole} is no multiple of micro-batch {present} × {ranks} ranks: the template's own numbers "
                 "do not fit together"
@@ -53,7 +52,7 @@ def halve_dividing(situation: Situation, parameter: Parameter, arguments: Argume
     if isinstance(made, Refusal):
         return made
     for group in _groups(situation, arguments):
-        ranks = _product(situation, group) if group else situation.world_size
+        ranks = product_of(situation, group) if group else situation.world_size
         assert isinstance(ranks, int)
         if whole % (new * ranks):
             return Refusal(f"no micro-batch below {present} divides the batch exactly on every part of the job")
@@ -63,25 +62,5 @@ def halve_dividing(situation: Situation, parameter: Parameter, arguments: Argume
 
 
 def _groups(situation: Situation, arguments: Arguments) -> tuple[tuple[str, ...], ...]:
-    first, second = _names(arguments, "ranks"), _names(arguments, "also")
+    first, second = texts_of(arguments, "ranks"), texts_of(arguments, "also")
     return (first, second) if any(situation.is_set(name) for name in second) else (first,)
-
-
-def _product(situation: Situation, names: tuple[str, ...]) -> int | Refusal:
-    numbers = []
-    for name in names:
-        number = situation.number(name)
-        if isinstance(number, Refusal):
-            return number
-        if number is None:
-            spelling = situation.spelling(name)
-            return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
-        numbers.append(number)
-    return prod(numbers)
-
-
-def _names(arguments: Arguments, name: str) -> tuple[str, ...]:
-    if name not in arguments:
-        return ()
-    value = arguments[name]
-    return tuple(str(item) for item in value) if isinstance(value, tuple) else (str(value),)

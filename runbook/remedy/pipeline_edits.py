@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from runbook.remedy.arguments import Arguments
 from runbook.remedy.document import Parameter
-from runbook.remedy.edits import Arguments, Made, edit_of
+from runbook.remedy.edits import Made, edit_of
 from runbook.remedy.situation import Refusal, Situation
 
 

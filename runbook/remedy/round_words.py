@@ -4,13 +4,10 @@ groups of completions; and whether a resumed job takes its batch from the templa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from runbook.remedy.document import Value
+from runbook.remedy.arguments import Arguments, text_of, texts_of
 from runbook.remedy.situation import Refusal, Situation
 from runbook.remedy.words import in_release
-
-Arguments = Mapping[str, Value | tuple[Value, ...]]
 
 
 def alike_or_auto(situation: Situation, arguments: Arguments) -> Refusal | None:
@@ -20,7 +17,7 @@ def alike_or_auto(situation: Situation, arguments: Arguments) -> Refusal | None:
     The trainer refuses to start with a configuration of DeepSpeed that says something else
     (transformers/integrations/deepspeed.py, trainer_config_process)."""
     texts = {}
-    for at, parameter in enumerate(_texts(arguments, "parameters")):
+    for at, parameter in enumerate(texts_of(arguments, "parameters")):
         if at and not situation.is_set(parameter):
             continue
         text = situation.text(parameter)
@@ -47,15 +44,15 @@ def asked_in_release(situation: Situation, arguments: Arguments) -> Refusal | No
     """A person is asked `question` where every version that the template can be for is one of `versions`; where another
     is possible, nothing is asked. `why` says what these versions do."""
     possible = {item.id for item in situation.releases}
-    if not possible or not possible <= set(_texts(arguments, "versions")):
+    if not possible or not possible <= set(texts_of(arguments, "versions")):
         return None
     return Refusal(str(arguments["why"]), str(arguments["question"]))
 
 
 def in_release_beside(situation: Situation, arguments: Arguments) -> Refusal | None:
     """As `in_release`, where one of `beside` is set and `unless` is not: for an option whose default differs."""
-    named = any(situation.is_set(name) for name in _texts(arguments, "beside"))
-    if not named or situation.is_set(_texts(arguments, "unless")[0]):
+    named = any(situation.is_set(name) for name in texts_of(arguments, "beside"))
+    if not named or situation.is_set(text_of(arguments, "unless")):
         return None
     return in_release(situation, arguments)
 
@@ -63,7 +60,7 @@ def in_release_beside(situation: Situation, arguments: Arguments) -> Refusal | N
 def any_stands(situation: Situation, arguments: Arguments) -> Refusal | None:
     """At least one of `parameters` stands in the template, whatever it says: a default shows nothing. `why` says what
     follows where none does, `question` what would settle it."""
-    named = _texts(arguments, "parameters")
+    named = texts_of(arguments, "parameters")
     if any(situation.is_set(name) for name in named):
         return None
     first = situation.spelling(named[0])
@@ -78,8 +75,8 @@ def whole_rounds(situation: Situation, arguments: Arguments) -> Refusal | None:
     many ranks there are where the job has other GPUs too.
 
     TRL wants a round of generation to be whole micro-batches (trl/trainer/grpo_config.py)."""
-    total = situation.number(_texts(arguments, "total")[0])
-    micro = situation.number(_texts(arguments, "micro")[0])
+    total = situation.number(text_of(arguments, "total"))
+    micro = situation.number(text_of(arguments, "micro"))
     ranks = _ranks(situation, arguments)
     for number in (total, micro, ranks):
         if isinstance(number, Refusal):
@@ -87,7 +84,7 @@ def whole_rounds(situation: Situation, arguments: Arguments) -> Refusal | None:
     assert not isinstance(total, Refusal) and not isinstance(micro, Refusal) and not isinstance(ranks, Refusal)
     if total is None or micro is None:
         return None
-    spelling = situation.spelling(_texts(arguments, "total")[0])
+    spelling = situation.spelling(text_of(arguments, "total"))
     if ranks is None:
         return Refusal("the number of ranks is not known", f"Is {spelling} {total} a multiple of {micro} × the ranks?")
     if total % (micro * ranks) == 0:
@@ -102,13 +99,13 @@ def whole_groups(situation: Situation, arguments: Arguments) -> Refusal | None:
 
     TRL wants whole groups of completions in each batch of an evaluation (trl/trainer/grpo_config.py), and up to 0.16 in
     each step's micro-batches too (trl/trainer/grpo_trainer.py)."""
-    versions = set(_texts(arguments, "versions"))
+    versions = set(texts_of(arguments, "versions"))
     if versions and situation.releases and not versions & {item.id for item in situation.releases}:
         return None
-    group_name = next((name for name in _texts(arguments, "groups") if situation.is_set(name)), "")
+    group_name = next((name for name in texts_of(arguments, "groups") if situation.is_set(name)), "")
     if not group_name:
         return None
-    size, group = situation.number(_texts(arguments, "size")[0]), situation.number(group_name)
+    size, group = situation.number(text_of(arguments, "size")), situation.number(group_name)
     ranks = _ranks(situation, arguments)
     for number in (size, group, ranks):
         if isinstance(number, Refusal):
@@ -126,7 +123,7 @@ def whole_groups(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 def text_lacks(situation: Situation, arguments: Arguments) -> Refusal | None:
     """No value of `parameters` matches `pattern`; `why` says what it would do."""
-    for parameter in _texts(arguments, "parameters"):
+    for parameter in texts_of(arguments, "parameters"):
         text = situation.text(parameter)
         if isinstance(text, Refusal):
             return text
@@ -137,14 +134,7 @@ def text_lacks(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 def _ranks(situation: Situation, arguments: Arguments) -> int | None | Refusal:
     """As the parameter named by `ranks` says; else all ranks of the job."""
-    for name in _texts(arguments, "ranks"):
+    for name in texts_of(arguments, "ranks"):
         if situation.is_set(name):
             return situation.number(name)
     return situation.world_size
-
-
-def _texts(arguments: Arguments, name: str) -> tuple[str, ...]:
-    if name not in arguments:
-        return ()
-    value = arguments[name]
-    return tuple(str(item) for item in value) if isinstance(value, tuple) else (str(value),)

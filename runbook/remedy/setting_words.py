@@ -3,21 +3,18 @@ on who held the card's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from posixpath import basename
 
 from runbook.model.units import GIB
-from runbook.remedy.document import Value
+from runbook.remedy.arguments import Arguments, text_of, texts_of
 from runbook.remedy.situation import Refusal, Situation
-
-Arguments = Mapping[str, Value | tuple[Value, ...]]
 
 _NO = frozenset({"false", "none", "null", ""})
 
 
 def any_in_force(situation: Situation, arguments: Arguments) -> Refusal | None:
     """At least one of `parameters` is set, not to a word for no or to zero. `why` says what follows where none is."""
-    named = _texts(arguments, "parameters")
+    named = texts_of(arguments, "parameters")
     for parameter in named:
         text = situation.text(parameter)
         if isinstance(text, Refusal) or (text is not None and not off(text)):
@@ -30,13 +27,13 @@ def any_in_force(situation: Situation, arguments: Arguments) -> Refusal | None:
 def stands_as(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The template says in plain text that `parameter` is one of `values`. Nobody is asked where it does not: the lever
     is for what is seen there."""
-    setting = situation.setting(_texts(arguments, "parameter")[0])
-    spelling = situation.spelling(_texts(arguments, "parameter")[0])
+    setting = situation.setting(text_of(arguments, "parameter"))
+    spelling = situation.spelling(text_of(arguments, "parameter"))
     if setting is None:
         return Refusal(f"{spelling} is not in the template")
     if setting.value is None:
         return Refusal(f"{spelling} is not known: {setting.unresolved}")
-    if setting.value.lower() in {item.lower() for item in _texts(arguments, "values")}:
+    if setting.value.lower() in {item.lower() for item in texts_of(arguments, "values")}:
         return None
     return Refusal(f"{spelling} is {setting.value}")
 
@@ -45,14 +42,14 @@ def larger_than(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The number of `parameter` is above that of `other`. `why` says what follows where it is not."""
     numbers = []
     for name in ("parameter", "other"):
-        number = situation.decimal(_texts(arguments, name)[0])
+        number = situation.decimal(text_of(arguments, name))
         if isinstance(number, Refusal):
             return number
         numbers.append(number)
     first, second = numbers
     if first is not None and second is not None and first > second:
         return None
-    shown, other = (situation.spelling(_texts(arguments, name)[0]) for name in ("parameter", "other"))
+    shown, other = (situation.spelling(text_of(arguments, name)) for name in ("parameter", "other"))
     return Refusal(f"{shown} is not above {other}, so {arguments['why']}")
 
 
@@ -61,14 +58,14 @@ def not_overridden(situation: Situation, arguments: Arguments) -> Refusal | None
 
     slime and Relax set every key of --custom-config-path over the parsed arguments (slime/utils/arguments.py,
     relax/utils/arguments.py). A file that was not read may set anything, so a person is asked."""
-    option = _texts(arguments, "config")[0]
+    option = text_of(arguments, "config")
     if not situation.is_set(option):
         return None
     path = situation.text(option)
     if isinstance(path, Refusal):
         return path
     spelling = situation.spelling(option)
-    for parameter in _texts(arguments, "keys"):
+    for parameter in texts_of(arguments, "keys"):
         setting = situation.setting(parameter)
         if setting is not None:
             shown = setting.value if setting.value is not None else "to a value that is not known"
@@ -78,7 +75,7 @@ def not_overridden(situation: Situation, arguments: Arguments) -> Refusal | None
             )
     if basename(path or "") in {basename(name) for name in situation.files}:
         return None
-    keys = " or ".join(situation.spelling(parameter) for parameter in _texts(arguments, "keys"))
+    keys = " or ".join(situation.spelling(parameter) for parameter in texts_of(arguments, "keys"))
     return Refusal(
         f"what {spelling} {path} sets is not known", f"Does {path} set {keys}? It wins over the command line."
     )
@@ -116,10 +113,3 @@ def off(text: str) -> bool:
     """A word for no, or a zero however it is written: 0, 0.0, 0.00."""
     lowered = text.strip().lower()
     return lowered in _NO or (lowered.strip("0.") == "" and lowered.count(".") <= 1)
-
-
-def _texts(arguments: Arguments, name: str) -> tuple[str, ...]:
-    if name not in arguments:
-        return ()
-    value = arguments[name]
-    return tuple(str(item) for item in value) if isinstance(value, tuple) else (str(value),)

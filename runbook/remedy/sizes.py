@@ -8,16 +8,13 @@ assumed to fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal
 from math import prod
 
 from runbook.model.units import GIB
-from runbook.remedy.document import Value
+from runbook.remedy.arguments import Arguments, product_of, text_of, texts_of
 from runbook.remedy.setting_words import off
 from runbook.remedy.situation import Refusal, Situation
-
-Arguments = Mapping[str, Value | tuple[Value, ...]]
 
 
 def budget_holds_longest(situation: Situation, arguments: Arguments) -> Refusal | None:
@@ -25,7 +22,7 @@ def budget_holds_longest(situation: Situation, arguments: Arguments) -> Refusal 
 
     verl asserts it (verl/utils/seqlen_balancing.py), AReaL raises (areal/utils/seqpack.py), Relax raises; slime packs a
     sample that is too long alone and the failure comes back."""
-    budget = situation.number(_one(arguments, "budget"))
+    budget = situation.number(text_of(arguments, "budget"))
     if isinstance(budget, Refusal):
         return budget
     longest = longest_sequence(situation, arguments)
@@ -33,15 +30,15 @@ def budget_holds_longest(situation: Situation, arguments: Arguments) -> Refusal 
         return longest
     if budget is None:
         return None
-    degree = _product(situation, arguments, "degree")
+    degree = product_of(situation, texts_of(arguments, "degree"), unset_is_one=True)
     if isinstance(degree, Refusal):
         return degree
-    wanted = longest * int(arguments.get("times", 1))  # type: ignore[arg-type]
+    wanted = longest * int(str(arguments.get("times", 1)))
     if budget * degree >= wanted:
         return None
     over = f" on each of {degree} ranks that share a sequence" if degree > 1 else ""
     return Refusal(
-        f"{situation.spelling(_one(arguments, 'budget'))} {budget}{over} would not hold the longest sequence of "
+        f"{situation.spelling(text_of(arguments, 'budget'))} {budget}{over} would not hold the longest sequence of "
         f"{longest} tokens"
     )
 
@@ -49,19 +46,19 @@ def budget_holds_longest(situation: Situation, arguments: Arguments) -> Refusal 
 def longest_sequence(situation: Situation, arguments: Arguments) -> int | Refusal:
     """The parameter named by `sequence`, where it is known, else the sum of those named by `longest`; refused with a
     question where one of these is not known either."""
-    for parameter in _many(arguments, "sequence"):
+    for parameter in texts_of(arguments, "sequence"):
         whole = situation.number(parameter)
         if whole is not None:
             return whole
     total = 0
-    for parameter in _many(arguments, "longest"):
+    for parameter in texts_of(arguments, "longest"):
         part = situation.number(parameter)
         if isinstance(part, Refusal):
             return part
         if part is None:
             spelling = situation.spelling(parameter)
             if "sequence" in arguments:  # both bound what is trained on, so neither is asked to be written
-                whole_one = situation.spelling(_one(arguments, "sequence"))
+                whole_one = situation.spelling(text_of(arguments, "sequence"))
                 return Refusal(
                     f"neither {whole_one} nor {spelling} is in the template, so the longest sequence is not known",
                     "How many tokens can a sample have at most, prompt and answer together? Written into the template "
@@ -78,12 +75,12 @@ def longest_sequence(situation: Situation, arguments: Arguments) -> int | Refusa
 def divides(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The product of `part` divides the product of `whole`. A factor that is neither set nor known by default leaves it
     open, which is refused with a question."""
-    part, whole = _all(situation, arguments, "part"), _all(situation, arguments, "whole")
+    part, whole = (product_of(situation, texts_of(arguments, name)) for name in ("part", "whole"))
     if isinstance(part, Refusal):
         return part
     if isinstance(whole, Refusal):
         return whole
-    if prod(whole) % prod(part) == 0:
+    if whole % part == 0:
         return None
     return Refusal(f"{_shown(situation, arguments, 'part')} does not divide {_shown(situation, arguments, 'whole')}")
 
@@ -92,7 +89,7 @@ def divides_heads(situation: Situation, arguments: Arguments) -> Refusal | None:
     """A degree must divide the attention heads; with `kv_heads`, those too, or be a multiple of them.
 
     verl/models/transformers/monkey_patch.py (Ulysses), tensor parallelism of Megatron, vLLM and SGLang."""
-    degree = _product(situation, arguments, "degree")
+    degree = product_of(situation, texts_of(arguments, "degree"), unset_is_one=True)
     if isinstance(degree, Refusal):
         return degree
     if degree == 1:
@@ -100,7 +97,7 @@ def divides_heads(situation: Situation, arguments: Arguments) -> Refusal | None:
     for name in ("heads", "kv_heads"):
         if name not in arguments:
             continue
-        parameter = _one(arguments, name)
+        parameter = text_of(arguments, name)
         heads = situation.number(parameter)
         if isinstance(heads, Refusal):
             return heads
@@ -121,13 +118,13 @@ def divides_heads(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 def divides_ranks(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The product of `degrees` must divide the number of ranks."""
-    degrees = _all(situation, arguments, "degrees", absent=1)
+    degrees = product_of(situation, texts_of(arguments, "degrees"), unset_is_one=True)
     if isinstance(degrees, Refusal):
         return degrees
     world = situation.world_size
     if world is None:
-        return Refusal("the number of ranks is not known", f"Does {prod(degrees)} divide the number of GPUs?")
-    if world % prod(degrees) == 0:
+        return Refusal("the number of ranks is not known", f"Does {degrees} divide the number of GPUs?")
+    if world % degrees == 0:
         return None
     return Refusal(f"{_shown(situation, arguments, 'degrees')} does not divide the {world} ranks")
 
@@ -136,7 +133,7 @@ def same_value(situation: Situation, arguments: Arguments) -> Refusal | None:
     """Parameters that the program wants alike (verl's dynamic batching of actor and rollout). Where one is neither set
     nor has a known default, it follows another in the program."""
     texts = {}
-    for parameter in _many(arguments, "parameters"):
+    for parameter in texts_of(arguments, "parameters"):
         text = situation.text(parameter)
         if isinstance(text, Refusal):
             return text
@@ -151,7 +148,7 @@ def same_value(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 def set_together(situation: Situation, arguments: Arguments) -> Refusal | None:
     """Flags that must come in pairs: all set, or none."""
-    named = _many(arguments, "parameters")
+    named = texts_of(arguments, "parameters")
     there = [parameter for parameter in named if _in_force(situation, parameter)]
     if len(there) in (0, len(named)):
         return None
@@ -164,13 +161,13 @@ def set_together(situation: Situation, arguments: Arguments) -> Refusal | None:
 def value_is(situation: Situation, arguments: Arguments) -> Refusal | None:
     """A parameter must have one of `values` (`true` and `True` are the same). Where it is not set, it has the value of
     the parameter `like`, if that is given. Where it is not known, a person is asked."""
-    parameter = _one(arguments, "parameter")
+    parameter = text_of(arguments, "parameter")
     text = situation.text(parameter)
     if text is None and "like" in arguments:
-        text = situation.text(_one(arguments, "like"))
+        text = situation.text(text_of(arguments, "like"))
     if isinstance(text, Refusal):
         return text
-    values = tuple(str(item) for item in _tuple(arguments["values"]))
+    values = texts_of(arguments, "values")
     spelling = situation.spelling(parameter)
     if text is None:
         return Refusal(f"{spelling} is not in the template", f"Is {spelling} {' or '.join(values)}?")
@@ -181,7 +178,7 @@ def value_is(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 def is_set(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The parameter must stand in the template. `question` is asked where it does not."""
-    parameter = _one(arguments, "parameter")
+    parameter = text_of(arguments, "parameter")
     if situation.is_set(parameter):
         return None
     return Refusal(f"{situation.spelling(parameter)} is not in the template", str(arguments.get("question", "")))
@@ -190,14 +187,14 @@ def is_set(situation: Situation, arguments: Arguments) -> Refusal | None:
 def not_set(situation: Situation, arguments: Arguments) -> Refusal | None:
     """None of `parameters` may be in force, unless the parameter named by `unless` has one of `values`. `why` and
     `question` are words for the refusal."""
-    there = [parameter for parameter in _many(arguments, "parameters") if _in_force(situation, parameter)]
+    there = [parameter for parameter in texts_of(arguments, "parameters") if _in_force(situation, parameter)]
     if not there:
         return None
     if "unless" in arguments:
-        text = situation.text(_one(arguments, "unless"))
+        text = situation.text(text_of(arguments, "unless"))
         if isinstance(text, Refusal):
             return text
-        if text is not None and text.lower() in {str(value).lower() for value in _tuple(arguments["values"])}:
+        if text is not None and text.lower() in {value.lower() for value in texts_of(arguments, "values")}:
             return None
     why = f": {arguments['why']}" if "why" in arguments else ""
     shown = ", ".join(situation.spelling(parameter) for parameter in there)
@@ -206,7 +203,7 @@ def not_set(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 def at_least(situation: Situation, arguments: Arguments) -> Refusal | None:
     """A number must not be below `floor`, nor below the parameter named by `whole`."""
-    parameter = _one(arguments, "parameter")
+    parameter = text_of(arguments, "parameter")
     number = situation.decimal(parameter)
     if isinstance(number, Refusal):
         return number
@@ -215,11 +212,11 @@ def at_least(situation: Situation, arguments: Arguments) -> Refusal | None:
     if "floor" in arguments and number < Decimal(str(arguments["floor"])):
         return Refusal(f"{situation.spelling(parameter)} {number} is below {arguments['floor']}")
     if "whole" in arguments:
-        other = situation.decimal(_one(arguments, "whole"))
+        other = situation.decimal(text_of(arguments, "whole"))
         if isinstance(other, Refusal):
             return other
         if other is not None and number < other:
-            shown = situation.spelling(_one(arguments, "whole"))
+            shown = situation.spelling(text_of(arguments, "whole"))
             return Refusal(f"{situation.spelling(parameter)} {number} is below {shown} {other}")
     return None
 
@@ -230,15 +227,15 @@ def buffer_holds_largest_tensor(situation: Situation, arguments: Arguments) -> R
 
     verl/workers/rollout/vllm_rollout/bucketed_weight_transfer.py; slime update_weight/expert_routing.py. `unit` is the
     bytes of one unit of the buffer's parameter (1048576 where it counts MiB)."""
-    buffer = situation.number(_one(arguments, "buffer"))
+    buffer = situation.number(text_of(arguments, "buffer"))
     if isinstance(buffer, Refusal):
         return buffer
     if buffer is None:
         return None
-    unit = int(arguments.get("unit", 1))  # type: ignore[arg-type]
+    unit = int(str(arguments.get("unit", 1)))
     shape = []
     for name in ("vocabulary", "hidden"):
-        number = situation.number(_one(arguments, name)) if name in arguments else None
+        number = situation.number(text_of(arguments, name)) if name in arguments else None
         if isinstance(number, Refusal):
             return number
         shape.append(number)
@@ -248,7 +245,7 @@ def buffer_holds_largest_tensor(situation: Situation, arguments: Arguments) -> R
             "how large the model's largest tensor is, is not in the template (vocabulary × hidden size × 2 bytes)",
             f"Is every tensor of the model, and every bundle of experts, smaller than {shown}?",
         )
-    if any(_in_force(situation, item) for item in _many(arguments, "experts")):
+    if any(_in_force(situation, item) for item in texts_of(arguments, "experts")):
         return Refusal(
             "how large one bundle of experts is, is not in the template",
             f"Is every bundle of experts smaller than {shown}?",
@@ -291,43 +288,10 @@ def _in_force(situation: Situation, parameter: str) -> bool:
     return setting.value is None or not off(setting.value)
 
 
-def _product(situation: Situation, arguments: Arguments, name: str) -> int | Refusal:
-    numbers = _all(situation, arguments, name, absent=1)
-    return numbers if isinstance(numbers, Refusal) else prod(numbers)
-
-
-def _all(
-    situation: Situation, arguments: Arguments, name: str, absent: int | None = None
-) -> tuple[int, ...] | Refusal:
-    """The numbers of the parameters named by an argument; `absent` stands for one that is neither set nor known."""
-    numbers = []
-    for parameter in _many(arguments, name):
-        number = situation.number(parameter)
-        if isinstance(number, Refusal):
-            return number
-        if number is None and absent is None:
-            spelling = situation.spelling(parameter)
-            return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
-        numbers.append(number if number is not None else absent or 1)
-    return tuple(numbers)
-
-
 def _shown(situation: Situation, arguments: Arguments, name: str) -> str:
     parts = []
-    for parameter in _many(arguments, name):
+    for parameter in texts_of(arguments, name):
         number = situation.number(parameter)
         value = 1 if number is None or isinstance(number, Refusal) else number
         parts.append(f"{situation.spelling(parameter)} {value}")
     return " × ".join(parts)
-
-
-def _tuple(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _many(arguments: Arguments, name: str) -> tuple[str, ...]:
-    return tuple(str(item) for item in _tuple(arguments[name])) if name in arguments else ()
-
-
-def _one(arguments: Arguments, name: str) -> str:
-    return str(_tuple(arguments[name])[0])

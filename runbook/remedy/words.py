@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from math import prod
 
-from runbook.remedy.document import Value
+from runbook.remedy.arguments import Arguments, product_of, text_of, texts_of
 from runbook.remedy.situation import Refusal, Situation
 from runbook.remedy.sizes import longest_sequence
-
-Arguments = Mapping[str, Value | tuple[Value, ...]]
 
 
 def in_release(situation: Situation, arguments: Arguments) -> Refusal | None:
     """Every version that the template can be for is one of `versions`; a person is asked where some are and some are
     not. `why` says what differs."""
-    wanted = set(_texts(arguments, "versions"))
+    wanted = set(texts_of(arguments, "versions"))
     possible = [item.id for item in situation.releases]
     title, why = situation.system.title, str(arguments["why"])
     if possible and set(possible) <= wanted:
@@ -33,12 +29,12 @@ def chosen(situation: Situation, arguments: Arguments) -> Refusal | None:
     """A parameter has one of `values`. Where it is not set, the configuration that is chosen says it: the first set of
     the parameters `by`, with one of `names` (of `others`, it says something else); a person is asked about another
     name. Where none is set, the program's default holds."""
-    parameter = _texts(arguments, "parameter")[0]
-    values = {item.lower() for item in _texts(arguments, "values")}
+    parameter = text_of(arguments, "parameter")
+    values = {item.lower() for item in texts_of(arguments, "values")}
     spelling = situation.spelling(parameter)
-    wanted = " or ".join(_texts(arguments, "values"))
+    wanted = " or ".join(texts_of(arguments, "values"))
     if not situation.is_set(parameter):
-        for name in _texts(arguments, "by"):
+        for name in texts_of(arguments, "by"):
             if not situation.is_set(name):
                 continue
             text = situation.text(name)
@@ -46,9 +42,9 @@ def chosen(situation: Situation, arguments: Arguments) -> Refusal | None:
                 return text
             shown = f"{situation.spelling(name)} {text}"
             stem = (text or "").rsplit("/", 1)[-1].removesuffix(".yaml").lower()
-            if stem in {item.lower() for item in _texts(arguments, "names")}:
+            if stem in {item.lower() for item in texts_of(arguments, "names")}:
                 return None
-            if stem in {item.lower() for item in _texts(arguments, "others")}:
+            if stem in {item.lower() for item in texts_of(arguments, "others")}:
                 return Refusal(f"{shown} is chosen, which makes {spelling} something else than {wanted}")
             return Refusal(f"what {shown} makes of {spelling} is not known", f"Does {shown} have {spelling} {wanted}?")
     text = situation.text(parameter)
@@ -63,7 +59,7 @@ def chosen(situation: Situation, arguments: Arguments) -> Refusal | None:
 
 def text_matches(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The first of `parameters` that is set matches `pattern`; `means` says in words what that says."""
-    for parameter in _texts(arguments, "parameters"):
+    for parameter in texts_of(arguments, "parameters"):
         if not situation.is_set(parameter):
             continue
         text = situation.text(parameter)
@@ -73,7 +69,7 @@ def text_matches(situation: Situation, arguments: Arguments) -> Refusal | None:
             if re.search(str(arguments["pattern"]), text):
                 return None
             return Refusal(f"{situation.spelling(parameter)} is {text!r}, which is not {arguments['means']}")
-    first = situation.system.parameter(_texts(arguments, "parameters")[0]).spellings[0]
+    first = situation.system.parameter(text_of(arguments, "parameters")).spellings[0]
     return Refusal(f"{first} is not in the template", f"Is {first} {arguments['means']}?")
 
 
@@ -98,29 +94,26 @@ def on_one_node(situation: Situation, arguments: Arguments) -> Refusal | None:
 def whole_per_rank(situation: Situation, arguments: Arguments) -> Refusal | None:
     """The product of `parameters` (an unset one counts as one) is a multiple of the number of ranks: a size over all
     ranks has to leave each a whole part."""
-    numbers = []
-    for parameter in _texts(arguments, "parameters"):
-        number = situation.number(parameter)
-        if isinstance(number, Refusal):
-            return number
-        numbers.append(number or 1)
+    whole = product_of(situation, texts_of(arguments, "parameters"), unset_is_one=True)
+    if isinstance(whole, Refusal):
+        return whole
     world = situation.world_size
-    named = " × ".join(situation.spelling(item) for item in _texts(arguments, "parameters"))
+    named = " × ".join(situation.spelling(item) for item in texts_of(arguments, "parameters"))
     if world is None:
-        return Refusal("the number of ranks is not known", f"Is {named} = {prod(numbers)} a multiple of the GPUs?")
-    if prod(numbers) % world == 0:
+        return Refusal("the number of ranks is not known", f"Is {named} = {whole} a multiple of the GPUs?")
+    if whole % world == 0:
         return None
-    return Refusal(f"{named} would be {prod(numbers)}, which does not give each of {world} ranks a whole part")
+    return Refusal(f"{named} would be {whole}, which does not give each of {world} ranks a whole part")
 
 
 def budget_below_batch(situation: Situation, arguments: Arguments) -> Refusal | None:
     """A token budget (`budget`) holds fewer tokens than a micro-batch of full sequences did (`micro` × the longest,
     shared by `degree` ranks): else going over to it would take more memory, not less."""
-    budget, micro = (situation.number(_texts(arguments, name)[0]) for name in ("budget", "micro"))
+    budget, micro = (situation.number(text_of(arguments, name)) for name in ("budget", "micro"))
     total = longest_sequence(situation, arguments)
     if isinstance(total, Refusal):
         return total
-    degree = situation.number(_texts(arguments, "degree")[0]) if "degree" in arguments else 1
+    degree = product_of(situation, texts_of(arguments, "degree"), unset_is_one=True)
     if isinstance(degree, Refusal):
         return degree
     for number in (budget, micro):
@@ -128,14 +121,7 @@ def budget_below_batch(situation: Situation, arguments: Arguments) -> Refusal | 
             return number
     assert not isinstance(budget, Refusal) and not isinstance(micro, Refusal)
     if budget is None or micro is None:
-        return Refusal(f"{situation.spelling(_texts(arguments, 'micro')[0])} is not in the template")
-    if budget * (degree or 1) < micro * total:
+        return Refusal(f"{situation.spelling(texts_of(arguments, 'micro')[0])} is not in the template")
+    if budget * degree < micro * total:
         return None
     return Refusal(f"a budget of {budget} tokens is no less than the {micro} × {total} of the present micro-batch")
-
-
-def _texts(arguments: Arguments, name: str) -> tuple[str, ...]:
-    if name not in arguments:
-        return ()
-    value = arguments[name]
-    return tuple(str(item) for item in value) if isinstance(value, tuple) else (str(value),)
