@@ -5,6 +5,7 @@ What a document may get wrong is in `document_check.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -115,6 +116,21 @@ class Parameter(Document):
             self.id, self.kind, self.spellings, self.type == "flag", not self.launcher and not self.program,
             self.program, self.bare_is_true,
         )
+
+    def default_among(self, versions: Sequence[VersionMark]) -> str | None:
+        """The default where the version is one of these; None where it is not known, or they differ."""
+        if not self.default_in_version:
+            return self.default
+        values = {self.default_in_version.get(item.id, self.default) for item in versions}
+        return values.pop() if len(values) == 1 else None
+
+    def spelt_among(self, versions: Sequence[VersionMark]) -> frozenset[str | None]:
+        """How these versions spell it, the preferred spelling where they take every one; None: one does not have it."""
+        return frozenset(self.in_version.get(item.id, self.spellings[0]) for item in versions)
+
+    def spellings_after(self, first: str) -> tuple[str, ...]:
+        """This spelling, and then the others that the document has."""
+        return (first, *(item for item in self.spellings if item != first))
 
 
 class EditRule(Document):
@@ -271,10 +287,6 @@ class LeverDocument(Document):
     def parameter_names(self) -> tuple[ParameterNames, ...]:
         """What to look for in a template."""
         return tuple(item.names for item in self.parameters)
-
-    @property
-    def checkpoint_parameters(self) -> tuple[str, ...]:
-        return self.checkpoint.parameters
 
     def ladder(self, kind: Kind, phase: Phase, role: str = "", detail: Detail = Detail.NONE) -> Ladder | None:
         """The ladder for this kind that says most about the failure: a ladder that names phases, roles or details

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.remedy.arguments import Arguments
 from runbook.remedy.document import Parameter
-from runbook.remedy.release import spelling_to_write
+from runbook.remedy.release import spelling_to_write, with_prefix
 from runbook.remedy.situation import Refusal, Situation
 
 
@@ -41,12 +41,13 @@ def edit_of(situation: Situation, parameter: Parameter, new: str | None) -> Made
         )
     spellings: tuple[str, ...] | Refusal
     if setting is not None:
-        spellings = (setting.spelling, *(item for item in parameter.spellings if item != setting.spelling))
+        spellings = parameter.spellings_after(setting.spelling)
     else:
         spellings = spelling_to_write(situation, parameter)
         if isinstance(spellings, Refusal):
             return spellings
-        spellings = _with_prefix(situation, parameter, _where_the_batch_is(situation, parameter, spellings))
+        spellings = _where_the_batch_is(situation, parameter, spellings)
+        spellings = with_prefix(situation.system, parameter, spellings)
     old = setting.value if setting is not None else None
     return Made((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag"),))
 
@@ -61,11 +62,3 @@ def _where_the_batch_is(
     if not in_file or parameter.kind is not SettingKind.KEY or parameter.launcher:
         return spellings
     return tuple(sorted(spellings, key=lambda item: item.startswith("-")))
-
-
-def _with_prefix(situation: Situation, parameter: Parameter, spellings: tuple[str, ...]) -> tuple[str, ...]:
-    """`++a.b` in front where the system's command line takes an unknown key only so."""
-    prefix = situation.system.adds_with if parameter.adds_with is None else parameter.adds_with
-    if not prefix or parameter.kind is not SettingKind.KEY or spellings[0].startswith(("-", "+")):
-        return spellings
-    return (prefix + spellings[0], *spellings[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runbook.model.template import Setting, TemplateFile
+from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.remedy.document import LeverDocument, Parameter, VersionMark
 from runbook.remedy.live_text import first_seen
 from runbook.remedy.situation import Refusal, Situation
@@ -38,7 +38,7 @@ def spelling_to_write(situation: Situation, parameter: Parameter) -> tuple[str, 
             f"the template mixes spellings of several versions of {title}",
             f"Which version of {title} is installed?",
         )
-    choices = {parameter.in_version.get(version, parameter.spellings[0]) for version in sorted(possible)}
+    choices = parameter.spelt_among(situation.releases)
     if len(choices) > 1:
         shown = ", ".join(f"{parameter.in_version.get(item) or 'none'} in {item}" for item in sorted(possible))
         return Refusal(
@@ -49,7 +49,15 @@ def spelling_to_write(situation: Situation, parameter: Parameter) -> tuple[str, 
     chosen = next(iter(choices), parameter.spellings[0])
     if chosen is None:
         return Refusal(f"this version of {title} has no {parameter.spellings[0]}")
-    return (chosen, *(item for item in parameter.spellings if item != chosen))
+    return parameter.spellings_after(chosen)
+
+
+def with_prefix(system: LeverDocument, parameter: Parameter, spellings: tuple[str, ...]) -> tuple[str, ...]:
+    """`++a.b` in front where the system's command line takes an unknown key only so."""
+    prefix = system.adds_with if parameter.adds_with is None else parameter.adds_with
+    if not prefix or parameter.kind is not SettingKind.KEY or spellings[0].startswith(("-", "+")):
+        return spellings
+    return (prefix + spellings[0], *spellings[1:])
 
 
 def _same(spelt: str | None, found: str) -> bool:

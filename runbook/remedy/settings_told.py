@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from runbook.model.template import Edit, Setting, SettingKind, TemplateFile
 from runbook.remedy.checkpoint_rules import Condition
 from runbook.remedy.configuration import defaults_hold
-from runbook.remedy.document import LeverDocument
-from runbook.remedy.release import releases
+from runbook.remedy.document import LeverDocument, VersionMark
+from runbook.remedy.release import releases, with_prefix
+from runbook.remedy.situation import setting_of
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 _NO_SCRIPTS = (".py", ".yaml", ".yml", ".json", ".toml")
@@ -39,19 +40,13 @@ class Told:
 
     def setting(self, parameter: str) -> Setting | None:
         """The setting as found; of several files the one that says most."""
-        found = [item for item in self.settings if item.parameter == parameter]
-        return next((item for item in found if item.value is not None), found[0] if found else None)
+        return setting_of(self.settings, parameter)
 
     def default(self, parameter: str) -> str | None:
         """What the program takes where nothing is set; None where that is not known, or differs by release."""
-        entry = self.system.parameter(parameter)
         if self._elsewhere(parameter):
             return None
-        if not entry.default_in_version:
-            return entry.default
-        possible = releases(self.system, self.settings, self.templates)
-        values = {entry.default_in_version.get(item.id, entry.default) for item in possible}
-        return values.pop() if len(values) == 1 else None
+        return self.system.parameter(parameter).default_among(self._releases())
 
     def _elsewhere(self, parameter: str) -> bool:
         """Whether it may be set in a configuration that was not read, so that its absence says nothing."""
@@ -106,33 +101,21 @@ class Told:
         entry = self.system.parameter(parameter)
         setting = self.setting(parameter)
         if setting is not None:
-            spellings = (setting.spelling, *(item for item in entry.spellings if item != setting.spelling))
+            spellings = entry.spellings_after(setting.spelling)
         else:
-            spellings = self._to_add(parameter)
+            choices = entry.spelt_among(self._releases())
+            known = next(iter(choices)) if len(choices) == 1 else None
+            spellings = with_prefix(self.system, entry, entry.spellings_after(known or entry.spellings[0]))
         old = setting.value if setting is not None else None
         return Edit(parameter, entry.kind, spellings, new, old, entry.type == "flag")
 
     def exists(self, parameter: str) -> bool:
         """Whether a release that the template can be for knows it."""
-        choices = self._spellings(parameter)
+        choices = self.system.parameter(parameter).spelt_among(self._releases())
         return not choices or choices != {None} or self.setting(parameter) is not None
 
-    def _spellings(self, parameter: str) -> set[str | None]:
-        """How the releases that the template can be for spell it; None: one does not have it."""
-        entry = self.system.parameter(parameter)
-        possible = [item.id for item in releases(self.system, self.settings, self.templates)]
-        return {entry.in_version.get(version, entry.spellings[0]) for version in possible}
-
-    def _to_add(self, parameter: str) -> tuple[str, ...]:
-        entry = self.system.parameter(parameter)
-        choices = self._spellings(parameter)
-        known = next(iter(choices)) if len(choices) == 1 else None
-        first = known or entry.spellings[0]
-        prefix = self.system.adds_with if entry.adds_with is None else entry.adds_with
-        rest = tuple(item for item in entry.spellings if item != first)
-        if prefix and entry.kind is SettingKind.KEY and not first.startswith(("-", "+")):
-            first = prefix + first
-        return (first, *rest)
+    def _releases(self) -> tuple[VersionMark, ...]:
+        return releases(self.system, self.settings, self.templates)
 
 
 @dataclass(frozen=True, slots=True)

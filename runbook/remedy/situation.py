@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
@@ -78,8 +79,7 @@ class Situation:
 
     def setting(self, parameter: str) -> Setting | None:
         """The setting as found; of several files the one that says most."""
-        found = [item for item in self.settings if item.parameter == parameter]
-        return next((item for item in found if item.value is not None), found[0] if found else None)
+        return setting_of(self.settings, parameter)
 
     def text(self, parameter: str) -> str | None | Refusal:
         """The value in force, the program's default, None where neither is known to be there."""
@@ -97,13 +97,9 @@ class Situation:
 
     def default(self, parameter: str) -> str | None:
         """What the program takes where nothing is set; None where that is not known, or versions in question differ."""
-        entry = self.system.parameter(parameter)
         if not defaults_hold(self.system, self.settings):
             return None
-        if not entry.default_in_version:
-            return entry.default
-        values = {entry.default_in_version.get(item.id, entry.default) for item in self.releases}
-        return values.pop() if len(values) == 1 else None
+        return self.system.parameter(parameter).default_among(self.releases)
 
     def number(self, parameter: str) -> int | None | Refusal:
         """As `text`, for a whole number above zero."""
@@ -123,18 +119,6 @@ class Situation:
         if not re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,2})?", text.replace("_", "")):
             return Refusal(f"{self.spelling(parameter)} is {text!r}, not a number")
         return Decimal(text.replace("_", ""))
-
-    def truth(self, parameter: str) -> bool | None | Refusal:
-        """As `text`, for a switch: true, True, 1, yes, on and their opposites; a bare flag is true. None: not known."""
-        text = self.text(parameter)
-        if text is None or isinstance(text, Refusal):
-            return text
-        lowered = text.lower()
-        if lowered in ("true", "1", "yes", "on"):
-            return True
-        if lowered in ("false", "0", "no", "off", "none", "null", ""):
-            return False
-        return Refusal(f"{self.spelling(parameter)} is {text!r}, neither true nor false")
 
     def spelling(self, parameter: str) -> str:
         """As the template spells it, else as this version of the system does; without the files in which it holds."""
@@ -238,6 +222,12 @@ class Situation:
         if world % degrees:
             return Refusal(f"{world} ranks cannot be divided by a model-parallel size of {degrees}")
         return world // degrees
+
+
+def setting_of(settings: Sequence[Setting], parameter: str) -> Setting | None:
+    """The parameter's setting as found; of several files the one that says most."""
+    found = [item for item in settings if item.parameter == parameter]
+    return next((item for item in found if item.value is not None), found[0] if found else None)
 
 
 def largest_divisor(number: int, at_most: int) -> int:
