@@ -66,7 +66,7 @@ def _gpu_signs(gpu: GpuFacts, policy: NodePolicy, xids: XidCatalogue) -> Iterabl
         yield found(Rule.UNREPAIRABLE_MEMORY, "it has memory that cannot be repaired")
     action = gpu.recovery_action
     if isinstance(action, str) and asks_for_recovery(action):
-        asks = xids.recovery_actions.get(action.strip().lower())
+        asks = xids.asked_by(action)
         if asks is None:
             yield found(
                 Rule.RECOVERY_ACTION, f"the driver's recovery action is {action!r}, which nobody published: a person "

@@ -211,7 +211,7 @@ def _recovery(event: XidEvent, log: _Log) -> _Found:
         return _Found(
             Rule.XID_RESET_SINCE, f"the driver asked for recovery: {action}, and by now asks for nothing: it was done"
         )
-    asks = log.xids.recovery_actions.get(action.lower())
+    asks = log.xids.asked_by(action)
     if asks is None:
         return _Found(
             Rule.XID_RECOVERY_ACTION, f"the recovery action is {action!r}, which nobody published: a person looks",

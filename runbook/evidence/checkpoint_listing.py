@@ -124,8 +124,8 @@ def check_not_empty(files: Sequence[DirectoryEntry], what: str) -> None:
         raise Torn(f"{what} is empty ({posixpath.basename(empty.path)})")
 
 
-def check_dcp(listing: Listing, folder: str) -> int:
-    """A folder of torch.distributed.checkpoint: how many shard files it has. Raises `Torn`.
+def check_dcp(listing: Listing, folder: str) -> None:
+    """A folder of torch.distributed.checkpoint is complete, or `Torn` is raised.
 
     `.metadata` is renamed into place after all ranks wrote; in a folder that is used again the old one stays until
     then, so newer shards beside it are a save that did not finish (torch/distributed/checkpoint/filesystem.py).
@@ -148,7 +148,6 @@ def check_dcp(listing: Listing, folder: str) -> int:
         missing = sorted({name.decode() for name in _SHARD.findall(content)} - present)
         if missing:
             raise Torn(f".metadata in {where} names {missing[0]}, which is missing")
-    return len(shards)
 
 
 @dataclass(frozen=True, slots=True)

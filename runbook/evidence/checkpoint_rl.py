@@ -91,13 +91,15 @@ def _is_megatron(listing: Listing, path: str) -> bool:
 
 def _check_fsdp(listing: Listing, path: str) -> int:
     """The world size. Each rank writes three files, named after both."""
-    files = [entry for entry in listing.files(path) if _SHARD.fullmatch(posixpath.basename(entry.path))]
-    check_not_empty(files, "a file")
+    shards = [
+        (entry, match)
+        for entry in listing.files(path)
+        if (match := _SHARD.fullmatch(posixpath.basename(entry.path)))
+    ]
+    check_not_empty([entry for entry, _ in shards], "a file")
     found: dict[int, dict[str, set[int]]] = {}
-    for entry in files:
-        match = _SHARD.fullmatch(posixpath.basename(entry.path))
-        if match is not None:
-            found.setdefault(int(match[2]), {}).setdefault(match[1], set()).add(int(match[3]))
+    for _, match in shards:
+        found.setdefault(int(match[2]), {}).setdefault(match[1], set()).add(int(match[3]))
     said = positive((listing.document(f"{path}/fsdp_config.json") or {}).get("world_size"))
     if not found:
         raise Torn("no state files: only weights for inference, or nothing yet")
@@ -123,16 +125,16 @@ def _check_megatron(listing: Listing, path: str) -> None:
     manifest = listing.document(f"{path}/ckpt_contents.json")
     if manifest is None:
         raise Torn("ckpt_contents.json does not parse: the save did not finish")
-    parts = [part for part in _parts(listing, path) if part.endswith("/dist_ckpt")]
-    if not parts:
+    parts = _parts(listing, path)
+    distributed = [part for part in parts if part.endswith("/dist_ckpt")]
+    if not distributed:
         raise Torn("no folder dist_ckpt")
-    for part in parts:
+    for part in distributed:
         try:
             check_dcp(listing, part)
         except Torn as error:
             raise Torn(f"{posixpath.basename(posixpath.dirname(part))}: {error}") from error
-    named = _named_folders(manifest)
-    missing = sorted(name for name in named if f"{path}/{name}" not in _parts(listing, path))
+    missing = sorted(name for name in set(_named_folders(manifest)) if f"{path}/{name}" not in parts)
     if missing:
         raise Torn(f"ckpt_contents.json names {missing[0]}, which is missing")
 
@@ -146,7 +148,7 @@ def _named_folders(manifest: object, depth: int = 0) -> Iterator[str]:
     """Relative folders that the manifest names, wherever in it they stand."""
     if isinstance(manifest, str):
         text = manifest.strip("/")
-        if re.fullmatch(r"(?:model|optimizer|extra)(?:/(?:dist_ckpt|huggingface))?", text) and "/" in text:
+        if re.fullmatch(r"(?:model|optimizer|extra)/(?:dist_ckpt|huggingface)", text):
             yield text
     elif isinstance(manifest, dict | list) and depth < 6:
         for item in manifest.values() if isinstance(manifest, dict) else manifest:

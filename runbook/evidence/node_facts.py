@@ -7,7 +7,7 @@ from dataclasses import replace
 from runbook.evidence.node_answers import NodeAnswers, printable, read_answers
 from runbook.evidence.node_gpus import read_gpus
 from runbook.evidence.node_kernel_log import read_clock, read_kernel_log
-from runbook.evidence.node_probe import ProbeAnswer, clock_of, find_document, read_document
+from runbook.evidence.node_probe import ProbeAnswer, find_document, read_document
 from runbook.evidence.node_processes import read_gpu_processes
 from runbook.evidence.node_script import PROBE_COMMANDS, shown_commands
 from runbook.evidence.node_simulated import read_simulated
@@ -97,11 +97,10 @@ def read_left_document(text: str, node: NodeName, *, since_s: float | None, unti
     document = find_document(text)
     if isinstance(document, Unknown):
         return unreachable(node, Reach.ERROR, document.unknown)
-    clock = clock_of(document, None)
     answer = read_document(document, ahead_s=0.0, since_s=since_s, until_s=until_s)
     facts = NodeFacts(
         node=node, reach=Reach.OK, reach_detail=f"left by the epilog; ran as {answer.user or 'an unknown user'}",
-        checked_at_s=clock.now_s, partial_view=_PARTIAL_VIEWS.get(answer.inside, ""),
+        checked_at_s=answer.now_s, partial_view=_PARTIAL_VIEWS.get(answer.inside, ""),
     )
     return _from_probe(facts, answer)
 

@@ -7,6 +7,7 @@ Xid 94 printed "Unknown Error" for its ECC mode and good values for its remapped
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from runbook.evidence.node_answers import NodeAnswers, Section, printable
@@ -108,6 +109,18 @@ def yes_or_no(cell: str) -> bool | Unknown:
     return False if word in ("no", "0", "disabled", "false") else Unknown(f"not yes or no: {printable(value, 40)}")
 
 
+def rows_or_pages_pending(rows: bool | Unknown, pages: Sequence[bool | Unknown]) -> bool | Unknown:
+    """Whether a row waits to be remapped or, on Turing and older, a page to be retired."""
+    if True in pages:
+        return True
+    return False if isinstance(rows, Unknown) and False in pages else rows
+
+
+def any_repair_pending(repairs: Sequence[bool | Unknown]) -> bool | Unknown:
+    """Whether one of the repairs waits; where none is known to, what is known of the first."""
+    return True if True in repairs else repairs[0]
+
+
 def report_trees(text: str) -> dict[str, Tree]:
     """The `nvidia-smi -q` report: bus id of a GPU → path of headings → value. Headings are told by indentation."""
     trees: dict[str, Tree] = {}
@@ -185,10 +198,6 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
     action = gpu.recovery_action
     if isinstance(action, Unknown) and (named := _find(tree, "GPU Recovery Action")) is not None:
         action = figure(named)
-    if True in retired:
-        pending = True
-    elif isinstance(pending, Unknown) and False in retired:
-        pending = False
     repairs = [_yes(tree, key) for key in ("Channel Repair Pending", "TPC Repair Pending")]
     unknown_error = _find(tree, "Current", under="ECC Mode")
     volatile = gpu.ecc_uncorrectable_volatile
@@ -198,11 +207,11 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
         gpu,
         ecc_uncorrectable_volatile=volatile,
         sram_threshold_exceeded=_yes(tree, "SRAM Threshold Exceeded"),
-        row_remap_pending=pending,
+        row_remap_pending=rows_or_pages_pending(pending, retired),
         row_remap_failed=_yes(tree, "Remapping Failure Occurred", under="Remapped Rows"),
         recovery_action=action,
         unrepairable_memory=_yes(tree, "Unrepairable Memory"),
-        repair_pending=True if True in repairs else repairs[0],
+        repair_pending=any_repair_pending(repairs),
         retired_pages=_retired_pages(tree),
     )
 

@@ -69,6 +69,17 @@ def line_time(line: str, clock: NodeClock) -> tuple[float | None, str]:
     return None, line
 
 
+def event_of(message: str, time_s: float | None) -> XidEvent | None:
+    """The event of a line without its stamp, not yet placed in the job's window. None: no GPU event."""
+    found = read_xid(message)
+    if found is None:
+        return None
+    return XidEvent(
+        code=found.code, time_s=time_s, bus_id=found.bus_id, line=printable(message), pid=found.pid,
+        on_job_gpu=Unknown("which GPUs the job had is not known on the node"),
+    )
+
+
 def read_kernel_log(
     answers: NodeAnswers, clock: NodeClock, since_s: float | None, until_s: float | None
 ) -> KernelLog:
@@ -140,18 +151,9 @@ def _read_one(answers: NodeAnswers, name: str, clock: NodeClock) -> KernelLog | 
         time_s, message = line_time(line, clock)
         if time_s is not None and (oldest_s is None or time_s < oldest_s):
             oldest_s = time_s
-        found = read_xid(message)
-        if found:
-            events.append(
-                XidEvent(
-                    code=found.code,
-                    time_s=time_s,
-                    bus_id=found.bus_id,
-                    line=printable(message),
-                    pid=found.pid,
-                    on_job_gpu=Unknown("which GPUs the job had is not known on the node"),
-                )
-            )
+        event = event_of(message, time_s)
+        if event is not None:
+            events.append(event)
     if oldest_s is None and not events:
         return _unknown(_refusal(section.text, name))
     covers: float | Unknown = Unknown("no line of the kernel log has a readable time")

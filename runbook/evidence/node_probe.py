@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from runbook.evidence.node_answers import NodeAnswers, Section, printable
-from runbook.evidence.node_kernel_log import KernelLog, NodeClock, joined
+from runbook.evidence.node_gpus import any_repair_pending, rows_or_pages_pending
+from runbook.evidence.node_kernel_log import KernelLog, event_of, joined
 from runbook.evidence.node_processes import Seen, owned
-from runbook.evidence.xid import bus_id, read_xid
-from runbook.model.node import GpuFacts, GpuProcess, XidEvent
+from runbook.evidence.xid import bus_id
+from runbook.model.node import GpuFacts, GpuProcess
 from runbook.model.units import Bytes, Unknown
 
 DOCUMENT = "runbook-node"
@@ -78,14 +79,6 @@ def read_document(
     )
 
 
-def clock_of(document: Mapping[str, Any], asked_at_s: float | None) -> NodeClock:
-    """The node's clock as the document has it; up to 2 s to ours are the way there and back."""
-    node = _part(document, "node")
-    now_s = _seconds(node.get("now_s"))
-    ahead_s = now_s - asked_at_s if now_s is not None and asked_at_s is not None else 0.0
-    return NodeClock(now_s, _seconds(node.get("uptime_s")), ahead_s=ahead_s if abs(ahead_s) > 2.0 else 0.0)
-
-
 def _gpus(
     document: Mapping[str, Any], nvml: Mapping[str, Any], node: Mapping[str, Any]
 ) -> tuple[GpuFacts, ...] | Unknown:
@@ -104,10 +97,6 @@ def _gpus(
 
 
 def _gpu(row: Mapping[str, Any], owners: Mapping[int, Seen], answers: NodeAnswers) -> GpuFacts:
-    pending, retired = _flag(row, "row_remap_pending"), _flag(row, "retired_pages_pending")
-    if retired is True or (isinstance(pending, Unknown) and retired is False):
-        pending = retired
-    repairs = (_flag(row, "channel_repair_pending"), _flag(row, "tpc_repair_pending"))
     index = row.get("index")
     lost = row.get("lost") is True
     return GpuFacts(
@@ -121,14 +110,16 @@ def _gpu(row: Mapping[str, Any], owners: Mapping[int, Seen], answers: NodeAnswer
         ecc_uncorrectable_volatile=_whole(row, "ecc_uncorrectable_volatile"),
         ecc_uncorrectable_aggregate=_whole(row, "ecc_uncorrectable_aggregate"),
         sram_threshold_exceeded=_flag(row, "sram_threshold_exceeded"),
-        row_remap_pending=pending,
+        row_remap_pending=rows_or_pages_pending(
+            _flag(row, "row_remap_pending"), [_flag(row, "retired_pages_pending")]
+        ),
         row_remap_failed=_flag(row, "row_remap_failed"),
         recovery_action=_text(row, "recovery_action", 60),
         mig_enabled=_flag(row, "mig_enabled"),
         lost=lost,
         processes=_processes(row, owners, answers),
         unrepairable_memory=_flag(row, "unrepairable_memory"),
-        repair_pending=True if True in repairs else repairs[0],
+        repair_pending=any_repair_pending([_flag(row, "channel_repair_pending"), _flag(row, "tpc_repair_pending")]),
         retired_pages=_retired_pages(row),
     )
 
@@ -198,14 +189,10 @@ def _source(row: Mapping[str, Any], ahead_s: float) -> KernelLog:
         return KernelLog(why, why)
     events = []
     for each in _rows(lines):
-        text, time_s = str(each.get("line", "")), _seconds(each.get("time_s"))
-        found = read_xid(text[:4096])
-        if found is not None:
-            events.append(XidEvent(
-                code=found.code, time_s=None if time_s is None else time_s - ahead_s, bus_id=found.bus_id,
-                line=printable(text), pid=found.pid,
-                on_job_gpu=Unknown("which GPUs the job had is not known on the node"),
-            ))
+        time_s = _seconds(each.get("time_s"))
+        event = event_of(str(each.get("line", ""))[:4096], None if time_s is None else time_s - ahead_s)
+        if event is not None:
+            events.append(event)
     covers = _seconds(row.get("covers_since_s"))
     return KernelLog(
         tuple(events),

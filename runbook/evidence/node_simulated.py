@@ -7,12 +7,13 @@ of JSON each. Only read where there is no nvidia-smi at all; everything said her
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from runbook.evidence.node_answers import NodeAnswers, printable
-from runbook.evidence.node_kernel_log import KernelLog, NodeClock, in_window, merged
+from runbook.evidence.node_kernel_log import KernelLog, NodeClock, event_of, in_window, merged
 from runbook.evidence.node_processes import owned, owners_of, start_times
-from runbook.evidence.xid import bus_id, read_xid
+from runbook.evidence.xid import bus_id
 from runbook.model.node import GpuFacts, GpuProcess, XidEvent
 from runbook.model.units import Bytes, Unknown
 
@@ -98,20 +99,9 @@ def _processes(answers: NodeAnswers) -> dict[int, list[GpuProcess]]:
 
 def _events(row: dict[str, Any], since_s: float | None, until_s: float | None) -> list[XidEvent]:
     time_s = float(row["time"])
-    found = ((line, read_xid(line)) for line in str(row["line"]).split("\n"))
-    return [
-        XidEvent(
-            code=xid.code,
-            time_s=time_s,
-            bus_id=xid.bus_id,
-            line=printable(line),
-            pid=xid.pid,
-            in_window=in_window(time_s, since_s, until_s),
-            on_job_gpu=Unknown("which GPUs the job had is not known on the node"),
-        )
-        for line, xid in found
-        if xid is not None
-    ]
+    found = (event_of(line, time_s) for line in str(row["line"]).split("\n"))
+    inside = in_window(time_s, since_s, until_s)
+    return [replace(event, in_window=inside) for event in found if event is not None]
 
 
 def _count(row: dict[str, Any], name: str) -> int | Unknown:

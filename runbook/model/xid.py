@@ -64,6 +64,10 @@ class XidCatalogue:
     recovery_actions: Mapping[str, str] = field(default_factory=dict)
     """Name of a recovery action in lower case → what it asks for."""
 
+    def asked_by(self, action: str) -> str | None:
+        """What a recovery action asks for, however it is capitalised. None: nobody published it."""
+        return self.recovery_actions.get(action.strip().lower())
+
     def meaning(self, code: int) -> XidMeaning:
         """An unknown code is undetermined, never harmless and never a reason to drain."""
         return self.meanings.get(code) or XidMeaning(XidClass.UNDETERMINED, "not in the catalogue")

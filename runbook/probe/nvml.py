@@ -41,7 +41,6 @@ _NO_INSTANCE = 0xFFFFFFFF
 _NO_FIGURE = (1 << 64) - 1
 _PROCESS_LIMIT = 512
 
-Figures = Dict[str, Any]
 Figure = Tuple[Tuple[str, ...], Callable[[Any, Any], Tuple[Any, ...]]]
 
 
@@ -268,24 +267,15 @@ def _instance(nvml: Any, handle: Any) -> Record:
 def _processes(nvml: Any, handle: Any) -> Tuple[Any, ...]:
     """By PID, of all lists. On a GPU in MIG mode, who may not ask the GPU asks its instances."""
     found: Dict[int, Record] = {}
-    answered = False
-    last: Exception = Refused("NVML has no list of processes")
-    for kind in ("Compute", "MPSCompute", "Graphics"):
+    for kind, word in (("Compute", "compute"), ("MPSCompute", "mps"), ("Graphics", "graphics")):
         try:
             rows = _listed(nvml, handle, kind)
         except nvml.NVMLError as error:
-            if kind == "Compute" and error.value == 4:
-                try:
-                    rows = [row for each in _instances(nvml, handle) for row in _listed(nvml, each, kind)]
-                except nvml.NVMLError:
-                    rows = []
-            else:
-                rows = []
-            if not rows:
-                if kind == "Compute":
-                    last = error
+            if kind != "Compute":
                 continue
-        answered = answered or kind == "Compute"
+            rows = _listed_by_instances(nvml, handle) if error.value == 4 else []
+            if not rows:
+                raise
         for row in rows[:_PROCESS_LIMIT]:
             used = None if row.usedGpuMemory == _NO_FIGURE else row.usedGpuMemory
             process = found.setdefault(row.pid, {
@@ -293,15 +283,20 @@ def _processes(nvml: Any, handle: Any) -> Tuple[Any, ...]:
                 "used_bytes": unknown("NVML has no figure for this process") if used is None else used,
                 "gpu_instance": _number(row.gpuInstanceId), "compute_instance": _number(row.computeInstanceId),
             })
-            process["kinds"].append({"Compute": "compute", "MPSCompute": "mps", "Graphics": "graphics"}[kind])
-    if not answered:
-        raise last
+            process["kinds"].append(word)
     for pid, process in found.items():
         try:
             process["name"] = clean(nvml.nvmlSystemGetProcessName(pid), 200)
         except (nvml.NVMLError, UnicodeDecodeError):
             pass  # it has ended, or NVML may not look at it
     return ([found[pid] for pid in sorted(found)],)
+
+
+def _listed_by_instances(nvml: Any, handle: Any) -> List[Any]:
+    try:
+        return [row for each in _instances(nvml, handle) for row in _listed(nvml, each, "Compute")]
+    except nvml.NVMLError:
+        return []
 
 
 def _listed(nvml: Any, handle: Any, kind: str) -> List[Any]:

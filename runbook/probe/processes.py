@@ -121,22 +121,27 @@ def _all(root: str) -> Part:
             words = _text(os.path.join(folder, "cmdline")).split("\0")
             program = os.path.basename(words[0]) if words[0] else name
             mps.append({"pid": pid, "name": clean(program, 60)})
-        devices: Set[str] = set()
         try:
-            for number in os.listdir(os.path.join(folder, "fd")):
-                try:
-                    target = os.readlink(os.path.join(folder, "fd", number))
-                except OSError:
-                    continue
-                if _DEVICE.match(target):
-                    devices.add(target)
+            devices = _open_devices(os.path.join(folder, "fd"))
         except OSError as error:
             hidden += error.errno == 13
             continue
-        if devices:
-            if len(holders) < _HOLDER_LIMIT:
-                holders.append({"pid": pid, "name": clean(name, 60), "devices": sorted(devices)})
+        if devices and len(holders) < _HOLDER_LIMIT:
+            holders.append({"pid": pid, "name": clean(name, 60), "devices": sorted(devices)})
     return {"holders": holders, "holders_hidden": hidden, "mps": mps}
+
+
+def _open_devices(folder: str) -> Set[str]:
+    """The NVIDIA devices among the open files of a process. Raises `OSError` where they may not be listed."""
+    devices = set()
+    for number in os.listdir(folder):
+        try:
+            target = os.readlink(os.path.join(folder, number))
+        except OSError:
+            continue  # closed since
+        if _DEVICE.match(target):
+            devices.add(target)
+    return devices
 
 
 def _pids(root: str) -> List[int]:

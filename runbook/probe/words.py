@@ -6,8 +6,6 @@ DOCUMENT = "runbook-node"
 VERSION = 1
 """Of the document: fields are only ever added within a version."""
 
-MISSING = object()
-
 
 def unknown(reason: str) -> Dict[str, str]:
     """A figure that could not be read, with the reason for a person. It never means "fine"."""
