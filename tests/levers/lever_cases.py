@@ -23,7 +23,6 @@ the systems really use; none is copied.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Phase, ProcessUse, Progress
 from runbook.model.template import Surroundings, TemplateFile
 from runbook.model.units import GIB, Bytes, JobId, UserName
+from tests.case_files import read_cases
 
 CASES = Path(__file__).parent / "cases"
 
@@ -130,17 +130,15 @@ class LeverCase:
 def load_cases() -> list[LeverCase]:
     """Every case, in the order of the files."""
     cases = []
-    for path in sorted(CASES.glob("*.txt")):
-        for block in path.read_text(encoding="utf-8").split("##### ")[1:]:
-            title, body = block.split("\n", 1)
-            parts: dict[str, str] = {}
-            files = []
-            for head, text in re.findall(r"^=== (.+)\n((?:(?!^=== ).*\n?)*)", body, re.MULTILINE):
-                if head.startswith("file "):
-                    files.append(TemplateFile(head.removeprefix("file ").strip(), text.rstrip("\n") + "\n"))
-                else:
-                    assert head in ("failure", "settings", "plan", "diff", "refused"), f"{path}: {title}: {head}"
-                    parts[head] = text.rstrip("\n")
-            assert files, f"{path}: {title} has no template"
-            cases.append(LeverCase(f"{path.stem}: {title.strip()}", tuple(files), parts))
+    for title, written in read_cases(CASES):
+        parts: dict[str, str] = {}
+        files = []
+        for head, text in written:
+            if head.startswith("file "):
+                files.append(TemplateFile(head.removeprefix("file ").strip(), f"{text}\n"))
+            else:
+                assert head in ("failure", "settings", "plan", "diff", "refused"), f"{title}: {head}"
+                parts[head] = text
+        assert files, f"{title} has no template"
+        cases.append(LeverCase(title, tuple(files), parts))
     return cases

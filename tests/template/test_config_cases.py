@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
 from runbook.template import CannotEdit, all_settings, apply, find_settings, invert, settings_in_force
+from tests.case_files import read_cases
 
 CASES = Path(__file__).parent / "config_cases"
 
@@ -57,19 +58,15 @@ class Case:
 
 def load_cases() -> list[Case]:
     cases = []
-    for path in sorted(CASES.glob("*.txt")):
-        for block in path.read_text(encoding="utf-8").split("##### ")[1:]:
-            title, body = block.split("\n", 1)
-            parts, files = {}, []
-            for part in body.rstrip("\n").split("=== ")[1:]:
-                head, _, text = part.partition("\n")
-                text = text.rstrip("\n") + "\n"
-                if head.startswith("file "):
-                    text = text.replace("␍", "\r").replace("␄\n", "")
-                    files.append(TemplateFile(head.removeprefix("file ").strip(), text))
-                else:
-                    parts[head.strip()] = text if head.strip() == "text" else text.rstrip("\n")
-            cases.append(Case(f"{path.stem}: {title}", tuple(files), parts))
+    for title, written in read_cases(CASES):
+        parts, files = {}, []
+        for head, text in written:
+            if head.startswith("file "):
+                text = f"{text}\n".replace("␍", "\r").replace("␄\n", "")
+                files.append(TemplateFile(head.removeprefix("file ").strip(), text))
+            else:
+                parts[head] = f"{text}\n" if head == "text" else text
+        cases.append(Case(title, tuple(files), parts))
     return cases
 
 

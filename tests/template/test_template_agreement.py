@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runbook.model.template import Edit, SettingKind, TemplateFile
 from runbook.template import CannotEdit, apply, find_settings
-
-
-def _neighbour(name: str) -> Any:
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-cases = _neighbour("test_template_cases")
-shell = _neighbour("shell_run")
+from tests.template import shell_run as shell
+from tests.template import template_cases as cases
 
 SCRIPTS = (Path(__file__).parent / "agreement.txt").read_text(encoding="utf-8").split("#####\n")[1:]
 WATCHED = [cases.BY_ID[name] for name in ("micro_batch_size", "seq_length", "save", "alloc")]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +10,8 @@ import pytest
 
 from runbook.model.template import SettingKind, TemplateFile
 from runbook.template import apply, find_settings
-
-
-def _neighbour(name: str) -> Any:
-    """A module of this folder: the tests are collected without packages."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-cases = _neighbour("test_template_cases")
-shell = _neighbour("shell_run")
+from tests.template import shell_run as shell
+from tests.template import template_cases as cases
 
 NOT_RUN = re.compile(r"docker|mpirun|preprocessing|bash -lc")
 """No stand-in here, a second program on purpose, a login shell that loses the stand-ins."""

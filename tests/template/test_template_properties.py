@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,20 +13,8 @@ from hypothesis import strategies as st
 from runbook.model.template import Edit, ParameterNames, SettingKind, TemplateFile
 from runbook.template import CannotEdit, all_settings, apply, find_settings, invert, named_files
 from runbook.template.bash.syntax import parse
-
-
-def _neighbour(name: str) -> Any:
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-shell = _neighbour("shell_run")
+from tests.template import shell_run as shell
+from tests.template.unmoved import outside_the_splices_nothing_moved
 
 OPTIONS = ("--micro-batch-size", "--gradient-accumulation-steps", "--seq-length", "--save")
 NAMES = tuple(ParameterNames(option.strip("-"), SettingKind.ARGUMENT, (option,)) for option in OPTIONS)
@@ -123,7 +108,7 @@ def test_reading_changing_and_undoing(script: tuple[str, dict[str, str]], data: 
     assert not parse(patch.files[0].text.encode()).has_error
     fresh = [Edit(edit.parameter, edit.kind, edit.spellings, edit.new) for edit in edits]
     assert apply(patch.files, fresh, names=NAMES).diff == ""
-    _outside_the_splices_nothing_moved(text, patch)
+    outside_the_splices_nothing_moved(text, patch)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -162,13 +147,3 @@ def test_no_text_breaks_the_reader(tail: str, in_front: bool) -> None:
         assert refusal.what and refusal.where and refusal.next_step
         return
     assert invert(patch) == (file,)
-
-
-def _outside_the_splices_nothing_moved(text: str, patch: Any) -> None:
-    before, after = text.encode(), patch.files[0].text.encode()
-    position, shift = 0, 0
-    for splice in sorted(patch.splices, key=lambda item: item.start):
-        assert before[position : splice.start] == after[position + shift : splice.start + shift]
-        position = splice.start + len(splice.before.encode())
-        shift += len(splice.after.encode()) - len(splice.before.encode())
-    assert before[position:] == after[position + shift :]
