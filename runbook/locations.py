@@ -11,3 +11,8 @@ def data_folder(name: str) -> Path:
     """Folder `playbooks`, `inventories`, `deploy` or `examples`, from wherever the package was installed."""
     installed = _PACKAGE / "data" / name
     return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+def playbook_folder(chosen: Path | None = None) -> Path:
+    """The playbook that is decided by: the folder that a person chose, else the one that is installed."""
+    return chosen or data_folder("playbooks") / "oom"

@@ -6,21 +6,19 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from runbook.errors import BadInput, Interrupted, Unavailable
+from runbook.errors import BadInput, Unavailable
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.log import LogSource, LogStory
+from runbook.model.log import LogStory
 from runbook.model.units import JobId, NodeName, UserName
 
 if TYPE_CHECKING:
-    from runbook.adapters.log_files import LogFile
+    from runbook.cli.job_files import JobFiles
 
 _SHOWN_AFTER_S = 0.8
 _PLAIN_EVERY_S = 5.0
@@ -34,7 +32,8 @@ _EXIT_CODES = {Kind.UNDETERMINED: 4, Kind.NOT_OOM: 5}
 @click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
 @click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
 @click.option(
-    "--template", metavar="FILE", type=click.Path(path_type=Path), help="The launch script: its settings are evidence."
+    "--template", metavar="FILE", type=click.Path(path_type=Path),
+    help="The launch script: what it and the files that it names set is evidence.",
 )
 @click.option(
     "--prefix", "prefixes", multiple=True, metavar="REGEX",
@@ -61,30 +60,26 @@ def diagnose(
 
     Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
     """
-    from runbook.adapters.log_files import find_logs, open_logs, total_bytes
+    from runbook.adapters.log_files import find_logs, total_bytes
+    from runbook.cli.read_logs import read_logs
     from runbook.diagnosis import diagnose as judge
-    from runbook.evidence.logs import LogReader
-    from runbook.evidence.signatures import load_signatures
-    from runbook.locations import data_folder
 
     if not paths:
         raise BadInput("no log is named", next_step="runbook diagnose FILE…, a folder, or - for standard input")
     _check(prefixes)
     files = find_logs(paths)
     job = _job(nodes, tasks)
-    reader = LogReader(load_signatures((playbook or data_folder("playbooks") / "oom") / "signatures"))
-    try:
-        with ExitStack() as stack:
-            sources = open_logs(files, stack)
-            bar = stack.enter_context(_Bar(total_bytes(files), len(sources)))
-            story = reader.read(
-                sources, job=job, progress=bar.update, threads=threads, tail_first=False if full else None,
-                prefixes=prefixes,
-            )
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted while reading; nothing was touched") from None
-    story = _with_refused(story, files)
-    settings = _settings(template, story, playbook) if template is not None else {}
+    job_files = None
+    if template is not None:
+        from runbook.cli.job_files import read_job_files
+
+        job_files = read_job_files(template, pipe=True)
+    with _Bar(total_bytes(files), sum(not file.refused for file in files)) as bar:
+        story = read_logs(
+            files, playbook, job=job, progress=bar.update, threads=threads, tail_first=False if full else None,
+            prefixes=prefixes,
+        )
+    settings = _settings(job_files, story, playbook) if job_files is not None else {}
     diagnosis = judge(story, job=job, settings=settings)
     try:
         _print(story, diagnosis, as_json=as_json)
@@ -109,16 +104,6 @@ def _check(prefixes: tuple[str, ...]) -> None:
                 f"--prefix: {prefix!r} needs named groups out of {', '.join(sorted(_GROUPS))}",
                 next_step=r"for example '\[(?P<node>[\w-]+):(?P<local_rank>\d+)\] '",
             )
-
-
-def _with_refused(story: LogStory, files: tuple[LogFile, ...]) -> LogStory:
-    """What could not be read is said: the first failure may stand there."""
-    refused = tuple(LogSource(one.path, one.size_bytes, 0, f"not read: {one.refused}") for one in files if one.refused)
-    if not refused:
-        return story
-    several = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-    note = f"Not read: {refused[0].path}{several}. The first failure may stand there."
-    return replace(story, notes=(note, *story.notes), sources=(*refused, *story.sources))
 
 
 def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
@@ -156,22 +141,15 @@ def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:
     )
 
 
-def _settings(template: Path, story: LogStory, playbook: Path | None) -> dict[str, str]:
-    """The memory parameters that the launch script sets."""
-    from runbook.locations import data_folder
-    from runbook.model.template import Surroundings, TemplateFile
+def _settings(template: JobFiles, story: LogStory, playbook: Path | None) -> dict[str, str]:
+    """The memory parameters that the launch script and the files that it names set."""
+    from runbook.locations import playbook_folder
     from runbook.remedy import load_levers, recognise
-    from runbook.template import find_settings
 
-    try:
-        file = TemplateFile(str(template), template.read_text(encoding="utf-8", errors="surrogateescape"))
-    except OSError as error:
-        raise BadInput(f"--template: {template} cannot be read: {error.strerror}") from error
-    levers = load_levers((playbook or data_folder("playbooks") / "oom") / "levers")
-    system = recognise((file,), story, levers)
+    system = recognise(template.files, story, load_levers(playbook_folder(playbook) / "levers"))
     if system is None:
         return {}
-    found = find_settings(file, system.parameter_names(), Surroundings())
+    found, _ = template.settings(system)
     return {one.parameter: one.value for one in found if one.value is not None}
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.cli.wiring import PLAYBOOK
 from runbook.errors import BadInput, NotFound
-from runbook.locations import data_folder
+from runbook.locations import playbook_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
-from runbook.model.template import Companion, ParameterNames, Setting, Surroundings, TemplateFile
-from runbook.model.units import JobId, UserName
+from runbook.model.template import Companion, Setting, Surroundings, TemplateFile
+from runbook.model.units import JobId
 from runbook.remedy import LeverDocument, load_levers
 from runbook.remedy.live_text import first_seen
 from runbook.remedy.recognise import weight
@@ -37,31 +35,33 @@ class JobFiles:
         """The script first."""
         return (self.script, *(item.file for item in self.companions))
 
-    def settings(self, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
-        """Parameters in force, or why they are not known."""
-        from runbook.steps.template_view import with_unread
-        from runbook.template import settings_in_force
+    def settings(self, system: LeverDocument) -> tuple[tuple[Setting, ...], str]:
+        """As the flow reads them: see `read_settings`."""
+        from runbook.steps.template_view import read_settings
 
-        return with_unread(settings_in_force(self.files, names, self.known), names, self.unread)
+        return read_settings(system, self.files, self.known, self.unread)
 
 
-def read_job_files(path: Path) -> JobFiles:
-    """Read a template and the files that it names, relative to its folder. Raises `BadInput`."""
+def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
+    """Read a template and the files that it names, relative to its folder. `pipe`: the template may be one. Raises
+    `BadInput`."""
     from runbook.adapters.files import OwnerFiles
+    from runbook.adapters.identity import current_identity
     from runbook.steps.companions import read_companions
 
-    script = TemplateFile(str(path), read_template(path))
+    script = TemplateFile(str(path), read_template(path, pipe=pipe))
     known = Surroundings()
-    companions, unread = read_companions(OwnerFiles(), job_of(path), script, known)
+    files = OwnerFiles(identify=lambda _owner: current_identity())
+    companions, unread = read_companions(files, job_of(path), script, known)
     return JobFiles(path, script, companions, unread, known)
 
 
-def read_template(path: Path) -> str:
-    """A template's text. Raises `BadInput` for what is no file of moderate size."""
+def read_template(path: Path, *, pipe: bool = False) -> str:
+    """A template's text. Raises `BadInput` for what is no file of moderate size, nor, where it may be, a pipe."""
     if not path.exists():
         near = _near_files(path)
         raise BadInput(f"{path} is not there", next_step=f"perhaps {near}" if near else "name a launch script")
-    if not path.is_file():
+    if not path.is_file() and not (pipe and path.is_fifo()):
         what = "a folder" if path.is_dir() else "no regular file"
         raise BadInput(f"{path} is {what}", next_step="name the launch script itself")
     try:
@@ -76,23 +76,21 @@ def read_template(path: Path) -> str:
 
 def job_of(path: Path, *, nodes: int | None = None, gpus_per_node: int | None = None) -> JobRecord:
     """The job that a template would be, as far as the command line says."""
+    from runbook.adapters.identity import current_identity
+
     return JobRecord(
-        JobId("files"), "files", path.name, UserName(_user()), JobState("UNKNOWN", JobClass.UNKNOWN),
+        JobId("files"), "files", path.name, current_identity().name, JobState("UNKNOWN", JobClass.UNKNOWN),
         num_nodes=nodes, gpus_per_node=gpus_per_node, work_dir=str(path.absolute().parent), command=str(path),
     )
 
 
 def lever_documents(playbook: Path | None) -> tuple[LeverDocument, ...]:
     """The systems of a playbook folder. Raises `NotFound` where it has none, `DocumentsInvalid`."""
-    folder = playbook_of(playbook) / "levers"
+    folder = playbook_folder(playbook) / "levers"
     documents = load_levers(folder)
     if not documents:
         raise NotFound(f"no lever document lies in {folder}", next_step="name a playbook folder with --playbook")
     return documents
-
-
-def playbook_of(playbook: Path | None) -> Path:
-    return playbook or data_folder("playbooks") / PLAYBOOK
 
 
 def named_system(name: str, documents: Sequence[LeverDocument]) -> LeverDocument:
@@ -142,17 +140,6 @@ def contenders(
     weights = {item.id: weight(item, files, story) for item in documents if not item.fallback}
     best = max(weights.values(), default=0)
     return tuple(item for item in documents if best and weights.get(item.id) == best)
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise BadInput(
-            f"this machine has no name for user {os.getuid()}", next_step="run as a user of this machine"
-        ) from None
 
 
 def _near_files(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
     from runbook.adapters.offline import FilesScheduler, NoNodes
     from runbook.cli.drive import bring_back
+    from runbook.cli.job_files import read_template
     from runbook.cli.terminal import View
     from runbook.cli.wiring import Application
     from runbook.config import load_inventory
@@ -25,13 +27,13 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     from runbook.template.language import language
     from runbook.triggers import Opened, Opening, incident_id
 
-    for path in (*logs, *((template,) if template else ())):
+    for path in logs:
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "is not there" if not path.exists() else "is no regular file"
             raise BadInput(f"{path} {what}", next_step="name a file")
     if template is not None:
         # A template that nobody here can edit is bad input, whatever the logs say.
-        language(TemplateFile(str(template), template.read_text(encoding="utf-8", errors="surrogateescape")))
+        language(TemplateFile(str(template), read_template(template)))
     scheduler = FilesScheduler(tuple(path.absolute() for path in logs), template.absolute() if template else None)
     app = Application(
         load_inventory("local"), Policy.PLAN, scheduler_override=scheduler, nodes_override=NoNodes("no cluster is used")
@@ -48,7 +50,8 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
         tool_version=__version__,
     )
     if app.store.exists(incident.id):
-        incident = _next_run(app.store.load(incident.id), incident)
+        # The same files again: a new look, under the same id.
+        incident = replace(incident, run=app.store.load(incident.id).run + 1)
     view = View(sys.stderr)
     view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''} · no cluster: plan only")
     incident = bring_back(app, Opened(Opening.NEW, incident), view, interactive=False)
@@ -60,13 +63,6 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     if as_json:
         click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
     return code_of(incident)
-
-
-def _next_run(before: Incident, fresh: Incident) -> Incident:
-    """The same files again: a new look, under the same id."""
-    from dataclasses import replace
-
-    return replace(fresh, run=before.run + 1)
 
 
 def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:

@@ -61,10 +61,10 @@ def patch(
     Exit codes: 0 printed or written · 2 bad input, or a template that cannot be changed for certain · 3 no such lever ·
     4 refused, with the reason and the question · 5 the template has it already.
     """
-    from runbook.cli.job_files import lever_documents, read_job_files, read_template
+    from runbook.cli.job_files import lever_documents, read_job_files
     from runbook.cli.patch_evidence import evidence_of
     from runbook.cli.patch_plan import plan, situation_of, the_system
-    from runbook.model.template import TemplateFile
+    from runbook.report.clean import clean_line
     from runbook.template.language import language
 
     if not levers and not assignments:
@@ -72,10 +72,12 @@ def patch(
             "nothing to change is named",
             next_step="name a lever with --lever (`runbook levers` lists them), or a value with --set PARAMETER=VALUE",
         )
-    language(TemplateFile(str(template), read_template(template)))
-    documents = lever_documents(playbook)
     job = read_job_files(template)
+    language(job.script)
+    documents = lever_documents(playbook)
     seen = evidence_of(logs, kind, template, nodes=nodes, gpus=gpus, playbook=playbook)
+    if seen.refused:
+        click.echo(clean_line(seen.refused), err=True)
     document = the_system(documents, job, seen.story, system)
     situation = situation_of(document, job, seen)
     try:
@@ -97,7 +99,7 @@ def patch(
             "edits": [asdict(edit) for edit in planned.edits],
             "files": [item.source for item in job.companions],
             "unread": list(job.unread),
-            "notes": [*planned.notes, *made.notes],
+            "notes": [*([seen.refused] if seen.refused else []), *planned.notes, *made.notes],
             "diff": made.diff,
             "written": [str(path) for path in written],
         })

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.cli.job_files import job_of, playbook_of
-from runbook.errors import BadInput, Interrupted
+from runbook.cli.job_files import job_of
+from runbook.errors import BadInput
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
@@ -17,12 +16,14 @@ from runbook.model.template import Setting
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`kind` None: the command line names none. `from_log`: there were logs, so that the story says something."""
+    """`kind` None: the command line names none. `from_log`: there were logs, so that the story says something.
+    `refused`: a sentence on logs that could not be read."""
 
     story: LogStory
     job: JobRecord
     kind: Kind | None
     from_log: bool
+    refused: str = ""
 
     def diagnosis(self, settings: Sequence[Setting]) -> Diagnosis | None:
         """By the logs, with what the template sets as evidence; the command line's kind wins. None: nothing is known
@@ -46,13 +47,19 @@ def evidence_of(
     and the logs contradict each other on the number of ranks."""
     said = _kind(kind)
     job = job_of(template, nodes=nodes, gpus_per_node=gpus)
-    story = _story(logs, job, playbook) if logs else LogStory(root_cause=None)
+    story, refused = LogStory(root_cause=None), ""
+    if logs:
+        from runbook.adapters.log_files import find_logs
+        from runbook.cli.read_logs import read_logs, refused_note
+
+        files = find_logs(logs)
+        story, refused = read_logs(files, playbook, job=job), refused_note(files)
     if nodes and gpus and story.world_size and story.world_size != nodes * gpus:
         raise BadInput(
             f"--nodes {nodes} --gpus {gpus} make {nodes * gpus} ranks, and the log says {story.world_size}",
             next_step="leave them out, or name the log of this job",
         )
-    return Evidence(story, job, said, bool(logs))
+    return Evidence(story, job, said, bool(logs), refused)
 
 
 def _kind(name: str | None) -> Kind | None:
@@ -62,20 +69,3 @@ def _kind(name: str | None) -> Kind | None:
         return Kind(name.strip().lower().replace("-", "_").replace(" ", "_"))
     except ValueError:
         raise BadInput(f"--kind: there is no {name!r}", next_step=f"there are {', '.join(Kind)}") from None
-
-
-def _story(logs: tuple[str, ...], job: JobRecord, playbook: Path | None) -> LogStory:
-    from runbook.adapters.log_files import find_logs, open_logs
-    from runbook.evidence.logs import LogReader
-    from runbook.evidence.signatures import load_signatures
-
-    files = find_logs(logs)
-    refused = [one for one in files if one.refused]
-    reader = LogReader(load_signatures(playbook_of(playbook) / "signatures"))
-    try:
-        with ExitStack() as stack:
-            story = reader.read(open_logs(files, stack), job=job)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted while reading; nothing was touched") from None
-    notes = tuple(f"Not read: {one.path} ({one.refused}). The first failure may stand there." for one in refused)
-    return replace(story, notes=(*notes, *story.notes))

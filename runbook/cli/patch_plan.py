@@ -74,7 +74,7 @@ def the_system(
 
 def situation_of(document: LeverDocument, job: JobFiles, seen: Evidence) -> Situation:
     """As the flow has it when it chooses a lever."""
-    settings = job.settings(document.parameter_names())
+    settings, _ = job.settings(document)
     return Situation(
         document, settings, seen.story, seen.job, seen.diagnosis(settings),
         releases=releases(document, settings, job.files), files=tuple(file.path for file in job.files),

@@ -252,9 +252,9 @@ def _visible(line: str) -> str:
 
 
 def _folder(playbook: Path | None) -> Path:
-    from runbook.locations import data_folder
+    from runbook.locations import playbook_folder
 
-    return (playbook or data_folder("playbooks") / "oom") / "signatures"
+    return playbook_folder(playbook) / "signatures"
 
 
 def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:

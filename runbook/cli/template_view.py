@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from runbook.cli.job_files import JobFiles, SeenMark, contenders, job_of, marks_of, playbook_of, titled
+from runbook.cli.job_files import JobFiles, SeenMark, contenders, job_of, marks_of, titled
+from runbook.locations import playbook_folder
 from runbook.model.log import LogStory
 from runbook.model.template import Setting, condition_of
 from runbook.remedy import LeverDocument, ResumeFindings, Told, find_restarters, load_restarters, resume_findings
@@ -143,12 +144,12 @@ def view_of(
     named: bool, with_rest: bool,
 ) -> View:
     """Look at a template with the document of its system. `named`: a person says that it is this system."""
-    settings = job.settings(document.parameter_names()) if document is not None else ()
+    settings, open_one = job.settings(document) if document is not None else ((), "")
     rest = _rest(job, settings) if with_rest else None
     if document is None:
         return View(job, None, (), contenders(documents, job.files, _STORY), (), (), rest, None, None)
     versions = releases(document, settings, job.files)
-    told = Told(document, settings, job.files, work_dir=str(job.path.absolute().parent))
+    told = Told(document, settings, job.files, work_dir=str(job.path.absolute().parent), open_word=open_one)
     situation = Situation(
         document, settings, _STORY, job_of(job.path), releases=versions,
         files=tuple(file.path for file in job.files),
@@ -161,7 +162,7 @@ def view_of(
     return View(
         job, document, marks_of(document, job.files, _STORY), (), versions, rows, rest,
         resume_findings(told, None, made_steps=None),
-        find_restarters(told, load_restarters(playbook_of(playbook) / "restarters.yaml")),
+        find_restarters(told, load_restarters(playbook_folder(playbook) / "restarters.yaml")),
     )
 
 

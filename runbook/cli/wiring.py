@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.config import Inventory, load_inventory
 from runbook.errors import Unavailable
-from runbook.locations import data_folder
+from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
 from runbook.settings import FlowSettings
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from runbook.ports import Clock, Files, Nodes, Notify, Scheduler
     from runbook.report.picture import FlowPicture
     from runbook.steps.base import Playbook, Ports, StepContext
-
-PLAYBOOK = "oom"
 
 
 @dataclass
@@ -202,10 +200,6 @@ class Application:
 def application(inventory: str | None, policy: Policy | None = None) -> Application:
     """The application of a named inventory. Raises `BadInput` with every fault of the document."""
     return Application(load_inventory(inventory), policy)
-
-
-def playbook_folder() -> Path:
-    return data_folder("playbooks") / PLAYBOOK
 
 
 def contract_of(incident: Incident) -> dict[str, Any] | None:

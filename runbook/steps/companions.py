@@ -99,11 +99,11 @@ def files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, .
     return tuple(sorted(changed))
 
 
-def submitted_files(context: StepContext, patch: Patch) -> tuple[TemplateFile, ...]:
+def submitted_files(patch: Patch, known: Surroundings) -> tuple[TemplateFile, ...]:
     """The files of a patch as they are submitted: pointed at the copies. Raises `CannotEdit`."""
     if not patch.copies:
         return patch.files
-    return wire_copies(patch.files, patch.copies, surroundings(context)).files
+    return wire_copies(patch.files, patch.copies, known).files
 
 
 def _copy_name(path: str, all_paths: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.model.incident import Incident
-from runbook.model.template import Edit, Patch, TemplateFile
+from runbook.model.template import Edit, Patch, Surroundings, TemplateFile
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.companions import copies_of, submitted_files
@@ -33,7 +33,7 @@ def run(context: StepContext) -> StepResult:
     world_edits = incident.world_plan.edits if incident.world_plan else ()
     names, known = parameter_names(context), surroundings(context)
     try:
-        resume = _resume_edits(context)
+        resume = _resume_edits(context, known)
         apply(incident.templates, (*world_edits, *resume), names=names, known=known)
     except CannotEdit as error:
         conclusion = f"The template cannot be made to resume: {error.what} ({error.where})."
@@ -41,7 +41,7 @@ def run(context: StepContext) -> StepResult:
     try:
         patch = apply(incident.templates, (*lever_edits, *world_edits, *resume), names=names, known=known)
         patch = replace(patch, copies=copies_of(incident, patch, _folder(context)))
-        submitted = submitted_files(context, patch)
+        submitted = submitted_files(patch, known)
     except CannotEdit as error:
         keys = tuple(use.key for use in incident.plan.uses) if incident.plan else ()
         incident = with_notes(
@@ -70,9 +70,9 @@ def _file_name(path: str) -> str:
     return posixpath.basename(path).lstrip(".")[:150] or "job.sh"
 
 
-def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
+def _resume_edits(context: StepContext, known: Surroundings) -> tuple[Edit, ...]:
     """Resume flags, settings that would cost the checkpoint, and restarters that would repeat the failure."""
-    told = told_of(context)
+    told = told_of(context, known)
     if told is None:
         return ()
     checkpoint = context.incident.checkpoint

@@ -10,6 +10,7 @@ from runbook.model.node import ProcessView
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.steps.base import StepContext
 from runbook.steps.companions import submitted_files
+from runbook.steps.template_view import surroundings
 
 
 def gather_receipts(context: StepContext, attempt: Attempt, job: JobRecord) -> tuple[Receipt, ...]:
@@ -31,7 +32,7 @@ def _script_receipt(context: StepContext, attempt: Attempt, job: JobRecord) -> R
     kept = context.ports.scheduler.script(job.id)
     if not isinstance(kept, JobScript):
         return Receipt(_lever(attempt), "script", False, f"the scheduler keeps no script ({kept.unknown})")
-    wanted = submitted_files(context, attempt.patch)[0].text if attempt.patch else ""
+    wanted = submitted_files(attempt.patch, surroundings(context))[0].text if attempt.patch else ""
     same = _digest(kept.text) == _digest(wanted)
     detail = "the scheduler holds the changed script, byte for byte" if same else "the scheduler's script differs"
     return Receipt(_lever(attempt), "script", same, f"{detail} ({kept.source})")

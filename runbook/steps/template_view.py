@@ -8,7 +8,7 @@ from runbook.errors import BadInput
 from runbook.evidence.slurm_options import parse_submit_line
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings
+from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
 from runbook.remedy import LeverDocument, Told, recognise
 from runbook.remedy.open_words import open_word, with_open_batch
 from runbook.steps.base import StepContext
@@ -24,18 +24,25 @@ def system_of(context: StepContext) -> LeverDocument | None:
 
 def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
     """Every memory parameter that the templates set, with the value in force or why it is not known."""
-    names = parameter_names(context)
-    if not names:
-        return ()
-    found = in_force(context.incident.templates, names, surroundings(context))
     system = system_of(context)
-    if system is not None:
-        listed = all_settings(context.incident.templates, surroundings(context))
-        found = with_open_batch(found, listed, system)
-    return with_unread(found, names, context.incident.unread)
+    if system is None:
+        return ()
+    return read_settings(system, context.incident.templates, surroundings(context), context.incident.unread)[0]
 
 
-def with_unread(
+def read_settings(
+    system: LeverDocument, files: Sequence[TemplateFile], known: Surroundings, unread: Sequence[str]
+) -> tuple[tuple[Setting, ...], str]:
+    """Every memory parameter of a system that a job's files set, with the value in force or why it is not known; and
+    the first word of the training program that is not known, "" where all are.
+
+    `unread`: sentences on files of the job that could not be read."""
+    names, listed = system.parameter_names(), all_settings(files, known)
+    found = with_open_batch(in_force(files, names, known), listed, system)
+    return _with_unread(found, names, unread), open_word(listed)
+
+
+def _with_unread(
     found: tuple[Setting, ...], names: Sequence[ParameterNames], unread: Sequence[str]
 ) -> tuple[Setting, ...]:
     """The settings, where some of a job's files could not be read: a key that no file sets may stand in one of those,
@@ -50,16 +57,20 @@ def with_unread(
     ))
 
 
-def told_of(context: StepContext) -> Told | None:
-    """The templates as the rules on checkpoints and restarters look at them; None: an unknown framework."""
+def told_of(context: StepContext, known: Surroundings | None = None) -> Told | None:
+    """The templates as the rules on checkpoints and restarters look at them; None: an unknown framework. `known`: the
+    job's surroundings, where the caller has asked for them already."""
     system = system_of(context)
     if system is None:
         return None
+    if known is None:
+        known = surroundings(context)
+    settings, open_one = read_settings(system, context.incident.templates, known, context.incident.unread)
     job = context.incident.original.job if context.incident.original else context.failure.job
     return Told(
-        system, settings_in_force(context), context.incident.templates, submit_line=job.submit_line or "",
+        system, settings, context.incident.templates, submit_line=job.submit_line or "",
         work_dir=job.work_dir or "", owner=job.owner, job=context.failure.job.id,
-        open_word=open_word(all_settings(context.incident.templates, surroundings(context))),
+        open_word=open_one,
     )
 
 
@@ -70,8 +81,8 @@ def parameter_names(context: StepContext) -> tuple[ParameterNames, ...]:
 
 
 def surroundings(context: StepContext) -> Surroundings:
-    """What the script was submitted with. It is asked for anew each time: an environment holds secrets, and the
-    incident, which is published, must not."""
+    """What the script was submitted with. It is asked for anew in each box: an environment holds secrets, and the
+    incident, which is published, must not. To ask may cost a command of Slurm's; within a box it is handed on."""
     job = context.incident.original.job if context.incident.original else context.failure.job
     kept = context.ports.scheduler.environment(job.id)
     environment = None

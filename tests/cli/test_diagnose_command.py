@@ -117,6 +117,29 @@ def test_the_scripts_settings_are_evidence(log: Path) -> None:
     )
 
 
+def test_what_the_files_of_a_script_set_is_evidence_too(log: Path) -> None:
+    inner = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\nsrun torchrun train.py\n"
+    (log.parent / "run.sh").write_text(inner)
+    script = log.parent / "train.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH -N1\nbash run.sh\n")
+    log.write_text(LOG.replace("512.00 MiB is free", "100.00 MiB is free").replace("730.00 MiB", "6.00 GiB"))
+    unknown = "the allocator settings in the job's environment"
+    without = json.loads(run("diagnose", str(log), "--json").stdout)["diagnosis"]
+    assert (without["kind"], unknown in without["missing"]) == ("fragmentation", True)
+    for words, given in ((str(script), b""), ("/dev/stdin", f"#!/bin/bash\n{inner}".encode())):
+        done = run("diagnose", str(log), "--json", "--template", words, stdin=given)
+        within = json.loads(done.stdout)["diagnosis"]
+        assert unknown not in within["missing"], done.stderr
+        assert within["kind"] != "fragmentation" or within["confidence"] < without["confidence"]
+
+
+def test_a_template_that_is_not_there_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.log")  # nobody writes to it: to open it would wait for ever
+    done = run("diagnose", "pipe.log", "--template", "gone.sbatch", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "gone.sbatch is not there" in done.stderr
+
+
 def test_the_exit_code_says_whether_it_is_about_memory(tmp_path: Path) -> None:
     other = tmp_path / "a.log"
     other.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: no\n')

@@ -274,6 +274,20 @@ def test_patch_refuses_what_would_not_keep_the_global_batch(shell: Shell, job: P
     assert "no multiple" in done.stderr
 
 
+@pytest.mark.parametrize("word", ['"$@"', "$EXTRA"])
+def test_a_word_that_may_set_a_parallel_degree_is_asked_about(shell: Shell, job: Path, word: str) -> None:
+    """Other degrees make other accumulation steps: the default is not taken for what may stand in the word."""
+    (job / "open.sbatch").write_text(MEGATRON.rstrip() + f" {word}\n")
+    told = json.loads(shell("template", "show", "open.sbatch", "--json").stdout)
+    degree = next(one for one in told["parameters"] if one["parameter"] == "pipeline_model_parallel_size")
+    assert (degree["state"], degree["value"]) == ("not known", None)
+    assert word in degree["unresolved"]
+    done = shell("patch", "--lever", "smaller_micro_batch", "--template", "open.sbatch", "--nodes", "2", "--gpus", "8")
+    assert done.returncode == 4, done.stdout
+    assert done.stdout == ""
+    assert f"--pipeline-model-parallel-size is not known: it may stand in {word}" in done.stderr
+
+
 def test_patch_asks_before_the_experiment_changes(shell: Shell, job: Path) -> None:
     words = ("patch", "--lever", "shorter_sequence", "--template", "titan.sbatch")
     refused = shell(*words)
@@ -297,6 +311,17 @@ def test_patch_takes_the_log_and_refuses_a_lever_for_another_failure(shell: Shel
     wrong_kind = shell(*words[:3], "--lever", "full_checkpointing", "--kind", "co_tenant")
     assert wrong_kind.returncode == 4
     assert "another process holds" in wrong_kind.stderr
+
+
+def test_patch_says_which_logs_it_could_not_read(shell: Shell, job: Path) -> None:
+    (job / "logs").mkdir()
+    (job / "logs" / "rank0.log").write_text(LOG)
+    (job / "logs" / "rank1.log").symlink_to("/proc/version")  # nobody's log: it is not followed
+    words = ("patch", "--template", "titan.sbatch", "--log", "logs", "--lever", "full_checkpointing")
+    done = shell(*words)
+    assert done.returncode == 0, done.stderr
+    assert "Not read: logs/rank1.log. The first failure may stand there." in done.stderr
+    assert any("logs/rank1.log" in note for note in json.loads(shell(*words, "--json").stdout)["notes"])
 
 
 def test_patch_writes_copies_that_name_each_other_and_replaces_no_file(shell: Shell, job: Path) -> None:
