@@ -51,6 +51,25 @@ class GpuProcess:
     """Field 22 of /proc/PID/stat: with the number it names the process and no later one of the same number."""
     cgroup: str | Unknown = Unknown("not looked up")
     """The path that names its Slurm job, else its last one."""
+    gpu_instance: int | None = None
+    """Of a GPU in MIG mode, the instance that it runs on; None: the whole GPU, or not told."""
+    compute_instance: int | None = None
+    mps_client: bool = False
+    """It shares the GPU through MPS."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A slice of a GPU in MIG mode, with memory of its own."""
+
+    uuid: str = ""
+    name: str = ""
+    """With the profile at its end: "NVIDIA H100 80GB HBM3 MIG 3g.40gb"."""
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    total_bytes: Bytes | Unknown = Unknown("not read")
+    used_bytes: Bytes | Unknown = Unknown("not read")
+    free_bytes: Bytes | Unknown = Unknown("not read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +97,47 @@ class GpuFacts:
     """A memory channel or compute block marked for repair at the next reset (driver 590 and later)."""
     retired_pages: int | Unknown = Unknown("not read")
     """Pages taken out so far, for single-bit and double-bit errors together: Turing and older."""
+    mig_instances: tuple[MigInstance, ...] | Unknown = Unknown("not read")
+    """() where MIG is off."""
+    ecc_enabled: bool | Unknown = Unknown("not read")
+    compute_mode: str | Unknown = Unknown("not read")
+    """"default", "exclusive_process", "prohibited": who may start a program on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonProcess:
+    """A process of MPS on the node."""
+
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobMemory:
+    """What the memory cgroup of a job that is on the node now says: main memory, not the GPU's."""
+
+    job: JobId | Unknown
+    limit_bytes: Bytes | None | Unknown = Unknown("not read")
+    """None: there is no limit."""
+    used_bytes: Bytes | Unknown = Unknown("not read")
+    peak_bytes: Bytes | Unknown = Unknown("not read")
+    oom_kills: int | Unknown = Unknown("not read")
+    """How often the kernel killed a process there for want of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """A process that the node's kernel killed for want of main memory."""
+
+    pid: int
+    time_s: float | None
+    name: str = ""
+    """As the process called itself."""
+    job: JobId | None | Unknown = Unknown("the line names no cgroup")
+    """None: it was in no cgroup of Slurm's."""
+    whole_node: bool | Unknown = Unknown("the line does not say")
+    """The node's memory was used up (True), or the limit of a cgroup (False)."""
+    in_window: bool | Unknown = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +159,34 @@ class NodeFacts:
     simulated: bool = False
     partial_view: str = ""
     """Why this session may not have seen all GPUs: it ran inside a job's cgroup or a container."""
+    software_fault: str = ""
+    """Why no program can use the GPUs though nothing says that the hardware is at fault: a driver that was updated and
+    not loaded anew."""
+    mps: tuple[DaemonProcess, ...] | Unknown = Unknown("not read")
+    job_memory: tuple[JobMemory, ...] | Unknown = Unknown("not read")
+    oom_kills: tuple[OomKill, ...] | Unknown = Unknown("not read")
+    """Oldest first, of all times that the kernel log covers."""
+
+
+class JobStanding(StrEnum):
+    """Whether the job of a process still runs."""
+
+    LIVE = "live"
+    """It has not ended: running, completing, suspended, or in a state that nobody knows."""
+    ENDED = "ended"
+    FORGOTTEN = "forgotten"
+    """The scheduler knows no such job any more."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """The job of a process that was found on a GPU, as the scheduler sees it."""
+
+    id: JobId
+    standing: JobStanding
+    detail: str = ""
+    """The scheduler's state ("COMPLETED"), or why it is not known."""
 
 
 class NodeVerdict(StrEnum):

@@ -7,19 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes import NodePolicy, judge_node
+from runbook.diagnosis.nodes import judge_node
 from runbook.diagnosis.nodes_rules import Rule
-from runbook.errors import NotFound, RunbookError
+from runbook.errors import RunbookError
 from runbook.model.job import NodeState
 from runbook.model.log import Finding
 from runbook.model.node import NodeAction, NodeFacts, NodeJudgement, NodeVerdict
-from runbook.model.units import JobId, NodeName, Unknown
+from runbook.model.units import JobId, NodeName
 from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.node_look import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
 from runbook.steps.reduce_world import serves
-
-WINDOW_MARGIN_S = 120.0
-"""Kernel clocks, Slurm's and the log's differ a little; a fault just before the start can still be the cause."""
-
 
 SETTLE_S = 20.0
 """Memory in use by no process may be that of the job's own, just ending: after this they are gone, or it stays."""
@@ -57,16 +54,11 @@ def run(context: StepContext) -> StepResult:
 def _look(
     context: StepContext, names: Sequence[NodeName]
 ) -> tuple[tuple[NodeState, ...], tuple[NodeFacts, ...], tuple[NodeJudgement, ...]]:
-    job = context.failure.job
-    since_s = job.start_time_s - WINDOW_MARGIN_S if job.start_time_s is not None else None
-    until_s = job.end_time_s + WINDOW_MARGIN_S if job.end_time_s is not None else None
+    since_s, until_s = job_window(context.failure.job)
     with ThreadPoolExecutor(max_workers=min(16, len(names))) as pool:
         facts = tuple(pool.map(lambda name: context.ports.nodes.check(name, since_s=since_s, until_s=until_s), names))
     states = context.ports.scheduler.nodes(tuple(names))
-    gpus = {state.name: state.gpus for state in states}
-    facts = tuple(
-        replace(fact, expected_gpus=gpus.get(fact.node) or context.settings.expected_gpus_per_node) for fact in facts
-    )
+    facts = with_expected_gpus(facts, states, context.settings.expected_gpus_per_node)
     live = _live_jobs(context, facts)
     spare = _spare_nodes(context, live)
     by_name = {state.name: state for state in states}
@@ -99,11 +91,8 @@ def look_again(context: StepContext, names: Sequence[NodeName]) -> tuple[NodeJud
     facts = (
         context.ports.nodes.check(name, since_s=job.start_time_s, until_s=context.ports.clock.now()) for name in names
     )
-    expected = {state.name: state.gpus for state in context.ports.scheduler.nodes(tuple(names))}
-    counted = (
-        replace(fact, expected_gpus=expected.get(fact.node) or context.settings.expected_gpus_per_node)
-        for fact in facts
-    )
+    states = context.ports.scheduler.nodes(tuple(names))
+    counted = with_expected_gpus(facts, states, context.settings.expected_gpus_per_node)
     return tuple(_judge(context, fact, None, None, None) for fact in counted)
 
 
@@ -130,27 +119,7 @@ def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
 
 def _live_jobs(context: StepContext, facts: tuple[NodeFacts, ...]) -> frozenset[JobId] | None:
     """Which jobs of the processes found there have not ended: a tenant of an ended job is a leak. None: not known."""
-    found = {
-        process.job
-        for fact in facts
-        if not isinstance(fact.gpus, Unknown)
-        for gpu in fact.gpus
-        if not isinstance(gpu.processes, Unknown)
-        for process in gpu.processes
-        if isinstance(process.job, str)
-    }
-    live: set[JobId] = set()
-    for job in found:
-        try:
-            state = context.ports.scheduler.job(job).state
-            # Only an end that Slurm names ends a job: an unknown state, or one that is still completing, does not.
-            if not state.job_class.ended or "COMPLETING" in state.flags:
-                live.add(job)
-        except NotFound:
-            continue
-        except RunbookError:
-            return None
-    return frozenset(live)
+    return live_jobs(found_jobs(context.ports.scheduler, facts))
 
 
 def _spare_nodes(context: StepContext, live: frozenset[JobId] | None) -> bool | None:
@@ -169,7 +138,7 @@ def _spare_nodes(context: StepContext, live: frozenset[JobId] | None) -> bool | 
 def _judge(
     context: StepContext, facts: NodeFacts, live: frozenset[JobId] | None, state: NodeState | None, spare: bool | None
 ) -> NodeJudgement:
-    story, acts = context.failure.story, context.settings.acts
+    story = context.failure.story
     cause = story.root_cause if story else None
     on_this_node = cause is not None and (cause.node is None or cause.node == facts.node)
     here = cause if on_this_node else None
@@ -185,12 +154,7 @@ def _judge(
         live_jobs=live,
         named_pids=named,
         own_pids=frozenset(story.rank_pids.values()) if story else frozenset(),
-        policy=NodePolicy(
-            drain_on_pending_reset=acts.drain_on_pending_reset,
-            drain_on_contained_error=acts.drain_on_contained_error,
-            drain_on_hidden_memory=acts.drain_on_hidden_memory,
-            may_end_leaked_processes=acts.may_end_leaked_processes,
-        ),
+        policy=node_policy(context.settings.acts),
         models=context.playbook.gpu_models,
         node_state=state,
         spare_nodes=spare,
