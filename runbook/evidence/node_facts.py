@@ -7,6 +7,7 @@ from dataclasses import replace
 from runbook.evidence.node_answers import NodeAnswers, printable, read_answers
 from runbook.evidence.node_gpus import read_gpus
 from runbook.evidence.node_kernel_log import read_clock, read_kernel_log
+from runbook.evidence.node_oom_kills import oom_kills_of_answers
 from runbook.evidence.node_probe import ProbeAnswer, find_document, read_document
 from runbook.evidence.node_processes import read_gpu_processes
 from runbook.evidence.node_script import PROBE_COMMANDS, shown_commands
@@ -17,7 +18,15 @@ from runbook.model.units import NodeName, Unknown
 _PARTIAL_VIEWS = {
     "slurm": "the check ran inside a Slurm job's cgroup, which may hide GPUs from it (pam_slurm_adopt)",
     "container": "the check ran inside a container, which may hide GPUs from it",
+    "namespace": "the check ran in a PID namespace of its own (a container), which may hide processes and GPUs from it",
 }
+_PROBE_ONLY = Unknown("only the node probe reads it, and it did not run there")
+_DRIVER_MISMATCH = "driver and library versions differ"
+"""How both roads to the GPUs begin their reason (NVML error 18)."""
+_SOFTWARE_FAULT = (
+    "the NVIDIA driver was updated and not loaded anew, so that its library does not fit it any more: no program can "
+    "use a GPU of this node until the driver is loaded anew or the node reboots; software, not a hardware fault"
+)
 
 
 def unreachable(node: NodeName, reach: Reach, detail: str, checked_at_s: float | None = None) -> NodeFacts:
@@ -25,7 +34,7 @@ def unreachable(node: NodeName, reach: Reach, detail: str, checked_at_s: float |
     why = Unknown(f"{node} was not reached: {detail}")
     return NodeFacts(
         node=node, reach=reach, reach_detail=detail, checked_at_s=checked_at_s, driver=why, gpus=why, xids=why,
-        log_covers_since_s=why,
+        log_covers_since_s=why, mps=why, job_memory=why, oom_kills=why,
     )
 
 
@@ -84,6 +93,12 @@ def read_node(
     log = read_kernel_log(answers, clock, since_s, until_s)
     return replace(
         facts,
+        software_fault=_software_fault(gpus),
+        mps=_PROBE_ONLY,
+        job_memory=_PROBE_ONLY,
+        oom_kills=(
+            log.events if isinstance(log.events, Unknown) else oom_kills_of_answers(answers, clock, since_s, until_s)
+        ),
         driver=driver,
         gpus=gpus if isinstance(gpus, Unknown) else _with_processes(answers, gpus),
         xids=log.events,
@@ -116,7 +131,16 @@ def _from_probe(facts: NodeFacts, answer: ProbeAnswer) -> NodeFacts:
         log_covers_since_s=answer.log.covers_since_s,
         commands=PROBE_COMMANDS,
         simulated=facts.simulated or answer.standin,
+        software_fault=_software_fault(answer.gpus),
+        mps=answer.mps,
+        job_memory=answer.job_memory,
+        oom_kills=answer.oom_kills,
     )
+
+
+def _software_fault(gpus: tuple[GpuFacts, ...] | Unknown) -> str:
+    mismatch = isinstance(gpus, Unknown) and gpus.unknown.startswith(_DRIVER_MISMATCH)
+    return _SOFTWARE_FAULT if mismatch else ""
 
 
 def _with_processes(answers: NodeAnswers, gpus: tuple[GpuFacts, ...]) -> tuple[GpuFacts, ...]:

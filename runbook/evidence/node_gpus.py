@@ -14,7 +14,7 @@ from runbook.evidence.node_answers import NodeAnswers, Section, printable
 from runbook.evidence.node_script import GPU_QUERIES
 from runbook.evidence.node_xml import Tree, is_xml, xml_trees
 from runbook.evidence.xid import bus_id
-from runbook.model.node import GpuFacts
+from runbook.model.node import GpuFacts, MigInstance
 from runbook.model.units import MIB, Bytes, Unknown
 
 _LOST_WORDS = re.compile(r"GPU is lost|fallen off the bus|GPU requires reset|corrupted infoROM|Unknown Error", re.I)
@@ -188,7 +188,8 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
         missing = details
         return replace(
             gpu, sram_threshold_exceeded=missing, row_remap_pending=missing, row_remap_failed=missing,
-            unrepairable_memory=missing, repair_pending=missing, retired_pages=missing,
+            unrepairable_memory=missing, repair_pending=missing, retired_pages=missing, mig_instances=missing,
+            ecc_enabled=missing, compute_mode=missing,
         )
     tree = details.get(gpu.bus_id)
     if tree is None:
@@ -213,7 +214,40 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
         unrepairable_memory=_yes(tree, "Unrepairable Memory"),
         repair_pending=any_repair_pending(repairs),
         retired_pages=_retired_pages(tree),
+        mig_instances=_mig_instances(gpu, tree),
+        ecc_enabled=_yes(tree, "Current", under="ECC Mode"),
+        compute_mode=_compute_mode(tree),
     )
+
+
+def _mig_instances(gpu: GpuFacts, tree: Tree) -> tuple[MigInstance, ...] | Unknown:
+    if gpu.mig_enabled is False:
+        return ()
+    numbers = sorted({int(path[1]) for path in tree if path[0] == "MIG Device" and len(path) == 3})
+    if not numbers:
+        return Unknown("nvidia-smi's report lists no MIG devices")
+    return tuple(
+        MigInstance(
+            gpu_instance=_instance_number(tree, number, "GPU Instance ID"),
+            compute_instance=_instance_number(tree, number, "Compute Instance ID"),
+            total_bytes=mebibytes(tree.get(("MIG Device", str(number), "Total"), "")),
+            used_bytes=mebibytes(tree.get(("MIG Device", str(number), "Used"), "")),
+            free_bytes=mebibytes(tree.get(("MIG Device", str(number), "Free"), "")),
+        )
+        for number in numbers[:64]
+    )
+
+
+def _instance_number(tree: Tree, number: int, name: str) -> int | None:
+    value = whole(tree.get(("MIG Device", str(number), name), ""))
+    return None if isinstance(value, Unknown) else value
+
+
+def _compute_mode(tree: Tree) -> str | Unknown:
+    """In the probe's words: "default", "exclusive_process", "prohibited"."""
+    value = tree.get(("Compute Mode",))
+    mode = Unknown("nvidia-smi -q has no line 'Compute Mode'") if value is None else figure(value)
+    return mode if isinstance(mode, Unknown) else printable(mode, 40).lower().replace(" ", "_")
 
 
 def _retired_pages(tree: Tree) -> int | Unknown:

@@ -42,6 +42,9 @@ PROBE_COMMANDS = (
 )
 """What the check looked at where the probe answered, for the report."""
 
+HOST_PIDS = "pid:[4026531836]"
+"""What /proc/self/ns/pid points to on a host: the number is the kernel's own constant (PROC_PID_INIT_INO)."""
+
 PYTHONS = ("python3", "/usr/libexec/platform-python")
 """The second is the system's own on RHEL 8 and its kin, where there may be no python3."""
 
@@ -112,10 +115,12 @@ done
 for d in /proc/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s\\n' "${{d##*/}}"; done
 grep -q slurm /proc/self/cgroup 2>/dev/null && echo inside=slurm
 for f in /.dockerenv /run/.containerenv; do [ -e $f ] && echo inside=container; done
+case $(readlink /proc/self/ns/pid 2>/dev/null) in ''|'{HOST_PIDS}') ;; *) echo inside=namespace ;; esac
 end node 0
 nvrm() {{
   awk -v m={MATCHED_LINES} 'NR == 1 {{ print substr($0, 1, 1000); next }}
-    /NVRM: / || /nvidia-nvswitch[0-9]+: / {{ n++; kept[n % m] = substr($0, 1, 1000) }}
+    /NVRM: |nvidia-nvswitch[0-9]+: |oom-kill:|Out of memory: |emory cgroup out of memory/ {{
+      n++; kept[n % m] = substr($0, 1, 1000) }}
     END {{ for (i = (n > m ? n - m + 1 : 1); i <= n; i++) print kept[i % m]; if (n > m) print "dropped=" n - m }}'
 }}
 have=$(command -v nvidia-smi)

@@ -26,12 +26,23 @@ HEADINGS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("remapped_rows",): ("Remapped Rows",),
     ("remapped_rows", "remapped_row_pending"): ("Remapped Rows", "Pending"),
     ("remapped_rows", "remapped_row_failure"): ("Remapped Rows", "Remapping Failure Occurred"),
+    ("compute_mode",): ("Compute Mode",),
     ("gpu_recovery_action",): ("GPU Recovery Action",),
     ("gpu_reset_status", "gpu_recovery_action"): ("GPU Recovery Action",),
 }
 """Element paths below a GPU (R418 to R595) → the report's headings. Newer drivers move the repairs up a level."""
 for _moved in ("channel_repair_pending", "tpc_repair_pending", "unrepairable_memory"):
     HEADINGS[(_moved,)] = HEADINGS["ecc_errors", _moved]
+
+_INSTANCE = ("mig_devices", "mig_device")
+MIG_FIGURES = {
+    ("gpu_instance_id",): "GPU Instance ID",
+    ("compute_instance_id",): "Compute Instance ID",
+    ("fb_memory_usage", "total"): "Total",
+    ("fb_memory_usage", "used"): "Used",
+    ("fb_memory_usage", "free"): "Free",
+}
+"""Of a MIG device; it stands in the tree under ("MIG Device", its number from 0, …)."""
 
 _GPU = re.compile(r'\s*<gpu id="(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)">\s*$')
 _OPEN = re.compile(r"\s*<(?P<name>[a-z0-9_]{1,64})>\s*$")
@@ -51,23 +62,27 @@ def xml_trees(text: str) -> dict[str, Tree]:
     twice: set[str] = set()
     tree: Tree | None = None
     path: list[str] = []
+    instances = 0
     for line in text.split("\n"):
         start = _GPU.match(line)
         if start:
             bus = bus_id(start["bus"])
             if bus in trees:
                 twice.add(bus)
-            tree, path = trees.setdefault(bus, {}), []
+            tree, path, instances = trees.setdefault(bus, {}), [], 0
         elif tree is None:
             continue
         elif line.strip() in ("</gpu>", "<processes>"):
             tree = None
         elif value := _VALUE.match(line):
             heading = HEADINGS.get((*path, value["name"]))
+            if tuple(path[:2]) == _INSTANCE and (figure := MIG_FIGURES.get((*path[2:], value["name"]))):
+                heading = ("MIG Device", str(instances - 1), figure)
             if heading is not None and value["name"] == value["end"]:
                 tree.setdefault(heading, value["value"].strip())
         elif opened := _OPEN.match(line):
             path.append(opened["name"])
+            instances += tuple(path) == _INSTANCE
             if len(path) > _DEPTH_LIMIT:
                 tree = None
         elif (closed := _CLOSE.match(line)) and path and path[-1] == closed["name"]:

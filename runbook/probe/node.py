@@ -12,6 +12,8 @@ from .worker import Send
 
 Part = Dict[str, Any]
 _GPU_FOLDER = "proc/driver/nvidia/gpus"
+_HOST_PIDS = "pid:[4026531836]"
+"""Where /proc/self/ns/pid points on a host: the number is the kernel's own constant (PROC_PID_INIT_INO)."""
 
 
 def read(send: Send, root: str) -> None:
@@ -32,15 +34,21 @@ def read(send: Send, root: str) -> None:
 
 
 def inside(root: str) -> Any:
-    """What may hide GPUs and processes from the probe: "slurm" (a job's cgroup), "container", or None."""
+    """What may hide GPUs and processes from the probe: "slurm" (a job's cgroup), "container", "namespace" (a PID
+    namespace that is not the host's), or None."""
     for name in (".dockerenv", "run/.containerenv"):
         if os.path.exists(os.path.join(root, name)):
             return "container"
     try:
         with open(os.path.join(root, "proc/self/cgroup")) as handle:
-            return None if cgroups.job_of(handle.read().split("\n")) is None else "slurm"
+            if cgroups.job_of(handle.read().split("\n")) is not None:
+                return "slurm"
     except OSError as error:
         return unknown("/proc/self/cgroup: %s" % error.strerror)
+    try:
+        return None if os.readlink(os.path.join(root, "proc/self/ns/pid")) == _HOST_PIDS else "namespace"
+    except OSError:
+        return None
 
 
 def driver_gpus(root: str) -> List[str]:

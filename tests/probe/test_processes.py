@@ -173,13 +173,19 @@ def test_a_directory_service_that_hangs_costs_the_names_only() -> None:
 
 @pytest.mark.parametrize(
     ("prepare", "inside"),
-    [("", None), ("slurm", "slurm"), ("container", "container")],
+    [
+        ("", None), ("slurm", "slurm"), ("container", "container"), ("pid:[4026532201]", "namespace"),
+        ("pid:[4026531836]", None),
+    ],
 )
 def test_from_where_the_probe_looks(root: Path, prepare: str, inside: str | None) -> None:
     if prepare == "slurm":
         (root / "proc/self/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_1/step_extern\n")
     if prepare == "container":
         (root / ".dockerenv").write_text("")
+    if prepare.startswith("pid:"):
+        (root / "proc/self/ns").mkdir()
+        (root / "proc/self/ns/pid").symlink_to(prepare)
     assert run_probe(None, "--root", str(root))["node"]["inside"] == inside
 
 

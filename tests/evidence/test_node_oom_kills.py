@@ -1,0 +1,59 @@
+"""The kernel's lines on processes that it killed for want of memory, as kernels 4.18 to 6.12 write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.evidence.node_oom_kills import LogLine, read_oom_kills
+from runbook.model.units import Unknown
+
+GROUP = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,"
+    "oom_memcg=/system.slice/slurmstepd.scope/job_4711,"
+    "task_memcg=/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3,task=python,pid=815,uid=1000"
+)
+KILLED = (
+    "Memory cgroup out of memory: Killed process 815 (python) total-vm:104857600kB, anon-rss:52428800kB, "
+    "file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1024kB oom_score_adj:0"
+)
+
+
+def test_the_two_lines_of_a_kill_and_their_copies_in_another_log_are_one() -> None:
+    lines = [LogLine(1000.0, GROUP), LogLine(1000.1, KILLED), LogLine(1001.0, GROUP), LogLine(1001.1, KILLED)]
+    (kill,) = read_oom_kills(lines, 900.0, 1100.0)
+    assert (kill.pid, kill.name, kill.job, kill.whole_node, kill.in_window) == (815, "python", "4711", False, True)
+    assert kill.time_s == 1000.0
+
+
+@pytest.mark.parametrize(("line", "whole_node", "job"), [
+    (KILLED, False, "unknown"),
+    ("Memory cgroup out of memory: Kill process 815 (python) score 980 or sacrifice child", False, "unknown"),
+    ("Out of memory: Killed process 815 (python) total-vm:1kB, anon-rss:1kB", True, "unknown"),
+    ("Out of memory (oom_kill_allocating_task): Killed process 815 (python) total-vm:1kB", True, "unknown"),
+    (GROUP.replace("MEMCG", "NONE").replace("mems_allowed=0-1,oom_memcg=", "mems_allowed=0,global_oom,x="), True,
+     "4711"),
+    (GROUP.replace("/system.slice/slurmstepd.scope/job_4711", "/user.slice/session-1.scope"), False, "none"),
+    (GROUP.replace("/system.slice/slurmstepd.scope/job_", "/slurm/uid_1000/job_"), False, "4711"),
+])
+def test_who_was_killed_and_for_whose_limit(line: str, whole_node: bool, job: str) -> None:
+    (kill,) = read_oom_kills([LogLine(5.0, line)], None, None)
+    assert (kill.pid, kill.name, kill.whole_node) == (815, "python", whole_node)
+    found = "unknown" if isinstance(kill.job, Unknown) else kill.job or "none"
+    assert found == job
+
+
+def test_a_name_that_is_half_a_line_neither_changes_the_number_nor_invents_a_job() -> None:
+    named = GROUP.replace("task=python", "task=a,pid=1,uid=0,")
+    (kill,) = read_oom_kills([LogLine(5.0, named)], None, None)
+    assert (kill.pid, kill.job) == (815, "4711")
+    assert read_oom_kills([LogLine(5.0, "python[3]: I am out of memory: Killed")], None, None) == ()
+
+
+def test_a_number_that_comes_again_an_hour_later_is_another_process() -> None:
+    kills = read_oom_kills([LogLine(4600.0, KILLED), LogLine(1000.0, GROUP)], 900.0, 1100.0)
+    assert [(kill.time_s, kill.in_window) for kill in kills] == [(1000.0, True), (4600.0, False)]
+
+
+def test_what_any_user_can_write_is_never_in_the_window() -> None:
+    (kill,) = read_oom_kills([LogLine(1000.0, KILLED, any_user_can_write=True)], 900.0, 1100.0)
+    assert isinstance(kill.in_window, Unknown)
