@@ -5,12 +5,13 @@ Every method may raise `errors.Unavailable` when the outside does not answer. Ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import BinaryIO, Protocol
 
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
-from runbook.model.node import NodeFacts, ProcessView
+from runbook.model.node import GpuProcess, NodeFacts, ProcessView
+from runbook.model.process_end import ProcessEnd
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
 
@@ -60,6 +61,13 @@ class Nodes(Protocol):
         self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
         """Processes of a running job on a node with argv and the named environment variables."""
+
+    def end_process(
+        self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float
+    ) -> ProcessEnd:
+        """End exactly this process: the node looks at it again and signals it in one go, SIGTERM first, SIGKILL after
+        `grace_s`. Refused where start time, owner or cgroup differ, for root's, for programs named in `spared`, and
+        where the node cannot be sure of the process. Safe to repeat. Never raises."""
 
 
 class Files(Protocol):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runbook.evidence.node_facts import read_left_document
-from runbook.model.node import NodeFacts, ProcessView, Reach
+from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
+from runbook.model.process_end import ProcessEnd
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Nodes
 
@@ -39,6 +40,12 @@ class NodesWithLeft:
     ) -> tuple[ProcessView, ...] | Unknown:
         """As the port says: nothing that was left tells of a running job."""
         return self.nodes.processes(node, job, owner, variables)
+
+    def end_process(
+        self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float
+    ) -> ProcessEnd:
+        """As the port says: only by a node that answers now."""
+        return self.nodes.end_process(node, process, spared=spared, grace_s=grace_s)
 
     def _left(self, node: NodeName, since_s: float | None, until_s: float | None) -> NodeFacts | None:
         """The latest answer of the node that was written between the two times; one without an end is too old to

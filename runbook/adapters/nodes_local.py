@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.adapters.nodes_ssh import new_marker
-from runbook.adapters.probe_program import probe_program
+from runbook.adapters.probe_program import end_program, probe_program
 from runbook.adapters.process import Runner, run
 from runbook.errors import BadInput, RunbookError
 from runbook.evidence.node_answers import read_answers
+from runbook.evidence.node_end import end_limit_s, end_script, read_end
 from runbook.evidence.node_facts import read_node, unreachable
 from runbook.evidence.node_processes import read_job_processes
 from runbook.evidence.node_script import Limits, check_script, process_script, shell_arguments
-from runbook.model.node import NodeFacts, ProcessView, Reach
+from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
+from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
 
@@ -62,11 +64,26 @@ class LocalNodes:
             return Unknown(f"{node} did not answer: {error.what}")
         return read_job_processes(read_answers(text, marker), node, owner, variables)
 
-    def _ask(self, script: str) -> str:
+    def end_process(
+        self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float
+    ) -> ProcessEnd:
+        """As the port says."""
+        marker = new_marker()
+        try:
+            script = end_script(marker, process, spared, grace_s, end_program())
+        except (ValueError, OSError) as error:
+            return ProcessEnd(EndedHow.REFUSED, str(error))
+        try:
+            text = self._ask(script, end_limit_s(grace_s))
+        except RunbookError as error:
+            return ProcessEnd(EndedHow.UNKNOWN, error.what)
+        return read_end(read_answers(text, marker))
+
+    def _ask(self, script: str, timeout_s: float | None = None) -> str:
         environment = self.environment if self.environment is not None else os.environ
         completed = self.runner(
             shell_arguments(self.sudo),
-            timeout_s=self.command_timeout_s,
+            timeout_s=timeout_s if timeout_s is not None else self.command_timeout_s,
             stdin=script.encode("utf-8", "surrogateescape"),
             env=environment,
             output_limit_bytes=self.output_limit_bytes,

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from runbook.adapters.probe_program import probe_program
+from runbook.adapters.probe_program import end_program, probe_program
 from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.errors import BadInput
 from runbook.evidence.node_answers import read_answers
+from runbook.evidence.node_end import end_limit_s, end_script, read_end
 from runbook.evidence.node_facts import read_node, unreachable
 from runbook.evidence.node_processes import read_job_processes
 from runbook.evidence.node_script import Limits, check_script, process_script, shell_command
-from runbook.model.node import NodeFacts, ProcessView, Reach
+from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
+from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
 
@@ -63,6 +65,22 @@ class SshNodes:
         except BadInput as error:
             return Unknown(error.what)
         return read_job_processes(read_answers(answer.text, marker), node, owner, variables)
+
+    def end_process(
+        self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float
+    ) -> ProcessEnd:
+        """As the port says. A connection that breaks leaves it unknown: the signal may have been sent."""
+        marker = new_marker()
+        sent = False
+        try:
+            script = end_script(marker, process, spared, grace_s, end_program())
+            with connected(node, self.settings) as session:
+                sent = True
+                answer = session.run(shell_command(self.settings.sudo), script, end_limit_s(grace_s))
+        except Exception as failure:
+            how = EndedHow.UNKNOWN if sent else EndedHow.REFUSED
+            return ProcessEnd(how, failure.detail if isinstance(failure, SshFailure) else str(failure)[:200])
+        return read_end(read_answers(answer.text, marker))
 
 
 def new_marker() -> str:

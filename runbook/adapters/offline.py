@@ -5,12 +5,13 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.job import JobClass, JobEnvironment, JobRecord, JobScript, JobState, NodeState, Submission
-from runbook.model.node import NodeFacts, ProcessView, Reach
+from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
+from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
 
@@ -88,6 +89,11 @@ class NoNodes:
         self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
         return Unknown(self._why)
+
+    def end_process(
+        self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float
+    ) -> ProcessEnd:
+        return ProcessEnd(EndedHow.REFUSED, self._why)
 
 
 def _no_scheduler() -> NotAllowed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from importlib.resources import files
 
 from runbook.probe.build import NoPynvml, program
 
@@ -14,3 +15,9 @@ def probe_program() -> str:
         return program()
     except (NoPynvml, OSError):
         return ""
+
+
+@functools.lru_cache(maxsize=1)
+def end_program() -> str:
+    """The program text that ends one process on a node."""
+    return files("runbook.probe").joinpath("end_process.py").read_text(encoding="utf-8")

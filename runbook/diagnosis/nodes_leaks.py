@@ -13,6 +13,15 @@ from runbook.model.job import NodeState
 from runbook.model.node import GpuProcess
 from runbook.model.units import JobId, Unknown
 
+HELPERS = frozenset(
+    {
+        "nv-hostengine", "dcgm-exporter", "nvidia-dcgm", "nvidia-persistenced", "nv-fabricmanager",
+        "nvidia-fabricmanager", "nvidia-imex", "nvsm_core", "nvidia-smi", "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server", "Xorg", "X", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland",
+    }
+)
+"""Programs of the driver, of monitoring and of displays. `dcgmproftester` is none: it loads a GPU on purpose."""
+
 SECOND_LOOK_S = 10.0
 _STEP = re.compile(r"/job_(?P<job>\d+)/step_(?P<step>\d+|batch)(?:/|$)")
 _ROOT = frozenset({"root", "0"})
@@ -40,6 +49,8 @@ def end_refused(process: GpuProcess, around: Surroundings) -> tuple[str, ...]:
         reasons.append(f"the node was not seen whole: {around.partial_view}")
     if isinstance(process.owner, Unknown) or process.owner in _ROOT:
         reasons.append("its owner is root or not known")
+    if is_helper_program(process.name):
+        reasons.append("it is a program of the driver, of monitoring or of a display")
     if isinstance(process.start_ticks, Unknown):
         reasons.append("its start time is not known, so that it could be another process by then")
     step = None if isinstance(process.cgroup, Unknown) else _STEP.search(process.cgroup)
@@ -53,6 +64,12 @@ def end_refused(process: GpuProcess, around: Surroundings) -> tuple[str, ...]:
         reasons.append(f"its job {process.job} still runs")
     reasons += _node_in_use(around.node_state)
     return tuple(reasons)
+
+
+def is_helper_program(name: str) -> bool:
+    """Whether a process's name, or its command line, is that of one of `HELPERS`."""
+    words = name.split()
+    return bool(words) and words[0].rsplit("/", 1)[-1] in HELPERS
 
 
 def second_look_refused(first: GpuProcess, second: GpuProcess | None, seconds_between: float) -> tuple[str, ...]:

@@ -9,22 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runbook.diagnosis.nodes_leaks import SECOND_LOOK_S, Surroundings, end_refused
+from runbook.diagnosis.nodes_leaks import SECOND_LOOK_S, Surroundings, end_refused, is_helper_program
 from runbook.diagnosis.nodes_memory import hidden_sign
 from runbook.diagnosis.nodes_rules import Rule, Weight
 from runbook.diagnosis.nodes_signs import JobGpus, NodePolicy, Sign, gpu_name, sign, size
 from runbook.model.job import JobRecord
 from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts
 from runbook.model.units import Unknown
-
-HELPERS = frozenset(
-    {
-        "nv-hostengine", "dcgm-exporter", "nvidia-dcgm", "nvidia-persistenced", "nv-fabricmanager",
-        "nvidia-fabricmanager", "nvidia-imex", "nvsm_core", "nvidia-smi", "nvidia-cuda-mps-control",
-        "nvidia-cuda-mps-server", "Xorg", "X", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland",
-    }
-)
-"""Programs of the driver, of monitoring and of displays. `dcgmproftester` is none: it loads a GPU on purpose."""
 
 _START_SLACK_S = 10.0
 
@@ -146,10 +137,8 @@ class _Judge:
 
 
 def _is_helper(process: GpuProcess, policy: NodePolicy) -> bool:
-    words = process.name.split()
-    name = words[0].rsplit("/", 1)[-1] if words else ""
     small = isinstance(process.used_bytes, Unknown) or process.used_bytes < policy.helper_bytes
-    return name in HELPERS and small
+    return is_helper_program(process.name) and small
 
 
 def _started_after(process: GpuProcess, facts: NodeFacts, job: JobRecord) -> bool:

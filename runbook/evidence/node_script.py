@@ -103,7 +103,7 @@ def check_script(marker: str, node: str, since_s: float | None, limits: Limits, 
         f'case "$out" in *"not a valid field"*) smi {name} {queries[name]} ;; esac\n' for name in others
     )
     since = "-b" if since_s is None else f"--since @{int(since_s) - 86400}"
-    return _whole(marker, f"""
+    return whole_script(marker, f"""
 NODE={shlex.quote(node)}
 begin node
 printf 'hostname=%s\\nnow=%s\\noffset=%s\\n' "$(uname -n)" "$(date +%s)" "$(date +%z)"
@@ -215,7 +215,7 @@ def process_script(marker: str, job: str, variables: tuple[str, ...]) -> str:
     wanted = f"SLURM_JOB_ID={number}" if not array else f"SLURM_ARRAY_JOB_ID={array}"
     both = f'[ "$(own SLURM_ARRAY_TASK_ID)" = {task} ] || continue' if array else ":"
     by_cgroup = "true" if array else f"grep -lsE '/job_{number}(/|$)' /proc/[0-9]*/cgroup"
-    return _whole(marker, f"""
+    return whole_script(marker, f"""
 own() {{ variables | sed -n "s/^$1=//p" | head -n 1; }}
 variables() {{ tr '\\000\\n' '\\n\\001' 2>/dev/null </proc/$p/environ; }}
 begin node
@@ -241,7 +241,7 @@ finish
 """)
 
 
-def _whole(marker: str, body: str) -> str:
+def whole_script(marker: str, body: str) -> str:
     """One group that the shell reads to its end before it starts: half a script runs nothing, and no command can
     take the rest of the script for its standard input."""
     return "{\n" + _head(marker) + body + "} </dev/null\n"
