@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from runbook.errors import BadInput, NotAllowed
 from runbook.evidence.slurm_hosts import expand_hosts, fold_hosts
-from runbook.evidence.slurm_options import SbatchOption, SubmitLine, last_value, parse_arguments, parse_submit_line
+from runbook.evidence.slurm_options import (
+    SbatchOption,
+    SubmitLine,
+    header_options,
+    last_value,
+    parse_arguments,
+    parse_submit_line,
+)
 from runbook.model.job import JobRecord, Submission
 from runbook.model.units import NodeName
 
@@ -98,6 +105,14 @@ def sbatch_command(
         *arguments,
     )
     return SbatchCommand(argv, tuple(dict.fromkeys(notes)))
+
+
+def options_in_force(original: JobRecord, script: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The options with a value that a job was submitted with, by long name: the command line before sbatch's variables
+    before the script's `#SBATCH` lines. Raises `BadInput` for what cannot be read."""
+    line = _original_line(original, "", [])
+    sources = (*header_options(script), *_variable_options(variables, line), *line.options)
+    return {option.name: option.value for option in sources if option.value is not None}
 
 
 def refuse_families(original: JobRecord) -> None:

@@ -183,6 +183,8 @@ class Incident:
     """Set when the job resumes on another number of nodes than it had."""
     world_plan: Plan | None = None
     """The edits that keep the global batch when `num_nodes` changes."""
+    world_options: tuple[str, ...] = ()
+    """sbatch options that go with `num_nodes`: totals over all nodes (`--ntasks`, `--gpus`)."""
     attempts: tuple[Attempt, ...] = ()
     visits: tuple[BoxVisit, ...] = ()
     acts: tuple[Act, ...] = ()

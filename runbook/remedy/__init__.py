@@ -11,9 +11,11 @@ from runbook.remedy.resume import resume_edits
 from runbook.remedy.resume_check import ResumeFindings, checkpoint_folders, resume_findings
 from runbook.remedy.resume_proof import Resumed, ResumeKind, resume_proof
 from runbook.remedy.settings_told import Told
-from runbook.remedy.world import reduce_world
+from runbook.remedy.world import REDUCE_WORLD, reduce_world
+from runbook.remedy.world_options import world_options
 
 __all__ = [
+    "REDUCE_WORLD",
     "LeverDocument",
     "Restarter",
     "ResumeFindings",
@@ -33,4 +35,5 @@ __all__ = [
     "resume_edits",
     "resume_findings",
     "resume_proof",
+    "world_options",
 ]

@@ -106,6 +106,13 @@ class ResumeRule(Document):
         return self
 
 
+class PerRank(Document):
+    """What of a checkpoint belongs to single ranks, and is not found as it was by another number of ranks."""
+
+    why: str
+    source: str
+
+
 class CheckpointRules(Document):
     """Where checkpoints are, how a job is told to go on from one, and what would make it start over."""
 
@@ -118,6 +125,8 @@ class CheckpointRules(Document):
     resume: tuple[ResumeRule, ...] = ()
     reshardable: bool | None = None
     """Whether this system's checkpoints load at another sharding. None: it depends on the checkpoint."""
+    per_rank: PerRank | None = None
+    """What another number of ranks costs, beside what is resharded: positions of data loaders, random numbers."""
     only_latest: bool = False
     """The program has no option for another checkpoint than the one that its tracker names."""
     never_saves: tuple[Obstacle, ...] = ()

@@ -240,6 +240,16 @@ class World(Document):
     """Ranks that the launcher starts on each node, which may be fewer than its GPUs."""
     one_node: str = ""
     """With it, a run has one node, however many the job has."""
+    step_nodes: str = ""
+    step_tasks: str = ""
+    """srun's own numbers of nodes and tasks, where the script gives them."""
+    hostfile: str = ""
+    """The option that names a file with the nodes."""
+    follow: tuple[str, ...] = ()
+    """Degrees whose product is the number of data-parallel ranks, so that one of them changes with it: the first that
+    divides. -1 is worked out by the program."""
+    divide: tuple[tuple[str, ...], ...] = ()
+    """Degrees whose product has to divide the ranks. `a|b`: b where a is not set."""
 
 
 class LeverDocument(Document):

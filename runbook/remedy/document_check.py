@@ -48,7 +48,9 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
         yield Problem(name, 1, f"levers.{lever}", "stands on no ladder", "put it on one, or remove it")
     world = document.world
     named: list[str] = [*world.nodes, *world.ranks, world.shard_degree]
-    named += [world.launcher_nodes, world.per_node, world.one_node]
+    named += [world.launcher_nodes, world.per_node, world.one_node, world.step_nodes, world.step_tasks]
+    named += [world.hostfile, *world.follow]
+    named += [name for group in world.divide for item in group for name in item.split("|")]
     named += document.checkpoint.named
     named += [document.configuration.parameter] if document.configuration is not None else []
     named += [name for item in document.restarters if item.condition is not None for name in item.condition.parameters]

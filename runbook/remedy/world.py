@@ -8,11 +8,17 @@ from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
 from runbook.model.template import Edit, Setting, TemplateFile
+from runbook.model.units import NodeName
 from runbook.remedy.batch import derives
 from runbook.remedy.document import LeverDocument
 from runbook.remedy.edits import edit_of
 from runbook.remedy.release import releases
 from runbook.remedy.situation import Refusal, Situation, largest_divisor
+from runbook.remedy.world_ranks import fewer_ranks
+
+REDUCE_WORLD = "reduce_world"
+"""The lever's name in a plan. It is never the owner's to keep: the template stays for the nodes that it was written
+for."""
 
 
 def reduce_world(
@@ -23,8 +29,11 @@ def reduce_world(
     system: LeverDocument,
     story: LogStory | None = None,
     templates: Sequence[TemplateFile] = (),
+    nodes_gone: Sequence[NodeName] = (),
 ) -> Plan | NoPlan:
-    """The edits for `nodes_left` nodes, or why the global batch could not be kept exactly."""
+    """The edits for `nodes_left` nodes, or why the global batch could not be kept exactly.
+
+    `nodes_gone`: nodes that must not be used any more, which the template must not name."""
     situation = Situation(
         system, tuple(settings), story or LogStory(root_cause=None), job,
         releases=releases(system, settings, templates),
@@ -32,27 +41,41 @@ def reduce_world(
     nodes = job.num_nodes or len(job.nodes)
     if nodes_left < 1 or nodes_left >= nodes:
         return NoPlan(f"{nodes_left} of {nodes} nodes is no reduction", exhausted=False)
-    outcome = _edits(situation, nodes, nodes_left)
+    outcome = _edits(situation, nodes, nodes_left, templates, nodes_gone)
     if isinstance(outcome, Refusal):
         return NoPlan(outcome.why, exhausted=False, question=outcome.question)
     edits, kept = outcome
     use = LeverUse(
-        lever="reduce_world",
+        lever=REDUCE_WORLD,
         title=f"{nodes_left} nodes instead of {nodes}",
         why="No spare node is free. The samples of an optimizer step stay exactly the same.",
         source="The training-OOM runbook: drain the node, resume at reduced world size.",
         effect=Effect.NUMERICS,
-        cost=f"steps take about {nodes / nodes_left:.1f} times as long",
+        cost=_cost(situation, nodes, nodes_left),
         edits=edits,
         key=f"reduce_world:nodes={nodes_left}," + ",".join(f"{edit.parameter}={edit.new}" for edit in edits),
         expectation=kept,
         needs_reshard=True,
     )
-    return Plan(uses=(use,), system=system.id, ladder="reduce_world")
+    return Plan(uses=(use,), system=system.id, ladder=REDUCE_WORLD)
 
 
-def _edits(situation: Situation, nodes: int, left: int) -> tuple[tuple[Edit, ...], str] | Refusal:
-    world = _fewer_ranks(situation, nodes, left)
+def _cost(situation: Situation, nodes: int, left: int) -> str:
+    rules, degree = situation.system, situation.system.world.shard_degree
+    costs = [f"Steps take about {nodes / left:.1f} times as long."]
+    if not (degree and situation.is_set(degree)):
+        costs.append(
+            f"Where weights or states are sharded over all ranks, each rank holds {nodes / left:.2f} times its share."
+        )
+    if rules.checkpoint.per_rank is not None:
+        costs.append(rules.checkpoint.per_rank.why)
+    return " ".join(costs)
+
+
+def _edits(
+    situation: Situation, nodes: int, left: int, templates: Sequence[TemplateFile], gone: Sequence[NodeName]
+) -> tuple[tuple[Edit, ...], str] | Refusal:
+    world = fewer_ranks(situation, nodes, left, templates, gone)
     if isinstance(world, Refusal):
         return world
     batch = _batch(situation, nodes, left)
@@ -66,35 +89,6 @@ def _edits(situation: Situation, nodes: int, left: int) -> tuple[tuple[Edit, ...
             return made
         edits += [edit for edit in made.edits if edit.new != edit.old]
     return tuple(edits), kept
-
-
-def _fewer_ranks(situation: Situation, nodes: int, left: int) -> list[Edit] | Refusal:
-    """Literal numbers of nodes and ranks in the template; those that follow Slurm need no change."""
-    edits: list[Edit] = []
-    for parameter in (*situation.system.world.nodes, *situation.system.world.ranks):
-        setting = situation.setting(parameter)
-        if setting is None or (setting.value is None and "SLURM_" in setting.unresolved):
-            continue
-        present = situation.number(parameter)
-        if isinstance(present, Refusal):
-            return present
-        counts_nodes = parameter in situation.system.world.nodes
-        if present is None or present * left % nodes or (counts_nodes and present != nodes):
-            return Refusal(f"{setting.spelling} {setting.value} does not go with {left} of {nodes} nodes")
-        made = edit_of(situation, situation.system.parameter(parameter), str(present * left // nodes))
-        if isinstance(made, Refusal):
-            return made
-        edits += made.edits
-    world = situation.world_size
-    degree = situation.number(situation.system.world.shard_degree)
-    if isinstance(degree, Refusal):
-        return degree
-    if degree is not None:
-        if world is None:
-            return Refusal("the number of ranks is not known, so whether the sharding still divides is not known")
-        if (world * left // nodes) % degree:
-            return Refusal(f"a sharding degree of {degree} does not divide the {world * left // nodes} ranks left")
-    return edits
 
 
 def _batch(situation: Situation, nodes: int, left: int) -> tuple[dict[str, str], str] | Refusal:

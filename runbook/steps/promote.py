@@ -7,8 +7,9 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.model.incident import Act, Incident
-from runbook.model.template import TemplateFile
+from runbook.model.incident import Act, Attempt, Incident
+from runbook.model.template import Edit, TemplateFile
+from runbook.remedy import REDUCE_WORLD
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
 from runbook.steps.template_view import parameter_names, surroundings
 from runbook.template import CannotEdit, apply
@@ -120,10 +121,11 @@ def _changes(context: StepContext) -> list[tuple[str, bytes, bytes]]:
     after = before
     names, known = parameter_names(context), surroundings(context)
     for attempt in incident.attempts:
-        if attempt.plan is None or not attempt.plan.edits:
+        edits = _levers_edits(attempt)
+        if not edits:
             continue
         try:
-            after = apply(after, attempt.plan.edits, names=names, known=known).files
+            after = apply(after, edits, names=names, known=known).files
         except CannotEdit as error:
             raise NotAllowed(
                 f"the lever cannot be told from what else the relaunch changed: {error.what}", where=error.where,
@@ -138,4 +140,10 @@ def _changes(context: StepContext) -> list[tuple[str, bytes, bytes]]:
 
 def _changed(incident: Incident) -> bool:
     """Whether a lever was written at all."""
-    return any(attempt.plan is not None and attempt.plan.edits for attempt in incident.attempts)
+    return any(_levers_edits(attempt) for attempt in incident.attempts)
+
+
+def _levers_edits(attempt: Attempt) -> tuple[Edit, ...]:
+    """What a lever changed: what goes with fewer nodes is no change of the owner's."""
+    uses = attempt.plan.uses if attempt.plan is not None else ()
+    return tuple(edit for use in uses if use.lever != REDUCE_WORLD for edit in use.edits)

@@ -10,12 +10,12 @@ from runbook.model.node import ProcessView
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.steps.base import StepContext
 from runbook.steps.companions import submitted_files
-from runbook.steps.template_view import surroundings
+from runbook.steps.template_view import surroundings, system_of
 
 
 def gather_receipts(context: StepContext, attempt: Attempt, job: JobRecord) -> tuple[Receipt, ...]:
     """What was seen so far. Once a process carried every edit, nothing more is asked of the nodes."""
-    edits = attempt.plan.edits if attempt.plan else ()
+    edits = _seen_in_ranks(context, attempt.plan.edits if attempt.plan else ())
     if not edits or any(receipt.where.startswith("process") and receipt.seen for receipt in attempt.receipts):
         return attempt.receipts
     receipts = [_script_receipt(context, attempt, job)]
@@ -26,6 +26,15 @@ def gather_receipts(context: StepContext, attempt: Attempt, job: JobRecord) -> t
     else:
         receipts.extend(receipt for receipt in attempt.receipts if receipt.where.startswith("process"))
     return tuple(receipts)
+
+
+def _seen_in_ranks(context: StepContext, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """Without the options of launchers (torchrun's, srun's), which no rank carries among its own words."""
+    system = system_of(context)
+    if system is None:
+        return edits
+    launchers = {item.id for item in system.parameters if item.launcher or item.program}
+    return tuple(edit for edit in edits if edit.parameter not in launchers)
 
 
 def _script_receipt(context: StepContext, attempt: Attempt, job: JobRecord) -> Receipt:

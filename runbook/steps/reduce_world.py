@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.model.job import JobRecord, NodeClass, NodeState
+from runbook.model.job import NodeClass
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
-from runbook.remedy import reduce_world
 from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.template_view import settings_in_force, system_of
+from runbook.steps.smaller_world import Smaller, serves, smaller_world
+
+__all__ = ["Outcome", "excluded", "run", "serves"]
 
 
 class Outcome(StrEnum):
@@ -36,10 +37,13 @@ def run(context: StepContext) -> StepResult:
     if len(free) >= needed:
         return StepResult(Outcome.SPARE, incident, f"{len(free)} nodes are free for {needed}; avoiding {avoid_text}")
     if free and context.settings.acts.may_reduce_world:
-        smaller = _reduced(context, job, len(free), needed)
-        if isinstance(smaller, Plan):
-            incident = replace(incident, num_nodes=len(free), world_plan=smaller)
-            return StepResult(Outcome.REDUCED, incident, f"{len(free)} nodes instead of {needed}")
+        smaller = smaller_world(context, job, len(free), needed)
+        if isinstance(smaller, Smaller):
+            incident = replace(
+                incident, num_nodes=smaller.nodes, world_plan=smaller.plan, world_options=smaller.options
+            )
+            incident = with_notes(incident, *smaller.notes)
+            return StepResult(Outcome.REDUCED, incident, f"{smaller.nodes} nodes instead of {needed}")
         incident = with_notes(incident, f"not resumed on {len(free)} nodes: {smaller}")
     busy = [node for node in nodes if node not in free]
     if len(free) + len(busy) >= needed:
@@ -53,25 +57,6 @@ def run(context: StepContext) -> StepResult:
         f"{len(nodes)} that could take it."
     )
     return StepResult(Outcome.IMPOSSIBLE, replace(incident, conclusion=conclusion), conclusion)
-
-
-def serves(node: NodeState, job: JobRecord) -> bool:
-    """Whether the job could run on the node, now or once it is free."""
-    usable = node.node_class in (NodeClass.AVAILABLE, NodeClass.BUSY)
-    in_partition = not job.partition or not node.partitions or job.partition in node.partitions
-    gpus = job.gpus_per_node is None or node.gpus is None or node.gpus >= job.gpus_per_node
-    return usable and in_partition and gpus
-
-
-def _reduced(context: StepContext, job: JobRecord, left: int, needed: int) -> Plan | str:
-    system = system_of(context)
-    if system is None:
-        return "the framework is not known, so the global batch could not be kept"
-    plan = reduce_world(
-        settings_in_force(context), job, nodes_left=left, system=system, story=context.failure.story,
-        templates=context.incident.templates,
-    )
-    return plan if isinstance(plan, Plan) else plan.why
 
 
 def excluded(context: StepContext) -> tuple[NodeName, ...]:

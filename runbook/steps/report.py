@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from runbook.model.incident import IncidentState
 from runbook.steps.base import StepContext, StepResult
+from runbook.steps.smaller_world import full_size_again
 
 
 class Outcome(StrEnum):
@@ -18,5 +19,8 @@ def run(context: StepContext) -> StepResult:
     incident = context.incident
     if not incident.state.ended:
         incident = replace(incident, state=IncidentState.CLOSED)
+    told = full_size_again(context)
+    if told:
+        incident = replace(incident, to_do=tuple(dict.fromkeys((*incident.to_do, told))))
     incident = replace(incident, closed_s=context.ports.clock.now(), awaiting="")
     return StepResult(Outcome.WRITTEN, incident, "report.html")

@@ -253,10 +253,19 @@ def test_a_job_whose_nodes_were_drained_goes_on_with_fewer_and_the_same_global_b
     assert "global batch 64" in use.expectation
 
 
+def test_of_the_free_nodes_as_many_are_taken_as_keep_the_global_batch() -> None:
+    # 64 samples cannot be shared out over the 12 data-parallel ranks of three nodes, but over the 8 of two.
+    result = reduce_world.run(of_four_nodes(MEGATRON, "gpu-21"))
+    assert (result.outcome, result.incident.num_nodes) == ("reduced", 2)
+    assert any("not all of the 3 free nodes are used" in note for note in result.incident.notes)
+
+
 @pytest.mark.parametrize(("context", "words"), [
     (of_four_nodes(MEGATRON, "gpu-21", may_reduce_world=False), "cluster has 3 that could take it"),
-    # 64 samples cannot be shared out over the 12 data-parallel ranks of three nodes.
-    (of_four_nodes(MEGATRON, "gpu-21"), "cluster has 3 that could take it"),
+    (of_four_nodes(MEGATRON, "gpu-21", "gpu-22", "gpu-23"), "cluster has 1 that could take it"),
+    (of_four_nodes(f"{MEGATRON}\nssh gpu-21 date", "gpu-21"), "cluster has 3 that could take it"),
+    (of_four_nodes(MEGATRON.replace("--save", "--expert-model-parallel-size 16 --num-experts 64 --save"), "gpu-21"),
+     "cluster has 3 that could take it"),
     (of_four_nodes("#SBATCH --nodes=4\nsrun python something_else.py", "gpu-21"), "cluster has 3"),
 ])
 def test_a_job_that_must_not_or_cannot_shrink_is_a_person_s(context: StepContext, words: str) -> None:

@@ -18,7 +18,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Setting, TemplateFile
-from runbook.model.units import JobId, UserName
+from runbook.model.units import JobId, NodeName, UserName
 from runbook.remedy import (
     LeverDocument,
     cool_off_left_s,
@@ -53,11 +53,19 @@ def _set(system: LeverDocument, values: dict[str, Any]) -> tuple[Setting, ...]:
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in WORLDS])
 def test_fewer_nodes_at_the_same_global_batch(case: dict[str, Any]) -> None:
     system = DOCUMENTS[case.get("system", "pytorch")]
-    outcome = reduce_world(_set(system, case["settings"]), JOB, nodes_left=case["left"], system=system)
+    files = (TemplateFile("job.sh", f"#!/bin/bash\n{case['script']}"),) if "script" in case else ()
+    names = system.parameter_names()
+    settings = _set(system, case.get("settings", {})) + (find_settings(files[0], names) if files else ())
+    outcome = reduce_world(
+        settings, JOB, nodes_left=case["left"], system=system, templates=files, nodes_gone=(NodeName("gpu-22"),)
+    )
     if "why" in case:
         assert isinstance(outcome, NoPlan) and case["why"] in outcome.why, outcome
         return
     assert isinstance(outcome, Plan), outcome
+    if "text" in case:
+        assert apply(files, outcome.edits, names=names).files[0].text == f"#!/bin/bash\n{case['text']}"
+        return
     assert {edit.parameter: edit.new for edit in outcome.edits} == {key: str(new) for key, new in case["set"].items()}
     assert outcome.uses[0].needs_reshard
 
