@@ -15,8 +15,11 @@ import contextlib
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
@@ -25,12 +28,14 @@ from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavail
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId
 from runbook.report.codec import dump, load, load_contract
-from runbook.report.summary import IncidentSummary, summaries_adapter, summarize
+from runbook.report.summary import IncidentSummary, LeverTry, summaries_adapter, summarize
+from runbook.report.tally import Tally
 
 _ID = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 _PRIVATE_FOLDERS = frozenset({"evidence"})
 _INDEX_REWRITE_CHANGES = 32
-_INDEX_VERSION = b"runbook-index 1\n"
+_INDEX_MADE = 2
+"""Raised by hand when a row's fields stay and what they mean changes."""
 
 Contract = Callable[[Incident], Mapping[str, Any] | None]
 
@@ -211,7 +216,7 @@ class IncidentStore:
         except OSError:
             return {}
         head, _, rest = data.partition(b"\n")
-        if head + b"\n" != _INDEX_VERSION:
+        if head + b"\n" != _index_version():
             return {}
         stamps, _, summaries = rest.partition(b"\n\n")
         try:
@@ -228,7 +233,7 @@ class IncidentStore:
         summaries = summaries_adapter().dump_json([row.summary for row in rows.values()])
         # A reader who may not write, or a full disk, only means that the next list is made from the incidents.
         with contextlib.suppress(RunbookError), _replacing(self._index, 0o600, None) as stream:
-            stream.write(_INDEX_VERSION + stamps.encode() + b"\n\n" + summaries)
+            stream.write(_index_version() + stamps.encode() + b"\n\n" + summaries)
             self._unwritten = 0
 
     # -- places --------------------------------------------------------------------------------------------
@@ -250,6 +255,13 @@ class IncidentStore:
             except OSError as error:
                 raise _problem(error, "making", folder) from error
         return path
+
+
+@cache
+def _index_version() -> bytes:
+    """The first line of the index. An index whose rows have other fields is made again from the incidents."""
+    fields = [field.name for kind in (IncidentSummary, LeverTry, Tally) for field in dataclass_fields(kind)]
+    return f"runbook-index {_INDEX_MADE} {zlib.crc32(' '.join(fields).encode()):08x}\n".encode()
 
 
 def _relative(relative: str) -> PurePosixPath:

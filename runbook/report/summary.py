@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import Incident, IncidentState, Policy
-from runbook.model.units import IncidentId, JobId
+from runbook.model.units import IncidentId, JobId, NodeName
 from runbook.report.clean import clean_line, shorten
 from runbook.report.narrative import cause, first_failure, is_simulated, root_cause, what_happened, worked
+from runbook.report.tally import Tally, tally
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -51,7 +52,11 @@ class IncidentSummary:
     relaunches: int = 0
     levers: tuple[LeverTry, ...] = ()
     drained_nodes: int = 0
+    """Drained by this incident and not given back."""
     simulated: bool = False
+    drained: tuple[NodeName, ...] = ()
+    """Their names, at most eight."""
+    tally: Tally = Tally()
 
 
 def summarize(incident: Incident) -> IncidentSummary:
@@ -88,6 +93,8 @@ def summarize(incident: Incident) -> IncidentSummary:
         ),
         drained_nodes=len(incident.drained_nodes),
         simulated=is_simulated(incident),
+        drained=tuple(NodeName(_short(node, 64)) for node in incident.drained_nodes[:8]),
+        tally=tally(incident),
     )
 
 

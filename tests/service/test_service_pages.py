@@ -20,7 +20,6 @@ from tests.report.sample_incidents import (
     HOSTILE,
     OPENED_S,
     awaiting,
-    co_tenant,
     escalated,
     hardware_fault,
     hostile,
@@ -177,54 +176,3 @@ def test_health_is_a_status_code_too(store: IncidentStore) -> None:
     assert _client(store).get("/healthz").json() == {"ok": True}
     answer = _client(store, {"ok": False, "spool_depth": 9}).get("/healthz")
     assert (answer.status_code, answer.json()["spool_depth"]) == (503, 9)
-
-
-def test_the_metrics_count_what_is_stored(store: IncidentStore) -> None:
-    store.save(replace(co_tenant(), opened_s=OPENED_S + 50))
-    text = _client(store).get("/metrics").text
-    for line in (
-        'runbook_incidents{cluster="alpha",diagnosis="true_oom",outcome="recovered"} 1.0',
-        'runbook_incidents{cluster="alpha",diagnosis="hardware_fault",outcome="recovered"} 1.0',
-        'runbook_incidents{cluster="alpha",diagnosis="co_tenant",outcome="escalated"} 1.0',
-        'runbook_incidents{cluster="alpha",diagnosis="none",outcome="open"} 1.0',
-        'runbook_open_incidents{cluster="alpha",state="awaiting_approval"} 1.0',
-        'runbook_open_incidents{cluster="alpha",state="interrupted"} 0.0',
-        'runbook_relaunches{cluster="alpha"} 3.0',
-        'runbook_lever_tries{lever="micro_batch_size",result="worked"} 1.0',
-        'runbook_lever_tries{lever="micro_batch_size",result="failed"} 1.0',
-        'runbook_drained_nodes{cluster="alpha"} 1.0',
-        'runbook_recovery_seconds_bucket{le="14400.0"} 2.0',
-        "runbook_recovery_seconds_count 2.0",
-        "runbook_spool_depth 3.0",
-        "runbook_spool_oldest_age_seconds 60.0",
-        "runbook_spool_bad 1.0",
-        "runbook_driver_up 1.0",
-        "runbook_events_opened_total 7.0",
-        'runbook_build_info{version="0.1.0"} 1.0',
-    ):
-        assert line in text.splitlines()
-
-
-def test_the_metrics_are_understood_by_prometheus_own_reader(store: IncidentStore) -> None:
-    from prometheus_client.parser import text_string_to_metric_families
-
-    names = {family.name for family in text_string_to_metric_families(_client(store).get("/metrics").text)}
-    assert {"runbook_incidents", "runbook_heartbeat_timestamp_seconds", "runbook_recovery_seconds"} <= names
-
-
-def test_odd_names_do_not_multiply_the_series(tmp_path: Path) -> None:
-    store = IncidentStore(tmp_path)
-    first = recovered()
-    plan = first.attempts[0].plan
-    assert plan is not None
-    for number in range(120):
-        use = replace(plan.uses[0], lever=f"lever{number}")
-        attempt = replace(first.attempts[0], plan=replace(plan, uses=(use,)))
-        store.save(
-            replace(first, id=IncidentId(f"oom-c{number}-1"), cluster=f"c{number}", attempts=(attempt,))
-        )
-    text = IncidentMetrics(store.list).text().decode()
-    series = [line for line in text.splitlines() if not line.startswith("#")]
-    assert len(series) < 300
-    assert 'runbook_relaunches{cluster="other"} 100.0' in series
-    assert 'runbook_lever_tries{lever="other",result="worked"} 60.0' in series
