@@ -1,41 +1,27 @@
-"""The report page: one file, nothing fetched, no script, readable at night and on a phone.
+"""The page of an incident: one renderer for the served page, live while there is work, and for the file that stays.
 
-The template and the style sheet lie in `templates/` and are part of the program. Every value passes `clean` and
-autoescape; only pictures made here are markup.
+The file is self-contained: nothing fetched, no script, readable at night and on a phone. The template lies in
+`templates/`; what is common to all pages is in `site.py`, the pictures are in `figures.py`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
-from urllib.parse import quote
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from runbook.model.incident import Attempt, Incident
-from runbook.model.units import Unknown
-from runbook.report import narrative, words
-from runbook.report.clean import clean, shorten, shorten_lines
-from runbook.report.flow_svg import flow_chart
+from runbook.report import narrative
+from runbook.report.clean import clean, clean_line, shorten, shorten_lines
+from runbook.report.figures import figures
 from runbook.report.limits import LEVELS, MOST_BYTES, Limits
-from runbook.report.memory_picture import MemoryPicture, memory_after, memory_at_failure, shortfall
-from runbook.report.memory_svg import memory_bar, scale_bytes
-from runbook.report.picture import FlowPicture, stays
+from runbook.report.picture import FlowPicture
+from runbook.report.site import Site, environment, security_policy, style_hash, style_sheet
+from runbook.report.timeline import timeline
+from runbook.report.words import KIND_TITLES, STATE_TITLES
 
-_STATE_TONES = {
-    "running": "info",
-    "awaiting_approval": "warn",
-    "interrupted": "warn",
-    "recovered": "good",
-    "planned": "info",
-    "escalated": "bad",
-    "closed": "calm",
-}
+__all__ = ["Site", "environment", "render_html", "security_policy", "style_hash", "style_sheet"]
 
 
 def render_html(
@@ -43,108 +29,29 @@ def render_html(
     flow: FlowPicture,
     contract: Mapping[str, Any] | None = None,
     *,
-    evidence_links: bool = True,
-    home_url: str = "",
-    refresh_s: int = 0,
+    site: Site | None = None,
+    actions: object | None = None,
 ) -> str:
     """The page of an incident, under 300 KB whatever the incident holds.
 
-    `evidence_links`: kept copies are linked relative to the page, which is right beside them and wrong elsewhere.
-    `home_url`: a link back to a list. `refresh_s`: the browser loads the page again, for an incident at work.
+    `site`: the page is served; without it, it is a file beside the kept copies, which it links. `actions`: what a
+    person may do from the page, shown by the template `actions.html` beside what there is to do.
     """
     page = ""
     for limits in LEVELS:
-        page = _render(
-            incident, flow, contract, limits, evidence_links=evidence_links, home_url=home_url, refresh_s=refresh_s
-        )
+        page = _render(incident, flow, contract, limits, site=site, actions=actions)
         if len(page.encode("utf-8", "replace")) < MOST_BYTES:
             break
     return page
 
 
-def style_sheet() -> Markup:
-    """The style of every page, to be inlined."""
-    return Markup(environment().get_template("page.css").render())  # noqa: S704  (a file of this package)
-
-
-@cache
-def style_hash() -> str:
-    """The style's hash as a content security policy wants it: "sha256-…"."""
-    digest = hashlib.sha256(str(style_sheet()).encode()).digest()
-    return "sha256-" + base64.b64encode(digest).decode()
-
-
-def security_policy() -> str:
-    """What a page may do: show itself. No script, no request, no frame."""
-    return f"default-src 'none'; style-src '{style_hash()}'; img-src data:; base-uri 'none'; form-action 'self'"
-
-
-@cache
-def environment() -> Environment:
-    """The page environment: autoescape always on, every text cleaned, a missing name is an error."""
-    pages = Environment(
-        loader=PackageLoader("runbook.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
-    pages.filters.update(
-        size=words.size,
-        figure=_figure,
-        moment=words.moment,
-        clock=words.clock_time,
-        machine=words.machine_time,
-        duration=words.duration,
-        percent=words.percent,
-        commands=commands,
-        beside=_beside,
-        spoken=lambda name: str(name).replace("_", " "),
-    )
-    pages.globals.update(
-        counted=words.counted, diagnosis_title=words.diagnosis_title, diagnosis_meaning=words.diagnosis_meaning,
-        EFFECT_WORDS=words.EFFECT_WORDS, STATE_TITLES=words.STATE_TITLES, STATE_TONES=_STATE_TONES,
-        style=style_sheet, security_policy=security_policy,
-    )
-    return pages
-
-
-def commands(text: str) -> Markup:
-    """Text in which what stands between backquotes is set as code."""
-    pieces = clean(shorten(text, LEVELS[0].text)).split("`")
-    if len(pieces) % 2 == 0:
-        return escape("`".join(pieces))
-    return Markup("").join(
-        Markup("<code>{}</code>").format(piece) if index % 2 else escape(piece) for index, piece in enumerate(pieces)
-    )
-
-
-def _beside(path: str) -> str:
-    """A link to a file under the page's own folder; it cannot name another host or scheme."""
-    return "./" + quote("/".join(part for part in path.split("/") if part not in ("", ".", "..")), errors="replace")
-
-
-def _finalize(value: object) -> object:
-    """Every expression of every template comes through here before it is escaped."""
-    if value is None:
-        return ""
-    if isinstance(value, Markup):
-        return value
-    return clean(str(value)) if not isinstance(value, int | float) else value
-
-
-def _figure(value: object) -> str:
-    """A fact of a node: yes, no, a number, or unknown with its reason."""
-    match value:
-        case Unknown():
-            return f"unknown: {value.unknown}"
-        case None:
-            return "none"
-        case bool():
-            return "yes" if value else "no"
-        case _:
-            return str(value)
+def page_title(incident: Incident) -> str:
+    """For a tab and a chat's preview: "Recovered: job 884213 llama-70b-sft, true out of memory"."""
+    failure = narrative.first_failure(incident)
+    cause = narrative.cause(incident)
+    name = f" {shorten(clean_line(failure.job.name[:400]), 60)}" if failure and failure.job.name else ""
+    of_what = f", {KIND_TITLES[cause.kind][:1].lower()}{KIND_TITLES[cause.kind][1:]}" if cause else ""
+    return f"{STATE_TITLES[incident.state]}: job {incident.root_job}{name}{of_what}"
 
 
 def _render(
@@ -153,28 +60,28 @@ def _render(
     contract: Mapping[str, Any] | None,
     limits: Limits,
     *,
-    evidence_links: bool,
-    home_url: str,
-    refresh_s: int,
+    site: Site | None,
+    actions: object | None,
 ) -> str:
-    failure = narrative.first_failure(incident)
-    path = stays(flow.taken or incident.visits)
-    chart, hubs = flow_chart(flow, path)
     titles = {box.name: box.title for box in flow.boxes}
+    drawn = figures(incident, flow)
     return environment().get_template("report.html").render(
         incident=incident,
-        failure=failure,
+        failure=narrative.first_failure(incident),
         finding=narrative.root_cause(incident),
+        page_title=page_title(incident),
         headline=narrative.what_happened(incident),
         standing=narrative.how_it_stands(incident),
         to_do=narrative.to_do(incident),
+        done=narrative.what_was_done(incident),
+        again=narrative.runs_again(incident),
+        again_sentence=narrative.again_sentence(incident),
         simulated=narrative.is_simulated(incident),
-        memory=_memory(incident),
+        figures=drawn,
+        path=drawn.path,
+        events=timeline(incident),
         changes=_changes(incident),
         attempts=incident.attempts,
-        chart=chart,
-        hubs=hubs,
-        path=path,
         box_title=lambda name: titles.get(name, name),
         diff_rows=partial(_diff_rows, limits=limits),
         excerpt=lambda text: shorten_lines(clean(text[: limits.excerpt_lines * limits.line * 4]),
@@ -182,40 +89,11 @@ def _render(
         command_line=lambda argv: " ".join(_quoted(word) for word in argv),
         cut=lambda text: shorten(clean(str(text)), limits.text),
         limits=limits,
-        contract=None if contract is None else shorten(json.dumps(contract, indent=1), limits.text * 12),
-        evidence_links=evidence_links,
-        home_url=home_url,
-        refresh_s=refresh_s,
+        contract=None if contract is None else shorten(clean(json.dumps(contract, indent=1)), limits.text * 12),
+        site=site,
+        actions=actions,
         total_s=_total(incident),
-        has_change=any(attempt.plan or attempt.patch for attempt in incident.attempts) or incident.plan is not None,
     )
-
-
-def _memory(incident: Incident) -> list[tuple[str, MemoryPicture, Markup, str]]:
-    """Name, picture, bar and remark: at the failure, and after the change where the new job printed its peak."""
-    finding = narrative.root_cause(incident)
-    if finding is None:
-        return []
-    failure = narrative.first_failure(incident)
-    gpu = None
-    for facts in failure.nodes if failure else ():
-        if facts.node == finding.node and isinstance(facts.gpus, tuple):
-            gpu = next((gpu for gpu in facts.gpus if gpu.index == finding.device), None)
-    before = memory_at_failure(finding.fields, gpu)
-    if before is None:
-        return []
-    named: list[tuple[str, MemoryPicture, str]] = [
-        (f"When job {incident.root_job} failed", before, shortfall(before))
-    ]
-    proven = narrative.proven_attempt(incident)
-    sample = narrative.peak_sample(proven, finding.rank) if proven else None
-    after = memory_after(sample, before.capacity_bytes) if sample else None
-    if proven is not None and sample is not None and after is not None:
-        of_rank = f"rank {sample.rank}" if sample.rank is not None else "the highest rank that printed it"
-        remark = proven.verdict.headroom if proven.verdict else ""
-        named.append((f"Job {proven.job}, {of_rank}, its peak", after, remark))
-    scale = scale_bytes(tuple(picture for _, picture, _ in named))
-    return [(name, picture, memory_bar(picture, scale, name), remark) for name, picture, remark in named]
 
 
 def _changes(incident: Incident) -> Sequence[Attempt]:

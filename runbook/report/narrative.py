@@ -1,6 +1,8 @@
-"""The story of an incident in single sentences: what happened, how it stands, what a person does first."""
+"""The story of an incident in single sentences: what happened, what was done, how it stands, what a person does."""
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 from runbook.model.diagnosis import Hypothesis, Kind
 from runbook.model.incident import Attempt, Failure, Incident, IncidentState
@@ -112,6 +114,99 @@ def to_do(incident: Incident) -> tuple[str, ...]:
             return ("Nothing.",)
         case _:
             return ("Nothing now: the runbook is at work.",)
+
+
+class Again(StrEnum):
+    """Whether the job runs again."""
+
+    YES = "yes"
+    """A relaunch got past the failing step."""
+    NOT_PROVEN = "not_proven"
+    """A relaunch was submitted; whether it gets past the failing step is not known."""
+    NOT_YET = "not_yet"
+    NO = "no"
+    PLANNED = "planned"
+    NOT_NEEDED = "not_needed"
+    """There was nothing to do for this tool."""
+
+
+def runs_again(incident: Incident) -> Again:
+    """Whether the job runs again, as far as that was seen. Work that was closed leaves a job as it was found."""
+    last = next((attempt for attempt in reversed(incident.attempts) if attempt.job), None)
+    match incident.state:
+        case IncidentState.RECOVERED:
+            return Again.YES
+        case IncidentState.PLANNED:
+            return Again.PLANNED
+        case IncidentState.CLOSED:
+            return Again.NOT_NEEDED if last is None or worked(last) else Again.NOT_PROVEN
+    if last is not None and worked(last) is None:
+        return Again.NOT_PROVEN
+    return Again.NO if incident.state is IncidentState.ESCALATED else Again.NOT_YET
+
+
+def again_sentence(incident: Incident) -> str:
+    """What stands behind `runs_again`, with the job's number; "" where the word says all."""
+    last = next((attempt for attempt in reversed(incident.attempts) if attempt.job), None)
+    step = f"step {last.failed_step}" if last and last.failed_step is not None else "the failing step"
+    match runs_again(incident):
+        case Again.YES:
+            proven = proven_attempt(incident) or last
+            return f"Job {proven.job} got past the failing step." if proven and proven.job else ""
+        case Again.NOT_PROVEN if last is not None:
+            watched = "has not been seen past" if incident.state.ended else "has not passed"
+            return f"Job {last.job} was submitted and {watched} {step} yet."
+        case Again.NO:
+            return f"Job {last.job} failed again." if last is not None else "It was not relaunched."
+        case Again.PLANNED:
+            return "Nothing was submitted."
+        case Again.NOT_YET:
+            return f"Job {last.job} failed again; the next lever is being tried." if last is not None else ""
+    return ""
+
+
+def what_was_done(incident: Incident) -> str:
+    """The acts on the cluster in one line, oldest first; "Nothing on the cluster." when there were none."""
+    parts = []
+    submitted = {str(attempt.job): attempt for attempt in incident.attempts if attempt.job}
+    for act in incident.acts:
+        if act.planned_only:
+            continue
+        attempt = submitted.get(act.target)
+        match act.what:
+            case "submit" if attempt is not None:
+                parts.append(_relaunched(attempt))
+            case "submit":
+                parts.append(f"submitted {act.target}")
+            case "cancel":
+                parts.append(f"cancelled job {act.target}")
+            case "drain":
+                parts.append(f"drained {act.target}")
+            case "undrain":
+                parts.append(f"gave {act.target} back")
+            case "promote":
+                parts.append("wrote the change into the owner's template")
+            case "rollback":
+                parts.append("put the owner's template back")
+            case _:
+                parts.append(f"{act.what} {act.target}")
+    told = "; ".join(dict.fromkeys(parts))
+    return f"{told[:1].upper()}{told[1:]}." if told else "Nothing on the cluster."
+
+
+def _relaunched(attempt: Attempt) -> str:
+    levers = ", ".join(use.lever.replace("_", " ") for use in attempt.plan.uses) if attempt.plan else ""
+    start = ""
+    if attempt.checkpoint is not None:
+        step = attempt.checkpoint.step
+        start = f" from step {step}" if step is not None else " from a checkpoint"
+    return f"relaunched as job {attempt.job}{start}" + (f" ({levers})" if levers else "")
+
+
+def asked_of_a_person(incident: Incident) -> str:
+    """What the incident asks for first; "" when it waits for nobody and left nothing to do."""
+    waits = incident.state in (IncidentState.ESCALATED, IncidentState.AWAITING_APPROVAL, IncidentState.INTERRUPTED)
+    return to_do(incident)[0] if waits or incident.to_do else ""
 
 
 def worked(attempt: Attempt) -> bool | None:

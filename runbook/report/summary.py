@@ -10,7 +10,18 @@ from runbook.model.diagnosis import Kind
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.units import IncidentId, JobId, NodeName
 from runbook.report.clean import clean_line, shorten
-from runbook.report.narrative import cause, first_failure, is_simulated, root_cause, what_happened, worked
+from runbook.report.narrative import (
+    Again,
+    asked_of_a_person,
+    cause,
+    first_failure,
+    is_simulated,
+    root_cause,
+    runs_again,
+    what_happened,
+    what_was_done,
+    worked,
+)
 from runbook.report.tally import Tally, tally
 
 if TYPE_CHECKING:
@@ -57,6 +68,14 @@ class IncidentSummary:
     drained: tuple[NodeName, ...] = ()
     """Their names, at most eight."""
     tally: Tally = Tally()
+    nodes: tuple[NodeName, ...] = ()
+    """Of the job that failed first, at most 64."""
+    num_nodes: int = 0
+    done: str = ""
+    """What was done on the cluster, one cleaned line."""
+    again: Again = Again.NOT_YET
+    asked: str = ""
+    """What a person is asked to do first, "" when nothing is."""
 
 
 def summarize(incident: Incident) -> IncidentSummary:
@@ -95,6 +114,11 @@ def summarize(incident: Incident) -> IncidentSummary:
         simulated=is_simulated(incident),
         drained=tuple(NodeName(_short(node, 64)) for node in incident.drained_nodes[:8]),
         tally=tally(incident),
+        nodes=tuple(NodeName(_short(node, 64)) for node in failure.job.nodes[:64]) if failure else (),
+        num_nodes=len(failure.job.nodes) if failure else 0,
+        done=_short(what_was_done(incident), 160),
+        again=runs_again(incident),
+        asked=_short(asked_of_a_person(incident), 240),
     )
 
 

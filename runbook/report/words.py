@@ -15,10 +15,12 @@ from runbook.report.diagnosis_words import (
     moment,
     size,
 )
+from runbook.report.narrative import Again
 
 __all__ = [
-    "DETAIL_TITLES", "EFFECT_WORDS", "KIND_MEANING", "KIND_TITLES", "PHASE_WORDS", "STATE_TITLES", "clock_time", "day",
-    "diagnosis_meaning", "diagnosis_title", "machine_time", "moment", "size", "size_or_reason",
+    "AGAIN_TITLES", "DETAIL_TITLES", "EFFECT_SENTENCES", "EFFECT_WORDS", "KIND_MEANING", "KIND_TITLES", "PHASE_WORDS",
+    "STATE_TITLES", "clock_time", "day", "diagnosis_meaning", "diagnosis_title", "machine_time", "moment", "size",
+    "size_or_reason",
 ]
 
 STATE_TITLES: dict[IncidentState, str] = {
@@ -36,6 +38,24 @@ EFFECT_WORDS: dict[Effect, str] = {
     Effect.NUMERICS: "Same samples, other rounding",
     Effect.TRAINING: "Changes the experiment",
 }
+
+EFFECT_SENTENCES: dict[Effect, str] = {
+    Effect.NONE: "The mathematics of training stays the same: the same samples, the same global batch.",
+    Effect.NUMERICS: "The training sees the same samples; sums are rounded in another order, so curves can differ "
+    "in the last digits.",
+    Effect.TRAINING: "The mathematics of training changes: results are not those of the unchanged experiment.",
+}
+"""What `model.remedy.Effect` promises, for somebody who decides whether to keep a change."""
+
+AGAIN_TITLES: dict[Again, str] = {
+    Again.YES: "Yes",
+    Again.NOT_PROVEN: "Not proven yet",
+    Again.NOT_YET: "Not yet",
+    Again.NO: "No",
+    Again.PLANNED: "No, only planned",
+    Again.NOT_NEEDED: "Left as it was",
+}
+"""Does the job run again?"""
 
 
 def size_or_reason(value: int | Unknown | None) -> str:

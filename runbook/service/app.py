@@ -1,11 +1,13 @@
 """The web pages: incidents, their documents, health and metrics. Nothing here changes anything.
 
 There is no login: it listens on loopback, and whoever shows it to more people puts a proxy with one before it. Kept
-evidence is never served.
+evidence is never served, and what is served is masked: pages and documents alike.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,21 +17,29 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId
-from runbook.report.html import render_html, security_policy
+from runbook.report.codec import load, load_contract
+from runbook.report.html import render_html
 from runbook.report.index_page import render_index, render_problem
+from runbook.report.masked_document import masked_document
 from runbook.report.picture import FlowPicture
+from runbook.report.search import IndexQuery
+from runbook.report.site import Site, assets_version, live_script, live_script_address, security_policy
 from runbook.report.summary import IncidentSummary
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-_REFRESH_S = 5
+_LIVE_S = 5
+"""An open incident's page asks again after so many seconds."""
+_LIVE_INDEX_S = 30
+_NO_FRAME = "; frame-ancestors 'none'"
+_FOR_EVER = "public, max-age=31536000, immutable"
 
 
 class Incidents(Protocol):
@@ -38,10 +48,6 @@ class Incidents(Protocol):
     def list(self) -> tuple[IncidentSummary, ...]: ...
 
     def unreadable(self) -> tuple[str, ...]: ...
-
-    def load(self, incident: IncidentId) -> Incident: ...
-
-    def load_contract(self, incident: IncidentId) -> dict[str, Any] | None: ...
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes: ...
 
@@ -54,35 +60,46 @@ def create_app(
     *,
     hosts: Sequence[str] = LOOPBACK_HOSTS,
     more_routes: Sequence[BaseRoute] = (),
+    now: Callable[[], float] = time.time,
 ) -> Starlette:
     """The application. `health` gives /healthz its body ("ok" decides between 200 and 503); `hosts` are the names that
     a request may ask for: a page elsewhere cannot reach a loopback service under a name of its own."""
 
     def index(request: Request) -> Response:
-        number = request.query_params.get("page", "1")
-        page = int(number) if number.isascii() and number.isdecimal() and len(number) < 7 else 1
-        rows = store.list()
-        return HTMLResponse(
-            render_index(rows, request.query_params.get("state", "all"), page, store.unreadable())
+        query = IndexQuery.read(request.query_params)
+        if request.url.query and query.address != f"/?{request.url.query}" and "" in request.query_params.values():
+            # A form sends its empty fields, too; the address that is shared and bookmarked has none.
+            return RedirectResponse(query.address, status_code=303)
+        page = render_index(
+            store.list(), query, now(), unreadable=store.unreadable(), site=Site(here="/", live_s=_LIVE_INDEX_S)
         )
+        return _page(request, page, _tag(page))
 
     def incident_page(request: Request) -> Response:
         name = IncidentId(request.path_params["incident"])
-        incident = store.load(name)
-        return HTMLResponse(
-            render_html(
-                incident,
-                flow_picture(incident),
-                store.load_contract(name),
-                evidence_links=False,
-                home_url="/",
-                refresh_s=0 if incident.finished else _REFRESH_S,
-            )
+        document = store.read_file(name, "incident.json")
+        tag = _tag(assets_version(), document)
+        if _has(request, tag):
+            return _unchanged(tag)
+        where = f"incidents/{name}/incident.json"
+        incident = load(document, where)
+        page = render_html(
+            incident,
+            flow_picture(incident),
+            load_contract(document, where),
+            site=Site(live_s=0 if incident.finished else _LIVE_S),
         )
+        return _page(request, page, tag)
 
     def incident_document(request: Request) -> Response:
-        document = store.read_file(IncidentId(request.path_params["incident"]), "incident.json")
+        name = IncidentId(request.path_params["incident"])
+        document = masked_document(store.read_file(name, "incident.json"), f"incidents/{name}/incident.json")
         return Response(document, media_type="application/json")
+
+    def script(request: Request) -> Response:
+        if request.url.path != live_script_address():
+            raise HTTPException(404)
+        return Response(live_script(), media_type="text/javascript", headers={"Cache-Control": _FOR_EVER})
 
     def healthz(_request: Request) -> Response:
         body = dict(health())
@@ -96,6 +113,7 @@ def create_app(
             Route("/", index),
             Route("/incidents/{incident}", incident_page),
             Route("/incidents/{incident}/incident.json", incident_document),
+            Route("/assets/{name}", script),
             Route("/healthz", healthz),
             Route("/metrics", metrics_page),
             *more_routes,
@@ -106,6 +124,34 @@ def create_app(
         ],
         exception_handlers={RunbookError: _problem, HTTPException: _http_problem, Exception: _bug},
     )
+
+
+def _tag(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode("utf-8", "replace") if isinstance(part, str) else part)
+        digest.update(b"\0")
+    return f'"{digest.hexdigest()[:32]}"'
+
+
+def _has(request: Request, tag: str) -> bool:
+    """Whether the one who asks says that this is what he has."""
+    return tag in request.headers.get("if-none-match", "")
+
+
+def _unchanged(tag: str) -> Response:
+    return Response(status_code=304, headers={"ETag": tag, **_page_headers()})
+
+
+def _page(request: Request, page: str, tag: str) -> Response:
+    if _has(request, tag):
+        return _unchanged(tag)
+    return HTMLResponse(page.encode("utf-8", "replace"), headers={"ETag": tag, **_page_headers()})
+
+
+def _page_headers() -> dict[str, str]:
+    """A page may run the program's own script, which asks this service again."""
+    return {"Content-Security-Policy": security_policy(served=True) + _NO_FRAME}
 
 
 class SecurityHeaders:
@@ -131,7 +177,7 @@ class SecurityHeaders:
 
 def _headers() -> dict[str, str]:
     return {
-        "Content-Security-Policy": security_policy() + "; frame-ancestors 'none'",
+        "Content-Security-Policy": security_policy() + _NO_FRAME,
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "no-referrer",

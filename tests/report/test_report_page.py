@@ -11,6 +11,7 @@ import pytest
 from runbook.model.incident import BoxVisit, Incident
 from runbook.report.html import render_html
 from runbook.report.picture import FlowArrow, FlowBox, FlowPicture
+from runbook.report.site import Site, live_script_address
 from tests.report.sample_incidents import (
     FLOW,
     HOSTILE,
@@ -164,10 +165,17 @@ def test_a_kept_copy_links_only_below_the_page(name: str) -> None:
 
 
 def test_the_served_page_names_kept_copies_without_a_link() -> None:
-    source = render_html(recovered(), FLOW, evidence_links=False, home_url="/", refresh_s=10)
+    source = render_html(recovered(), FLOW, site=Site())
     assert "./evidence/" not in source
     assert "evidence/llama-70b-sft-884213.out" in source
-    assert '<meta http-equiv="refresh" content="10">' in source
+
+
+def test_a_served_page_at_work_has_one_script_and_is_loaded_again_where_none_runs() -> None:
+    source = render_html(unreachable_node(), FLOW, site=Site(live_s=5))
+    page = _Page(source)
+    assert [attributes.get("src") for tag, attributes in page.tags if tag == "script"] == [live_script_address()]
+    assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in source
+    assert "<script" not in render_html(recovered(), FLOW, site=Site()).split("<body>")[0]
 
 
 def test_a_box_that_looked_many_times_is_one_number_of_the_path() -> None:
