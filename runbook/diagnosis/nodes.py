@@ -25,14 +25,14 @@ from runbook.diagnosis.nodes_signs import (
     weakened,
 )
 from runbook.diagnosis.nodes_tenants import tenant_signs
-from runbook.diagnosis.nodes_xids import xid_signs
+from runbook.diagnosis.nodes_xids import without_window, xid_signs
 from runbook.model.gpu_model import GpuModels
-from runbook.model.job import JobRecord, NodeState
+from runbook.model.job import JobClass, JobRecord, JobState, NodeState
 from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeFinding, NodeJudgement, NodeVerdict, Reach
-from runbook.model.units import Bytes, JobId, Unknown
+from runbook.model.units import Bytes, JobId, Unknown, UserName
 from runbook.model.xid import XidCatalogue
 
-__all__ = ["NodePolicy", "judge_node"]
+__all__ = ["NodePolicy", "judge_node", "judge_node_alone"]
 
 _STATE_FIGURES = {
     "row_remap_failed": "failed row remapping",
@@ -106,6 +106,54 @@ def judge_node(
         findings=_findings(judgement.verdict, signs, held, unread),
         hidden_bytes=Bytes(sum(hidden_bytes(gpu, policy) for gpu in mine)),
         failing_gpu=gpus.failing,
+    )
+
+
+def judge_node_alone(
+    facts: NodeFacts,
+    *,
+    since_s: float | None,
+    xids: XidCatalogue,
+    policy: NodePolicy | None = None,
+    live_jobs: frozenset[JobId] | None = None,
+    models: GpuModels | None = None,
+    node_state: NodeState | None = None,
+) -> NodeJudgement:
+    """Judge a node for nobody's job. Processes of jobs that run are in order, and unknown where `live_jobs` is.
+
+    `since_s`: from when the kernel log counts; None: what would make a node unusable is unknown then, whenever it was,
+    since nobody says whether it was mended."""
+    policy = policy or NodePolicy()
+    if facts.reach is not Reach.OK:
+        return _not_reached(facts)
+    covers = facts.log_covers_since_s
+    start_s = covers if isinstance(covers, float) else since_s
+    job = JobRecord(
+        JobId(""), "", "", UserName(""), JobState("", JobClass.UNKNOWN), start_time_s=start_s, end_time_s=0.0
+    )
+    gpus = JobGpus(None, True, None)
+    facts = facts if since_s is not None else without_window(facts, xids)
+    signs = state_signs(facts, policy, xids) + memory_signs(facts, policy, models or GpuModels())
+    signs += xid_signs(facts, job, gpus, xids, policy)
+    around = Surroundings(policy.may_end_leaked_processes, live_jobs, node_state, facts.partial_view)
+    tenants, others = tenant_signs(facts, job, gpus, policy, around)
+    signs += others
+    running = [one for _, one in tenants if one.rule is Rule.TENANT_RUNNING]
+    weight = Weight.UNDETERMINED if live_jobs is None else Weight.NOTE
+    why = "whether it still runs is not known" if live_jobs is None else "a job's own"
+    signs += [weakened(one, weight, why) for one in running]
+    foreign = [(process, one) for process, one in tenants if one.rule is not Rule.TENANT_RUNNING]
+    unread, missing = _unread(facts, job, gpus)
+    if since_s is not None and isinstance(covers, float) and covers > since_s:
+        unread += (f"the kernel log before {moment(covers)}: it does not reach back to {moment(since_s)}",)
+    signs.sort(key=lambda one: (-one.weight, one.gpu if one.gpu is not None else -1))
+    held = [one for _, one in foreign]
+    judgement = _verdict(facts, signs, held, unread)
+    return replace(
+        judgement,
+        missing=tuple(dict.fromkeys((*unread, *missing))),
+        tenants=tuple(process for process, _ in foreign),
+        findings=_findings(judgement.verdict, signs, held, unread),
     )
 
 

@@ -16,6 +16,7 @@ from runbook.model.xid import XidCatalogue
 
 STATE_SOURCE = "NVIDIA GPU Memory Error Management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
 _NVML_SOURCE = "NVML: GPU lost, reset required, fewer GPUs than Slurm's Gres"
+_MISMATCH = "NVML: driver and library versions differ"
 _RETIREMENT_SOURCE = "DCGM hardware limits (63 retired pages fail) and NVIDIA's rule for 15 and more"
 _RETIRED_PAGES_FAIL = 63
 _RETIRED_PAGES_MANY = 15
@@ -26,7 +27,7 @@ def state_signs(facts: NodeFacts, policy: NodePolicy, xids: XidCatalogue) -> lis
     """Signs from the GPUs' own figures, lost and missing GPUs included. Unknown figures give no sign here. The
     catalogue has the names of the recovery actions."""
     if isinstance(facts.gpus, Unknown):
-        return []
+        return [sign(Rule.DRIVER_MISMATCH, facts.software_fault, source=_MISMATCH)] if facts.software_fault else []
     signs = [one for gpu in facts.gpus for one in _gpu_signs(gpu, policy, xids)]
     expected, seen = facts.expected_gpus, len(facts.gpus)
     if any(gpu.lost for gpu in facts.gpus):

@@ -73,6 +73,7 @@ class Rule(StrEnum):
     MEMORY_RESERVED = "memory_reserved"
     MIG = "mig"
     ECC_UNREADABLE = "ecc_unreadable"
+    DRIVER_MISMATCH = "driver_mismatch"
     NO_GPU = "no_gpu"
     NOT_READ = "not_read"
     NOT_REACHED = "not_reached"
@@ -271,6 +272,10 @@ RULES: dict[Rule, RuleMeaning] = {
     ),
     Rule.ECC_UNREADABLE: RuleMeaning(
         "the ECC mode says Unknown Error", _UNREAD,
+        Weight.UNDETERMINED, NodeAction.UNKNOWN,
+    ),
+    Rule.DRIVER_MISMATCH: RuleMeaning(
+        "NVML 18: a driver that was updated and not loaded anew; software, no fault of the hardware", _UNREAD,
         Weight.UNDETERMINED, NodeAction.UNKNOWN,
     ),
     Rule.NO_GPU: RuleMeaning(

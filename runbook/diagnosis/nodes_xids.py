@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.diagnosis.nodes_hardware import asks_for_recovery
 from runbook.diagnosis.nodes_rules import Rule, Weight
@@ -38,6 +38,8 @@ _NVLINK_BITS = (
 30."""
 _REPEATS_ARE_SUSPICIOUS = frozenset({13, 31})
 _HEAVY = frozenset({XidClass.DRAIN, XidClass.RESET, XidClass.RECOVERY_ACTION})
+_TOLD_BY_STATE = frozenset({XidClass.WATCH, XidClass.PENDING_RESET, XidClass.QUALIFIER})
+_NO_WINDOW = Unknown("no job and no time was named that it would count for, nor is it known whether it was mended")
 _RULE_OF = {
     XidClass.APPLICATION: Rule.XID_APPLICATION,
     XidClass.INFORMATIONAL: Rule.XID_INFORMATIONAL,
@@ -98,6 +100,19 @@ def xid_signs(
     return signs + list(_repeats(facts.xids, index))
 
 
+def without_window(facts: NodeFacts, xids: XidCatalogue) -> NodeFacts:
+    """The facts where nobody says from when on an event counts: what needs a person's eye is neither in nor out of the
+    window; what the GPU's own state tells better (a row that waits to be remapped), or is weak evidence, is out."""
+    if isinstance(facts.xids, Unknown):
+        return facts
+    return replace(facts, xids=tuple(
+        replace(event, in_window=event.in_window if isinstance(event.in_window, Unknown) else (
+            False if xids.meaning(event.code).for_line(event.line).xid_class in _TOLD_BY_STATE else _NO_WINDOW
+        ))
+        for event in facts.xids
+    ))
+
+
 def _judge(event: XidEvent, log: _Log, job: JobRecord) -> _Found | None:
     inside: bool | Unknown = event.in_window
     if inside is True and job.start_time_s is None:
@@ -114,7 +129,8 @@ def _judge(event: XidEvent, log: _Log, job: JobRecord) -> _Found | None:
     if isinstance(inside, Unknown):
         if meaning.xid_class in (XidClass.APPLICATION, XidClass.INFORMATIONAL):
             return None
-        return _Found(Rule.XID_NO_TIME, f"{meaning.title}; whether in the job's time is not known: {inside.unknown}")
+        whether = "whether in the job's time is not known: " if job.id else ""
+        return _Found(Rule.XID_NO_TIME, f"{meaning.title}; {whether}{inside.unknown}")
     return _outside(event, meaning, job)
 
 
@@ -246,6 +262,8 @@ def _outside(event: XidEvent, meaning: XidMeaning, job: JobRecord) -> _Found | N
             return None
     before = event.time_s is not None and job.start_time_s is not None and event.time_s < job.start_time_s
     when = "before the job started (pre-existing)" if before else "outside the job's time"
+    if not job.id:
+        when = "before the time that was asked for"
     return _Found(
         Rule.XID_OTHER_TIME, f"{meaning.title}, {when}: the node should not have been in service without a reset since"
     )

@@ -38,6 +38,7 @@ KEYS = {
     "oom_device", "visible_gpus", "live_jobs", "verdict", "drain", "faulty_gpus", "tenants", "reasons", "warnings",
     "missing", "never", "rules", "action", "hidden_gib", "failing_gpu", "named_pids", "own_pids", "node_states",
     "node_device", "spare_nodes",
+    "software_fault",
 }
 
 
@@ -122,6 +123,7 @@ def facts_of(case: dict[str, Any]) -> NodeFacts:
         reach_detail=case.get("detail", ""),
         checked_at_s=START_S + 3700,
         driver="570.124.06",
+        software_fault=case.get("software_fault", ""),
         gpus=gpus,
         expected_gpus=case.get("expected_gpus"),
         xids=xids if isinstance(xids, Unknown) else tuple(map(xid_of, xids)),

@@ -47,7 +47,7 @@ def judged(scenario: str) -> NodeJudgement:
     ("h100_570_lost", "faulty", "drain", ["gpu_lost"]),
     ("h100_570_lost_in_a_row", "faulty", "drain", ["gpu_lost"]),
     ("h100_570_reset_required", "faulty", "drain", ["gpu_lost"]),
-    ("driver_mismatch", "unknown", "unknown", ["not_read"]),
+    ("driver_mismatch", "unknown", "unknown", ["driver_mismatch", "not_read"]),
     ("driver_not_loaded", "unknown", "unknown", ["not_read"]),
     ("h100_570_hung_call", "unknown", "unknown", ["not_read", "not_read"]),
     ("h100_570_hung_init", "unknown", "unknown", ["not_read"]),
