@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from runbook.documents import Document, load_document
 from runbook.errors import BadInput
@@ -15,6 +16,7 @@ from runbook.model.incident import Policy
 from runbook.settings import ActSettings, FlowSettings, VerifySettings
 
 SITE_INVENTORY = Path("/etc/runbook/inventory.yaml")
+_LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
 class SchedulerDocument(Document):
@@ -45,6 +47,8 @@ class NodesDocument(Document):
     """Run the node probe where the node has Python and NVML; false: nvidia-smi only."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     command_timeout_s: float = Field(default=15.0, gt=0)
+    fan_out: int = Field(default=32, ge=1, le=512)
+    """Nodes asked at a time."""
     gpus_per_node: int | None = Field(default=None, ge=1)
 
 
@@ -88,6 +92,76 @@ class ReportsDocument(Document):
     port: int = Field(default=8642, ge=1, le=65535)
 
 
+class ProxyDocument(Document):
+    """A reverse proxy that has asked who a person is, and says so in headers."""
+
+    addresses: tuple[str, ...] = Field(min_length=1)
+    """Where it connects from: addresses or networks. The headers of anybody else are not read."""
+    secret_file: str = ""
+    """Holds what the proxy sends as X-Runbook-Proxy-Secret. Needed where it connects from this machine, as anybody with
+    an account here can do that too."""
+    user_header: str = Field(default="X-Forwarded-User", pattern=r"^[A-Za-z][A-Za-z0-9-]{0,60}$")
+    groups_header: str = Field(default="", pattern=r"^([A-Za-z][A-Za-z0-9-]{0,60})?$")
+    """Group or role names, separated by commas."""
+    act_users: tuple[str, ...] = ()
+    act_groups: tuple[str, ...] = ()
+    """Who may act; everybody else whom the proxy names may read."""
+
+    @field_validator("addresses")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            ip_network(text, strict=False)
+        return value
+
+    @model_validator(mode="after")
+    def _is_known_from_its_neighbours(self) -> ProxyDocument:
+        networks = [ip_network(text, strict=False) for text in self.addresses]
+        if not self.secret_file and any(
+            network.version == here.version and network.overlaps(here) for network in networks for here in _LOOPBACK
+        ):
+            raise ValueError("secret_file is needed for a proxy on this machine: any user here could say the same")
+        if self.act_groups and not self.groups_header:
+            raise ValueError("act_groups needs groups_header, the header that names the groups")
+        return self
+
+
+class SignInDocument(Document):
+    """Who may look and act over HTTP. Without this section pages are for looking, by whoever reaches the address."""
+
+    tokens_file: str = ""
+    proxy: ProxyDocument | None = None
+    session_hours: float = Field(default=12.0, gt=0, le=720)
+    open: tuple[Literal["healthz", "metrics"], ...] = ("healthz", "metrics")
+    """What needs no token; /healthz then says no more than whether all is well."""
+
+    @model_validator(mode="after")
+    def _has_a_way_in(self) -> SignInDocument:
+        if not self.tokens_file and self.proxy is None:
+            raise ValueError("tokens_file or proxy is needed: nobody could come in")
+        return self
+
+
+class WebhookDocument(Document):
+    """How alerts that Alertmanager sends are read. The webhook is there where `sign_in.tokens_file` is."""
+
+    job_labels: tuple[str, ...] = ("slurm_job_id", "slurm_jobid", "job_id", "jobid", "hpc_job")
+    """Labels that may hold a Slurm job id, the first that is there counts. `job` is Prometheus' own and never one."""
+    node_labels: tuple[str, ...] = ("node", "nodename", "Hostname", "instance")
+    """Labels that may hold a node, with or without a domain and a port."""
+    cluster_label: str = "cluster"
+    """An alert that has this label with another cluster's name is not ours; "" does not look."""
+    oldest_hours: float = Field(default=24.0, gt=0)
+    """An alert that began before this opens nothing."""
+
+    @field_validator("job_labels")
+    @classmethod
+    def _not_prometheus_own(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "job" in value:
+            raise ValueError("`job` is the name of Prometheus' scrape job, never a Slurm job's id")
+        return value
+
+
 class NotifyDocument(Document):
     urls: tuple[str, ...] = ()
     """Addresses as apprise knows them: `mailto://…`, `slack://…`."""
@@ -110,6 +184,8 @@ class Inventory(Document):
     database: str = ""
     """A PostgreSQL URL for several daemons; empty: an SQLite file in the state folder."""
     reports: ReportsDocument = ReportsDocument()
+    sign_in: SignInDocument | None = None
+    webhook: WebhookDocument = WebhookDocument()
     notify: NotifyDocument = NotifyDocument()
     workers: int = Field(default=4, ge=1, le=64)
     """Incidents that the daemon works on at a time."""
@@ -157,6 +233,7 @@ class Inventory(Document):
             ),
             report_url=self.reports.url,
             expected_gpus_per_node=self.nodes.gpus_per_node,
+            node_fan_out=self.nodes.fan_out,
         )
 
 

@@ -137,45 +137,21 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
 
     The relaunched job is left alone: it runs. To go back to the old settings, cancel it and submit the old template.
     """
+    import getpass
+
     from runbook.cli.wiring import application
-    from runbook.model.incident import Act
-    from runbook.steps.base import with_act
-    from runbook.steps.check_node import look_again
-    from runbook.steps.drain_node import REASON_PREFIX, undrain_evidence
-    from runbook.steps.promote import roll_back
+    from runbook.service.undo import check_undoable, evidence, undo, what_is_undone
 
     app = application(inventory)
     stored = _load(app, incident)
-    if not stored.promoted and not (undrain and stored.drained_nodes):
-        drained = f"; it drained {', '.join(stored.drained_nodes)} (--undrain)" if stored.drained_nodes else ""
-        raise NothingToDo(
-            f"{stored.id} changed nothing that can be taken back{drained}",
-            next_step="the owner's template is as it was",
-        )
+    check_undoable(stored, undrain=undrain)
     if undrain and stored.drained_nodes:
-        for line in undrain_evidence(stored):
+        for line in evidence(stored, app.context):
             click.echo(line)
-        for judgement in look_again(app.context(stored), stored.drained_nodes) if stored.failure else ():
-            click.echo(f"{judgement.node} now: {judgement.verdict.value}: {'; '.join(judgement.reasons)}")
     if not yes:
-        what = (
-            [f"put the old template back over {stored.original.job.command}"]
-            if stored.promoted and stored.original
-            else []
-        )
-        what += [f"give back {', '.join(stored.drained_nodes)}"] if undrain and stored.drained_nodes else []
-        _confirm(" and ".join(what) + "?")
-    if stored.promoted:
-        stored = roll_back(app.context(stored))
-        _save(app, stored)
-        click.echo("the old template is back in place")
-    if undrain:
-        for node in stored.drained_nodes:
-            app.scheduler.undrain(node, f"{REASON_PREFIX}{stored.id}")
-            act = Act("undrain", node, app.clock.now(), token=f"{REASON_PREFIX}{stored.id}", result="given back")
-            stored = with_act(replace(stored, drained_nodes=tuple(n for n in stored.drained_nodes if n != node)), act)
-            _save(app, stored)
-            click.echo(f"{node} is back in service")
+        _confirm(" and ".join(what_is_undone(stored, undrain=undrain)) + "?")
+    for done in undo(stored, app.context, lambda changed: _save(app, changed), undrain=undrain, by=getpass.getuser()):
+        click.echo(done)
     return 0
 
 

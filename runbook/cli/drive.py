@@ -15,9 +15,10 @@ from types import FrameType
 from runbook.cli.driver import DriverLock
 from runbook.cli.terminal import Asked, Ended, QueueWatcher, View, pump
 from runbook.cli.wiring import Application
-from runbook.engine import QUEUE, WORKFLOW, Engine, approval_topic, dbos_config, to_text, workflow_id
+from runbook.engine import QUEUE, WORKFLOW, Engine, dbos_config, to_text, workflow_id
 from runbook.errors import Interrupted, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.service.answers import approval_topic_of
 from runbook.triggers import Opened, Opening, again
 
 _FOLLOW_S = 0.3
@@ -136,11 +137,6 @@ def send_answer(incident: Incident, yes: bool) -> None:
     from dbos import DBOS
 
     DBOS.send(workflow_id(incident), {"yes": yes, "by": getpass.getuser()}, approval_topic_of(incident))
-
-
-def approval_topic_of(incident: Incident) -> str:
-    """The topic of the question that a stored incident waits on: asked before the box's own visit was added."""
-    return approval_topic(replace(incident, visits=incident.visits[:-1]), incident.box)
 
 
 def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:

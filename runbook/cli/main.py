@@ -33,6 +33,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "jobs": ("local", "List the local scheduler's jobs."),
     "probe": ("probe", "Look at this machine as the node check does, or build the probe's one file."),
     "serve": ("serve", "The daemon: spool, reports, metrics, health."),
+    "token": ("token", "Make, list or take back the tokens that people and programs sign in with."),
     "doctor": ("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do."),
     "playbooks": ("playbooks", "Check the documents: flow, signatures, levers, XIDs."),
     "completion": ("completion", "Print the completion script of a shell."),

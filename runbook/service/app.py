@@ -1,7 +1,7 @@
 """The web pages: incidents, their documents, health and metrics. Nothing here changes anything.
 
-There is no login: it listens on loopback, and whoever shows it to more people puts a proxy with one before it. Kept
-evidence is never served, and what is served is masked: pages and documents alike.
+It listens on loopback, and asks who somebody is where the inventory has `sign_in` (`people`, who bring the acts, too).
+Kept evidence is never served, and what is served is masked: pages and documents alike.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -32,6 +33,7 @@ from runbook.report.picture import FlowPicture
 from runbook.report.search import IndexQuery
 from runbook.report.site import Site, assets_version, live_script, live_script_address, security_policy
 from runbook.report.summary import IncidentSummary
+from runbook.service.people import People
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -60,25 +62,26 @@ def create_app(
     *,
     hosts: Sequence[str] = LOOPBACK_HOSTS,
     more_routes: Sequence[BaseRoute] = (),
+    people: People | None = None,
     now: Callable[[], float] = time.time,
 ) -> Starlette:
     """The application. `health` gives /healthz its body ("ok" decides between 200 and 503); `hosts` are the names that
-    a request may ask for: a page elsewhere cannot reach a loopback service under a name of its own."""
+    a request may ask for: a page elsewhere cannot reach a loopback service under a name of its own. `people`: who may
+    look and act; None: whoever reaches the address looks, and nobody acts."""
 
     def index(request: Request) -> Response:
         query = IndexQuery.read(request.query_params)
         if request.url.query and query.address != f"/?{request.url.query}" and "" in request.query_params.values():
             # A form sends its empty fields, too; the address that is shared and bookmarked has none.
             return RedirectResponse(query.address, status_code=303)
-        page = render_index(
-            store.list(), query, now(), unreadable=store.unreadable(), site=Site(here="/", live_s=_LIVE_INDEX_S)
-        )
+        site = Site(here="/", live_s=_LIVE_INDEX_S, account=people.account(request) if people else Markup(""))
+        page = render_index(store.list(), query, now(), unreadable=store.unreadable(), site=site)
         return _page(request, page, _tag(page))
 
     def incident_page(request: Request) -> Response:
         name = IncidentId(request.path_params["incident"])
         document = store.read_file(name, "incident.json")
-        tag = _tag(assets_version(), document)
+        tag = _tag(assets_version(), document, people.key(request) if people else "")
         if _has(request, tag):
             return _unchanged(tag)
         where = f"incidents/{name}/incident.json"
@@ -87,7 +90,10 @@ def create_app(
             incident,
             flow_picture(incident),
             load_contract(document, where),
-            site=Site(live_s=0 if incident.finished else _LIVE_S),
+            site=Site(
+                live_s=0 if incident.finished else _LIVE_S, account=people.account(request) if people else Markup("")
+            ),
+            actions=people.actions(request, incident) if people else None,
         )
         return _page(request, page, tag)
 
@@ -101,8 +107,11 @@ def create_app(
             raise HTTPException(404)
         return Response(live_script(), media_type="text/javascript", headers={"Cache-Control": _FOR_EVER})
 
-    def healthz(_request: Request) -> Response:
+    def healthz(request: Request) -> Response:
         body = dict(health())
+        if people and not people.is_known(request):
+            # Words may name jobs and paths: figures are enough for whoever only watches.
+            body = {name: value for name, value in body.items() if not isinstance(value, str)}
         return JSONResponse(body, status_code=200 if body.get("ok") else 503)
 
     def metrics_page(_request: Request) -> Response:
@@ -116,11 +125,13 @@ def create_app(
             Route("/assets/{name}", script),
             Route("/healthz", healthz),
             Route("/metrics", metrics_page),
+            *(people.routes if people else ()),
             *more_routes,
         ],
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+            *((people.middleware,) if people else ()),
         ],
         exception_handlers={RunbookError: _problem, HTTPException: _http_problem, Exception: _bug},
     )

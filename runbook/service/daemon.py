@@ -20,6 +20,12 @@ _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 300.0
 _PATIENCE_S = 3600.0
 """How long an event is tried whose job the scheduler does not know, or that this program stumbles over."""
+_ALERT_PATIENCE_S = 300.0
+"""An alert names a job that ran a moment ago; a job that Slurm still does not know then is nobody's."""
+
+
+class Declined(RunbookError):
+    """An alert that opens nothing and never will: which job it means is not known, or it is not of the job's time."""
 
 
 class Spool(Protocol):
@@ -37,7 +43,8 @@ class Spool(Protocol):
 class OpenIncident(Protocol):
     """Durably open, join or decline the incident of a failed job; called again for the same event after a crash.
 
-    Raises `Unavailable` to be asked again later; `NotFound` when the scheduler does not know the job (yet)."""
+    Raises `Unavailable` to be asked again later; `NotFound` when the scheduler does not know the job (yet); `Declined`
+    for an alert that opens nothing."""
 
     def __call__(self, event: SpoolEvent) -> object: ...
 
@@ -115,6 +122,8 @@ class Daemon:
             self.open_incident(event)
             for told in (*older, event):
                 self.spool.done(told)
+        except Declined as error:
+            self._decline(event, error.what)
         except Unavailable as error:
             self._later(event, error.what, give_up=False)
         except NotFound as error:
@@ -129,6 +138,17 @@ class Daemon:
             self.status.events_opened += 1
             LOG.info("job %s of %s: incident opened or joined", event.job, event.cluster)
 
+    def _decline(self, event: SpoolEvent, why: str) -> None:
+        """Forget an alert, and say why."""
+        LOG.warning("alert %s opens nothing: %s", event.alert, why)
+        self.status.alerts_declined += 1
+        self.status.last_declined = f"{event.alert}: {why}"
+        self._trouble.pop(event.file, None)
+        try:
+            self.spool.done(event)
+        except RunbookError as error:
+            self._later(event, error.what, give_up=False)
+
     def _later(self, event: SpoolEvent, why: str, *, give_up: bool) -> None:
         """Ask again after a growing pause. What cannot come right is set aside after a while."""
         now = self.clock.now()
@@ -137,6 +157,9 @@ class Daemon:
         if trouble is None:
             self._trouble[event.file] = _Trouble(now, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
             LOG.warning("job %s: %s; trying again", event.job, why)
+            return
+        if give_up and event.trigger == "alert" and now - trouble.since_s > _ALERT_PATIENCE_S:
+            self._decline(event, why)
             return
         if give_up and now - trouble.since_s > _PATIENCE_S:
             LOG.error("job %s: %s; set aside in bad/", event.job, why)
@@ -169,10 +192,12 @@ class Daemon:
 
 
 def _newest_of_each_job(events: Sequence[SpoolEvent]) -> list[tuple[SpoolEvent, tuple[SpoolEvent, ...]]]:
-    """A job that was requeued and failed again is one failure: its newest event, with the older ones."""
-    by_job: dict[tuple[str, str], list[SpoolEvent]] = {}
+    """A job that was requeued and failed again is one failure: its newest event, with the older ones. An alert's word
+    never stands for what the epilog saw."""
+    by_job: dict[tuple[str, str, str], list[SpoolEvent]] = {}
     for event in events:
-        by_job.setdefault((event.cluster, event.raw_job_id), []).append(event)
+        apart = event.file if event.trigger == "alert" else ""
+        by_job.setdefault((event.cluster, event.raw_job_id, apart), []).append(event)
     together = []
     for same in by_job.values():
         same.sort(key=lambda event: event.restart_count)

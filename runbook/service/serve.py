@@ -36,6 +36,8 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        # Who a proxy is, is decided by the address that really connects (service/auth.py), never by a header.
+        proxy_headers=False,
         date_header=True,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=5,

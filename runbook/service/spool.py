@@ -1,4 +1,5 @@
-"""The spool: small files that Slurm's epilog leaves when a job has ended badly, read without trusting them.
+"""The spool: small files that Slurm's epilog leaves when a job has ended badly, and the webhook when it is told so,
+read without trusting them.
 
 A file is removed only when its incident is durably opened; what is no event is moved to `bad/` with the reason
 beside it, so that nothing is lost silently and nothing is looked at twice.
@@ -9,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.errors import Unavailable
-from runbook.model.units import JobId
+from runbook.model.units import JobId, NodeName
 
 FORMAT = 1
 MOST_BYTES = 4096
@@ -27,11 +29,17 @@ MOST_BAD = 1000
 _FOLDERS = ("bad", "nodes")
 """Of the spool's own; in `nodes` are the answers that the nodes' own epilogs leave."""
 _NAME = re.compile(r"(?P<cluster>[A-Za-z0-9][A-Za-z0-9_.-]{0,39})-(?P<job>\d{1,18})-(?P<restart>\d{1,18})\.event")
+_ALERT_NAME = re.compile(
+    r"(?P<cluster>[A-Za-z0-9][A-Za-z0-9_.-]{0,39})-(?P<fingerprint>[0-9a-f]{16})-(?P<began>\d{1,11})\.alert"
+)
+_JOB = re.compile(r"\d{1,10}(?:_\d{1,10})?")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
+_ALERT = re.compile(r"[A-Za-z0-9_:.-]{1,80}")
 _CODE = re.compile(r"(\d{1,5}):(\d{1,3})")
 _NUMBER = re.compile(r"\d{1,18}")
 _KNOWN = (
     "format", "job_id", "array_job_id", "array_task_id", "uid", "exit_code", "derived_exit_code", "restart_count",
-    "cluster", "time",
+    "cluster", "time", "alert", "node",
 )
 
 
@@ -53,6 +61,12 @@ class SpoolEvent:
     exit_code: tuple[int, int] | None = None
     """Status and signal."""
     derived_exit_code: tuple[int, int] | None = None
+    trigger: str = "epilog"
+    """"epilog": the job has ended badly. "alert": somebody's word that something is wrong with it."""
+    alert: str = ""
+    """The alert's name."""
+    node: NodeName = NodeName("")
+    """Of an alert that names no job: where, so that the job is still to be found. `job` is "" then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +89,9 @@ class SpoolStatus:
 
 def parse_event(file: str, data: bytes, written_s: float) -> SpoolEvent | BadEvent:
     """Read one event. `written_s`: when the file was written, which is when the job ended unless it says so."""
-    name = _NAME.fullmatch(file)
+    name = (_ALERT_NAME if file.endswith(".alert") else _NAME).fullmatch(file)
     if name is None:
-        return BadEvent(file, "its name is not <cluster>-<job id>-<restart count>.event")
+        return BadEvent(file, "its name is not <cluster>-<job id>-<restart count>.event, nor that of an alert")
     if len(data) > MOST_BYTES:
         return BadEvent(file, f"it is larger than {MOST_BYTES} bytes")
     try:
@@ -94,7 +108,40 @@ def parse_event(file: str, data: bytes, written_s: float) -> SpoolEvent | BadEve
         # A newer epilog may say more; what is not known here is passed over.
         if key in _KNOWN:
             values[key] = value
-    return _event(name, values, written_s)
+    return _alert(name, values) if file.endswith(".alert") else _event(name, values, written_s)
+
+
+def alert_file(cluster: str, fingerprint: str, began_s: float) -> str:
+    """The name of an alert's file: the same alert of the same beginning has the same, so that it waits only once."""
+    return f"{cluster[:40]}-{fingerprint}-{began_s:.0f}.alert"
+
+
+def alert_text(event: SpoolEvent) -> str:
+    """An alert's file as `parse_event` reads it. Raises `ValueError` for values that it would not take back."""
+    lines = {
+        "format": str(FORMAT), "cluster": event.cluster, "job_id": event.job, "node": event.node,
+        "alert": event.alert, "time": f"{event.time_s:.0f}",
+    }
+    text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
+    if parse_event(event.file, text.encode(), event.time_s) != event:
+        raise ValueError(f"no event of an alert: {event.file[:200]}")
+    return text
+
+
+def _alert(name: re.Match[str], values: dict[str, str]) -> SpoolEvent | BadEvent:
+    file = name.string
+    job, node, alert = values.get("job_id", ""), values.get("node", ""), values.get("alert", "")
+    if values.get("format") != str(FORMAT) or values.get("cluster") != name["cluster"]:
+        return BadEvent(file, f"its format is not {FORMAT}, or its name and its content tell of different clusters")
+    if not _ALERT.fullmatch(alert) or values.get("time") != name["began"]:
+        return BadEvent(file, "it has no alert's name, or its name and its content tell of different times")
+    named = bool(_JOB.fullmatch(job)), bool(_NODE.fullmatch(node))
+    if not any(named) or (job and not named[0]) or (node and not named[1]):
+        return BadEvent(file, "it names neither a job nor a node")
+    return SpoolEvent(
+        file=file, cluster=name["cluster"], job=JobId(job), raw_job_id=job, restart_count=0,
+        time_s=float(name["began"]), trigger="alert", alert=alert, node=NodeName(node),
+    )
 
 
 def _event(name: re.Match[str], values: dict[str, str], written_s: float) -> SpoolEvent | BadEvent:
@@ -130,7 +177,7 @@ def _event(name: re.Match[str], values: dict[str, str], written_s: float) -> Spo
 
 
 class SpoolReader:
-    """One spool folder. One daemon reads it; any number of epilogs write."""
+    """One spool folder. One daemon reads it; any number of epilogs, and the webhook, write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -160,6 +207,31 @@ class SpoolReader:
                 written = (self._folder / name).lstat().st_mtime
                 oldest = written if oldest is None else min(oldest, written)
         return SpoolStatus(len(names), oldest, self._count_bad())
+
+    def write(self, event: SpoolEvent) -> bool:
+        """Leave an alert's event, durably and whole or not at all; False when it waits there already. Raises
+        `Unavailable`."""
+        target = self._folder / event.file
+        temporary = target.with_name(f".{event.file}.{secrets.token_hex(4)}")
+        try:
+            if target.exists():
+                return False
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+                stream.write(alert_text(event))
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.rename(target)
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise _unavailable(error, target) from error
+        return True
 
     def done(self, event: SpoolEvent) -> None:
         """Forget an event whose incident is durably opened. Already gone is fine. Raises `Unavailable`."""

@@ -25,6 +25,9 @@ class ServiceStatus:
     events_opened: int = 0
     events_waiting_again: int = 0
     """Events whose incident could not be opened yet and that are tried again."""
+    alerts_declined: int = 0
+    """Alerts that opened nothing."""
+    last_declined: str = ""
     last_problem: str = ""
     stopping: bool = False
     driver_alive: Callable[[], bool] = field(default=lambda: True)
@@ -50,6 +53,8 @@ class ServiceStatus:
             "events_opened": self.events_opened,
             "spool_bad": self.spool_bad,
             "events_waiting_again": self.events_waiting_again,
+            "alerts_declined": self.alerts_declined,
+            "last_declined": self.last_declined,
             "last_problem": self.last_problem,
             "uptime_s": round(now_s - self.started_s, 3),
         }

@@ -1,0 +1,124 @@
+"""What `runbook serve` lets people and programs do over HTTP, wired from the inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runbook.cli.wiring import Application
+from runbook.errors import BadInput
+from runbook.model.incident import Incident
+from runbook.model.units import IncidentId
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from runbook.config import ProxyDocument
+    from runbook.service.auth import Proxy, SignIn
+    from runbook.service.opening import Opener
+    from runbook.service.people import People
+    from runbook.service.spool import SpoolReader
+
+_ROLLBACK_WAIT_S = 60.0
+
+
+def sign_in_of(app: Application) -> SignIn | None:
+    """How people sign in; None where the inventory has no `sign_in`. Raises what is wrong with its files."""
+    from runbook.service.auth import SignIn
+    from runbook.service.sessions import Signer, session_key
+    from runbook.service.tokens import TokenFile
+
+    document = app.inventory.sign_in
+    if document is None:
+        return None
+    tokens = None
+    if document.tokens_file:
+        tokens = TokenFile(Path(document.tokens_file).expanduser())
+        tokens.check()
+    return SignIn(
+        signer=Signer(session_key(app.state), document.session_hours * 3600),
+        tokens=tokens,
+        proxy=_proxy(document.proxy) if document.proxy else None,
+        open_paths=frozenset(f"/{name}" for name in document.open),
+        site_url=app.inventory.reports.url,
+    )
+
+
+def people_of(app: Application, sign_in: SignIn) -> People:
+    """The gate, and the acts behind it. The engine of this process has to be launched."""
+    from runbook.adapters.alone import alone
+    from runbook.service.actions import Actions
+    from runbook.service.answers import answer_here
+    from runbook.service.people import People
+
+    def save(incident: Incident) -> None:
+        app.store.save(incident)
+        app.draw(incident)
+
+    def one_at_a_time(incident: IncidentId) -> AbstractContextManager[object]:
+        return alone(app.state / "locks", f"rollback of {incident}", _ROLLBACK_WAIT_S)
+
+    acts = Actions(
+        store=app.store,
+        sign_in=sign_in,
+        policy=app.settings.acts.policy,
+        answer=answer_here,
+        context_of=app.context,
+        save=save,
+        alone=one_at_a_time,
+    )
+    return People(sign_in, acts)
+
+
+def webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader) -> Sequence[BaseRoute]:
+    """The alert webhook, where there are tokens to know its caller by."""
+    from runbook.service.webhook import Webhook
+
+    if sign_in is None or sign_in.tokens is None:
+        return ()
+    return Webhook(app.inventory.cluster, app.inventory.webhook, spool, app.store).routes()
+
+
+def opener_of(app: Application) -> Opener:
+    """Which incident an event belongs to."""
+    from runbook.adapters.slurm_commands import SlurmCommands
+    from runbook.adapters.slurm_on_node import SlurmOnNode
+    from runbook.service.opening import Opener
+
+    document = app.inventory.scheduler
+    on_node = None
+    if document.kind == "slurm":
+        commands = SlurmCommands(
+            bin_dir=document.commands_folder, slurm_conf=document.slurm_conf, timeout_s=document.command_timeout_s
+        )
+        on_node = SlurmOnNode(commands, app.clock)
+    return Opener(
+        app.scheduler, app.store, app.clock, app.inventory.cluster, app.settings.acts.policy, jobs_on_node=on_node
+    )
+
+
+def _proxy(document: ProxyDocument) -> Proxy:
+    from runbook.service.auth import Proxy, networks
+    from runbook.service.tokens import check_private
+
+    secret = ""
+    if document.secret_file:
+        path = Path(document.secret_file).expanduser()
+        check_private(path, "file with the proxy's secret", "openssl rand -hex 32 > FILE; chmod 600 FILE")
+        secret = path.read_text(encoding="utf-8", errors="replace").strip()
+        if len(secret) < 16:
+            raise BadInput(
+                "the proxy's secret is shorter than 16 characters",
+                where=str(path),
+                next_step="openssl rand -hex 32 > FILE",
+            )
+    return Proxy(
+        networks=networks(document.addresses),
+        secret=secret,
+        user_header=document.user_header,
+        groups_header=document.groups_header,
+        act_users=frozenset(document.act_users),
+        act_groups=frozenset(document.act_groups),
+    )

@@ -1,0 +1,69 @@
+"""Taking back what an incident changed: the promotion, and on request the nodes that it drained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from runbook.errors import NothingToDo
+from runbook.model.incident import Act, Incident
+from runbook.steps.base import StepContext, with_act
+from runbook.steps.check_node import look_again
+from runbook.steps.drain_node import REASON_PREFIX, undrain_evidence
+from runbook.steps.promote import roll_back
+
+ContextOf = Callable[[Incident], StepContext]
+
+
+def check_undoable(incident: Incident, *, undrain: bool) -> None:
+    """Raises `NothingToDo` when there is nothing to take back."""
+    if incident.promoted or (undrain and incident.drained_nodes):
+        return
+    drained = f"; it drained {', '.join(incident.drained_nodes)} (--undrain)" if incident.drained_nodes else ""
+    raise NothingToDo(
+        f"{incident.id} changed nothing that can be taken back{drained}", next_step="the owner's template is as it was"
+    )
+
+
+def what_is_undone(incident: Incident, *, undrain: bool) -> tuple[str, ...]:
+    """What an undo would do, a sentence's part each."""
+    what = []
+    if incident.promoted and incident.original is not None:
+        what.append(f"put the old template back over {incident.original.job.command}")
+    if undrain and incident.drained_nodes:
+        what.append(f"give back {', '.join(incident.drained_nodes)}")
+    return tuple(what)
+
+
+def evidence(incident: Incident, context_of: ContextOf) -> Iterator[str]:
+    """What the drained nodes were drained for, then how they look now, a line each. Asks the nodes."""
+    yield from undrain_evidence(incident)
+    if incident.failure is not None:
+        for judgement in look_again(context_of(incident), incident.drained_nodes):
+            yield f"{judgement.node} now: {judgement.verdict.value}: {'; '.join(judgement.reasons)}"
+
+
+def undo(
+    incident: Incident, context_of: ContextOf, save: Callable[[Incident], None], *, undrain: bool, by: str
+) -> Iterator[str]:
+    """Take it back, and say each thing done. Each is saved before the next is begun, with the name of whoever asked."""
+    check_undoable(incident, undrain=undrain)
+    if incident.promoted:
+        before = len(incident.acts)
+        incident = _signed(roll_back(context_of(incident)), before, by)
+        save(incident)
+        yield "the old template is back in place"
+    for node in incident.drained_nodes if undrain else ():
+        context = context_of(incident)
+        token = f"{REASON_PREFIX}{incident.id}"
+        context.ports.scheduler.undrain(node, token)
+        act = Act("undrain", node, context.ports.clock.now(), token=token, result="given back", approved_by=by)
+        left = tuple(other for other in incident.drained_nodes if other != node)
+        incident = with_act(replace(incident, drained_nodes=left), act)
+        save(incident)
+        yield f"{node} is back in service"
+
+
+def _signed(incident: Incident, before: int, by: str) -> Incident:
+    fresh = tuple(replace(act, approved_by=by) for act in incident.acts[before:])
+    return replace(incident, acts=(*incident.acts[:before], *fresh))
