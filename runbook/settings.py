@@ -59,3 +59,5 @@ class FlowSettings:
     report_url: str = ""
     """Base address of `runbook serve`, for links; empty: links are file paths."""
     expected_gpus_per_node: int | None = None
+    node_fan_out: int = 32
+    """Nodes asked at a time."""

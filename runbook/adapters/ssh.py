@@ -1,30 +1,27 @@
 """SSH to nodes, over fabric and paramiko: one connection, strict host keys, a deadline that holds, capped output.
 
 Never accepts a host key that known_hosts does not have, never asks for a password, never starts a login shell.
+`ssh_connect` opens the way, `ssh_config` and `known_hosts` read what ssh itself would read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runbook.model.node import Reach
 from runbook.model.units import NodeName
 
 if TYPE_CHECKING:
     from fabric import Connection
-    from paramiko import Channel, SSHClient
+    from paramiko import Channel
 
-_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9_])?\Z")
-_RETRY_PAUSE_S = 0.2
+_ATTEMPTS = 4
 _POLL_S = 0.02
 _GRACE_S = 0.5
 
@@ -37,18 +34,19 @@ class SshSettings:
     port: int | None = None
     key_file: str = ""
     jump_host: str = ""
-    """"[user@]host[:port]", as for `ssh -J`; its host key is checked like any other."""
+    """"[user@]host[:port]", several with commas, as for `ssh -J`; each one's host key is checked like any other."""
     known_hosts_file: str = ""
     """Empty: those that ssh_config names, else ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts."""
     config_file: str = ""
-    """Empty: ~/.ssh/config where there is one."""
+    """Empty: ~/.ssh/config and /etc/ssh/ssh_config; a file named here stands alone, as for `ssh -F`."""
     use_agent: bool = True
     sudo: bool = False
     """Ask nodes as root through `sudo -n`, where the kernel log and other people's processes need it."""
     probe: bool = True
     """Send the node probe along, rather than ask nvidia-smi only."""
     connect_timeout_s: float = 5.0
-    """For each of: the connection, the greeting, the key exchange, the authentication."""
+    """For each of: the connection, the greeting, the key exchange, the authentication. Of all of them together, on a
+    way without jump hosts, an attempt takes no more than twice this, and no attempt begins after one and a half."""
     command_timeout_s: float = 15.0
     output_limit_bytes: int = 4 << 20
 
@@ -142,8 +140,8 @@ class SshSession:
 def connected(node: NodeName, settings: SshSettings) -> Iterator[SshSession]:
     """A session on a node, closed whatever happens, with every jump host on the way.
 
-    A connection that was reset or timed out is tried once more; refusals, keys and names are not. Raises
-    `SshFailure`."""
+    What can pass (a connection that was reset, a greeting that did not come) is tried again; refusals, keys and names
+    are not. Raises `SshFailure`."""
     connection = open_connection(node, settings)
     try:
         yield SshSession(connection, settings)
@@ -152,21 +150,26 @@ def connected(node: NodeName, settings: SshSettings) -> Iterator[SshSession]:
 
 
 def open_connection(node: NodeName, settings: SshSettings) -> Connection:
-    """Connect with one retry for what can pass. Raises `SshFailure`."""
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
+    """Connect, with up to three more attempts for what can pass, spread by chance so that many nodes behind one busy
+    jump host do not come back together. Raises `SshFailure`."""
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
+
+    from runbook.adapters.ssh_connect import connect
 
     attempts = Retrying(
-        stop=stop_after_attempt(2),
-        wait=wait_fixed(_RETRY_PAUSE_S),
+        stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(1.5 * settings.connect_timeout_s),
+        wait=wait_random_exponential(multiplier=0.1, max=1.0),
         retry=retry_if_exception(lambda error: isinstance(error, SshFailure) and error.may_pass),
         reraise=True,
     )
-    return attempts(_connect, node, settings)
+    return attempts(connect, node, settings)
 
 
 def close_all(connection: Connection) -> None:
     """Close a connection and its jump hosts, half-open ones too (fabric's own close leaves those)."""
-    for hop in _chain(connection):
+    from runbook.adapters.ssh_connect import chain
+
+    for hop in chain(connection):
         with contextlib.suppress(Exception):
             hop.client.close()
 
@@ -178,8 +181,6 @@ def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure
     if isinstance(error, SshFailure):
         return error
     words = " ".join(str(error).split())[:200] or type(error).__name__
-    if isinstance(error, ssh.BadHostKeyException):
-        return SshFailure(Reach.HOST_KEY, "the node's host key is not the one in known_hosts; it was not accepted")
     if isinstance(error, ssh.AuthenticationException | ssh.PasswordRequiredException) and "timeout" not in words:
         return SshFailure(Reach.AUTHENTICATION, f"the node did not accept our user or key: {words}")
     if isinstance(error, ssh.NoValidConnectionsError):
@@ -195,104 +196,6 @@ def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure
         return SshFailure(Reach.TIMEOUT, f"no answer within {limit_s:g} s", may_pass=True)
     if isinstance(error, ssh.ChannelException):
         return SshFailure(Reach.ERROR, f"the jump host could not reach the node: {words}")
-    if isinstance(error, ssh.SSHException) and "No authentication methods" in words:
-        return SshFailure(Reach.AUTHENTICATION, "there is no key to offer: name one in the inventory or in ssh_config")
     if isinstance(error, ssh.SSHException | EOFError | ConnectionError):
         return SshFailure(Reach.ERROR, f"the connection broke: {words}", may_pass=True)
     return SshFailure(Reach.ERROR, words)
-
-
-def _connect(node: NodeName, settings: SshSettings) -> Connection:
-    if not _HOST.match(node):
-        raise SshFailure(Reach.ERROR, "not a host name; it was not contacted")
-    connection = _prepared(node, settings)
-    started = time.monotonic()
-    try:
-        connection.open()
-    except Exception as error:
-        close_all(connection)
-        elapsed_s = time.monotonic() - started
-        raise failure_of(error, elapsed_s, settings.connect_timeout_s) from error
-    return connection
-
-
-def _prepared(node: NodeName, settings: SshSettings) -> Connection:
-    """A connection that is not open yet, with our own rules on host keys for it and for every jump host."""
-    from fabric import Config, Connection
-    from paramiko import SSHConfig
-
-    # Without a handler of its own, Python prints the library's tracebacks to the terminal.
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())
-    ssh_config = SSHConfig()
-    path = Path(settings.config_file or "~/.ssh/config").expanduser()
-    try:
-        if settings.config_file or path.is_file():
-            ssh_config = SSHConfig.from_path(str(path))
-    except Exception as error:
-        raise SshFailure(Reach.ERROR, f"the ssh configuration {path} cannot be read: {error}") from error
-    timeout_s = settings.connect_timeout_s
-    options: dict[str, Any] = {
-        "timeout": timeout_s,
-        "banner_timeout": timeout_s,
-        "auth_timeout": timeout_s,
-        "channel_timeout": timeout_s,
-        "allow_agent": settings.use_agent,
-        "look_for_keys": not settings.key_file,
-    }
-    if settings.key_file:
-        options["key_filename"] = [str(Path(settings.key_file).expanduser())]
-    # `lazy`: fabric would otherwise read its own configuration files, which may be Python programs.
-    config = Config(lazy=True, ssh_config=ssh_config, overrides={"connect_kwargs": options})
-    gateway = Connection(settings.jump_host, config=config.clone()) if settings.jump_host else None
-    connection = Connection(
-        node, user=settings.user or None, port=settings.port, gateway=gateway, config=config
-    )
-    # fabric takes ConnectTimeout from ssh_config beside our own, and refuses to have both.
-    for hop in _chain(connection):
-        hop.connect_timeout = None
-        _be_strict(hop.client, _known_hosts(settings, ssh_config, hop.original_host))
-    return connection
-
-
-def _be_strict(client: SSHClient, files: tuple[Path, ...]) -> None:
-    from paramiko import MissingHostKeyPolicy
-
-    class Refuse(MissingHostKeyPolicy):
-        """fabric's own rule is to accept every new key."""
-
-        def missing_host_key(self, client: object, hostname: str, key: object) -> None:
-            raise SshFailure(Reach.HOST_KEY, f"known_hosts has no key for {hostname}; the node's was not accepted")
-
-    client.set_missing_host_key_policy(Refuse())
-    for path in files:
-        try:
-            client.load_system_host_keys(str(path))
-        except OSError as error:
-            raise SshFailure(Reach.HOST_KEY, f"{path} cannot be read: {error.strerror}") from error
-
-
-def _known_hosts(settings: SshSettings, ssh_config: Any, host: str) -> tuple[Path, ...]:
-    """A file named in the settings must be there; those of ssh's own defaults may be missing."""
-    if settings.known_hosts_file:
-        return (Path(settings.known_hosts_file).expanduser(),)
-    found = ssh_config.lookup(host)
-    named = " ".join(
-        found.get(key, default)
-        for key, default in (
-            ("userknownhostsfile", "~/.ssh/known_hosts"), ("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
-        )
-    )
-    paths = (Path(word).expanduser() for word in named.split())
-    return tuple(path for path in paths if path.is_file())
-
-
-def _chain(connection: Connection) -> list[Connection]:
-    """The connection and its jump hosts, the nearest to the node first."""
-    from fabric import Connection as Kind
-
-    hops: list[Connection] = []
-    current: object = connection
-    while isinstance(current, Kind):
-        hops.append(current)
-        current = current.gateway
-    return hops

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
 
 from runbook.diagnosis.nodes import judge_node
 from runbook.diagnosis.nodes_rules import Rule
 from runbook.errors import RunbookError
+from runbook.fan_out import Progress, check_many
 from runbook.model.job import NodeState
 from runbook.model.log import Finding
 from runbook.model.node import NodeAction, NodeFacts, NodeJudgement, NodeVerdict
@@ -55,8 +55,10 @@ def _look(
     context: StepContext, names: Sequence[NodeName]
 ) -> tuple[tuple[NodeState, ...], tuple[NodeFacts, ...], tuple[NodeJudgement, ...]]:
     since_s, until_s = job_window(context.failure.job)
-    with ThreadPoolExecutor(max_workers=min(16, len(names))) as pool:
-        facts = tuple(pool.map(lambda name: context.ports.nodes.check(name, since_s=since_s, until_s=until_s), names))
+    facts = check_many(
+        context.ports.nodes, names, since_s=since_s, until_s=until_s, limit=context.settings.node_fan_out,
+        on_done=Progress(len(names), context.tell),
+    )
     states = context.ports.scheduler.nodes(tuple(names))
     facts = with_expected_gpus(facts, states, context.settings.expected_gpus_per_node)
     live = _live_jobs(context, facts)

@@ -1,0 +1,230 @@
+"""Opening the way to a node: jump hosts or a proxy command, host keys that are known, keys to log in with."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from fabric import Config, Connection
+from paramiko import AuthenticationException, MissingHostKeyPolicy, PKey, SSHConfig, Transport
+from paramiko.auth_strategy import AuthFailure
+
+from runbook.adapters.known_hosts import KnownHost, KnownKey, known_host
+from runbook.adapters.ssh import SshFailure, SshSettings, close_all, failure_of
+from runbook.adapters.ssh_config import HostConfig, UnreadableConfig, host_config
+from runbook.adapters.ssh_keys import Keys, last_error
+from runbook.model.node import Reach
+from runbook.model.units import NodeName
+
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9_])?\Z")
+_HOP = re.compile(r"(?:(?P<user>[^@\s:]+)@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
+_MOST_HOPS = 8
+_RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
+
+# Without a handler of its own, Python prints the library's tracebacks to the terminal.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+def connect(node: NodeName, settings: SshSettings) -> Connection:
+    """One attempt. Raises `SshFailure`."""
+    if not _HOST.match(node):
+        raise SshFailure(Reach.ERROR, "not a host name; it was not contacted")
+    try:
+        connection, proxy_command = _way_to(node, settings)
+    except UnreadableConfig as error:
+        raise SshFailure(Reach.ERROR, str(error)) from error
+    hops = len(chain(connection))
+    started = time.monotonic()
+    # Each stage has its own limit; this one holds for all of them and for every hop.
+    watchdog = threading.Timer(2 * hops * settings.connect_timeout_s, close_all, (connection,))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        _open(connection, proxy_command)
+    except Exception as error:
+        close_all(connection)
+        raise failure_of(error, time.monotonic() - started, settings.connect_timeout_s) from error
+    finally:
+        watchdog.cancel()
+    return connection
+
+
+def chain(connection: Connection) -> list[Connection]:
+    """The connection and its jump hosts, the nearest to the node first."""
+    hops: list[Connection] = []
+    current: object = connection
+    while isinstance(current, Connection):
+        hops.append(current)
+        current = current.gateway
+    return hops
+
+
+def _open(connection: Connection, proxy_command: str) -> None:
+    """Open the hops from here to the node; a failure says at which it was."""
+    hops = chain(connection)
+    if proxy_command:
+        _start_proxy(hops[-1], proxy_command)
+    for hop in reversed(hops):
+        try:
+            result = hop.open()
+        except SshFailure as failure:
+            raise (failure if hop is connection else _at(hop, failure)) from failure
+        except AuthFailure as error:
+            raise _refused(hop, error) from error
+        if result and result[-1].result:
+            wanted = ", ".join(result[-1].result)
+            raise SshFailure(Reach.AUTHENTICATION, f"the key alone is not enough for {hop.host}: it asks for {wanted}")
+
+
+def _at(hop: Connection, failure: SshFailure) -> SshFailure:
+    return SshFailure(failure.reach, f"at the jump host {hop.host}: {failure.detail}", may_pass=failure.may_pass)
+
+
+def _refused(hop: Connection, error: AuthFailure) -> SshFailure:
+    """What to say when no key was accepted: a broken connection is told apart from a refusal."""
+    strategy: Keys = hop.connect_kwargs["auth_strategy"]
+    last = last_error(error.result)
+    told = [f"the node did not accept our user ({hop.user}) or key: {last}", *strategy.notes]
+    if last is None:
+        told = ["there is no key to offer: name one in the inventory or in ssh_config", *strategy.notes]
+    elif not isinstance(last, AuthenticationException) or "timeout" in str(last):
+        return failure_of(last, 0.0, strategy.limit_s)
+    if strategy.not_done:
+        told.append(f"ssh_config also has {' and '.join(strategy.not_done)}, which this tool does not do")
+    return SshFailure(Reach.AUTHENTICATION, "; ".join(told))
+
+
+def _way_to(node: str, settings: SshSettings) -> tuple[Connection, str]:
+    """The connection to a node with all its hops, none of them open, and the ProxyCommand that the first of them
+    needs. Raises `UnreadableConfig`, `SshFailure`."""
+    asked = host_config(node, settings.config_file, settings.user, settings.port)
+    if settings.jump_host:
+        gateway, command = _gateway(tuple(settings.jump_host.split(",")), settings, ())
+    elif asked.jumps:
+        gateway, command = _gateway(asked.jumps, settings, ((asked.host_name, asked.port),))
+    else:
+        gateway, command = None, asked.proxy_command
+    return _prepared(node, asked, settings, gateway), command
+
+
+def _gateway(
+    jumps: tuple[str, ...], settings: SshSettings, passed: tuple[tuple[str, int], ...]
+) -> tuple[Connection | None, str]:
+    """The last of some jump hosts, with those before it behind it, and the first one's ProxyCommand. Only the first
+    one's own ProxyJump counts, as for ssh; a rule that leads a host to itself ends there."""
+    gateway: Connection | None = None
+    command = ""
+    for number, text in enumerate(jumps):
+        match = _HOP.match(text.strip())
+        if match is None:
+            raise SshFailure(Reach.ERROR, f"the jump host {text!r} is not [user@]host[:port]")
+        name = match["host"].strip("[]")
+        asked = host_config(
+            name, settings.config_file, match["user"] or "", int(match["port"]) if match["port"] else None
+        )
+        here = (asked.host_name, asked.port)
+        if here in passed:
+            return gateway, command
+        if len(passed) > _MOST_HOPS:
+            raise SshFailure(Reach.ERROR, f"more than {_MOST_HOPS} jump hosts, one behind the other")
+        passed = (*passed, here)
+        if number == 0:
+            command = asked.proxy_command
+            if asked.jumps:
+                gateway, command = _gateway(asked.jumps, settings, passed)
+        gateway = _prepared(name, asked, settings, gateway)
+    return gateway, command
+
+
+def _prepared(
+    name: str, host: HostConfig, settings: SshSettings, gateway: Connection | None
+) -> Connection:
+    files = (Path(settings.known_hosts_file).expanduser(),) if settings.known_hosts_file else host.known_hosts
+    try:
+        known = known_host(files, host.host_name, host.port, host.alias)
+    except OSError as error:
+        raise SshFailure(Reach.HOST_KEY, f"{error.filename} cannot be read: {error.strerror}") from error
+    timeout_s = settings.connect_timeout_s
+    try:
+        first = Path(settings.key_file).expanduser() if settings.key_file else None
+        keys = Keys(host, first, settings.use_agent)
+    except OSError as error:
+        raise SshFailure(Reach.AUTHENTICATION, f"a key file cannot be read: {error}") from error
+    keys.limit_s, keys.not_done = timeout_s, host.not_done
+    connection = Connection(
+        host.host_name, user=host.user, port=host.port, gateway=gateway if gateway is not None else False,
+        config=_fabric_config(), forward_agent=False,
+        connect_kwargs={
+            "timeout": timeout_s,
+            "banner_timeout": timeout_s,
+            "auth_timeout": timeout_s,
+            "channel_timeout": timeout_s,
+            "auth_strategy": keys,
+            "transport_factory": functools.partial(_transport, known),
+        },
+    )
+    connection.connect_timeout = None
+    connection.client.set_missing_host_key_policy(_OnlyKnown(known))
+    return connection
+
+
+@functools.lru_cache(maxsize=1)
+def _fabric_config() -> Config:
+    """`lazy`: fabric would otherwise read its own configuration files, which may be Python programs. The ssh
+    configuration is read by `ssh_config`, and what it says is handed over whole."""
+    return Config(lazy=True, ssh_config=SSHConfig())
+
+
+def _start_proxy(connection: Connection, command: str) -> None:
+    """Start the ProxyCommand by the shell, as ssh does, and hand its end over as the socket. It ends by itself when
+    the socket is closed. (paramiko's own class starts no shell and spins when the command ends.)"""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        subprocess.Popen(
+            ("/bin/sh", "-c", f"exec {command}"), stdin=theirs.fileno(), stdout=theirs.fileno(),
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )
+    connection.connect_kwargs["sock"] = ours
+
+
+def _transport(known: KnownHost, sock: Any, **options: Any) -> Transport:
+    """Asks the server for a key of a kind that known_hosts has, as ssh does, before any other."""
+    transport = Transport(sock, **options)
+    wanted = [name for key in known.keys for name in (_RSA_SIGNATURES if key.kind == "ssh-rsa" else (key.kind,))]
+    security = transport.get_security_options()
+    offered = tuple(security.key_types)
+    first = tuple(dict.fromkeys(name for name in offered if name in wanted))
+    security.key_types = first + tuple(name for name in offered if name not in first)
+    return transport
+
+
+class _OnlyKnown(MissingHostKeyPolicy):
+    """Asked for every host, as paramiko's own lists stay empty. fabric's own rule is to accept every new key."""
+
+    def __init__(self, known: KnownHost) -> None:
+        self._known = known
+
+    def missing_host_key(self, client: object, hostname: str, key: PKey) -> None:
+        known, offered = self._known, KnownKey(key.get_name(), key.asbytes())
+        if offered in known.revoked:
+            raise SshFailure(Reach.HOST_KEY, f"the host key of {hostname} is marked @revoked in known_hosts")
+        if offered in known.keys:
+            return
+        if known.keys:
+            raise SshFailure(
+                Reach.HOST_KEY, f"the host key of {hostname} is not the one in known_hosts; it was not accepted"
+            )
+        if known.authorities:
+            raise SshFailure(
+                Reach.HOST_KEY,
+                f"known_hosts has only a certificate authority for {hostname}, and host certificates are not supported:"
+                " add the host's own key",
+            )
+        raise SshFailure(Reach.HOST_KEY, f"known_hosts has no key for {hostname}; the node's was not accepted")

@@ -1,0 +1,259 @@
+"""Nodes over SSH, measured on real sshd daemons on loopback: one node from connect to facts, and many beside `clush`.
+
+Both ends share this machine's cores: of a loopback run most seconds are the servers' (a fork, a key exchange and a
+login each), which real nodes bear themselves. So the client's own CPU and memory stand beside the seconds. `clush`
+(ClusterShell's, with `ssh` processes) gets the same key, known_hosts, script on standard input and rounds, the best
+of several fan-outs, and both OpenSSH's default key exchange and curve25519-sha256 alone.
+
+    RUNBOOK_BENCH_ONLY=nodes make bench           nothing but this file's figures
+    RUNBOOK_BENCH_SIZE=small make bench           48 nodes rather than 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from runbook.evidence.node_script import Limits, check_script, shell_command
+from tests.bench.sshd_fleet import SSHD, Fleet, fleet
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MARKER = "@@0123456789abcdef01234567"
+FAN_OUT = 32
+CURVE = "KexAlgorithms=curve25519-sha256"
+Row = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many nodes, how many rounds, and what fan-outs `clush` may choose from."""
+
+    nodes: int
+    rounds: int
+    clush_fan_outs: tuple[int, ...]
+    probed: int
+
+
+SIZES = {"full": Size(500, 3, (16, 32, 64, 128), 64), "small": Size(48, 2, (16, 32), 16)}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a client: seconds, CPU seconds of it and its children, and most private memory at a time, bytes."""
+
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
+
+
+@dataclass
+class Contender:
+    """One command, and how its runs went."""
+
+    name: str
+    argv: tuple[str, ...]
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(run.seconds for run in self.runs)
+
+    def told(self, beside: Contender | None) -> str:
+        low, high = min(run.seconds for run in self.runs), max(run.seconds for run in self.runs)
+        cpu_s = statistics.median(run.cpu_s for run in self.runs)
+        peak_mb = max(run.peak_bytes for run in self.runs) / 1e6
+        ratio = f"   {self.seconds / beside.seconds:.2f} times runbook" if beside else ""
+        return f"  {self.name:<44} {self.seconds:6.2f} s ({low:.2f} to {high:.2f})  client CPU {cpu_s:5.1f} s  " \
+            f"memory {peak_mb:5.0f} MB{ratio}"
+
+
+def nodes(row: Row) -> None:
+    """Print every figure."""
+    if SSHD is None:
+        print("nodes: left out (sshd is not installed)")
+        return
+    size = SIZES["small" if os.environ.get("RUNBOOK_BENCH_SIZE") == "small" else "full"]
+    with tempfile.TemporaryDirectory(prefix="runbook-bench-") as folder:
+        _one_node(Path(folder), row)
+    with tempfile.TemporaryDirectory(prefix="runbook-bench-") as folder, fleet(size.nodes, Path(folder)) as targets:
+        _many(targets, size, Path(folder))
+
+
+def _one_node(folder: Path, row: Row) -> None:
+    """The whole question: connect, send the probe, run it against the stand-in NVML, parse the answer."""
+    from tests.nvml.standin import GCC, SCENARIOS, library_folder
+
+    environment = {"PATH": "/usr/bin:/bin"}
+    if GCC is None:
+        print("one node: the stand-in NVML needs gcc; asked without it")
+    else:
+        environment["LD_LIBRARY_PATH"] = str(library_folder())
+        environment["STANDIN_NVML_SCENARIO"] = str(SCENARIOS / "h100_550_failed_remap.txt")
+    with fleet(1, folder, environment) as target:
+        (name,) = target.addresses
+        fresh: list[float] = []
+        again: list[float] = []
+        for _ in range(7):
+            answer = _spawned(_client(target, "facts", 1, names=(name,)))
+            first, second = answer.split()[:2]
+            fresh.append(float(first))
+            again.append(float(second))
+    row("one node: connect, probe, facts (first of a process)", fresh[1:], "s", "   aim: under 1 s; imports included")
+    row("one node: connect, probe, facts (again)", again[1:], "s")
+
+
+def _many(targets: Fleet, size: Size, folder: Path) -> None:
+    versions = " · ".join(f"{name} {version(name)}" for name in ("paramiko", "fabric", "ClusterShell"))
+    ssh = subprocess.run(("ssh", "-V"), capture_output=True, text=True, check=True).stderr.split(",")[0]
+    print(
+        f"{size.nodes} nodes: {targets.daemons} sshd daemons, 16 addresses each, MaxStartups 2000, ed25519 keys · "
+        f"{versions} · {ssh} · load {os.getloadavg()[0]:.1f}"
+    )
+    clush = shutil.which("clush", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if clush is None:
+        print("clush: left out (pip install clustershell)")
+        return
+    limits = Limits.within(15.0)
+    check = folder / "check.sh"
+    check.write_text(check_script(MARKER, "node", None, limits))
+    true = folder / "true.sh"
+    true.write_text("true\n")
+    fan_out = _best_fan_out(clush, targets, size, true)
+    for title, what, script in (("`true`", "true", true), ("node check, no probe", "check", check)):
+        print(f" {title}, median of {size.rounds} rounds in turn; clush with -f {fan_out}")
+        contenders = [
+            Contender(f"runbook ({FAN_OUT} threads)", _client(targets, what, FAN_OUT)),
+            Contender("clush, default key exchange", _clush(clush, targets, fan_out, script)),
+            Contender("clush, curve25519-sha256", _clush(clush, targets, fan_out, script, CURVE)),
+        ]
+        _race(contenders, size.rounds)
+        for one in contenders:
+            print(one.told(contenders[0] if one is not contenders[0] else None), flush=True)
+
+
+def _best_fan_out(clush: str, targets: Fleet, size: Size, script: Path) -> int:
+    """What suits `clush` best here, with the faster key exchange; one run each."""
+    took = {
+        fan_out: _measured(_clush(clush, targets, fan_out, script, CURVE)).seconds for fan_out in size.clush_fan_outs
+    }
+    print("  clush fan-outs tried: " + ", ".join(f"-f {fan_out}: {took_s:.2f} s" for fan_out, took_s in took.items()))
+    return min(took, key=lambda fan_out: took[fan_out])
+
+
+def _race(contenders: Sequence[Contender], rounds: int) -> None:
+    for number in range(rounds + 1):
+        for one in contenders:
+            run = _measured(one.argv)
+            if number:
+                one.runs.append(run)
+
+
+def _clush(clush: str, targets: Fleet, fan_out: int, script: Path, option: str = "") -> tuple[str, ...]:
+    words = f"-F {targets.config}" + (f" -o {option}" if option else "")
+    hosts = ",".join(targets.addresses)
+    command = (sys.executable, clush, "-S", "-q", "-f", str(fan_out), "-o", words, "-w", hosts, shell_command(False))
+    return ("sh", "-c", 'script=$1; shift; exec "$@" <"$script" >/dev/null', "sh", str(script), *command)
+
+
+def _client(targets: Fleet, what: str, fan_out: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+    return (
+        sys.executable, "-m", "tests.bench.bench_nodes", what, "--config", str(targets.config),
+        "--fan-out", str(fan_out), *(names or targets.addresses),
+    )
+
+
+def _spawned(argv: tuple[str, ...]) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{argv[:4]}: exit {done.returncode}: {done.stderr[-400:]}")
+    return done.stdout
+
+
+def _measured(argv: tuple[str, ...]) -> Run:
+    started = time.perf_counter()
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=REPOSITORY)
+    stop = threading.Event()
+    peak = [0]
+    watcher = threading.Thread(target=_watch, args=(process.pid, stop, peak), daemon=True)
+    watcher.start()
+    assert process.stderr
+    complaint = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stderr.close()
+    stop.set()
+    watcher.join()
+    if process.returncode:
+        raise RuntimeError(f"{argv[:6]}: exit {process.returncode}: {complaint[-400:]!r}")
+    return Run(seconds, used.ru_utime + used.ru_stime, peak[0])
+
+
+def _watch(pid: int, stop: threading.Event, peak: list[int]) -> None:
+    while not stop.wait(0.2):
+        peak[0] = max(peak[0], _private_bytes(pid))
+
+
+def _private_bytes(pid: int) -> int:
+    """Memory that a process and its descendants share with nobody (shared libraries left out)."""
+    total, page = 0, os.sysconf("SC_PAGE_SIZE")
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        try:
+            resident, shared = Path(f"/proc/{one}/statm").read_text().split()[1:3]
+            total += (int(resident) - int(shared)) * page
+            for children in Path(f"/proc/{one}/task").glob("*/children"):
+                todo += [int(child) for child in children.read_text().split()]
+        except OSError:
+            continue
+    return total
+
+
+def _as_client() -> None:
+    """This file as the client that is measured: what `runbook` does for many nodes, and nothing else."""
+    from runbook.adapters.nodes_many import ask_many
+    from runbook.adapters.nodes_ssh import SshNodes
+    from runbook.adapters.ssh import SshSettings, connected
+    from runbook.model.node import Reach
+    from runbook.model.units import NodeName
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("true", "check", "facts"))
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--fan-out", type=int, required=True)
+    parser.add_argument("names", nargs="+")
+    asked = parser.parse_args()
+    settings = SshSettings(config_file=asked.config, use_agent=False, probe=asked.what == "facts", connect_timeout_s=60)
+    names = tuple(NodeName(name) for name in asked.names)
+    port = SshNodes(settings)
+
+    def true(name: NodeName) -> bool:
+        with connected(name, settings) as session:
+            return session.run(shell_command(False), "true\n").exit_code == 0
+
+    def check(name: NodeName) -> bool:
+        facts = port.check(name, since_s=None, until_s=None)
+        return facts.reach is Reach.OK
+
+    for _ in range(2 if asked.what == "facts" else 1):
+        started = time.perf_counter()
+        answers = ask_many(true if asked.what == "true" else check, names, limit=asked.fan_out)
+        print(time.perf_counter() - started)
+        if not all(answers):
+            raise SystemExit(f"{answers.count(False)} of {len(names)} nodes did not answer")
+
+
+if __name__ == "__main__":
+    _as_client()
