@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass
 
 import simulation_path  # noqa: F401
+from checkpoints import FORMATS
 
 # isort: split
 from runbook.simulator.batches import Growth, SequenceLengths
@@ -68,6 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--save", metavar="DIR")
     run.add_argument("--load", metavar="DIR")
     run.add_argument("--save-interval", type=int, default=0, help="0: no checkpoints")
+    run.add_argument(
+        "--checkpoint-format", choices=FORMATS, default="torch_dist",
+        help="torch_dist can be loaded by another number of ranks, deepspeed cannot",
+    )
     run.add_argument("--save-seconds", type=float, default=0.0, help="time between the shards and the tracker")
     run.add_argument("--ckpt-step", type=int, help="load this iteration instead of the tracker's")
     run.add_argument("--exit-on-missing-checkpoint", action="store_true")

@@ -85,7 +85,7 @@ class TrainingJob:
         arguments = self.options.arguments
         if arguments.load is None:
             return
-        iteration = arguments.ckpt_step or latest_iteration(arguments.load)
+        iteration = arguments.ckpt_step or latest_iteration(arguments.load, arguments.checkpoint_format)
         if iteration is None:
             if arguments.exit_on_missing_checkpoint:
                 raise CheckpointError(f"no checkpoint found in {arguments.load}")
@@ -93,7 +93,7 @@ class TrainingJob:
             self.say("    will not load any checkpoints and will start from random")
             return
         self.say(f" loading checkpoint from {arguments.load} at iteration {iteration}")
-        state = load(arguments.load, iteration)
+        state = load(arguments.load, iteration, self.rank.world_size, arguments.checkpoint_format)
         self.workload.load_optimizer()
         self.iteration, self.consumed_samples = state.iteration, state.consumed_samples
         if (state.world_size, state.shard_degree) != (self.rank.world_size, self.options.sharding.degree):
@@ -162,6 +162,7 @@ class TrainingJob:
     def save_checkpoint(self) -> None:
         """All ranks write their shards; when all have, rank 0 makes the checkpoint the latest one."""
         arguments = self.options.arguments
+        kind = arguments.checkpoint_format
         state = TrainingState(
             iteration=self.iteration,
             consumed_samples=self.consumed_samples,
@@ -170,13 +171,13 @@ class TrainingJob:
             global_batch_size=self.options.global_batch_size,
             seed=arguments.seed,
         )
-        self.say(f"saving checkpoint at iteration {self.iteration:7d} to {arguments.save} in torch_dist format")
-        write_shard(arguments.save, self.rank.rank, state)
+        self.say(f"saving checkpoint at iteration {self.iteration:7d} to {arguments.save} in {kind} format")
+        write_shard(arguments.save, self.rank.rank, state, kind)
         assert self.collective is not None
         self.collective.barrier()
         if self.rank.rank == 0:
             time.sleep(arguments.save_seconds)
-            finalise(arguments.save, state)
+            finalise(arguments.save, state, kind)
         self.say(
             f"  successfully saved checkpoint from iteration {self.iteration:7d} to {arguments.save} "
             "[ t 1/1, p 1/1 ]"
@@ -230,6 +231,8 @@ def run(options: JobOptions, rank: Rank) -> int:
         write_traceback(rank, version, script_frames(error), f"RuntimeError: {error}")
     except CheckpointError as error:
         name = "megatron.core.dist_checkpointing.core.CheckpointingException"
+        if options.arguments.checkpoint_format == "deepspeed":
+            name = "deepspeed.runtime.zero.utils.ZeRORuntimeException"
         write_traceback(rank, version, script_frames(error), f"{name}: {error}")
     except PeerLostError as error:
         text = (

@@ -199,14 +199,17 @@ def _example() -> Any:
     return module
 
 
-def test_what_the_example_job_saves_is_judged_as_it_judges_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "loads_elsewhere"), [("torch_dist", True), ("deepspeed", False)])
+def test_what_the_example_job_saves_is_judged_as_it_judges_itself(
+    tmp_path: Path, kind: str, loads_elsewhere: bool
+) -> None:
     example = _example()
     for iteration in (10, 20, 30):
         state = example.TrainingState(iteration, iteration * 32, 2, 2, 32, 1)
         for rank in range(2):
-            example.write_shard(str(tmp_path), rank, state)
+            example.write_shard(str(tmp_path), rank, state, kind)
         if iteration < 30:  # the last save dies between the shards and the index
-            example.finalise(str(tmp_path), state)
+            example.finalise(str(tmp_path), state, kind)
     entries = [
         DirectoryEntry(str(path), path.is_dir(), path.stat().st_size, path.stat().st_mtime)
         for path in sorted(tmp_path.rglob("*"))
@@ -215,6 +218,12 @@ def test_what_the_example_job_saves_is_judged_as_it_judges_itself(tmp_path: Path
     found = {item.step: item for item in judge_checkpoints(entries, small)}
     assert {step: item.complete for step, item in found.items()} == {30: False, 20: True, 10: True}
     assert found[20].latest and found[20].world_size == 2
-    assert example.load(str(tmp_path), 20).iteration == 20
+    assert found[20].reshardable is loads_elsewhere
+    assert example.load(str(tmp_path), 20, 2, kind).iteration == 20
+    if loads_elsewhere:
+        assert example.load(str(tmp_path), 20, 3, kind).world_size == 2
+    else:
+        with pytest.raises(example.CheckpointError, match="DP world size of 2"):
+            example.load(str(tmp_path), 20, 3, kind)
     with pytest.raises(example.CheckpointError):
-        example.load(str(tmp_path), 30)
+        example.load(str(tmp_path), 30, 2, kind)
