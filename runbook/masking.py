@@ -18,7 +18,7 @@ MASK = "***"
 _HINTS = (
     "token", "secret", "passw", "passphrase", "pwd", "key", "credential", "bearer", "authorization", "://", "eyj",
     "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "xox", "akia", "asia", "aiza",
-    "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "_jwt", "sig=",
+    "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "_jwt", "sig=", "_pass", "_auth=", "_pat=", "-u ",
 )
 """Without one of these, in capitals or not, there is nothing to mask: most lines are done here. Plain words, as an
 expression that disregards capitals takes twenty times as long."""
@@ -39,17 +39,22 @@ _SHAPES = re.compile(
 _NAMED = re.compile(
     r"""(?P<name>
         (?i:(?P<password>password|passwd|passphrase|pwd)
-          | (?P<key>(?:api|access|secret|private|auth|account|encryption|signing|license|storage|master|service)
-              [_-]?key(?:[_-]?id)?|secret|credentials?)
-          | (?P<token>token|_jwt))
+          | (?P<key>(?:api|access|secret|private|auth|account|encryption|signing|license|storage|master|service|wandb)
+              [_-]?key(?:[_-]?id)?|secret|credentials?|(?-i:(?<=_)PASS))
+          | (?P<token>token|_jwt)
+          | (?-i:(?<=[A-Z0-9]_)(?P<variable>KEY|AUTH|PAT)))
     )
-    (?P<between>(?:\\?["'])?[ \t]{0,3}(?:=>|[:=])[ \t]{0,3}(?P<quote>[bfru]?\\?["'])?)
+    (?P<between>(?:\\?["'])?\]?[ \t]{0,3}(?:=>|[:=])[ \t]{0,3}(?P<quote>[bfru]?\\?["'])?)
     (?P<value>(?(quote)[^"'\\\n]{1,4000}|[^\s"'\\,;&)}\]>]{1,4000}))""",
     re.VERBOSE,
 )
 _OPTION = re.compile(
-    r"(?<![\w-])--(?P<name>[A-Za-z][\w-]{0,60})(?P<between>[ \t]{1,3}[\"']?)(?P<value>[^\s\"'-][^\s\"']{0,4000})"
+    r"(?<![\w-])--(?P<name>[A-Za-z][\w-]{0,60})(?P<between>(?:[ \t]{1,3}|[\"'],[ \t]{0,3})[\"']?)"
+    r"(?P<value>[^\s\"'-][^\s\"']{0,4000})"
 )
+_SETENV = re.compile(r"\bsetenv[ \t]{1,3}(?P<name>\w{1,80})(?P<between>[ \t]{1,3}[\"']?)(?P<value>[^\s\"']{1,4000})")
+_USER = re.compile(r"(?P<name>(?<![\w-])-u[ \t]{1,3}[\"']?[\w.@-]{1,80}:)(?=[^\s\"']{0,200}[0-9])[^\s\"':]{8,400}")
+"""curl's user and password."""
 _NETRC = re.compile(r"(?P<name>\bpassword[ \t]{1,3})(?=[^\s]{0,200}\d)[A-Za-z0-9_./+=-]{12,400}")
 _HEADER = re.compile(
     r"(?P<name>(?i:\bbearer[ \t]{1,3}"
@@ -73,6 +78,8 @@ _NO_SECRET = re.compile(
     r"(?i)(?:none|null|nil|true|false|yes|no|on|off|unset|empty|missing|redacted|hidden|x{3,}|[*<\[${].*)$", re.DOTALL
 )
 _NUMBER = re.compile(r"[-+]?[\d.,_]{1,40}(?:[eE][-+]?\d{1,4})?[A-Za-z/%]{0,6}$")
+_MIXED = re.compile(r"(?=[^0-9]{0,400}[0-9])(?=[^A-Za-z]{0,400}[A-Za-z])[\w+/=.-]{1,4000}$")
+"""A key as it is made: letters and digits in one word."""
 _SHORTEST_KEY = 6
 _SHORTEST_TOKEN = 16
 _SHORTEST_VARIABLE = 8
@@ -105,6 +112,8 @@ def _masked(text: str) -> str:
     text = _SHAPES.sub(lambda found: (found["kept"] or found["jwt"]) + MASK, text)
     text = _OPTION.sub(_option, text)
     text = _NAMED.sub(_named, text)
+    text = _SETENV.sub(_option, text)
+    text = _USER.sub(_keep_name, text)
     text = _NETRC.sub(_keep_name, text)
     text = _QUERY.sub(_keep_name, text)
     return _WEBHOOK.sub(_keep_name, text)
@@ -121,10 +130,10 @@ def _url(found: re.Match[str]) -> str:
 
 
 def _option(found: re.Match[str]) -> str:
-    """"--hf-token VALUE": as if "hf-token=VALUE" stood there, by the name's last word."""
+    """"--hf-token VALUE", "setenv HF_TOKEN VALUE": as if "HF_TOKEN=VALUE" stood there, by the name's last word."""
     name, value = found["name"].replace("-", "_").upper(), found["value"]
     shown = _NAMED.sub(_named, f"{name}={value}")
-    return found[0] if shown == f"{name}={value}" else f"--{found['name']}{found['between']}{MASK}"
+    return found[0] if shown == f"{name}={value}" else found[0][: found.end("between") - found.start()] + MASK
 
 
 def _named(found: re.Match[str]) -> str:
@@ -138,6 +147,8 @@ def _named(found: re.Match[str]) -> str:
         return found[0]
     if found["key"]:
         return whole + MASK if len(value) >= _SHORTEST_KEY else found[0]
+    if found["variable"]:
+        return whole + MASK if len(value) >= _SHORTEST_TOKEN and _MIXED.match(value) else found[0]
     # "token" is a common word of this trade: of a variable's value less is asked than of a word in a sentence.
     if " " in value:
         return found[0]

@@ -7,30 +7,34 @@ from typing import Any
 
 from runbook.errors import BadInput
 from runbook.masking import MASK, masked
+from runbook.report.clean import shorten
+
+_LONGEST = 200_000
 
 
 def masked_document(data: bytes, where: str = "incident.json") -> bytes:
-    """The document with every text masked: by its own shape, by the key that it stands under, and, in a list of words,
-    by the option in front of it. Numbers and the document's shape stay. Raises `BadInput` for what is no JSON."""
+    """The document with every text masked by its own shape and, in a list of words, by the option in front of it.
+    Keys are the schema's own, and stay, as numbers do; a text of more than 200,000 characters is cut, and says so.
+    Raises `BadInput` for what is no JSON."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", where=where, next_step="restore the file from a backup") from error
-    return json.dumps(_masked(document, ""), indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    return json.dumps(_masked(document, {}), indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
-def _masked(value: Any, key: str) -> Any:
+def _masked(value: Any, known: dict[str, str]) -> Any:
+    """`known`: texts masked before; the same lines stand in an incident many times."""
     if isinstance(value, str):
-        return _text(value, key)
+        shown = known.get(value)
+        if shown is None:
+            # Masked with some more than is shown, so that a secret is not cut in two and then shown by halves.
+            shown = known[value] = shorten(masked(value[: _LONGEST + 10_000]), _LONGEST)
+        return shown
     if isinstance(value, dict):
-        # {"name": "HF_TOKEN", "value": "…"}: an entry whose name stands beside its value.
-        name = next((value[word] for word in ("name", "key") if isinstance(value.get(word), str)), "")
-        return {
-            masked(word): _masked(item, name if name and word in ("value", "old", "new") else word)
-            for word, item in value.items()
-        }
+        return {word: _masked(item, known) for word, item in value.items()}
     if isinstance(value, list):
-        told = [_masked(item, key) for item in value]
+        told = [_masked(item, known) for item in value]
         for at in range(1, len(value)):
             if _is_option_with(value[at - 1], value[at]):
                 told[at] = MASK
@@ -44,11 +48,3 @@ def _is_option_with(option: Any, word: Any) -> bool:
         return False
     together = f"{option} {word}"
     return masked(together) != together
-
-
-def _text(text: str, key: str) -> str:
-    shown = masked(text)
-    if shown != text or not key or not text or "\n" in text:
-        return shown
-    named = f"{key}={text}"
-    return MASK if masked(named) != named else shown

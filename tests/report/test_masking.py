@@ -45,6 +45,14 @@ SECRETS = {
     "slack": ("posting to https://hooks.slack.com/services/T0AAA/B0BBB/" + LETTERS, LETTERS),
     "ngc": ("NGC_CLI: nvapi-" + LETTERS, LETTERS),
     "PEM": ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA\n-----END OPENSSH PRIVATE KEY-----", "b3Blbn"),
+    "short password variable": ("export DB_PASS=hunter22", "hunter22"),
+    "submit line": ("sbatch --export=ALL,SITE_TOKEN=q7w8e9r0t1y2,LR=1e-4 train.sh", "q7w8e9r0t1y2"),
+    "a key of a service's own": (f"swanlab login; WANDB_KEY={HEX40}", HEX40),
+    "a variable that is a key": (f"export REDIS_AUTH={LETTERS}", LETTERS),
+    "a program's environment": (f'os.environ["WANDB_API_KEY"] = "{HEX40}"', HEX40),
+    "C shell": (f"setenv WANDB_API_KEY {HEX40}", HEX40),
+    "a command line in words": (f"['train.py', '--hf-token', '{LETTERS}']", LETTERS),
+    "curl": ("curl -u ana:Zk3-local-91x https://x.example", "Zk3-local-91x"),
     "coloured": (f"\x1b[31mHF_\x1b[0mTOKEN=hf_\x1b[1m{LETTERS}\x1b[0m", LETTERS),
 }
 
@@ -67,6 +75,11 @@ NO_SECRETS = (
     "    c = Client(address, authkey=process.current_process().authkey)",
     "    api_key=os.environ['KEY'], token=hf_hub.get_token(1)",
     "hf_transformers_cache hf_checkpoint_loader",
+    "FIRST_PASS=2 FORWARD_PASS: 1.52e-03 BACKWARD_PASS=/scratch/pass",
+    "SORT_KEY=length PARTITION_KEY=step SEED_KEY=1234567890123456 CACHE_PAT=iter_*",
+    "docker run -u 1000:1000 -u root:root image",
+    "setenv OMP_NUM_THREADS 8; setenv PATH_KEY /usr/bin",
+    "batch['input_ids'] = x; state['token_count'] = 12345678",
 )
 
 
@@ -103,7 +116,7 @@ def test_masking_twice_is_masking_once(text: str) -> None:
 @pytest.mark.parametrize("seed", [
     "token", "token=", "--token ", "password:", "password \t", "://", "://a:", "eyJ", "eyJa.", "sk-", "sk-proj-",
     "hf_a", "bearer ", "api_key='", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "?sig=", "key", "\\\"", "a", "--",
-    "authorization: ", "gh", "AKIA0",
+    "authorization: ", "gh", "AKIA0", "A_KEY=a1", "-u a:", "setenv a ", "'--a', ",
 ])
 def test_a_hostile_line_costs_linear_time(seed: str) -> None:
     def cost(size: int) -> float:
