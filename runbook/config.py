@@ -73,6 +73,8 @@ class PolicyDocument(Document):
     drain_on_contained_error: bool = False
     drain_on_hidden_memory: bool = False
     may_end_leaked_processes: bool = False
+    wait_for_tenant_hours: float = Field(default=4.0, ge=0)
+    wait_for_spare_hours: float = Field(default=24.0, gt=0)
     approval_limit_hours: float = Field(default=24.0, gt=0)
     cancel_wait_s: float = Field(default=60.0, gt=0)
     unavailable_patience_s: float = Field(default=300.0, ge=0)
@@ -221,6 +223,8 @@ class Inventory(Document):
                 drain_on_contained_error=chosen.drain_on_contained_error,
                 drain_on_hidden_memory=chosen.drain_on_hidden_memory,
                 may_end_leaked_processes=chosen.may_end_leaked_processes,
+                wait_for_tenant_s=chosen.wait_for_tenant_hours * 3600,
+                wait_for_spare_s=chosen.wait_for_spare_hours * 3600,
                 approval_limit_s=chosen.approval_limit_hours * 3600,
                 cancel_wait_s=chosen.cancel_wait_s,
                 unavailable_patience_s=chosen.unavailable_patience_s,

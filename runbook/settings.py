@@ -17,7 +17,7 @@ class VerifySettings:
     first_poll_s: float = 0.5
     longest_poll_s: float = 30.0
     limit_s: float = 86_400.0
-    """Give up watching after this long, queueing included; a person is told."""
+    """Give up watching after this long, time in the queue not counted; a person is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,10 @@ class ActSettings:
     drain_on_hidden_memory: bool = False
     may_end_leaked_processes: bool = False
     """End a process that an ended job left on a GPU, where nothing speaks against it."""
+    wait_for_tenant_s: float = 4 * 3600.0
+    """How long to wait for somebody else's job to leave the GPUs, where the job has no other node; 0: not at all."""
+    wait_for_spare_s: float = 86_400.0
+    """How long a relaunched job may wait in the queue at a time before a person is told."""
     most_nodes_checked: int = 16
     """Nodes to check when the failing rank's node is not known."""
 

@@ -60,7 +60,7 @@ class Act:
     """Something done outside: what, on what, when, with which token, and how it ended."""
 
     what: str
-    """"cancel", "drain", "submit", "promote", "rollback", "undrain"."""
+    """"cancel", "end_process", "drain", "submit", "promote", "rollback", "undrain"."""
     target: str
     time_s: float
     token: str = ""
@@ -121,6 +121,10 @@ class Attempt:
     failed_step: int | None = None
     """The step that has to be passed."""
     log_marks: tuple[LogMark, ...] = ()
+    waiting_since_s: float | None = None
+    """Since when it waits in the queue; None while it runs, and once it has ended."""
+    queued_s: float = 0.0
+    """How long it waited in the queue before that, all its waits together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,9 @@ class Failure:
     judgements: tuple[NodeJudgement, ...] = ()
     node_states: tuple[NodeState, ...] = ()
     diagnosis: Diagnosis | None = None
+    freed_nodes: tuple[NodeName, ...] = ()
+    """Nodes whose memory was in other hands and is free again: a leaked process was ended, or a tenant's job has.
+    What the check found before stays in `nodes` and `judgements`."""
 
 
 @dataclass(frozen=True, slots=True)

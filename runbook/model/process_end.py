@@ -14,9 +14,9 @@ class EndedHow(StrEnum):
     GONE = "gone"
     """There was nothing to end any more."""
     REFUSED = "refused"
-    """Nothing was sent, or no more than SIGTERM: the node's own look spoke against it, or it was not allowed."""
+    """Nothing was sent: the node's own look spoke against it, or it was not allowed."""
     STILL_THERE = "still_there"
-    """It was sent SIGKILL and has not ended."""
+    """It was sent a signal and has not ended."""
     UNKNOWN = "unknown"
     """The node did not answer; what was sent is not known."""
 

@@ -67,9 +67,14 @@ def _end(descriptor: int, pid: int, target: Dict[str, Any]) -> Tuple[str, str]:
         return "gone", "process %d has ended by itself" % pid
     started = time.monotonic()
     _send(descriptor, pid, signal.SIGTERM)
-    if _gone(descriptor, float(target["grace_s"])) or not _is_there(descriptor, pid, target):
+    if _gone(descriptor, float(target["grace_s"])):
         return "terminated", "it ended %.1f s after SIGTERM" % (time.monotonic() - started)
-    _send(descriptor, pid, signal.SIGKILL)
+    try:
+        if not _is_there(descriptor, pid, target):
+            return "terminated", "it ended %.1f s after SIGTERM" % (time.monotonic() - started)
+        _send(descriptor, pid, signal.SIGKILL)
+    except Refused as refusal:
+        return "still_there", "it did not end by SIGTERM, and SIGKILL was not sent: %s" % refusal
     if _gone(descriptor, float(target["kill_s"])):
         return "killed", "it ended by SIGKILL, %.1f s after a SIGTERM that did not end it" % (
             time.monotonic() - started

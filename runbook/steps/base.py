@@ -108,7 +108,7 @@ class Proposal:
     """What an acting box is about to do, for a person to say yes or no to."""
 
     what: str
-    """"cancel", "drain", "submit", "promote"."""
+    """"cancel", "end_process", "drain", "submit", "promote"."""
     target: str
     sentence: str
     token: str = ""

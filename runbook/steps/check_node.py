@@ -36,13 +36,17 @@ def run(context: StepContext) -> StepResult:
         return StepResult(
             Outcome.UNKNOWN, with_notes(context.incident, note or "no node is known to check"), "no node is known"
         )
-    states, facts, judgements = _look(context, names)
+    states, facts, judgements = look(context, names)
     whole = {fact.node for fact in facts if not fact.partial_view}
-    doubtful = tuple(one.node for one in judgements if one.node in whole and _may_only_be_ending(one))
+    doubtful = {one.node: "memory in use by no process" for one in judgements if _may_only_be_ending(one)}
+    doubtful |= dict.fromkeys(_to_settle(context, states, judgements), "the job is still being cleaned up there")
+    doubtful = {node: why for node, why in doubtful.items() if node in whole}
     if doubtful:
-        context.tell(f"{', '.join(doubtful)}: memory in use by no process; looking again in {SETTLE_S:.0f} s")
+        told = "; ".join(f"{node}: {why}" for node, why in doubtful.items())
+        context.tell(f"{told}; looking again in {SETTLE_S:.0f} s")
         context.ports.clock.sleep(SETTLE_S)
-        _, later, rejudged = _look(_with_the_job_as_it_is(context), doubtful)
+        settled, later, rejudged = look(_with_the_job_as_it_is(context), tuple(doubtful))
+        states = tuple(next((one for one in settled if one.name == state.name), state) for state in states)
         facts = tuple(next((one for one in later if one.node == fact.node), fact) for fact in facts)
         judgements = tuple(next((one for one in rejudged if one.node == old.node), old) for old in judgements)
     failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
@@ -51,9 +55,10 @@ def run(context: StepContext) -> StepResult:
     return StepResult(outcome, incident, "; ".join(_sentence(judgement) for judgement in judgements))
 
 
-def _look(
+def look(
     context: StepContext, names: Sequence[NodeName]
 ) -> tuple[tuple[NodeState, ...], tuple[NodeFacts, ...], tuple[NodeJudgement, ...]]:
+    """One look at these nodes, for the failure under work: as the scheduler sees them, their facts, the judgement."""
     since_s, until_s = job_window(context.failure.job)
     facts = check_many(
         context.ports.nodes, names, since_s=since_s, until_s=until_s, limit=context.settings.node_fan_out,
@@ -71,6 +76,15 @@ def _may_only_be_ending(judgement: NodeJudgement) -> bool:
     return any(
         finding.rule == Rule.HIDDEN_MEMORY and finding.action is NodeAction.UNKNOWN for finding in judgement.findings
     )
+
+
+def _to_settle(
+    context: StepContext, states: Sequence[NodeState], judgements: Sequence[NodeJudgement]
+) -> list[NodeName]:
+    """Nodes with a leaked process that could be ended, were the cancelled job's own end not still under way there."""
+    completing = {state.name for state in states if {"COMPLETING", "COMP"} & set(state.states)}
+    leaked = [one.node for one in judgements if any(found.rule == Rule.TENANT_ENDED_JOB for found in one.findings)]
+    return [node for node in leaked if node in completing and context.settings.acts.may_end_leaked_processes]
 
 
 def _with_the_job_as_it_is(context: StepContext) -> StepContext:

@@ -73,10 +73,13 @@ def words(kind: Kind) -> str:
 def _nodes_to_avoid(failure: Failure, best: Hypothesis) -> list[NodeName]:
     avoid = [judgement.node for judgement in failure.judgements if judgement.verdict is NodeVerdict.FAULTY]
     if best.kind is Kind.CO_TENANT:
-        avoid += [judgement.node for judgement in failure.judgements if judgement.verdict is NodeVerdict.OCCUPIED]
+        avoid += [
+            judgement.node for judgement in failure.judgements
+            if judgement.verdict is NodeVerdict.OCCUPIED and judgement.node not in failure.freed_nodes
+        ]
         cause = failure.story.root_cause if failure.story else None
         own = failure.job.own_node(cause.node) if cause is not None and cause.node else None
-        if not avoid and own is not None:
+        if not avoid and own is not None and own not in failure.freed_nodes:
             # The message itself named the other process; the node check did not see it any more.
             avoid.append(own)
     return avoid

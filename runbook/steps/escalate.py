@@ -62,6 +62,8 @@ def _to_do(incident: Incident) -> list[str]:
     if failure is None:
         return to_do
     for judgement in failure.judgements:
+        if judgement.node in failure.freed_nodes:
+            continue
         to_do += [
             f"{_ADVICE[finding.action]} on {judgement.node}: {finding.text}."
             for finding in judgement.findings if finding.action in _ADVICE and not judgement.drain

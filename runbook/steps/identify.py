@@ -7,11 +7,11 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.model.incident import Failure, Incident, IncidentState
+from runbook.model.incident import Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId
-from runbook.steps.base import StepContext, StepResult, with_notes
+from runbook.steps.base import StepContext, StepResult, with_last_attempt, with_notes
 from runbook.steps.companions import with_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
@@ -22,12 +22,22 @@ class Outcome(StrEnum):
     CANCELLED_BY_USER = "cancelled_by_user"
     SUCCEEDED = "succeeded"
     WAITING = "waiting"
+    RELAUNCH_WAITS = "relaunch_waits"
     NO_LOGS = "no_logs"
 
 
 def run(context: StepContext) -> StepResult:
     """Fill `incident.failure.job`, `script` and `templates`."""
     job = context.ports.scheduler.job(subject(context.incident))
+    attempt = context.attempt
+    waits = job.state.job_class is JobClass.WAITING
+    if attempt is not None and attempt.job == job.id and waits and context.incident.policy is not Policy.PLAN:
+        # Its wait was given up before, or the watch was: whoever comes back gives it all its time anew.
+        now_s = context.ports.clock.now()
+        before_s = now_s - (attempt.waiting_since_s or now_s)
+        attempt = replace(attempt, waiting_since_s=now_s, queued_s=attempt.queued_s + before_s, verdict=None)
+        incident = with_last_attempt(context.incident, attempt)
+        return StepResult(Outcome.RELAUNCH_WAITS, incident, f"the relaunched job {job.id} waits in the queue")
     incident = replace(context.incident, failure=Failure(job=job))
     if incident.original is None:
         incident = replace(incident, original=incident.failure)

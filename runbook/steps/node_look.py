@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runbook.diagnosis.nodes import NodePolicy
 from runbook.errors import NotFound, RunbookError
-from runbook.model.job import JobRecord, NodeState
+from runbook.model.job import JobRecord, JobState, NodeState
 from runbook.model.node import FoundJob, JobStanding, NodeFacts
 from runbook.model.units import JobId, Unknown
 from runbook.ports import Scheduler
@@ -58,10 +58,14 @@ def found_jobs(scheduler: Scheduler, facts: Sequence[NodeFacts]) -> tuple[FoundJ
             silent = error.what
             found.append(FoundJob(job, JobStanding.UNKNOWN, silent))
         else:
-            # Only an end that Slurm names ends a job: an unknown state, or one that is still completing, does not.
-            live = not state.job_class.ended or "COMPLETING" in state.flags
-            found.append(FoundJob(job, JobStanding.LIVE if live else JobStanding.ENDED, state.name))
+            standing = JobStanding.ENDED if has_ended(state) else JobStanding.LIVE
+            found.append(FoundJob(job, standing, state.name))
     return tuple(found)
+
+
+def has_ended(state: JobState) -> bool:
+    """Only an end that Slurm names ends a job: an unknown state, or one that is still completing, does not."""
+    return state.job_class.ended and "COMPLETING" not in state.flags
 
 
 def live_jobs(found: Iterable[FoundJob]) -> frozenset[JobId] | None:

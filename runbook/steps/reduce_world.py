@@ -9,7 +9,8 @@ from runbook.model.job import NodeClass
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
 from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.smaller_world import Smaller, serves, smaller_world
+from runbook.steps.occupied import tenants_of
+from runbook.steps.smaller_world import Smaller, serves, smaller_world, suits
 
 __all__ = ["Outcome", "excluded", "run", "serves"]
 
@@ -17,6 +18,7 @@ __all__ = ["Outcome", "excluded", "run", "serves"]
 class Outcome(StrEnum):
     SPARE = "spare"
     REDUCED = "reduced"
+    TENANT = "tenant"
     IMPOSSIBLE = "impossible"
 
 
@@ -30,8 +32,9 @@ def run(context: StepContext) -> StepResult:
         no_plan=None,
         world_plan=None,
     )
-    avoided = set(incident.excluded_nodes)
-    nodes = [node for node in context.ports.scheduler.nodes() if node.name not in avoided and serves(node, job)]
+    avoided = set(excluded(context))
+    everyone = context.ports.scheduler.nodes()
+    nodes = [node for node in everyone if node.name not in avoided and serves(node, job)]
     free = [node for node in nodes if node.node_class is NodeClass.AVAILABLE or node.name in job.nodes]
     avoid_text = ", ".join(sorted(avoided)) or "no node"
     if len(free) >= needed:
@@ -51,6 +54,19 @@ def run(context: StepContext) -> StepResult:
             Outcome.SPARE,
             with_notes(incident, f"no spare is free now: the relaunched job waits in the queue for {needed} nodes"),
             f"queues for {needed} nodes; avoiding {avoid_text}",
+        )
+    held = [node.name for node in everyone if node.name in tenants_of(context.failure) and serves(node, job)]
+    if held and len(nodes) + len(set(held) & avoided) >= needed:
+        return StepResult(
+            Outcome.TENANT, incident, f"{len(nodes)} nodes for {needed}; a tenant's job holds {', '.join(held)}"
+        )
+    away = [node for node in everyone if node.name not in avoided and node not in nodes and suits(node, job)]
+    if len(nodes) + len(away) >= needed:
+        names = ", ".join(node.name for node in away)
+        return StepResult(
+            Outcome.SPARE,
+            with_notes(incident, f"the relaunched job waits in the queue until {names} can be used again"),
+            f"queues for {needed} nodes; {names} cannot be used now; avoiding {avoid_text}",
         )
     conclusion = (
         f"The job needs {needed} node{'s' if needed != 1 else ''}; without {avoid_text} the cluster has "

@@ -40,6 +40,8 @@ def propose(context: StepContext) -> Proposal | None:
     plan = with_world(incident)
     levers = "; ".join(use.title for use in plan.uses) if plan and plan.uses else "the template unchanged"
     where = f" away from {', '.join(incident.excluded_nodes)}" if incident.excluded_nodes else ""
+    freed = context.failure.freed_nodes
+    where += f", now that the memory of {', '.join(freed)} is free again" if freed else ""
     at = f" from step {incident.checkpoint.step}" if incident.checkpoint else " from the start"
     return Proposal(
         "submit",
@@ -117,6 +119,7 @@ def _submitted(
         job=job,
         submitted_s=started_s,
         failed_step=failed_step(context),
+        waiting_since_s=started_s,
     )
     patched = incident.patch.files if incident.patch else incident.templates
     # The world's edits are in the template now; only the number of nodes is told to the scheduler each time.
@@ -163,6 +166,6 @@ def _same_again(context: StepContext) -> str:
     avoided_before = set(last.excluded_nodes) if last else set(context.failure.job.excluded_nodes)
     elsewhere = bool(set(incident.excluded_nodes) - avoided_before)
     resized = incident.num_nodes is not None and incident.num_nodes != context.failure.job.num_nodes
-    if changed or elsewhere or resized:
+    if changed or elsewhere or resized or context.failure.freed_nodes:
         return ""
     return "Nothing would differ from the job that died, so it is not submitted again."

@@ -113,10 +113,14 @@ def _options(context: StepContext, nodes: int, gone: Sequence[NodeName]) -> tupl
 
 def serves(node: NodeState, job: JobRecord) -> bool:
     """Whether the job could run on the node, now or once it is free."""
-    usable = node.node_class in (NodeClass.AVAILABLE, NodeClass.BUSY)
+    return node.node_class in (NodeClass.AVAILABLE, NodeClass.BUSY) and suits(node, job)
+
+
+def suits(node: NodeState, job: JobRecord) -> bool:
+    """Whether the job could run on the node if that were in service."""
     in_partition = not job.partition or not node.partitions or job.partition in node.partitions
     gpus = job.gpus_per_node is None or node.gpus is None or node.gpus >= job.gpus_per_node
-    return usable and in_partition and gpus
+    return in_partition and gpus and not {"FUTURE", "DYNAMIC_FUTURE"} & set(node.states)
 
 
 def full_size_again(context: StepContext) -> str:

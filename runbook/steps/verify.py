@@ -22,12 +22,27 @@ class Outcome(StrEnum):
     PASSED = "passed"
     WAITING = "waiting"
     FAILED_AGAIN = "failed_again"
+    STILL_QUEUED = "still_queued"
     CANCELLED_BY_USER = "cancelled_by_user"
     STARTED_OVER = "started_over"
     NOT_PROVEN = "not_proven"
 
 
 _NOT_RESUMED = (ResumeKind.FROM_SCRATCH, ResumeKind.ELSEWHERE)
+_REASONS = {
+    "Resources": "nodes have to become free",
+    "Priority": "jobs ahead of it",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "Nodes required for job are DOWN": "or drained, or reserved for jobs of higher priority",
+    "PartitionDown": "its partition starts no jobs",
+    "QOSMaxGRESPerUser": "its owner holds as many GPUs as are allowed",
+    "AssocGrpGRES": "its account holds as many GPUs as are allowed",
+    "JobHeldUser": "held by its owner",
+    "JobHeldAdmin": "held by an administrator",
+    "BeginTime": "its begin time has not come",
+    "Dependency": "it depends on another job",
+}
+"""squeue(1), JOB REASON CODES."""
 _NOT_A_FAILURE = (Kind.NOT_OOM, "consequence", "harmless", "framing")
 
 
@@ -37,13 +52,17 @@ def run(context: StepContext) -> StepResult:
     if attempt is None or attempt.job is None:
         conclusion = "There is no relaunched job to watch."
         return StepResult(Outcome.NOT_PROVEN, replace(context.incident, conclusion=conclusion), conclusion)
-    waited_s = context.ports.clock.now() - (attempt.submitted_s or context.incident.opened_s)
+    watched_s = context.ports.clock.now() - (attempt.submitted_s or context.incident.opened_s)
     try:
         job = context.ports.scheduler.job(attempt.job)
     except NotFound:
         return _not_proven(context, attempt, f"job {attempt.job} is no longer known to the scheduler")
     story = _story(context, job)
     incident = context.incident
+    queued = _with_time_queued(context, attempt, job)
+    if queued != attempt:
+        attempt = queued
+        incident = with_last_attempt(incident, attempt)
     receipts = gather_receipts(context, attempt, job)
     if receipts != attempt.receipts:
         attempt = replace(attempt, receipts=receipts)
@@ -73,9 +92,64 @@ def run(context: StepContext) -> StepResult:
         return StepResult(Outcome.FAILED_AGAIN, replace(incident, failure=Failure(job=job)), why)
     if job.state.job_class in (JobClass.STOPPED, JobClass.SUCCEEDED) and "REQUEUED" not in job.state.flags:
         return _not_proven(context, attempt, f"job {job.id} ended as {job.state.name} before it was past the failure")
-    if waited_s > context.settings.verify.limit_s:
-        return _not_proven(context, attempt, f"job {job.id} was not proven within {waited_s / 3600:.1f} hours")
-    return StepResult(Outcome.WAITING, incident, _progress_line(attempt, job, story), _pause_s(context, waited_s))
+    if job.state.job_class is JobClass.WAITING:
+        waits_s = context.ports.clock.now() - (attempt.waiting_since_s or context.ports.clock.now())
+        if waits_s >= context.settings.acts.wait_for_spare_s:
+            return _still_queued(context, incident, attempt, job, waits_s)
+        return StepResult(Outcome.WAITING, incident, _queue_line(context, job, waits_s), _pause_s(context, watched_s))
+    ran_s = watched_s - attempt.queued_s
+    if ran_s > context.settings.verify.limit_s:
+        return _not_proven(context, attempt, f"job {job.id} was not proven within {ran_s / 3600:.1f} hours of running")
+    return StepResult(Outcome.WAITING, incident, _progress_line(attempt, job, story), _pause_s(context, watched_s))
+
+
+def _with_time_queued(context: StepContext, attempt: Attempt, job: JobRecord) -> Attempt:
+    """The attempt with its time in the queue: closed when the job has started, begun when it is queued again."""
+    waits = job.state.job_class is JobClass.WAITING
+    now_s = context.ports.clock.now()
+    if waits and attempt.waiting_since_s is None:
+        return replace(attempt, waiting_since_s=now_s)
+    if waits or attempt.waiting_since_s is None:
+        return attempt
+    # Slurm's clock and this machine's differ a little.
+    started_s = min(max(job.start_time_s or now_s, attempt.waiting_since_s), now_s)
+    return replace(
+        attempt, waiting_since_s=None, queued_s=attempt.queued_s + started_s - attempt.waiting_since_s
+    )
+
+
+def _queue_line(context: StepContext, job: JobRecord, waits_s: float) -> str:
+    limit_s = context.settings.acts.wait_for_spare_s
+    return f"job {job.id} {job.state.name} for {_lasted(waits_s)} of at most {_lasted(limit_s)}: {_waits_for(job)}"
+
+
+def _waits_for(job: JobRecord) -> str:
+    """Slurm's reason, with what the commonest mean."""
+    meaning = _REASONS.get(job.reason.partition(",")[0], "")
+    return f"{job.reason} ({meaning})" if meaning else job.reason or "Slurm gives no reason"
+
+
+def _lasted(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
+
+
+def _still_queued(
+    context: StepContext, incident: Incident, attempt: Attempt, job: JobRecord, waits_s: float
+) -> StepResult:
+    """The job stays in the queue: it holds no node there, and its place would be lost with it."""
+    why = f"job {job.id} still waits in the queue after {_lasted(waits_s)}: {_waits_for(job)}"
+    incident = with_last_attempt(incident, replace(attempt, verdict=Verdict(passed=None, why=why)))
+    conclusion = (
+        f"{why[:1].upper()}{why[1:]}. It was left there and keeps its place; nobody watches it when it starts."
+    )
+    asks = (
+        f"See why job {job.id} does not start: `scontrol show job {job.id}`. "
+        f"`runbook resume {incident.id}` watches it again; `scancel {job.id}` gives it up.",
+    )
+    incident = replace(incident, conclusion=conclusion, to_do=tuple(dict.fromkeys((*asks, *incident.to_do))))
+    return StepResult(Outcome.STILL_QUEUED, incident, why)
 
 
 def _resumed(context: StepContext, attempt: Attempt, story: LogStory) -> Resumed:
@@ -160,7 +234,8 @@ def _passed(
         )
     levers = ", ".join(use.title for use in attempt.plan.uses) if attempt.plan else ""
     avoided = f"away from {', '.join(incident.excluded_nodes)}" if incident.excluded_nodes else ""
-    how = " and ".join(part for part in (levers, avoided) if part) or "unchanged"
+    freed = f"the memory of {', '.join(context.failure.freed_nodes)}, free again" if context.failure.freed_nodes else ""
+    how = " and ".join(part for part in (levers, avoided, freed) if part) or "unchanged"
     conclusion = f"Job {job.id} runs past the failure: {why}. What helped: {how}."
     incident = replace(incident, state=IncidentState.RECOVERED, conclusion=conclusion)
     return StepResult(Outcome.PASSED, incident, why + (f"; {headroom}" if headroom else ""))

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from runbook.errors import NotAllowed
-from runbook.ports import Files, Scheduler
+from runbook.ports import Files, Nodes, Scheduler
 from runbook.steps.base import Ports
 
-_ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace"})
+_ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace", "end_process"})
 
 
 def without_leave(ports: Ports) -> Ports:
@@ -18,6 +18,7 @@ def without_leave(ports: Ports) -> Ports:
     return replace(
         ports,
         scheduler=cast(Scheduler, _Tied(ports.scheduler)),
+        nodes=cast(Nodes, _Tied(ports.nodes)),
         files=cast(Files, _Tied(ports.files)),
     )
 

@@ -36,7 +36,9 @@ def test_the_shipped_flow_is_sound_and_every_box_can_reach_the_end() -> None:
 
 def test_every_box_that_acts_can_be_planned_and_declined() -> None:
     acting = [box for box in load_flow(SHIPPED).boxes.values() if box.acts]
-    assert {box.name for box in acting} == {"cancel_job", "drain_node", "relaunch", "stop_relaunch", "promote"}
+    assert {box.name for box in acting} == {
+        "cancel_job", "free_gpu", "drain_node", "relaunch", "stop_relaunch", "promote"
+    }
     for box in acting:
         assert {"planned", "declined"} <= set(box.next)
         assert box.propose is not None
