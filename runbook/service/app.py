@@ -37,9 +37,6 @@ from runbook.service.people import People
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-_LIVE_S = 5
-"""An open incident's page asks again after so many seconds."""
-_LIVE_INDEX_S = 30
 _NO_FRAME = "; frame-ancestors 'none'"
 _FOR_EVER = "public, max-age=31536000, immutable"
 
@@ -64,17 +61,19 @@ def create_app(
     more_routes: Sequence[BaseRoute] = (),
     people: People | None = None,
     now: Callable[[], float] = time.time,
+    look_again_s: tuple[int, int] = (5, 30),
 ) -> Starlette:
     """The application. `health` gives /healthz its body ("ok" decides between 200 and 503); `hosts` are the names that
     a request may ask for: a page elsewhere cannot reach a loopback service under a name of its own. `people`: who may
-    look and act; None: whoever reaches the address looks, and nobody acts."""
+    look and act; None: whoever reaches the address looks, and nobody acts. `look_again_s`: how often an open page of an
+    incident at work, and of the list, asks again."""
 
     def index(request: Request) -> Response:
         query = IndexQuery.read(request.query_params)
         if request.url.query and query.address != f"/?{request.url.query}" and "" in request.query_params.values():
             # A form sends its empty fields, too; the address that is shared and bookmarked has none.
             return RedirectResponse(query.address, status_code=303)
-        site = Site(here="/", live_s=_LIVE_INDEX_S, account=people.account(request) if people else Markup(""))
+        site = Site(here="/", live_s=look_again_s[1], account=people.account(request) if people else Markup(""))
         page = render_index(store.list(), query, now(), unreadable=store.unreadable(), site=site)
         return _page(request, page, _tag(page))
 
@@ -91,7 +90,7 @@ def create_app(
             flow_picture(incident),
             load_contract(document, where),
             site=Site(
-                live_s=0 if incident.finished else _LIVE_S, account=people.account(request) if people else Markup("")
+                live_s=0 if incident.finished else look_again_s[0], account=people.account(request) if people else Markup("")
             ),
             actions=people.actions(request, incident) if people else None,
         )

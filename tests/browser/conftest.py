@@ -17,6 +17,30 @@ ARGUMENTS = (
 )
 
 
+CONTRAST = """() => {
+  const bright = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const rgb = text => { const m = text.match(/[\\d.]+/g).map(Number);
+    return m.length === 4 && m[3] === 0 ? null : m.slice(0, 3); };
+  const ground = element => { for (let e = element; e; e = e.parentElement) {
+    const c = rgb(getComputedStyle(e).backgroundColor); if (c) return c; } return [255, 255, 255]; };
+  const poor = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; node = walker.nextNode();) {
+    const element = node.parentElement;
+    if (!node.data.trim() || element.closest('svg')) continue;
+    const style = getComputedStyle(element);
+    const [one, two] = [bright(rgb(style.color)), bright(ground(element))].sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (two + 0.05);
+    const large = parseFloat(style.fontSize) >= 24;
+    if (ratio < (large ? 3 : 4.5)) poor.push([node.data.trim().slice(0, 40), ratio.toFixed(2)]);
+  }
+  return poor;
+}"""
+"""Texts whose contrast is below WCAG 2.2 AA (4.5 to 1; 3 to 1 for large text), with the ratio."""
+
+
 @dataclass
 class Visit:
     """A page as opened, with what its console said and every address that it asked for beyond itself."""
