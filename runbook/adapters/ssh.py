@@ -167,11 +167,13 @@ def open_connection(node: NodeName, settings: SshSettings) -> Connection:
 
 def close_all(connection: Connection) -> None:
     """Close a connection and its jump hosts, half-open ones too (fabric's own close leaves those)."""
-    from runbook.adapters.ssh_connect import chain
+    from runbook.adapters.ssh_connect import chain, end_proxy
 
     for hop in chain(connection):
         with contextlib.suppress(Exception):
             hop.client.close()
+        with contextlib.suppress(Exception):
+            end_proxy(hop)
 
 
 def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure:

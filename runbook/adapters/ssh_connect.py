@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -41,16 +44,15 @@ def connect(node: NodeName, settings: SshSettings) -> Connection:
     except UnreadableConfig as error:
         raise SshFailure(Reach.ERROR, str(error)) from error
     hops = len(chain(connection))
-    started = time.monotonic()
     # Each stage has its own limit; this one holds for all of them and for every hop.
     watchdog = threading.Timer(2 * hops * settings.connect_timeout_s, close_all, (connection,))
     watchdog.daemon = True
     watchdog.start()
     try:
-        _open(connection, proxy_command)
-    except Exception as error:
+        _open(connection, proxy_command, settings.connect_timeout_s)
+    except BaseException:
         close_all(connection)
-        raise failure_of(error, time.monotonic() - started, settings.connect_timeout_s) from error
+        raise
     finally:
         watchdog.cancel()
     return connection
@@ -66,21 +68,28 @@ def chain(connection: Connection) -> list[Connection]:
     return hops
 
 
-def _open(connection: Connection, proxy_command: str) -> None:
-    """Open the hops from here to the node; a failure says at which it was."""
+def _open(connection: Connection, proxy_command: str, limit_s: float) -> None:
+    """Open the hops from here to the node. Raises `SshFailure`, which says at which hop it was."""
     hops = chain(connection)
     if proxy_command:
         _start_proxy(hops[-1], proxy_command)
     for hop in reversed(hops):
+        started = time.monotonic()
         try:
-            result = hop.open()
-        except SshFailure as failure:
-            raise (failure if hop is connection else _at(hop, failure)) from failure
-        except AuthFailure as error:
-            raise _refused(hop, error) from error
-        if result and result[-1].result:
-            wanted = ", ".join(result[-1].result)
-            raise SshFailure(Reach.AUTHENTICATION, f"the key alone is not enough for {hop.host}: it asks for {wanted}")
+            _log_in(hop)
+        except Exception as error:
+            failure = failure_of(error, time.monotonic() - started, limit_s)
+            raise (failure if hop is connection else _at(hop, failure)) from error
+
+
+def _log_in(hop: Connection) -> None:
+    try:
+        result = hop.open()
+    except AuthFailure as error:
+        raise _refused(hop, error) from error
+    if result and result[-1].result:
+        wanted = ", ".join(result[-1].result)
+        raise SshFailure(Reach.AUTHENTICATION, f"the key alone is not enough: the server asks for {wanted} too")
 
 
 def _at(hop: Connection, failure: SshFailure) -> SshFailure:
@@ -183,15 +192,27 @@ def _fabric_config() -> Config:
 
 
 def _start_proxy(connection: Connection, command: str) -> None:
-    """Start the ProxyCommand by the shell, as ssh does, and hand its end over as the socket. It ends by itself when
-    the socket is closed. (paramiko's own class starts no shell and spins when the command ends.)"""
+    """Start the ProxyCommand by the shell, as ssh does, and hand its end over as the socket. (paramiko's own class
+    starts no shell and spins when the command ends.)"""
     ours, theirs = socket.socketpair()
     with theirs:
-        subprocess.Popen(
+        process = subprocess.Popen(
             ("/bin/sh", "-c", f"exec {command}"), stdin=theirs.fileno(), stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL, start_new_session=True,
         )
     connection.connect_kwargs["sock"] = ours
+    # `_set`: an attribute of the connection itself; a plain assignment would go to the configuration that all share.
+    connection._set(proxy_process=process)
+
+
+def end_proxy(hop: Connection) -> None:
+    """End the ProxyCommand of a hop and what it started."""
+    process: subprocess.Popen[bytes] | None = getattr(hop, "proxy_process", None)
+    if process is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
 
 
 def _transport(known: KnownHost, sock: Any, **options: Any) -> Transport:

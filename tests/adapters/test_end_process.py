@@ -24,7 +24,8 @@ from runbook.model.node import GpuProcess
 from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.ports import Nodes
-from tests.adapters.test_ssh import HOST, SSHD, Server, free_port, server
+from tests.adapters.sshd import SSHD, Server, free_port
+from tests.adapters.test_ssh import HOST, server
 
 __all__ = ["server"]
 

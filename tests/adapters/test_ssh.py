@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -21,75 +20,18 @@ from runbook.adapters.nodes_ssh import SshNodes
 from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from tests.adapters.sshd import SSHD, Server, free_port, make_key, running_sshd
 from tests.nvml.standin import GCC, SCENARIOS, library_folder
 
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
 HOST = NodeName("127.0.0.1")
 
 pytestmark = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (apt-get install openssh-server)")
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A running sshd and the settings that reach it."""
-
-    folder: Path
-    port: int
-    settings: SshSettings
-    log: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def make_key(path: Path) -> str:
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)), check=True)
-    return path.with_name(path.name + ".pub").read_text().strip()
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """sshd as the present user, with keys of its own and a PATH whose first folder the tests fill."""
-    assert SSHD
-    folder = tmp_path_factory.mktemp("sshd")
-    port = free_port()
-    host_key = make_key(folder / "host_key")
-    client_key = make_key(folder / "client_key")
-    (folder / "authorized_keys").write_text(client_key + "\n")
-    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}\n")
-    (folder / "bin").mkdir()
-    config = folder / "sshd_config"
-    config.write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\nPidFile none\nStrictModes no\n"
-        f"AuthorizedKeysFile {folder}/authorized_keys\nUsePAM no\nPasswordAuthentication no\n"
-        "KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\nAllowTcpForwarding yes\n"
-        f"SetEnv PATH={folder}/bin:/usr/bin:/bin LD_LIBRARY_PATH={folder}/lib"
-        f" STANDIN_NVML_SCENARIO={folder}/scenario.txt\nLogLevel ERROR\n"
-    )
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)
-    log = folder / "sshd.log"
-    process = subprocess.Popen((SSHD, "-D", "-f", str(config), "-E", str(log)))
-    settings = SshSettings(
-        user=getpass.getuser(), port=port, key_file=str(folder / "client_key"),
-        known_hosts_file=str(folder / "known_hosts"), config_file=os.devnull, use_agent=False, connect_timeout_s=2,
-        command_timeout_s=5,
-    )
-    try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        else:
-            raise AssertionError(f"sshd did not start: {log.read_text()}")
-        yield Server(folder, port, settings, log)
-    finally:
-        process.terminate()
-        process.wait(5)
+    with running_sshd(tmp_path_factory.mktemp("sshd")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -1,0 +1,63 @@
+"""The fan-out over nodes: bounded, told about, and broken off at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from runbook.fan_out import Progress, ask_many
+from runbook.model.node import NodeFacts, Reach
+from runbook.model.units import NodeName
+
+NAMES = tuple(NodeName(f"gpu-{number}") for number in range(40))
+
+
+def test_no_more_nodes_are_asked_at_a_time_than_allowed() -> None:
+    lock, busy, most = threading.Lock(), [0], [0]
+
+    def ask(name: NodeName) -> str:
+        with lock:
+            busy[0] += 1
+            most[0] = max(most[0], busy[0])
+        time.sleep(0.01)
+        with lock:
+            busy[0] -= 1
+        return name.upper()
+
+    assert ask_many(ask, NAMES + NAMES[:3], limit=5) == tuple(name.upper() for name in NAMES)
+    assert most == [5]
+
+
+def test_an_interrupt_drops_the_nodes_not_yet_asked() -> None:
+    asked: list[NodeName] = []
+
+    def ask(name: NodeName) -> NodeName:
+        asked.append(name)
+        time.sleep(0.02)
+        return name
+
+    def interrupt(_name: NodeName) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_many(ask, NAMES, limit=2, on_done=interrupt)
+    assert len(asked) < 10
+
+
+def test_of_many_nodes_it_is_told_how_far_and_which_do_not_answer() -> None:
+    lines: list[str] = []
+    told = Progress(len(NAMES), lines.append)
+    for name in NAMES:
+        told(NodeFacts(name, Reach.TIMEOUT if name == "gpu-7" else Reach.OK, "no answer within 5 s"))
+    assert lines[0] == "5 of 40 nodes checked"
+    assert lines[1] == "gpu-7: not reached: no answer within 5 s"
+    assert lines[-1] == "40 of 40 nodes checked, 1 not reached"
+    assert len(lines) == 9
+
+
+def test_of_a_few_nodes_nothing_is_told() -> None:
+    lines: list[str] = []
+    Progress(2, lines.append)(NodeFacts(NAMES[0], Reach.TIMEOUT, "no answer"))
+    assert lines == []
