@@ -155,13 +155,14 @@ def test_ssh_reaches_the_node_itself(user: str, target: str) -> None:
 
 def test_ssh_can_be_broken_and_mended() -> None:
     seen = {}
-    for command in ("ssh-down", "ssh-newkey", "ssh-hang", "ssh-up"):
+    for command in ("ssh-down", "ssh-newkey", "ssh-hang", "ssh-freeze", "ssh-up"):
         subprocess.run((SANDBOX, command, NODE), check=True)
         done = ssh(NODE, "hostname")
         seen[command] = done.stdout.strip() or done.stderr.strip().splitlines()[-1]
     assert "refused" in seen["ssh-down"]
     assert seen["ssh-newkey"] == "Host key verification failed."
     assert "timed out" in seen["ssh-hang"]
+    assert "timed out" in seen["ssh-freeze"]
     assert seen["ssh-up"] == NODE
 
 

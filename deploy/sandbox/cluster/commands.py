@@ -16,6 +16,7 @@ NODE_COMMANDS: dict[str, tuple[Callable[[Node], None], str]] = {
     "ssh-down": (ssh.take_down, "stop a node's sshd: connections are refused"),
     "ssh-up": (ssh.up, "give a node its usual sshd back"),
     "ssh-hang": (ssh.hang, "let a node's ssh port accept and never answer"),
+    "ssh-freeze": (ssh.freeze, "stop a node's sshd by SIGSTOP: connections are accepted and stay silent"),
     "ssh-newkey": (ssh.new_key, "let a node answer with an unknown host key"),
 }
 

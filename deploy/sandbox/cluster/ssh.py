@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 from cluster import daemons
@@ -149,6 +151,15 @@ def hang(node: Node) -> None:
     )
 
 
+def freeze(node: Node) -> None:
+    """Stop the node's sshd where it stands, as on a machine that swaps itself to death: the kernel still accepts
+    connections, and nobody answers on them."""
+    up(node)
+    pid = daemons.pid_of(daemon_name(node))
+    if pid is not None:
+        os.kill(pid, signal.SIGSTOP)
+
+
 def new_key(node: Node) -> None:
     """Let a node answer with a host key that known_hosts does not know."""
     take_down(node)
@@ -171,11 +182,14 @@ def listening(node: Node) -> bool:
 
 
 def state(node: Node) -> str:
-    """How ssh to a node stands: up, down, hanging or with a changed host key."""
+    """How ssh to a node stands: up, down, hanging, frozen or with a changed host key."""
     if daemons.pid_of(f"ssh-hang-{node.name}") is not None:
         return "hangs"
-    if daemons.pid_of(daemon_name(node)) is None:
+    pid = daemons.pid_of(daemon_name(node))
+    if pid is None:
         return "down"
+    if (daemons.stat_fields(pid) or [""])[0] in ("T", "t"):
+        return "frozen"
     return "changed host key" if (SSH / "nodes" / node.name / "changed").exists() else "up"
 
 
