@@ -23,9 +23,10 @@ from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.report.clean import clean_line, shorten
+from runbook.service.opening import Opener
 from runbook.service.spool import SpoolEvent
 from runbook.steps.base import Proposal
-from runbook.triggers import Opening, again, open_for
+from runbook.triggers import Opening, again
 
 LOG = logging.getLogger("runbook")
 
@@ -59,6 +60,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     """
     from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
     from runbook.cli.driver import DriverLock
+    from runbook.cli.site import opener_of, people_of, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
     from runbook.service.app import create_app
     from runbook.service.daemon import Daemon
@@ -84,6 +86,8 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 where=str(app.state),
                 next_step="stop it, or wait until it is done",
             )
+        # What is wrong with the sign-in is said before anything is taken up.
+        sign_in = sign_in_of(app)
         engine = app.engine(LogWatcher())
         engine.launch(app.inventory.database_url, executor=_executor(app), queue_concurrency=app.inventory.workers)
         try:
@@ -92,7 +96,8 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 LOG.info("going on with %s", workflow)
             status = ServiceStatus(started_s=time.time())
             spool = SpoolReader(_spool_folder(app))
-            daemon = Daemon(spool, lambda event: _open(app, engine, event), app.clock, status)
+            opener = opener_of(app)
+            daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
 
             def figures() -> ServiceFigures:
                 return ServiceFigures(
@@ -111,7 +116,13 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
 
             metrics = IncidentMetrics(app.store.list, figures)
             web = create_app(
-                app.store, lambda incident: flow_picture(app.flow, incident), health, metrics.text, hosts=_hosts(app)
+                app.store,
+                lambda incident: flow_picture(app.flow, incident),
+                health,
+                metrics.text,
+                hosts=_hosts(app),
+                people=people_of(app, sign_in) if sign_in else None,
+                more_routes=webhook_routes(app, sign_in, spool),
             )
             run_until_stopped(
                 web,
@@ -125,25 +136,17 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     return 0
 
 
-def _open(app: Application, engine: Engine, event: SpoolEvent) -> str:
+def _open(app: Application, engine: Engine, opener: Opener, event: SpoolEvent) -> str:
     """Open or join, durably: the event is only forgotten once its workflow is on the queue."""
-    record = app.scheduler.job(event.job)
-    opened = open_for(
-        record,
-        app.store,
-        cluster=app.inventory.cluster,
-        trigger="epilog",
-        policy=app.settings.acts.policy,
-        now_s=app.clock.now(),
-        tool_version=__version__,
-    )
+    opened = opener.decide(event)
+    incident = opened.incident
     if opened.opening is Opening.DONE:
         return "done before"
     if opened.opening is Opening.JOIN:
-        return engine.ensure(opened.incident, lambda incident: _again(app, incident))
-    app.store.save(opened.incident)
-    LOG.info("%s: opened for job %s of %s", opened.incident.id, record.id, record.owner)
-    engine.enqueue(opened.incident)
+        return engine.ensure(incident, lambda left: _again(app, left))
+    app.store.save(incident)
+    LOG.info("%s: opened for job %s, told by %s", incident.id, incident.root_job, event.alert or event.trigger)
+    engine.enqueue(incident)
     return opened.opening.value
 
 

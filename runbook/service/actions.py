@@ -50,6 +50,8 @@ class Offered:
     question: str
     """"" when nothing is asked."""
     sentence: str
+    given: str
+    """The answer that was handed over and not heard yet: "alice said yes"."""
     answer_form: str
     """What makes the form count."""
     can_roll_back: bool
@@ -83,6 +85,7 @@ class Actions:
             incident=incident.id,
             question=question,
             sentence=incident.awaiting,
+            given=f"{given[1]} said {'yes' if given[0] else 'no'}" if (given := self._given.get(question)) else "",
             answer_form=self._form(visitor, incident, "answer", question),
             can_roll_back=can_roll_back,
         )
@@ -210,7 +213,7 @@ class Actions:
                     )
                 LOG.warning("%s: %s rolls it back", incident.id, visitor.name)
                 undone = undo(incident, self.context_of, self.save, undrain=undrain, by=visitor.name)
-                done = tuple(f"{line[:1].upper()}{line[1:]}." for line in undone)
+                done = tuple(f"Done: {_line(line)}." for line in undone)
         except RunbookError as error:
             # Each part was saved as it was done; the page says why the rest was not.
             status = 503 if isinstance(error, Unavailable) else 409

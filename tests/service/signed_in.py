@@ -42,6 +42,8 @@ class Place:
     more_routes: Sequence[BaseRoute] = ()
     site_url: str = ""
     session_s: float = 3600.0
+    problem: Exception | None = None
+    """What the engine answers with."""
     answers: list[tuple[str, bool, str]] = field(default_factory=list)
     proxy: Proxy | None = field(
         default_factory=lambda: Proxy(
@@ -62,6 +64,8 @@ class Place:
         self.store.save(incident)
 
     def _answer(self, incident: Incident, yes: bool, by: str) -> None:
+        if self.problem is not None:
+            raise self.problem
         self.answers.append((incident.id, yes, by))
 
     def client(self, address: str = HERE, peer: str = "127.0.0.1") -> TestClient:

@@ -1,0 +1,343 @@
+"""Alerts over HTTP: each told what became of it, none opens what it should not, none is lost, none is counted twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+import pytest
+from starlette.testclient import TestClient
+
+from runbook.config import WebhookDocument
+from runbook.errors import NotFound, Unavailable
+from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.units import IncidentId, JobId, NodeName, UserName
+from runbook.ports import Scheduler
+from runbook.service.daemon import Daemon, Declined
+from runbook.service.opening import Opener
+from runbook.service.spool import SpoolEvent, SpoolReader, alert_file, alert_text, parse_event
+from runbook.service.status import ServiceStatus
+from runbook.service.tokens import Role
+from runbook.service.webhook import MOST_BYTES, Webhook
+from tests.report.sample_incidents import awaiting, recovered
+from tests.service.signed_in import FORM, Place
+from tests.service.test_daemon import StandingClock
+
+PATH = "/webhooks/alertmanager"
+NOW = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
+
+
+def alert(labels: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
+    return {
+        "status": "firing", "labels": {"alertname": "GpuXid", "job": "dcgm", **(labels or {"slurm_job_id": "4711"})},
+        "annotations": {"summary": "x"}, "startsAt": (NOW - timedelta(minutes=5)).isoformat(),
+        "endsAt": "0001-01-01T00:00:00Z", "generatorURL": "", "fingerprint": "00000000deadbeef", **changed,
+    }
+
+
+def notification(*alerts: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    return {
+        "version": "4", "groupKey": "{}:{}", "truncatedAlerts": 0, "status": "firing", "receiver": "runbook",
+        "groupLabels": {}, "commonLabels": {}, "commonAnnotations": {}, "externalURL": "", "alerts": list(alerts),
+        "aNewerField": 1, **changed,
+    }
+
+
+class Site:
+    def __init__(self, folder: Path, settings: WebhookDocument) -> None:
+        self.folder = folder / "spool"
+        self.folder.mkdir()
+        self.spool = SpoolReader(self.folder)
+        self.place = Place(folder)
+        self.place.more_routes = Webhook(
+            "alpha", settings, self.spool, self.place.store, lambda: NOW.timestamp()
+        ).routes()
+        self.client: TestClient = self.place.client()
+
+    def post(self, body: Any, role: Role | None = Role.ALERT, more: Mapping[str, str] = MappingProxyType({})) -> Any:
+        given = self.place.bearer(role) if role else {}
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.client.post(PATH, content=content, headers={"content-type": "application/json", **given, **more})
+
+    def told(self, *alerts: dict[str, Any]) -> list[dict[str, Any]]:
+        answer = self.post(notification(*alerts))
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["alerts"])
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, WebhookDocument())
+
+
+def test_an_alert_becomes_an_event_of_the_spool(site: Site) -> None:
+    (told,) = site.told(alert())
+    assert (told["outcome"], told["job"], told["incident"]) == ("accepted", "4711", None)
+    (event,) = site.spool.scan()
+    assert (event.trigger, event.alert, event.job, event.cluster) == ("alert", "GpuXid", "4711", "alpha")
+    assert event.time_s == pytest.approx(NOW.timestamp() - 300, abs=1)
+    assert site.files() == [event.file]
+
+
+def test_the_same_notification_again_waits_only_once(site: Site) -> None:
+    outcomes = [site.told(alert())[0]["outcome"] for _ in range(3)]
+    assert outcomes == ["accepted", "waiting", "waiting"]
+    assert len(site.files()) == 1
+    later = alert(startsAt=(NOW - timedelta(minutes=1)).isoformat())
+    assert site.told(later)[0]["outcome"] == "accepted"
+    assert len(site.files()) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "outcome", "why"),
+    [
+        ({"status": "resolved"}, "ignored", "resolved"),
+        ({"startsAt": (NOW - timedelta(hours=25)).isoformat()}, "ignored", "25 hours ago"),
+        ({"startsAt": (NOW + timedelta(hours=1)).isoformat()}, "ignored", "in the future"),
+        ({"labels": {"alertname": "X", "slurm_job_id": "4711", "cluster": "beta"}}, "ignored", "another cluster"),
+        ({"labels": {"alertname": "X"}}, "not_assignable", "none of its labels"),
+        ({"labels": {"alertname": "X", "job": "4711"}}, "not_assignable", "none of its labels"),
+        ({"labels": {"alertname": "X", "slurm_job_id": "4711,4712"}}, "not_assignable", "no single"),
+        ({"labels": {"alertname": "X", "slurm_job_id": "4711; rm -rf /"}}, "not_assignable", "no single"),
+        ({"labels": {"alertname": "X", "slurm_job_id": "--all"}}, "not_assignable", "no single"),
+        ({"labels": {"alertname": "X", "instance": "-w all"}}, "not_assignable", "none of its labels"),
+        ({"labels": {"alertname": "RunbookIncidentEscalated", "slurm_job_id": "4711"}}, "ignored", "own alert"),
+        ({"labels": {"alertname": "RunbookDown", "incident": "oom-alpha-99"}}, "ignored", "own alert"),
+        ({"labels": {"alertname": "RunbookDown", "incident": "../../x"}}, "ignored", "own alert"),
+    ],
+)
+def test_what_opens_nothing_is_told_why(site: Site, changed: dict[str, Any], outcome: str, why: str) -> None:
+    (told,) = site.told(alert(**changed))
+    assert told["outcome"] == outcome
+    assert why in told["why"]
+    assert site.files() == []
+
+
+def test_our_own_alert_on_its_way_round_joins_its_incident_and_starts_nothing(site: Site) -> None:
+    stopped = replace(awaiting(), id=IncidentId("oom-alpha-4711"), state=IncidentState.INTERRUPTED)
+    site.place.store.save(stopped)
+    labels = {"alertname": "RunbookIncidentInterrupted", "incident": "oom-alpha-4711", "slurm_job_id": "4711"}
+    for status in ("firing", "resolved"):
+        (told,) = site.told(alert(labels, status=status))
+        assert (told["outcome"], told["incident"]) == ("joined", "oom-alpha-4711")
+    assert site.files() == []
+
+
+def test_an_alert_about_a_job_at_work_joins(site: Site) -> None:
+    site.place.store.save(replace(awaiting(), id=IncidentId("oom-alpha-4711")))
+    assert site.told(alert())[0]["incident"] == "oom-alpha-4711"
+    # One that has ended may be taken up again: the scheduler has to be asked.
+    site.place.store.save(replace(recovered(), id=IncidentId("oom-alpha-4711")))
+    assert site.told(alert())[0]["outcome"] == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("labels", "job", "node"),
+    [
+        ({"jobid": "4700_3"}, "4700_3", None),
+        ({"slurm_job_id": "", "job_id": " 12 "}, "12", None),
+        ({"slurm_job_id": "12", "node": "gpu-21"}, "12", None),
+        ({"instance": "gpu-21.site.example:9400"}, None, "gpu-21.site.example"),
+        ({"Hostname": "gpu-22", "instance": "10.0.0.1:9400"}, None, "gpu-22"),
+    ],
+)
+def test_which_label_names_the_job_or_the_node(
+    site: Site, labels: dict[str, str], job: str | None, node: str | None
+) -> None:
+    (told,) = site.told(alert({"alertname": "X", **labels}))
+    assert (told["outcome"], told["job"], told["node"]) == ("accepted", job, node)
+    (event,) = site.spool.scan()
+    assert (event.job or None, event.node or None) == (job, node)
+
+
+def test_the_labels_are_the_inventorys(tmp_path: Path) -> None:
+    site = Site(tmp_path, WebhookDocument(job_labels=("my_job",), node_labels=(), cluster_label="", oldest_hours=48))
+    old = (NOW - timedelta(hours=47)).isoformat()
+    first = alert({"alertname": "X", "my_job": "5", "cluster": "k8s"}, startsAt=old)
+    second = alert({"alertname": "X", "slurm_job_id": "5", "node": "gpu-1"}, fingerprint="0" * 16)
+    assert [told["outcome"] for told in site.told(first, second)] == ["accepted", "not_assignable"]
+
+
+def test_hostile_labels_reach_neither_the_answer_nor_the_file(site: Site) -> None:
+    name = "</x><script>\x1b[2J\nformat=2\u202e" + "y" * 5000
+    site.told(alert({"alertname": name, "slurm_job_id": "1"}))
+    (event,) = site.spool.scan()
+    assert len(event.alert) == 80
+    data = (site.folder / event.file).read_text(encoding="ascii")
+    assert data.count("\n") == 5
+    assert "<" not in data
+    assert "\x1b" not in data
+
+
+@pytest.mark.parametrize("role", [None, Role.READ])
+def test_only_the_role_for_it_may_tell(site: Site, role: Role | None) -> None:
+    assert site.post(notification(alert()), role).status_code == (403 if role else 401)
+    assert site.post(notification(alert()), None, {"authorization": "Bearer wrong"}).status_code == 401
+    browser = site.place.browser(Role.ACT)
+    assert browser.post(PATH, json=notification(alert()), headers=FORM).status_code == 401
+    assert site.files() == []
+    assert site.post(notification(alert()), Role.ACT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "JSON"), (b"not json", "JSON"), (b"[]", "object"), (b"{}", "version"), (b"\xff\xfe", "JSON"),
+        (notification(alert(), version="3"), "version"), (notification(alert(), version=4), "version"),
+        (notification(alerts="x"), "alerts"), (notification(alert(status="burning")), "alerts.0.status"),
+        (notification(alert(startsAt="yesterday")), "alerts.0.startsAt"),
+        (notification(alert(startsAt="2026-11-21T12:00:00")), "alerts.0.startsAt"),
+        (notification(alert(fingerprint="../../etc")), "alerts.0.fingerprint"),
+        (notification(alert(fingerprint=None)), "alerts.0.fingerprint"),
+        (notification(alert(labels={"a": 1})), "alerts.0.labels.a"),
+        (notification({**alert(), "labels": []}), "alerts.0.labels"),
+        (notification(*[alert()] * 2001), "alerts"),
+        (b'{"version":"4","alerts":' + b"[" * 2000 + b"]" * 2000 + b"}", ""),
+    ],
+)
+def test_what_is_no_notification_is_refused_in_a_sentence(site: Site, body: Any, said: str) -> None:
+    answer = site.post(body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert len(answer.text) < 2000
+    assert site.files() == []
+
+
+def test_one_bad_alert_writes_nothing_of_the_others(site: Site) -> None:
+    assert site.post(notification(alert(), alert(fingerprint="x"))).status_code == 400
+    assert site.files() == []
+
+
+def test_other_kinds_of_requests_are_refused(site: Site) -> None:
+    assert site.post(b" " * (MOST_BYTES + 1)).status_code == 413
+    assert site.post(notification(alert()), more={"content-type": "text/plain"}).status_code == 415
+    assert site.client.get(PATH, headers=site.place.bearer(Role.ALERT)).status_code == 405
+
+
+def test_a_spool_that_takes_nothing_makes_the_sender_try_again(site: Site) -> None:
+    site.folder.rename(site.folder.with_name("away"))
+    assert site.post(notification(alert())).status_code == 503
+    site.folder.with_name("away").rename(site.folder)
+    assert site.post(notification(alert())).status_code == 200
+
+
+# -- from the event to the incident ----------------------------------------------------------------------------
+
+
+def event(job: str = "4711", node: str = "", began_s: float = 1_000_000.0) -> SpoolEvent:
+    return SpoolEvent(
+        alert_file("alpha", "0" * 16, began_s), "alpha", JobId(job), job, 0, began_s, trigger="alert", alert="GpuXid",
+        node=NodeName(node),
+    )
+
+
+def test_an_alerts_file_is_read_as_it_was_written() -> None:
+    for one in (event(), event("4700_3"), event("", "gpu-21.site.example")):
+        assert parse_event(one.file, alert_text(one).encode(), 5.0) == one
+    for bad in (event("x"), event("", "-w"), event("", ""), replace(event(), cluster="beta"), event("1\nformat=1")):
+        with pytest.raises(ValueError, match="no event"):
+            alert_text(bad)
+
+
+class Jobs:
+    """A scheduler that knows some jobs, and nothing else."""
+
+    def __init__(self, *jobs: JobRecord) -> None:
+        self._jobs = {job.id: job for job in jobs}
+
+    def job(self, job: JobId) -> JobRecord:
+        if job not in self._jobs:
+            raise NotFound(f"no job {job}")
+        return self._jobs[job]
+
+
+class Stored:
+    def __init__(self, *incidents: Incident) -> None:
+        self._incidents = {incident.id: incident for incident in incidents}
+
+    def load(self, incident: IncidentId) -> Incident:
+        if incident not in self._incidents:
+            raise NotFound("no")
+        return self._incidents[incident]
+
+
+def record(state: str = "RUNNING", job_class: JobClass = JobClass.ACTIVE, **times: float) -> JobRecord:
+    made = JobRecord(JobId("4711"), "alpha", "train", UserName("alice"), JobState(state, job_class))
+    return replace(made, start_time_s=times.get("start_s", 990_000.0), end_time_s=times.get("end_s"))
+
+
+def opener(*jobs: JobRecord, had: tuple[str, ...] | None = None, known: Stored | None = None) -> Opener:
+    def on_node(_node: NodeName, _at_s: float) -> tuple[JobId, ...]:
+        return tuple(JobId(job) for job in had or ())
+
+    return Opener(
+        cast(Scheduler, Jobs(*jobs)), known or Stored(), StandingClock(), "alpha", Policy.APPROVE,
+        on_node if had is not None else None,
+    )
+
+
+def test_a_node_stands_for_its_job_only_where_one_had_it() -> None:
+    assert opener(record(), had=("4711",)).decide(event("", "gpu-21")).incident.root_job == "4711"
+    for had, why in (((), "no job had gpu-21"), (("4711", "4712"), "2 jobs had gpu-21"), (None, "is not asked")):
+        with pytest.raises(Declined, match=why):
+            opener(record(), had=had).decide(event("", "gpu-21"))
+
+
+def test_an_alert_from_outside_its_jobs_time_opens_nothing() -> None:
+    failed = record("FAILED", JobClass.FAILED, end_s=999_000.0)
+    assert opener(failed).decide(event()).incident.trigger == "alert"
+    with pytest.raises(Declined, match="had ended"):
+        opener(replace(failed, end_time_s=990_100.0)).decide(event())
+    with pytest.raises(Declined, match=r"started .* after"):
+        opener(record(start_s=1_000_100.0)).decide(event())
+    with pytest.raises(NotFound):
+        opener().decide(event())
+
+
+def test_what_opens_nothing_is_forgotten_and_told_and_is_not_bad(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    spool, clock = SpoolReader(folder), StandingClock()
+    problems: dict[str, Exception] = {"1": Declined("2 jobs had gpu-21 then"), "2": NotFound("no job 2")}
+
+    def look(event: SpoolEvent) -> object:
+        raise problems.get(event.job, Unavailable("later"))
+
+    daemon = Daemon(spool, look, clock, ServiceStatus(clock.now()))
+    for number in (1, 2):
+        spool.write(replace(event(str(number)), file=alert_file("alpha", f"{number:016x}", 1_000_000.0)))
+    daemon.round()
+    assert len(list(folder.iterdir())) == 1
+    assert daemon.status.document(clock.now())["last_declined"] == "GpuXid: 2 jobs had gpu-21 then"
+    for _ in range(700):
+        clock.time_s += 1
+        daemon.round()
+    assert list(folder.iterdir()) == []
+    assert (daemon.status.alerts_declined, daemon.status.spool_bad) == (2, 0)
+
+
+def test_the_epilogs_word_on_a_job_is_heard_beside_an_alerts(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    spool, clock = SpoolReader(folder), StandingClock()
+    spool.write(event("7"))
+    (folder / "alpha-7-0.event").write_text("format=1\njob_id=7\nrestart_count=0\ncluster=alpha\n", encoding="ascii")
+    heard: list[str] = []
+
+    def hear(event: SpoolEvent) -> object:
+        heard.append(event.trigger)
+        return None
+
+    daemon = Daemon(spool, hear, clock, ServiceStatus(clock.now()))
+    daemon.round()
+    assert sorted(heard) == ["alert", "epilog"]
+    assert list(folder.iterdir()) == []
