@@ -46,12 +46,13 @@ class IncidentMetrics:
         *,
         cluster: str = "",
         report_url: str = "",
+        boxes: Sequence[str] = (),
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`cluster`: the daemon's own, which has its zeros before its first incident. `report_url`: the address that
-        /incidents/ID is added to; "" leaves links out."""
+        """`cluster`: the daemon's own, which has its zeros before its first incident; `boxes`: of the flow, likewise.
+        `report_url`: the address that /incidents/ID is added to; "" leaves links out."""
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Incidents(rows, cluster, report_url, now or SystemClock().now))
+        self._registry.register(_Incidents(rows, Totals(cluster, boxes), report_url, now or SystemClock().now))
         if service is not None:
             self._registry.register(_Service(service, cluster))
 
@@ -64,14 +65,14 @@ class _Incidents(Collector):
     def __init__(
         self,
         rows: Callable[[], Sequence[IncidentSummary]],
-        cluster: str,
+        totals: Totals,
         report_url: str,
         now: Callable[[], float],
     ) -> None:
         self._rows = rows
+        self._totals = totals
         self._report_url = report_url
         self._now = now
-        self._totals = Totals(cluster)
 
     def describe(self) -> Iterable[Metric]:
         return ()

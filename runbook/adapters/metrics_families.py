@@ -51,11 +51,15 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "recovered_gpus", "runbook_recovered_gpus",
         "GPUs of the jobs in runbook_recoveries_total, where their number is known.", ("cluster", "by"),
     ),
+    (
+        "recovered_stopped_ms", "runbook_recovered_gpu_stopped_seconds",
+        "GPU seconds from the failure to the last relaunch of the jobs in runbook_recoveries_total.", ("cluster", "by"),
+    ),
     ("relaunches", "runbook_relaunches", "Jobs submitted again.", ("cluster",)),
     ("nodes_drained", "runbook_nodes_drained", "Nodes drained, also those given back since.", ("cluster",)),
-    ("levers_tried", "runbook_levers_tried", "Levers in relaunched jobs.", ("lever",)),
-    ("levers_worked", "runbook_levers_worked", "Levers in relaunched jobs that were proven.", ("lever",)),
-    ("levers_failed", "runbook_levers_failed", "Levers in relaunched jobs that failed again.", ("lever",)),
+    ("levers_tried", "runbook_levers_tried", "Levers in relaunched jobs.", ("cluster", "lever")),
+    ("levers_worked", "runbook_levers_worked", "Levers in relaunched jobs that were proven.", ("cluster", "lever")),
+    ("levers_failed", "runbook_levers_failed", "Levers in relaunched jobs that failed again.", ("cluster", "lever")),
     (
         "box_outcomes", "runbook_box_outcomes", "Boxes of the flow that were left, by outcome.",
         ("cluster", "box", "outcome"),
@@ -86,8 +90,8 @@ def incident_families(sums: Sums) -> Iterator[Metric]:
         by_name[figure[0]][figure[1:]] = value
     kept = {
         "cluster": _most_common(by_name["opened"], 0, "cluster"),
-        "lever": _most_common(by_name["levers_tried"], 0, "lever"),
-        "box": _most_common(by_name["box_outcomes"], 1, "box"),
+        "lever": _most_common(by_name["levers_tried"], 1, "lever"),
+        "box": _most_common(by_name["box_ms"], 1, "box"),
         "outcome": _most_common(by_name["box_outcomes"], 2, "outcome") | set(OUTCOMES),
     }
 

@@ -47,11 +47,13 @@ class Sums:
 class Totals:
     """`of` gives the sums of the rows that are stored now."""
 
-    def __init__(self, cluster: str = "") -> None:
+    def __init__(self, cluster: str = "", boxes: Sequence[str] = ()) -> None:
+        """`cluster` and the flow's `boxes`: what has zeros before it is counted."""
+        self._boxes = tuple(boxes)
         self._lock = threading.Lock()
         self._known: dict[str, tuple[IncidentSummary, Counter[Key]]] = {}
         self._figures: Counter[Key] = Counter()
-        self._zeros: dict[str, frozenset[Key]] = {}
+        self._clusters: set[str] = set()
         if cluster:
             self._add_zeros(cluster)
 
@@ -79,23 +81,24 @@ class Totals:
     def _add_zeros(self, cluster: str) -> None:
         """Figures that are there before anything is counted: `increase()` does not see a series' first value, and an
         alert on "more than none" needs a zero and not an absence."""
-        if cluster in self._zeros:
+        if cluster in self._clusters:
             return
+        self._clusters.add(cluster)
         flow = "oom"
-        keys = frozenset(
-            (
-                *(("incidents", cluster, flow, kind, outcome) for kind in DIAGNOSES for outcome in OUTCOMES),
-                *(("open", cluster, state) for state in OPEN_STATES),
-                ("opened", cluster, flow),
-                *(("endings", cluster, flow, outcome) for outcome in OUTCOMES if outcome != OPEN),
-                *((name, cluster, by) for name in ("recoveries", "recovered_gpus") for by in BY),
-                *((name, cluster) for name in ("relaunches", "nodes_drained", "drained", "gpu_saved_ms")),
-                *(("gpu_lost_ms", cluster, reason) for reason in LOSSES),
-                *((f"{name}_ms", cluster) for name in ("to_relaunch", "to_proof")),
-            )
-        )
-        self._zeros[cluster] = keys
-        for key in keys:
+        for key in (
+            *(("incidents", cluster, flow, kind, outcome) for kind in DIAGNOSES for outcome in OUTCOMES),
+            *(("open", cluster, state) for state in OPEN_STATES),
+            ("opened", cluster, flow),
+            *(("endings", cluster, flow, outcome) for outcome in OUTCOMES if outcome != OPEN),
+            *(
+                (name, cluster, by)
+                for name in ("recoveries", "recovered_gpus", "recovered_stopped_ms") for by in BY
+            ),
+            *((name, cluster) for name in ("relaunches", "nodes_drained", "drained", "gpu_saved_ms")),
+            *(("gpu_lost_ms", cluster, reason) for reason in LOSSES),
+            *((f"{name}_ms", cluster) for name in ("to_relaunch", "to_proof")),
+            *(("box_ms", cluster, box) for box in self._boxes),
+        ):
             self._figures[key] += 0
 
 
@@ -118,9 +121,10 @@ def _figures_of(row: IncidentSummary) -> Iterator[tuple[Key, int]]:
         counted["unreached", cluster, str(reach)] += 1
     for tried in row.levers:
         lever = tried.lever if _WORD.fullmatch(tried.lever) else "other"
-        counted["levers_tried", lever] += 1
-        if tried.worked is not None:
-            counted["levers_worked" if tried.worked else "levers_failed", lever] += 1
+        counted["levers_tried", cluster, lever] += 1
+        # Zeros too: a lever that never failed still has a share of tries that worked.
+        counted["levers_worked", cluster, lever] += tried.worked is True
+        counted["levers_failed", cluster, lever] += tried.worked is False
     for box, left_by, seconds in tally.boxes:
         counted["box_outcomes", cluster, box, left_by] += 1
         _observe(counted, ("box",), (cluster, box), seconds, BOX_BUCKETS_S)
@@ -133,6 +137,7 @@ def _figures_of(row: IncidentSummary) -> Iterator[tuple[Key, int]]:
         by = BY[0] if tally.unattended else BY[1]
         counted["recoveries", cluster, by] += 1
         counted["recovered_gpus", cluster, by] += tally.gpus or 0
+        counted["recovered_stopped_ms", cluster, by] += round(tally.stopped_s * (tally.gpus or 0) * 1000)
     gpus = tally.gpus or 0
     counted["gpu_lost_ms", cluster, LOSSES[0]] += round(tally.stopped_s * gpus * 1000)
     counted["gpu_lost_ms", cluster, LOSSES[1]] += round(tally.repeated_s * gpus * 1000)

@@ -34,6 +34,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("probe", "Look at this machine as the node check does, or build the probe's one file."),
     "serve": ("serve", "The daemon: spool, reports, metrics, health."),
     "token": ("token", "Make, list or take back the tokens that people and programs sign in with."),
+    "metrics": ("metrics", "Print the Prometheus metrics, or write them for node exporter."),
+    "deploy": ("deploy", "deploy prometheus: scrape job, alert rules and routes for an inventory."),
     "doctor": ("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do."),
     "playbooks": ("playbooks", "Check the documents: flow, signatures, levers, XIDs."),
     "completion": ("completion", "Print the completion script of a shell."),

@@ -60,6 +60,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     """
     from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
     from runbook.cli.driver import DriverLock
+    from runbook.cli.metrics import report_address
     from runbook.cli.site import opener_of, people_of, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
     from runbook.service.app import create_app
@@ -114,7 +115,14 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             def health() -> Mapping[str, Any]:
                 return status.document(time.time())
 
-            metrics = IncidentMetrics(app.store.list, figures)
+            metrics = IncidentMetrics(
+                app.store.list,
+                figures,
+                cluster=app.inventory.cluster,
+                report_url=report_address(app.inventory, listen, port),
+                boxes=tuple(app.flow.boxes),
+                now=app.clock.now,
+            )
             web = create_app(
                 app.store,
                 lambda incident: flow_picture(app.flow, incident),
