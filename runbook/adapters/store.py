@@ -110,21 +110,23 @@ class IncidentStore:
 
     def list(self) -> tuple[IncidentSummary, ...]:
         """Every incident, newest first. One that cannot be read is left out; `unreadable` names it."""
-        rows = self._refresh()
-        return tuple(
-            sorted((row.summary for row in rows.values()), key=lambda row: (row.opened_s, row.id), reverse=True)
-        )
+        return self.overview()[0]
 
     def unreadable(self) -> tuple[str, ...]:
         """Folders that hold no readable incident, by name."""
-        rows = self._refresh()
-        return tuple(name for name, _ in self._stamps() if name not in rows)
+        return self.overview()[1]
+
+    def overview(self) -> tuple[tuple[IncidentSummary, ...], tuple[str, ...]]:
+        """`list` and `unreadable` from one look at the disk."""
+        rows, unreadable = self._look()
+        summaries = (row.summary for row in rows.values())
+        return tuple(sorted(summaries, key=lambda row: (row.opened_s, row.id), reverse=True)), unreadable
 
     def rebuild_index(self) -> int:
         """Forget the index and make it again from the incidents; returns how many there are."""
         self._rows = {}
         self._unwritten = _INDEX_REWRITE_CHANGES
-        return len(self._refresh())
+        return len(self._look()[0])
 
     def write_file(
         self,
@@ -170,10 +172,12 @@ class IncidentStore:
 
     # -- rows ----------------------------------------------------------------------------------------------
 
-    def _refresh(self) -> dict[str, _Row]:
-        """Rows for what is on disk now: unchanged ones from the cache, the others read from the incident."""
+    def _look(self) -> tuple[dict[str, _Row], tuple[str, ...]]:
+        """Rows for what is on disk now: unchanged ones from the cache, the others read from the incident; and the
+        names of those that cannot be read."""
         known = self._read_index() if self._rows is None else self._rows
         rows: dict[str, _Row] = {}
+        unreadable: list[str] = []
         changed = 0
         for name, stamp in self._stamps():
             row = known.get(name)
@@ -182,13 +186,14 @@ class IncidentStore:
                 try:
                     row = _Row(stamp, summarize(self.load(IncidentId(name))))
                 except RunbookError:
+                    unreadable.append(name)
                     continue
             rows[name] = row
         self._unwritten += changed + len(known.keys() - rows.keys())
         self._rows = rows
         if self._unwritten >= _INDEX_REWRITE_CHANGES:
             self._write_index(rows)
-        return rows
+        return rows, tuple(unreadable)
 
     def _stamps(self) -> Iterator[tuple[str, _Stamp]]:
         try:

@@ -44,9 +44,7 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 class Incidents(Protocol):
     """The stored incidents, for reading."""
 
-    def list(self) -> tuple[IncidentSummary, ...]: ...
-
-    def unreadable(self) -> tuple[str, ...]: ...
+    def overview(self) -> tuple[tuple[IncidentSummary, ...], tuple[str, ...]]: ...
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes: ...
 
@@ -74,7 +72,8 @@ def create_app(
             # A form sends its empty fields, too; the address that is shared and bookmarked has none.
             return RedirectResponse(query.address, status_code=303)
         site = Site(here="/", live_s=look_again_s[1], account=people.account(request) if people else Markup(""))
-        page = render_index(store.list(), query, now(), unreadable=store.unreadable(), site=site)
+        rows, unreadable = store.overview()
+        page = render_index(rows, query, now(), unreadable=unreadable, site=site)
         return _page(request, page, _tag(page))
 
     def incident_page(request: Request) -> Response:
@@ -90,7 +89,8 @@ def create_app(
             flow_picture(incident),
             load_contract(document, where),
             site=Site(
-                live_s=0 if incident.finished else look_again_s[0], account=people.account(request) if people else Markup("")
+                live_s=0 if incident.finished else look_again_s[0],
+                account=people.account(request) if people else Markup(""),
             ),
             actions=people.actions(request, incident) if people else None,
         )
