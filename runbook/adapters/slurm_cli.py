@@ -15,6 +15,7 @@ from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import Identity, Road, identity_of, road_to
 from runbook.adapters.process import SCRIPT_PLACE
 from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
+from runbook.adapters.slurm_gpu_indices import GpuIndicesOfRuns
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.evidence import slurm_accounting as accounting
 from runbook.evidence import slurm_nodes as nodes
@@ -69,6 +70,7 @@ class SlurmCli:
         self._random = random.SystemRandom()
         self._columns: frozenset[str] | None = None
         self._store_flags: frozenset[str] | None = None
+        self._gpu_indices = GpuIndicesOfRuns(self._commands)
 
     def describe(self) -> str:
         why = f", {self._why}" if self._why else ""
@@ -95,7 +97,7 @@ class SlurmCli:
         if controller is None:
             script = self.script(record.id)
             record = with_log_paths(record, script.text if isinstance(script, JobScript) else "")
-        return record
+        return self._gpu_indices.added(record)
 
     def script(self, job: JobId) -> JobScript | Unknown:
         reasons: list[str] = []

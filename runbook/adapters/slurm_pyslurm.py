@@ -15,9 +15,10 @@ from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.evidence.slurm_errors import Complaint, complaint
 from runbook.evidence.slurm_fields import gpu_count
+from runbook.evidence.slurm_gpus import index_list
 from runbook.evidence.slurm_hosts import expand_hosts
 from runbook.evidence.states import job_state, node_class, node_states
-from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.job import GpuIndices, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.ports import Scheduler
 
@@ -57,7 +58,7 @@ class SlurmPyslurm:
             return self._fallback.job(job)
         record = read_job(found, self._cluster)
         if record.submit_line and not record.state.job_class.ended:
-            return record
+            return replace(record, gpu_indices=read_gpu_indices(found)) if record.nodes else record
         # Steps, and the submit line where the controller does not hold it, are accounting's.
         kept = self._fallback.job(job)
         return replace(kept, source=f"pyslurm+{kept.source}")
@@ -166,6 +167,30 @@ def read_job(found: object, cluster: str) -> JobRecord:
         requeueable=value if isinstance(value := _attribute(found, "is_requeueable"), bool) else None,
         source="pyslurm",
     )
+
+
+def read_gpu_indices(found: object) -> tuple[GpuIndices, ...]:
+    """The GPUs of a running job on each node, from `get_resource_layout_per_node`: {"gpu-21": {"gres": {"gpu:h100":
+    {"count": 2, "indexes": "0,3"}}}}. () where a version lacks it or says it otherwise."""
+    try:
+        layout: object = getattr(found, "get_resource_layout_per_node", dict)()
+    except (ValueError, TypeError):
+        return ()
+    told: list[GpuIndices] = []
+    for node, share in layout.items() if isinstance(layout, Mapping) else ():
+        gres = share.get("gres") if isinstance(share, Mapping) else None
+        numbers: list[int] = []
+        for name, one in gres.items() if isinstance(gres, Mapping) else ():
+            kind = str(name).partition(":")[0]
+            if kind not in ("gpu", "shard", "mps"):
+                continue
+            indices = index_list(str(one.get("indexes", ""))) if isinstance(one, Mapping) and kind == "gpu" else None
+            if indices is None:
+                return ()
+            numbers += indices
+        if numbers:
+            told.append(GpuIndices(NodeName(str(node)), tuple(sorted(set(numbers)))))
+    return tuple(told)
 
 
 def read_node(name: NodeName, found: object) -> NodeState:

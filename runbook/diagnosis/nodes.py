@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from runbook.diagnosis.nodes_hardware import STATE_SOURCE, state_signs
+from runbook.diagnosis.nodes_job_gpus import counted, job_gpus
 from runbook.diagnosis.nodes_leaks import Surroundings
 from runbook.diagnosis.nodes_memory import hidden_bytes, memory_signs
 from runbook.diagnosis.nodes_rules import Rule, Weight
@@ -19,7 +20,6 @@ from runbook.diagnosis.nodes_signs import (
     JobGpus,
     NodePolicy,
     Sign,
-    job_gpus,
     moment,
     sign,
     weakened,
@@ -93,7 +93,7 @@ def judge_node(
     signs += others
     unread, missing = _unread(facts, job, gpus)
     if not gpus.whole_node and gpus.indexes is None:
-        missing += ("which of the node's GPUs the job had: all of them were judged",)
+        missing += (f"which of the node's GPUs the job had: all of them were judged ({gpus.source})",)
     signs.sort(key=lambda one: (-one.weight, one.gpu != gpus.failing, one.gpu if one.gpu is not None else -1))
     held = [one for _, one in tenants]
     judgement = _verdict(facts, signs, held, unread)
@@ -106,6 +106,8 @@ def judge_node(
         findings=_findings(judgement.verdict, signs, held, unread),
         hidden_bytes=Bytes(sum(hidden_bytes(gpu, policy) for gpu in mine)),
         failing_gpu=gpus.failing,
+        job_gpus=counted(facts, gpus),
+        job_gpus_source=gpus.source,
     )
 
 

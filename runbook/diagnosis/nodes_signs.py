@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from runbook.diagnosis.nodes_rules import ACTION_OF_WEIGHT, RULES, Rule, Weight
-from runbook.model.job import JobRecord
-from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts, NodeFinding
-from runbook.model.units import GIB, MIB, Bytes, Unknown
+from runbook.model.node import GpuFacts, NodeAction, NodeFinding
+from runbook.model.units import GIB, MIB, Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,62 +62,17 @@ class NodePolicy:
 
 @dataclass(frozen=True, slots=True)
 class JobGpus:
-    """Which GPUs of the node are the job's. `indexes` None: not known, so that every GPU of the node counts."""
+    """Which GPUs of the node are the job's. `indexes` None: not known, or all: every GPU of the node counts."""
 
     indexes: frozenset[int] | None
     whole_node: bool
     failing: int | None
     """Node index of the GPU that ran out of memory, where it is known."""
+    source: str = ""
+    """What told the job's GPUs; where nothing did, why not."""
 
     def counts(self, gpu: int | None) -> bool:
         return gpu is None or gpu < 0 or self.indexes is None or gpu in self.indexes
-
-
-def job_gpus(
-    facts: NodeFacts, job: JobRecord, oom_device: int | None, given: tuple[int, ...] | None,
-    named_pids: frozenset[int] = frozenset(), node_device: str | None = None,
-) -> JobGpus:
-    """The job's GPUs: as given in CUDA_VISIBLE_DEVICES order; else all of the node where the job had as many; else
-    those that its own processes are still on, where these are as many as it had.
-
-    The failing GPU is the one that `node_device` names (the node's index or a GPU's UUID), else the one that the
-    processes are on which the error message names, else `oom_device`: an index into the job's own GPUs, which is the
-    node's only when the job had the whole node."""
-    gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
-    count = len(gpus)
-    named = _holding(gpus, lambda process: process.pid in named_pids)
-    by_name = next(iter(named)) if len(named) == 1 else None
-    by_name = _of_node_device(gpus, node_device) if node_device else by_name
-    if given is not None:
-        listed = given[oom_device] if oom_device is not None and 0 <= oom_device < len(given) else None
-        failing = by_name if by_name is not None else listed
-        return JobGpus(frozenset(given), set(given) >= set(range(count)), failing)
-    whole = job.gpus_per_node is None or job.gpus_per_node >= max(count, facts.expected_gpus or 0)
-    if whole:
-        own_index = oom_device if job.gpus_per_node is not None else None
-        return JobGpus(None, True, by_name if by_name is not None else own_index)
-    if job.gpus_per_node == 1 and by_name is not None:
-        return JobGpus(frozenset({by_name}), False, by_name)
-    own = _holding(gpus, lambda process: process.job == job.id)
-    if len(own) == job.gpus_per_node:
-        return JobGpus(own, False, by_name if by_name in own else None)
-    return JobGpus(None, False, by_name)
-
-
-def _of_node_device(gpus: Iterable[GpuFacts], node_device: str) -> int | None:
-    """An abbreviated UUID is allowed, as in CUDA_VISIBLE_DEVICES, where it names one GPU."""
-    found = [
-        gpu.index for gpu in gpus
-        if node_device == str(gpu.index) or (len(node_device) > 4 and gpu.uuid.startswith(node_device))
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def _holding(gpus: Iterable[GpuFacts], wanted: Callable[[GpuProcess], bool]) -> frozenset[int]:
-    return frozenset(
-        gpu.index for gpu in gpus
-        if not isinstance(gpu.processes, Unknown) and any(wanted(process) for process in gpu.processes)
-    )
 
 
 def gpu_name(gpu: GpuFacts) -> str:

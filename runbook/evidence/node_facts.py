@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from runbook.evidence.node_answers import NodeAnswers, printable, read_answers
 from runbook.evidence.node_gpus import read_gpus
+from runbook.evidence.node_gres import read_slurm_gpus
 from runbook.evidence.node_kernel_log import read_clock, read_kernel_log
 from runbook.evidence.node_oom_kills import oom_kills_of_answers
 from runbook.evidence.node_probe import ProbeAnswer, find_document, read_document
@@ -71,6 +72,7 @@ def read_node(
         checked_at_s=asked_at_s,
         commands=shown_commands(),
         simulated=simulated,
+        slurm_gpus=read_slurm_gpus(answers, node),
         partial_view="" if simulated else _PARTIAL_VIEWS.get(answers.value("node", "inside"), ""),
     )
     if answers.get("simulated_state"):

@@ -189,7 +189,7 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
         return replace(
             gpu, sram_threshold_exceeded=missing, row_remap_pending=missing, row_remap_failed=missing,
             unrepairable_memory=missing, repair_pending=missing, retired_pages=missing, mig_instances=missing,
-            ecc_enabled=missing, compute_mode=missing,
+            ecc_enabled=missing, compute_mode=missing, minor=missing,
         )
     tree = details.get(gpu.bus_id)
     if tree is None:
@@ -217,7 +217,13 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
         mig_instances=_mig_instances(gpu, tree),
         ecc_enabled=_yes(tree, "Current", under="ECC Mode"),
         compute_mode=_compute_mode(tree),
+        minor=_minor(tree),
     )
+
+
+def _minor(tree: Tree) -> int | Unknown:
+    value = tree.get(("Minor Number",))
+    return Unknown("nvidia-smi -q has no line 'Minor Number'") if value is None else whole(value)
 
 
 def _mig_instances(gpu: GpuFacts, tree: Tree) -> tuple[MigInstance, ...] | Unknown:

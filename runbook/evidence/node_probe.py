@@ -137,6 +137,7 @@ def _gpu(row: Mapping[str, Any], owners: Mapping[int, Seen], answers: NodeAnswer
         recovery_action=text_of(row, "recovery_action", 60),
         mig_enabled=flag(row, "mig_enabled"),
         lost=lost,
+        minor=whole(row, "minor"),
         processes=_processes(row, owners, answers),
         unrepairable_memory=flag(row, "unrepairable_memory"),
         repair_pending=any_repair_pending([flag(row, "channel_repair_pending"), flag(row, "tpc_repair_pending")]),

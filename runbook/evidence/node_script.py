@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass
 
 from runbook.errors import BadInput
+from runbook.evidence.node_gres import SCRIPT as SLURM_GRES
 
 GPU_FIELDS = (
     "index", "uuid", "pci.bus_id", "name", "driver_version", "memory.total", "memory.used", "memory.free",
@@ -117,7 +118,7 @@ grep -q slurm /proc/self/cgroup 2>/dev/null && echo inside=slurm
 for f in /.dockerenv /run/.containerenv; do [ -e $f ] && echo inside=container; done
 case $(readlink /proc/self/ns/pid 2>/dev/null) in ''|'{HOST_PIDS}') ;; *) echo inside=namespace ;; esac
 end node 0
-nvrm() {{
+{SLURM_GRES}nvrm() {{
   awk -v m={MATCHED_LINES} 'NR == 1 {{ print substr($0, 1, 1000); next }}
     /NVRM: |nvidia-nvswitch[0-9]+: |oom-kill:|Out of memory: |emory cgroup out of memory/ {{
       n++; kept[n % m] = substr($0, 1, 1000) }}

@@ -69,6 +69,7 @@ def _gpu(row: dict[str, Any], processes: dict[int, list[GpuProcess]], answers: N
         recovery_action=gone if lost else printable(str(row.get("recovery_action") or "None"), 60),
         mig_enabled=gone if lost else bool(row.get("mig")),
         lost=lost,
+        minor=row["minor"] if isinstance(row.get("minor"), int) else _NOT_SAID,
         processes=gone if lost else tuple(mine),
     )
 

@@ -27,6 +27,7 @@ HEADINGS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("remapped_rows", "remapped_row_pending"): ("Remapped Rows", "Pending"),
     ("remapped_rows", "remapped_row_failure"): ("Remapped Rows", "Remapping Failure Occurred"),
     ("compute_mode",): ("Compute Mode",),
+    ("minor_number",): ("Minor Number",),
     ("gpu_recovery_action",): ("GPU Recovery Action",),
     ("gpu_reset_status", "gpu_recovery_action"): ("GPU Recovery Action",),
 }

@@ -50,6 +50,16 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuIndices:
+    """Which GPUs of a node the scheduler gave a job, by the scheduler's own numbers: `IDX` of `scontrol show job -d`.
+
+    They count the entries of the node's gres.conf. Which GPU of the driver each is, is for the node check to find."""
+
+    node: NodeName
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """A job, running or ended. None and "" mean that the scheduler did not say. Times are epoch seconds."""
 
@@ -95,6 +105,13 @@ class JobRecord:
     steps: tuple[StepRecord, ...] = ()
     source: str = ""
     """Which question was answered: "squeue", "sacct", "squeue+sacct", "pyslurm", "local"."""
+    gpu_indices: tuple[GpuIndices, ...] = ()
+    """One a node; () where the scheduler did not say. Slurm forgets them when the job ends, so that only a record that
+    was taken while the job ran has them."""
+
+    def indices_on(self, node: NodeName) -> tuple[int, ...] | None:
+        """The scheduler's indices of the job's GPUs on a node; None where it did not say."""
+        return next((one.indices for one in self.gpu_indices if one.node == node), None)
 
     @property
     def log_paths(self) -> tuple[str, ...]:

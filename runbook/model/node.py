@@ -97,6 +97,8 @@ class GpuFacts:
     """A memory channel or compute block marked for repair at the next reset (driver 590 and later)."""
     retired_pages: int | Unknown = Unknown("not read")
     """Pages taken out so far, for single-bit and double-bit errors together: Turing and older."""
+    minor: int | Unknown = Unknown("not read")
+    """N of its device file /dev/nvidiaN. It need not be `index`, which is the driver's own order, by PCI bus."""
     mig_instances: tuple[MigInstance, ...] | Unknown = Unknown("not read")
     """() where MIG is off."""
     ecc_enabled: bool | Unknown = Unknown("not read")
@@ -141,6 +143,20 @@ class OomKill:
 
 
 @dataclass(frozen=True, slots=True)
+class SlurmGpus:
+    """How the node's slurmd numbers GPUs, from its gres.conf: index i of a job's `IDX` is the i-th of them."""
+
+    path: str
+    """The gres.conf that was read."""
+    autodetect: str = ""
+    """"nvml", "nvidia", …: slurmd finds the GPUs itself and, with NVML, numbers them in the driver's order. "": off."""
+    files: tuple[str, ...] = ()
+    """Device files in the file's order, without AutoDetect."""
+    constrained: bool | Unknown = Unknown("not read")
+    """Whether Slurm keeps a job from the device files of GPUs that it was not given (ConstrainDevices)."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """The answer of one node check."""
 
@@ -166,6 +182,7 @@ class NodeFacts:
     job_memory: tuple[JobMemory, ...] | Unknown = Unknown("not read")
     oom_kills: tuple[OomKill, ...] | Unknown = Unknown("not read")
     """Oldest first, of all times that the kernel log covers."""
+    slurm_gpus: SlurmGpus | Unknown = Unknown("not read")
 
 
 class JobStanding(StrEnum):
@@ -253,6 +270,10 @@ class NodeJudgement:
     of the job's where that is not known."""
     failing_gpu: int | None = None
     """The node's index of the GPU that ran out of memory, where it is known."""
+    job_gpus: tuple[int, ...] | Unknown = Unknown("not judged")
+    """The node's indices of the GPUs that counted as the job's; Unknown: which they are is not known, and all did."""
+    job_gpus_source: str = ""
+    """What told them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,6 +335,7 @@ def _number(instance: Any) -> Any:
 
 FIGURES: Tuple[Figure, ...] = (
     (("bus_id",), _bus),
+    (("minor",), lambda nvml, handle: (nvml.nvmlDeviceGetMinorNumber(handle),)),
     (("uuid",), _text("nvmlDeviceGetUUID")),
     (("name",), _text("nvmlDeviceGetName")),
     (("total_bytes", "used_bytes", "free_bytes", "reserved_bytes"), _memory),

@@ -12,9 +12,9 @@ import pytest
 from runbook.adapters.slurm_choice import choose_scheduler
 from runbook.adapters.slurm_cli import SlurmCli
 from runbook.adapters.slurm_commands import SlurmCommands
-from runbook.adapters.slurm_pyslurm import SlurmPyslurm
+from runbook.adapters.slurm_pyslurm import SlurmPyslurm, read_gpu_indices
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
-from runbook.model.job import JobEnvironment, JobScript, Submission
+from runbook.model.job import GpuIndices, JobEnvironment, JobScript, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from tests.contract.fakes import FakeClock
 
@@ -102,6 +102,66 @@ def test_a_controller_that_stays_away_is_told_with_its_words(desk: Desk) -> None
         desk.slurm.nodes()
     assert "Unable to contact slurm controller" in away.value.what
     assert away.value.where.startswith("sinfo") and "slurmctld" in away.value.next_step
+
+
+DETAIL = "     Nodes=gpu-[21-22] CPU_IDs=0 Mem=64 GRES=gpu:2(IDX:0,3)"
+
+
+def running(desk: Desk, tmp_path: Path) -> None:
+    """The recorded job, at first RUNNING, and FAILED once a file says so."""
+    text = (RECORDED / "squeue_failed.txt").read_text()
+    assert text.count("FAILED") == 1
+    desk.answer("sacct", NO_ACCOUNTING)
+    desk.answer("squeue", (
+        f'separator=$(printf "%s" "$*" | grep -o "~[a-z]*~" | head -n 1); state=RUNNING\n'
+        f"[ -e {tmp_path}/ended ] && state=FAILED\n"
+        f'sed -e "s/~recordedseparator~/$separator/g" -e "s/FAILED/$state/" {RECORDED}/squeue_failed.txt'
+    ))  # fmt: skip
+
+
+def test_a_running_jobs_gpus_are_asked_once_and_known_after_its_end(desk: Desk, tmp_path: Path) -> None:
+    running(desk, tmp_path)
+    desk.answer("scontrol", f"echo '{DETAIL}'")
+    record = desk.slurm.job(JobId("115"))
+    assert (record.indices_on(NodeName("gpu-21")), record.indices_on(NodeName("gpu-9"))) == ((0, 3), None)
+    (tmp_path / "ended").touch()
+    desk.answer("scontrol", "echo '     Nodes=gpu-[21-22] CPU_IDs=0 Mem=64 GRES='")
+    later = desk.slurm.job(JobId("115"))
+    assert later.state.name == "FAILED" and later.gpu_indices == record.gpu_indices
+    assert desk.asked("scontrol") == ["scontrol show job -d 115"]
+
+
+def test_the_gpus_of_a_job_that_has_ended_are_not_asked_for(desk: Desk, tmp_path: Path) -> None:
+    running(desk, tmp_path)
+    (tmp_path / "ended").touch()
+    assert desk.slurm.job(JobId("115")).gpu_indices == ()
+    assert desk.asked("scontrol") == []
+
+
+def test_a_job_is_known_without_its_gpus_too(desk: Desk, tmp_path: Path) -> None:
+    running(desk, tmp_path)
+    desk.answer("scontrol", NO_JOB)
+    assert desk.slurm.job(JobId("115")).gpu_indices == ()
+    desk.answer("scontrol", f"echo '{DETAIL}'")
+    assert desk.slurm.job(JobId("115")).indices_on(NodeName("gpu-22")) == (0, 3)
+
+
+def test_pyslurm_tells_a_running_jobs_gpus_by_the_layout_of_its_nodes() -> None:
+    class Told:
+        layout: object = None
+
+        def get_resource_layout_per_node(self) -> object:
+            return self.layout
+
+    told = Told()
+    told.layout = {
+        "gpu-21": {"gres": {"gpu:h100": {"count": "2", "indexes": "0,3"}, "nic": 1}}, "gpu-22": {"gres": {}},
+    }  # fmt: skip
+    assert read_gpu_indices(told) == (GpuIndices(NodeName("gpu-21"), (0, 3)),)
+    for layout in ({"gpu-21": {"gres": {"gpu": 2}}}, {"gpu-21": {"gres": {"shard": 4}}}, {}, None, "text"):
+        told.layout = layout
+        assert read_gpu_indices(told) == ()
+    assert read_gpu_indices(object()) == ()
 
 
 def test_script_and_environment_that_accounting_gets_a_little_later(desk: Desk, tmp_path: Path) -> None:

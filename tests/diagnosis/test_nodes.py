@@ -17,7 +17,7 @@ from runbook.evidence.gpu_models import load_gpu_models
 from runbook.evidence.states import node_class
 from runbook.evidence.xid import load_xids
 from runbook.locations import data_folder
-from runbook.model.job import JobClass, JobRecord, JobState, NodeState
+from runbook.model.job import GpuIndices, JobClass, JobRecord, JobState, NodeState
 from runbook.model.node import (
     GpuFacts,
     GpuProcess,
@@ -26,6 +26,7 @@ from runbook.model.node import (
     NodeJudgement,
     NodeVerdict,
     Reach,
+    SlurmGpus,
     XidEvent,
 )
 from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, Unknown, UserName
@@ -37,7 +38,7 @@ KEYS = {
     "name", "gpus", "xids", "count", "covers", "reach", "detail", "expected_gpus", "partial_view", "job", "policy",
     "oom_device", "visible_gpus", "live_jobs", "verdict", "drain", "faulty_gpus", "tenants", "reasons", "warnings",
     "missing", "never", "rules", "action", "hidden_gib", "failing_gpu", "named_pids", "own_pids", "node_states",
-    "node_device", "spare_nodes",
+    "node_device", "spare_nodes", "slurm", "minors", "job_gpus", "simulated",
     "software_fault",
 }
 
@@ -91,7 +92,7 @@ def gpu_of(index: int, changes: dict[str, Any]) -> GpuFacts:
         total_bytes=total if isinstance(total, Unknown) else whole, used_bytes=Bytes(used),
         free_bytes=Bytes(free), ecc_uncorrectable_volatile=0, ecc_uncorrectable_aggregate=0,
         sram_threshold_exceeded=False, row_remap_pending=False, row_remap_failed=False, recovery_action="None",
-        mig_enabled=False, processes=(),
+        mig_enabled=False, processes=(), minor=index,
     )
     return replace(healthy, **values)
 
@@ -114,7 +115,10 @@ def facts_of(case: dict[str, Any]) -> NodeFacts:
         gpus = changes
     else:
         everywhere = changes.get("all", {})
-        gpus = tuple(gpu_of(i, {**everywhere, **changes.get(i, {})}) for i in range(case.get("count", 8)))
+        minors = case.get("minors", range(8))
+        gpus = tuple(
+            gpu_of(i, {"minor": minors[i], **everywhere, **changes.get(i, {})}) for i in range(case.get("count", 8))
+        )
     xids = known(case.get("xids", []))
     covers = known(case.get("covers", -86400))
     return NodeFacts(
@@ -125,11 +129,20 @@ def facts_of(case: dict[str, Any]) -> NodeFacts:
         driver="570.124.06",
         software_fault=case.get("software_fault", ""),
         gpus=gpus,
-        expected_gpus=case.get("expected_gpus"),
+        expected_gpus=case.get("expected_gpus", 8 if "slurm" in case else None),
+        slurm_gpus=slurm_gpus_of(case.get("slurm", {"unknown": "not read"})),
+        simulated=case.get("simulated", False),
         xids=xids if isinstance(xids, Unknown) else tuple(map(xid_of, xids)),
         log_covers_since_s=covers if isinstance(covers, Unknown) else START_S + covers,
         partial_view=case.get("partial_view", ""),
     )
+
+
+def slurm_gpus_of(row: dict[str, Any]) -> SlurmGpus | Unknown:
+    if "unknown" in row:
+        return Unknown(row["unknown"])
+    files = tuple(row.get("files", ()))
+    return SlurmGpus("/etc/slurm/gres.conf", row.get("autodetect", ""), files, known(row.get("constrained", False)))
 
 
 def judgement_of(case: dict[str, Any], facts: NodeFacts | None = None) -> NodeJudgement:
@@ -137,6 +150,11 @@ def judgement_of(case: dict[str, Any], facts: NodeFacts | None = None) -> NodeJu
         id=JobId("4711"), cluster="test", name="train", owner=UserName("alice"),
         state=JobState("FAILED", JobClass.FAILED), gpus_per_node=8, start_time_s=START_S, end_time_s=START_S + 3600,
     )
+    indices = case.get("slurm", {}).get("indices")
+    if indices is not None:
+        job = replace(
+            job, gpus_per_node=len(indices), gpu_indices=(GpuIndices(NodeName("gpu-21"), tuple(indices)),)
+        )
     live = case.get("live_jobs")
     return judge_node(
         facts or facts_of(case),
@@ -180,6 +198,10 @@ def test_verdict(case: dict[str, Any]) -> None:
     assert set(case.get("rules", ())) <= {finding.rule for finding in found.findings}, found.findings
     if "failing_gpu" in case:
         assert found.failing_gpu == case["failing_gpu"]
+    if "job_gpus" in case:
+        known_gpus = None if isinstance(found.job_gpus, Unknown) else list(found.job_gpus)
+        assert known_gpus == case["job_gpus"], found.job_gpus
+        assert found.job_gpus_source
     for part in ("reasons", "warnings", "missing"):
         said = getattr(found, part)
         if case.get(part) == []:

@@ -259,6 +259,7 @@ EXPORT int nvmlDeviceGetFieldValues(handle which, int count, field_value *out) {
     return OK;
 }
 EXPORT int nvmlDeviceGetComputeMode(handle which, unsigned *out) { return one_number(which, "compute_mode", out); }
+EXPORT int nvmlDeviceGetMinorNumber(handle which, unsigned *out) { return one_number(which, "minor", out); }
 
 EXPORT int nvmlDeviceGetMigMode(handle which, unsigned *current, unsigned *pending) {
     int code = one_number(which, "mig", current);

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.settings import GPUS, GPUS_PER_NODE, NODES, Node
+from cluster.settings import FIRST_DEVICE, GPUS, GPUS_PER_NODE, NODES, Node
 from cluster.system import SandboxError, make_directory, write_file
 
 DRIVER = "570.124.06"
@@ -59,6 +59,7 @@ def healthy_gpu(node: Node, index: int) -> dict[str, Any]:
     number = node.name.rpartition("-")[2]
     return {
         "index": index,
+        "minor": FIRST_DEVICE + index,
         "name": "Simulated H100 80GB HBM3",
         "uuid": f"GPU-51300000-00{number}-4000-8000-{index:012d}",
         "bus_id": f"00000000:{BUS_NUMBERS[index]}:00.0",

@@ -39,6 +39,8 @@ SLURMD_PORT = 16818
 SLURMDBD_PORT = 16819
 
 GPUS_PER_NODE = 8
+FIRST_DEVICE = 10
+"""Slurm wants a device file for each GPU: terminals from this number on stand in for them."""
 CPUS_PER_NODE = 16
 MEMORY_MIB_PER_NODE = 65536
 

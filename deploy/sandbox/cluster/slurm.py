@@ -14,6 +14,7 @@ from cluster.settings import (
     CONTROLLER_ADDRESS,
     CPUS_PER_NODE,
     ETC,
+    FIRST_DEVICE,
     GPUS,
     GPUS_PER_NODE,
     LOGS,
@@ -136,8 +137,8 @@ PartitionName=gpu Nodes={NODE_LIST} Default=YES State=UP DefaultTime=01:00:00 Ma
 
 
 def gres_conf() -> str:
-    """The text of gres.conf. Slurm wants a device file for each GPU; terminals stand in for them."""
-    devices = f"/dev/tty[10-{9 + GPUS_PER_NODE}]"
+    """The text of gres.conf."""
+    devices = f"/dev/tty[{FIRST_DEVICE}-{FIRST_DEVICE + GPUS_PER_NODE - 1}]"
     return f"# Simulated GPUs.\nAutoDetect=off\nNodeName={NODE_LIST} Name=gpu File={devices}\n"
 
 

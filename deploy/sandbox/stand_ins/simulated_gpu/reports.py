@@ -159,7 +159,7 @@ def gpu_tree(node: Node, gpu: Gpu) -> Tree:
         "mig_mode": {"current_mig": mig(gpu), "pending_mig": mig(gpu)},
         "serial": f"SIMULATED-{gpu.facts['index']}",
         "uuid": str(gpu.facts["uuid"]),
-        "minor_number": str(gpu.facts["index"]),
+        "minor_number": str(gpu.facts.get("minor", gpu.facts["index"])),
         "gpu_reset_status": {"reset_required": "Requested functionality has been deprecated"},
         "gpu_recovery_action": str(gpu.facts["recovery_action"]),
         "pci": {"pci_bus_id": str(gpu.facts["bus_id"])},
