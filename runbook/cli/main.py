@@ -22,6 +22,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "levers": ("levers", "What can be changed to free memory, by system and phase, as a table."),
     "template": ("template", "template show FILE: what a launch script sets, and where."),
     "patch": ("patch", "Write a lever into a copy of a launch script, or say why not."),
+    "node": ("node", "Check nodes: GPU faults, whose processes hold memory. Touches nothing."),
     "incidents": ("look", "List incidents, newest first."),
     "show": ("look", "Show one incident."),
     "report": ("look", "Where an incident's report is; --open shows it in a browser."),

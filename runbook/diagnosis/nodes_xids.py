@@ -39,7 +39,7 @@ _NVLINK_BITS = (
 _REPEATS_ARE_SUSPICIOUS = frozenset({13, 31})
 _HEAVY = frozenset({XidClass.DRAIN, XidClass.RESET, XidClass.RECOVERY_ACTION})
 _TOLD_BY_STATE = frozenset({XidClass.WATCH, XidClass.PENDING_RESET, XidClass.QUALIFIER})
-_NO_WINDOW = Unknown("no job and no time was named that it would count for, nor is it known whether it was mended")
+_NO_WINDOW = Unknown("whether it was mended since is not known, and neither a job nor a time was named")
 _RULE_OF = {
     XidClass.APPLICATION: Rule.XID_APPLICATION,
     XidClass.INFORMATIONAL: Rule.XID_INFORMATIONAL,

@@ -37,6 +37,11 @@ def dump(incident: Incident, contract: Mapping[str, Any] | None = None) -> bytes
     """
     document = adapter().dump_python(incident, mode="json", warnings="error")
     document[CONTRACT_KEY] = dict(contract) if contract is not None else None
+    return encoded(document)
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """JSON as every document of ours is written: see `dump`."""
     try:
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
         return text.encode() + b"\n"
