@@ -21,6 +21,7 @@ LABELS = (
     "report_url",
 )
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+@\[\]-]{0,63}")
+_ENDED = frozenset(state for state in IncidentState if state.ended)
 _URGENT = {IncidentState.AWAITING_APPROVAL: 2, IncidentState.INTERRUPTED: 1}
 
 
@@ -31,8 +32,9 @@ def incident_info(rows: Sequence[IncidentSummary], report_url: str, now_s: float
         f"Open incidents, and the last {MOST_ENDED} that ended within 72 hours, with what is known of each; always 1.",
         labels=LABELS,
     )
-    still_open = [row for row in rows if not row.state.ended]
-    ended = [row for row in rows if row.state.ended and now_s - row.updated_s <= ENDED_FOR_S]
+    since_s = now_s - ENDED_FOR_S
+    still_open = [row for row in rows if row.state not in _ENDED]
+    ended = [row for row in rows if row.updated_s >= since_s and row.state in _ENDED]
     shown = [
         *nlargest(MOST_OPEN, still_open, key=lambda row: (_URGENT.get(row.state, 0), row.opened_s)),
         *nlargest(MOST_ENDED, ended, key=lambda row: row.updated_s),

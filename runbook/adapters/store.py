@@ -16,12 +16,12 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, NamedTuple
 
 from runbook.adapters.kept_log import copy_windows
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
@@ -50,8 +50,7 @@ def check_incident_id(text: str) -> IncidentId:
     return IncidentId(text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
+class _Stamp(NamedTuple):
     """Identity of one written version of a file: each save is a new inode with its own time."""
 
     modified_ns: int
@@ -75,6 +74,8 @@ class IncidentStore:
         self._index = root / "incidents.index"
         self._contract_of = contract_of
         self._rows: dict[str, _Row] | None = None
+        self._newest: tuple[Mapping[str, _Row], tuple[IncidentSummary, ...]] | None = None
+        """Rows, and their summaries in the order of lists."""
         self._unwritten = 0
 
     @property
@@ -119,8 +120,13 @@ class IncidentStore:
     def overview(self) -> tuple[tuple[IncidentSummary, ...], tuple[str, ...]]:
         """`list` and `unreadable` from one look at the disk."""
         rows, unreadable = self._look()
-        summaries = (row.summary for row in rows.values())
-        return tuple(sorted(summaries, key=lambda row: (row.opened_s, row.id), reverse=True)), unreadable
+        newest = self._newest
+        if newest is None or newest[0] is not rows:
+            # Ten thousand rows are asked for every few seconds and seldom change: the same answer is the same object.
+            summaries = (row.summary for row in rows.values())
+            newest = rows, tuple(sorted(summaries, key=lambda row: (row.opened_s, row.id), reverse=True))
+            self._newest = newest
+        return newest[1], unreadable
 
     def rebuild_index(self) -> int:
         """Forget the index and make it again from the incidents; returns how many there are."""
@@ -176,43 +182,53 @@ class IncidentStore:
         """Rows for what is on disk now: unchanged ones from the cache, the others read from the incident; and the
         names of those that cannot be read."""
         known = self._read_index() if self._rows is None else self._rows
-        rows: dict[str, _Row] = {}
+        changed: dict[str, _Row] = {}
         unreadable: list[str] = []
-        changed = 0
-        for name, stamp in self._stamps():
+        stamps = self._stamps(known)
+        for name, stamp in stamps.items():
             row = known.get(name)
             if row is None or row.stamp != stamp:
-                changed += 1
                 try:
-                    row = _Row(stamp, summarize(self.load(IncidentId(name))))
+                    changed[name] = _Row(stamp, summarize(self.load(IncidentId(name))))
                 except RunbookError:
                     unreadable.append(name)
-                    continue
-            rows[name] = row
-        self._unwritten += changed + len(known.keys() - rows.keys())
+        gone = known.keys() - stamps.keys() | known.keys() & set(unreadable)
+        if not changed and not gone:
+            self._rows = known
+            return known, tuple(unreadable)
+        rows = {**known, **changed}
+        for name in gone:
+            del rows[name]
+        self._unwritten += len(changed) + len(gone)
         self._rows = rows
         if self._unwritten >= _INDEX_REWRITE_CHANGES:
             self._write_index(rows)
         return rows, tuple(unreadable)
 
-    def _stamps(self) -> Iterator[tuple[str, _Stamp]]:
+    def _stamps(self, known: Container[str]) -> dict[str, _Stamp]:
+        """Of every incident's document, by the folder's name. Names that are `known` need no second look."""
         try:
             with os.scandir(self._incidents) as entries:
                 names = [entry.name for entry in entries]
+            folder = os.open(self._incidents, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return
+            return {}
         except OSError as error:
             raise _problem(error, "listing", self._incidents) from error
-        base = str(self._incidents)
-        for name in names:
-            if not _ID.fullmatch(name):
-                continue
-            try:
-                # Plain os.stat: ten thousand Path objects would take longer than the questions themselves.
-                status = os.stat(f"{base}/{name}/incident.json", follow_symlinks=False)  # noqa: PTH116
-            except OSError:
-                continue
-            yield name, _Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+        stamps = {}
+        try:
+            for name in names:
+                if name not in known and not _ID.fullmatch(name):
+                    continue
+                # Plain os.stat and a plain try: ten thousand Path objects would take longer than the questions.
+                try:
+                    status = os.stat(f"{name}/incident.json", dir_fd=folder, follow_symlinks=False)
+                except OSError:
+                    continue
+                stamps[name] = _Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+        finally:
+            os.close(folder)
+        return stamps
 
     def _read_index(self) -> dict[str, _Row]:
         """Damage of any kind is an empty index: it is made again."""
