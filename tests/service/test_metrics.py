@@ -91,7 +91,7 @@ def test_what_is_stored_is_counted(store: IncidentStore) -> None:
         'runbook_box_outcomes_total{box="check_node",cluster="alpha",outcome="unknown"}': 1,
         'runbook_box_duration_seconds_count{box="classify",cluster="alpha"}': 10,
         'runbook_box_duration_seconds_bucket{box="classify",cluster="alpha",le="0.1"}': 10,
-        'runbook_failure_to_proof_seconds_bucket{cluster="alpha",le="14400.0"}': 2,
+        'runbook_failure_to_proof_seconds_bucket{cluster="alpha",le="3600.0"}': 0,
         'runbook_failure_to_proof_seconds_bucket{cluster="alpha",le="+Inf"}': 3,
         'runbook_spool_depth{cluster="alpha"}': 3,
         'runbook_spool_oldest_age_seconds{cluster="alpha"}': 60,
