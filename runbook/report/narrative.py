@@ -182,6 +182,8 @@ def what_was_done(incident: Incident) -> str:
                 parts.append(f"cancelled job {act.target}")
             case "drain":
                 parts.append(f"drained {act.target}")
+            case "end_process":
+                parts.append(f"ended the leaked process {act.target}")
             case "undrain":
                 parts.append(f"gave {act.target} back")
             case "promote":

@@ -8,8 +8,13 @@ from runbook.model.incident import Act, Attempt, Incident
 from runbook.report.narrative import first_failure, place, root_cause, worked
 
 _VERBS = {
-    "cancel": "Cancelled", "drain": "Drained", "undrain": "Gave back", "submit": "Submitted",
-    "promote": "Wrote the change into the owner's template", "rollback": "Put the owner's template back",
+    "cancel": "Cancelled",
+    "drain": "Drained",
+    "undrain": "Gave back",
+    "submit": "Submitted",
+    "end_process": "Ended the leaked process",
+    "promote": "Wrote the change into the owner's template",
+    "rollback": "Put the owner's template back",
 }
 
 
@@ -36,7 +41,7 @@ def timeline(incident: Incident) -> tuple[Event, ...]:
         if finding is not None and finding.time_s is not None:
             events.append(Event(finding.time_s, 0, f"Job {job.id} failed", place(finding), "bad"))
         if job.end_time_s is not None:
-            events.append(Event(job.end_time_s, 0, f"Slurm saw job {job.id} end", job.state.name))
+            events.append(Event(job.end_time_s, 0, f"Job {job.id} ended", job.state.name))
     events += (_act_event(act, incident) for act in incident.acts)
     for attempt in incident.attempts:
         events += _of_attempt(attempt, incident)

@@ -465,9 +465,12 @@ def two_attempts() -> Incident:
                 ("verify", "failed_again", 4_980.0), ("read_error", "memory_error", 0.8),
                 ("cancel_job", "already_gone", 0.2), ("check_node", "clean", 1.4), ("classify", "true_oom", 0.1),
                 ("choose_lever", "lever", 0.1), ("find_checkpoint", "found", 0.5), ("patch", "patched", 0.2),
-                ("relaunch", "submitted", 0.8), ("verify", "passed", 11_400.0), ("promote", "left_to_owner", 0.1),
-                ("report", "written", 0.1),
+                ("relaunch", "submitted", 0.8),
                 attempt=1, start_s=OPENED_S + 20,
+            ),
+            *_visits(
+                ("verify", "passed", 6_600.0), ("promote", "left_to_owner", 0.1), ("report", "written", 0.1),
+                attempt=2, start_s=OPENED_S + 5_041,
             ),
         ),
         acts=_acts(

@@ -114,7 +114,7 @@ def test_a_list_without_a_match_says_how_to_find_more() -> None:
 def test_a_row_answers_who_what_done_and_asked() -> None:
     page = render_index([summarize(hardware_fault())], IndexQuery(), NOW_S)
     for piece in (
-        "884213</a> llama-70b-sft", "ana on 4 nodes", "GPU hardware fault", "rank 19 on gpu-22",
+        "884213</a> <bdi>llama-70b-sft</bdi>", "<bdi>ana</bdi> on 4 nodes", "GPU hardware fault", "rank 19 on gpu-22",
         "Cancelled job 884213; drained gpu-22; relaunched as job 884301 from step 1000.", ">Yes</span>",
         "Run the field diagnostic on gpu-22",
     ):

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from runbook.model.incident import BoxVisit, Incident
+from runbook.model.incident import BoxVisit, Incident, IncidentState
 from runbook.report.html import render_html
 from runbook.report.picture import FlowArrow, FlowBox, FlowPicture
 from runbook.report.site import Site, live_script_address
@@ -141,6 +141,64 @@ def test_what_the_page_says(incident: Incident, pieces: tuple[str, ...]) -> None
     text = words(page_of(incident))
     for piece in pieces:
         assert piece in text
+
+
+@pytest.mark.parametrize(
+    ("incident", "done", "again"),
+    [
+        (recovered(), "Cancelled job 884213; relaunched as job 884301 from step 1000 (micro batch size).",
+         "Yes. Job 884301 got past the failing step."),
+        (two_attempts(), "relaunched as job 884377", "Yes. Job 884377 got past the failing step."),
+        (escalated(), "relaunched as job 884301", "No. Job 884301 failed again."),
+        (co_tenant(), "Cancelled job 884213.", "No. It was not relaunched."),
+        (planned(), "Nothing on the cluster.", "No, only planned. Nothing was submitted."),
+        (awaiting(), "Cancelled job 884213.", "Not yet."),
+        (hardware_fault(), "drained gpu-22; relaunched as job 884301 from step 1000.", "Yes."),
+        (unreachable_node(), "relaunched as job 884301", "Not proven yet. Job 884301 was submitted and has not passed"),
+        (just_opened(), "Nothing on the cluster.", "Not yet."),
+        (replace(just_opened(), state=IncidentState.CLOSED), "Nothing on the cluster.", "Left as it was."),
+        (replace(unreachable_node(), state=IncidentState.ESCALATED), "relaunched", "Not proven yet. Job 884301 was"),
+    ],
+    ids=lambda value: value.id + value.state if isinstance(value, Incident) else "",
+)
+def test_what_was_done_and_whether_the_job_runs_again(incident: Incident, done: str, again: str) -> None:
+    text = words(page_of(incident))
+    top = text[: text.index("On this page")] if "On this page" in text else text[: text.index("What died Diagnosis")]
+    assert done in top
+    assert f"Runs again {again}" in top
+
+
+def test_the_timeline_runs_across_all_attempts_in_order() -> None:
+    text = words(page_of(two_attempts()))
+    line = text[text.index("Timeline Time (UTC)") : text.index("The path through the runbook")]
+    place = 0
+    for piece in (
+        "Job 884213 started", "Job 884213 failed", "Incident opened", "Cancelled job 884213", "attempt 1",
+        "Submitted job 884301", "Job 884301 failed again", "attempt 2", "Submitted job 884377",
+        "Job 884377 got past the failing step", "Incident over",
+    ):
+        place = line.index(piece, place)
+
+
+@pytest.mark.parametrize(
+    ("incident", "title"),
+    [
+        (recovered(), "Recovered: job 884213 llama-70b-sft, true out of memory"),
+        (awaiting(), "Waits for approval: job 884213 llama-70b-sft, true out of memory"),
+        (just_opened(), "Running: job 884999_4"),
+    ],
+)
+def test_the_title_says_in_a_tab_or_a_chat_which_job_and_how_it_stands(incident: Incident, title: str) -> None:
+    source = render_html(incident, FLOW)
+    assert f"<title>{title}</title>" in source
+    assert f'<meta property="og:title" content="{title}">' in source
+
+
+def test_each_lever_says_whether_it_changes_the_mathematics() -> None:
+    text = words(page_of(two_attempts()))
+    assert "The mathematics of training stays the same: the same samples, the same global batch." in text
+    assert "sums are rounded in another order" in text
+    assert "Fragmented allocator. Against it: expandable_segments:True was already set." in text
 
 
 def test_only_a_simulation_is_called_one() -> None:
