@@ -167,7 +167,9 @@ RULES: dict[Rule, RuleMeaning] = {
         Weight.WARN, NodeAction.RESET_WHEN_IDLE,
     ),
     Rule.XID_LINK_FATAL: RuleMeaning(
-        "Xid 136, 144 to 150 in the window whose line says Fatal", _LINK,
+        "Xid 144 to 150 whose registers ask for a reset; Xid 136, and registers that are not published, whose line says"
+        " Fatal",
+        _LINK,
         Weight.DRAIN, NodeAction.DRAIN,
     ),
     Rule.XID_LINK: RuleMeaning(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from runbook.diagnosis.nodes_hardware import asks_for_recovery
+from runbook.diagnosis.nodes_links import judge_link
 from runbook.diagnosis.nodes_rules import Rule, Weight
 from runbook.diagnosis.nodes_signs import JobGpus, NodePolicy, Sign, moment, sign, weakened
 from runbook.model.job import JobRecord
@@ -19,23 +20,9 @@ from runbook.model.units import Unknown
 from runbook.model.xid import XidCatalogue, XidClass, XidMeaning
 
 _FATAL = re.compile(r"(?<!Non-)\bFatal\b")
-_NONFATAL = re.compile(r"\bNon-?fatal\b", re.I)
 _ACTION = re.compile(r"\bto\s+0x[0-9a-fA-F]+\s+\((?P<action>[^)]*)\)")
-_REGISTERS = re.compile(r"\(0x(?P<first>[0-9a-fA-F]{1,8})[\s,]")
 _DOUBLE_BIT = 48
-_NVLINK = 74
-_LINK_DOWN = 149
 _GONE = frozenset({79, 143, 167})
-_NOT_THE_GPU = frozenset({0b100110, 0b101000})
-"""Sub-reasons of Xid 149 (bits 25 to 20 of its first register) that are a user's or the host's doing."""
-_NVLINK_BITS = (
-    (0x1103_1330, Weight.UNDETERMINED, "its registers name the link's hardware or connection: a person looks"),
-    (0x0060_0000, Weight.WARN, "its registers name a marginal signal"),
-    (0x0010_0002, Weight.NOTE, "its registers say that it follows another error"),
-    (0x4080_0001, Weight.NOTE, "its registers say that it may be ignored"),
-)
-"""First register of Xid 74 on A100 and H100: bits 4, 5 (ECC, parity), 8, 9, 12, 16, 17, 24, 28; 21, 22; 1, 20; 0, 23,
-30."""
 _REPEATS_ARE_SUSPICIOUS = frozenset({13, 31})
 _HEAVY = frozenset({XidClass.DRAIN, XidClass.RESET, XidClass.RECOVERY_ACTION})
 _TOLD_BY_STATE = frozenset({XidClass.WATCH, XidClass.PENDING_RESET, XidClass.QUALIFIER})
@@ -60,6 +47,7 @@ class _Found:
     rule: Rule
     text: str
     weight: Weight | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +80,7 @@ def xid_signs(
         found = _judge(event, log, job)
         if found is None:
             continue
-        source = xids.meaning(event.code).source or f"Xid catalogue {xids.date}".strip()
+        source = found.source or xids.meaning(event.code).source or f"Xid catalogue {xids.date}".strip()
         one = sign(found.rule, f"{_place(event, gpu)}: {found.text}", gpu, source, weight=found.weight)
         if one.weight > Weight.WARN and (event.on_job_gpu is False or not gpus.counts(gpu)):
             one = weakened(one, Weight.WARN, "not one of the job's GPUs")
@@ -158,7 +146,8 @@ def _in_window(event: XidEvent, meaning: XidMeaning, log: _Log) -> _Found | None
         case XidClass.DRAIN:
             return _Found(Rule.XID_GPU_GONE if event.code in _GONE else rule, title)
         case XidClass.LINK:
-            return _nvlink(event, title) if event.code == _NVLINK else _link(event, title)
+            link = judge_link(event, log.xids)
+            return _Found(link.rule, f"{title}{link.text}", link.weight, link.source)
         case XidClass.RECOVERY_ACTION:
             return _recovery(event, log)
         case XidClass.QUALIFIER:
@@ -176,36 +165,6 @@ def _pending(title: str, policy: NodePolicy) -> _Found:
         Rule.XID_PENDING_RESET,
         f"{title}; takes effect at the next GPU reset and is no cause of an out-of-memory error", weight,
     )
-
-
-def _link(event: XidEvent, title: str) -> _Found:
-    """The severity word decides (NVIDIA's decode table: nearly all Fatal rows are a reset, Nonfatal ones are not)."""
-    if _FATAL.search(event.line):
-        reason = (_first_register(event) >> 20) & 0x3F
-        if event.code == _LINK_DOWN and reason in _NOT_THE_GPU:
-            return _Found(Rule.XID_LINK, f"{title}; the link went down on a program's or the host's word")
-        return _Found(
-            Rule.XID_LINK_FATAL, f"{title}, fatal; reset needed, and look at the other end of the link too"
-        )
-    if _NONFATAL.search(event.line):
-        return _Found(Rule.XID_LINK, f"{title}, not fatal")
-    return _Found(Rule.XID_LINK, f"{title}; its line names no severity: {event.line}", Weight.UNDETERMINED)
-
-
-def _nvlink(event: XidEvent, title: str) -> _Found:
-    """Xid 74 says "fatal" of any error; its first register says of which kind. The heaviest bit decides."""
-    register = _first_register(event)
-    for mask, weight, words in _NVLINK_BITS:
-        if register & mask:
-            return _Found(Rule.XID_LINK, f"{title}; {words}", weight)
-    return _Found(
-        Rule.XID_LINK, f"{title}; its registers say nothing that is published: {event.line}", Weight.UNDETERMINED
-    )
-
-
-def _first_register(event: XidEvent) -> int:
-    match = _REGISTERS.search(event.line)
-    return int(match["first"], 16) if match else 0
 
 
 def recovery_action_of(line: str) -> str | None:

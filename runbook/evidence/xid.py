@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_document
-from runbook.model.xid import MilderText, XidCatalogue, XidClass, XidMeaning
+from runbook.model.xid import LinkAsk, LinkBits, LinkUnit, MilderText, XidCatalogue, XidClass, XidMeaning
 
 FALLEN_OFF_THE_BUS = 79
 
@@ -138,6 +138,54 @@ class XidEntry(Document):
     milder: MilderEntry | None = None
 
 
+class LinkBitsEntry(Document):
+    """Bits of Xid 74's first register."""
+
+    bits: tuple[Annotated[int, Field(ge=0, le=31)], ...] = Field(min_length=1)
+    asks: LinkAsk
+    why: str = Field(min_length=1)
+
+
+class LinkBitsTable(Document):
+    source: str
+    rows: tuple[LinkBitsEntry, ...] = Field(min_length=1)
+
+
+_Word = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+
+
+class LinkStatuses(Document):
+    """Error statuses by what they ask for."""
+
+    reset: tuple[_Word, ...] = ()
+    by_154: tuple[_Word, ...] = ()
+    nothing: tuple[_Word, ...] = ()
+
+
+class LinkReason(Document):
+    """Reasons for which a link went down."""
+
+    numbers: tuple[Annotated[int, Field(ge=0, le=63)], ...] = Field(min_length=1)
+    asks: LinkAsk
+    why: str = Field(min_length=1)
+
+
+class LinkUnitEntry(Document):
+    """A unit; one of `bits`, `statuses` and `reasons` is given."""
+
+    code: int = Field(ge=144, le=150)
+    units: tuple[str, ...] = Field(min_length=1)
+    ids: tuple[Annotated[int, Field(ge=0, le=0x3FF)], ...] = Field(min_length=1)
+    bits: LinkStatuses | None = None
+    statuses: LinkStatuses | None = None
+    reasons: tuple[LinkReason, ...] = ()
+
+
+class LinkUnitTable(Document):
+    source: str
+    units: tuple[LinkUnitEntry, ...] = Field(min_length=1)
+
+
 class XidDocument(Document):
     """`playbooks/oom/xid.yaml`."""
 
@@ -151,6 +199,8 @@ class XidDocument(Document):
     sources: dict[str, XidSource] = Field(min_length=1)
     formats: tuple[XidFormat, ...] = ()
     recovery_actions: tuple[RecoveryAction, ...] = ()
+    link_bits: LinkBitsTable | None = None
+    link_units: LinkUnitTable | None = None
     codes: tuple[XidEntry, ...] = Field(min_length=1)
 
 
@@ -166,14 +216,46 @@ def load_xids(path: Path) -> XidCatalogue:
             meanings[code] = _meaning(entry, document.sources.get(entry.source))
         if entry.source not in document.sources:
             problems.append(Problem(str(path), 0, f"codes.{number}.source", f"{entry.source!r} is not among sources"))
+    bits, units = document.link_bits, document.link_units
+    for number, unit in enumerate(units.units if units else ()):
+        if sum((unit.bits is not None, unit.statuses is not None, bool(unit.reasons))) != 1:
+            where = f"link_units.units.{number}"
+            problems.append(Problem(str(path), 0, where, "exactly one of bits, statuses and reasons is needed"))
+    for key, table in (("link_bits", bits), ("link_units", units)):
+        if table is not None and table.source not in document.sources:
+            problems.append(Problem(str(path), 0, f"{key}.source", f"{table.source!r} is not among sources"))
     if problems:
         raise DocumentsInvalid(problems)
     actions = {name.lower(): action.asks for action in document.recovery_actions for name in action.names}
-    return XidCatalogue(meanings, document.source, document.date.isoformat(), actions)
+    return XidCatalogue(
+        meanings, document.source, document.date.isoformat(), actions,
+        link_bits=tuple(
+            LinkBits(sum({1 << bit for bit in row.bits}), row.asks, row.why) for row in (bits.rows if bits else ())
+        ),
+        link_units=tuple(_unit(unit) for unit in (units.units if units else ())),
+        link_source=_told(document.sources[units.source]) if units else "",
+    )
+
+
+def _unit(entry: LinkUnitEntry) -> LinkUnit:
+    given = entry.bits or entry.statuses or LinkStatuses()
+    by_ask = {LinkAsk.NOTHING: given.nothing, LinkAsk.BY_154: given.by_154, LinkAsk.RESET: given.reset}
+    return LinkUnit(
+        code=entry.code,
+        names=frozenset(entry.units),
+        ids=frozenset(entry.ids),
+        flags=entry.bits is not None,
+        statuses={status: ask for ask, statuses in by_ask.items() for status in statuses},
+        reasons={number: (reason.asks, reason.why) for reason in entry.reasons for number in reason.numbers},
+    )
+
+
+def _told(source: XidSource) -> str:
+    return f"{source.title}, {source.url}, {source.date.isoformat()}"
 
 
 def _meaning(entry: XidEntry, source: XidSource | None) -> XidMeaning:
-    read = f"{source.title}, {source.url}, {source.date.isoformat()}" if source else ""
+    read = _told(source) if source else ""
     milder = entry.milder
     texts = (MilderText(milder.text.lower(), milder.xid_class, milder.title),) if milder else ()
     return XidMeaning(entry.xid_class, entry.title, entry.action, entry.note, read, texts)

@@ -54,6 +54,60 @@ class XidMeaning:
         return self
 
 
+class LinkAsk(StrEnum):
+    """What the vendor asks for after an NVLink event."""
+
+    RESET = "reset"
+    BY_154 = "by_154"
+    """What Xid 154 says; without one, only the program is started again."""
+    NOTHING = "nothing"
+    WATCH = "watch"
+    PERSON = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBits:
+    """Bits of Xid 74's first register that mean the same."""
+
+    mask: int
+    asks: LinkAsk
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUnit:
+    """A unit of the GPU that reports NVLink 5 events (Xid 144 to 150), and what its registers ask for."""
+
+    code: int
+    names: frozenset[str]
+    ids: frozenset[int]
+    """Its number in the low bits of the first register: ten bits before R575, seven from then on."""
+    flags: bool
+    """The error status is a set of flags; else a number."""
+    statuses: Mapping[int, LinkAsk]
+    reasons: Mapping[int, tuple[LinkAsk, str]]
+    """Of a link that went down: what bits 25 to 20 of the first register ask for, and where to look."""
+
+    def asks(self, first: int, status: int) -> tuple[LinkAsk, str] | None:
+        """What these registers ask for and why, the heaviest flag deciding. None: the vendor's sheet does not say."""
+        if first & 0x3FF not in self.ids and first & 0x7F not in self.ids:
+            return None
+        reason = first >> 20 & 0x3F
+        if self.reasons:
+            return self.reasons.get(reason) if status == 0 else None
+        if reason:
+            return None
+        if not self.flags:
+            asks = self.statuses.get(status)
+            return (asks, "") if asks is not None else None
+        known = {flag: asks for flag, asks in self.statuses.items() if status & flag}
+        if LinkAsk.RESET in known.values():
+            return LinkAsk.RESET, ""
+        if not known or status & ~sum(known):
+            return None
+        return (LinkAsk.BY_154 if LinkAsk.BY_154 in known.values() else LinkAsk.NOTHING), ""
+
+
 @dataclass(frozen=True, slots=True)
 class XidCatalogue:
     """All known codes with source and date."""
@@ -63,6 +117,11 @@ class XidCatalogue:
     date: str = ""
     recovery_actions: Mapping[str, str] = field(default_factory=dict)
     """Name of a recovery action in lower case → what it asks for."""
+    link_bits: tuple[LinkBits, ...] = ()
+    """Xid 74: the first row with a bit that is set decides."""
+    link_units: tuple[LinkUnit, ...] = ()
+    link_source: str = ""
+    """Where `link_units` was read."""
 
     def asked_by(self, action: str) -> str | None:
         """What a recovery action asks for, however it is capitalised. None: nobody published it."""

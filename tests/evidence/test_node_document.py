@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from runbook.evidence.xid import load_xids, read_xid
 from runbook.locations import data_folder
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
-from runbook.model.xid import XidClass
+from runbook.model.xid import LinkAsk, XidClass
 
 MARKER = "@@0123456789abcdef"
 CATALOGUE = data_folder("playbooks") / "oom" / "xid.yaml"
@@ -130,6 +131,35 @@ def test_every_code_of_the_vendors_catalogue_is_there_and_only_those_of_the_tabl
         code for code, meaning in catalogue.meanings.items() if meaning.xid_class in (XidClass.DRAIN, XidClass.RESET)
     }
     assert draining == {*CLASSES[XidClass.DRAIN], *CLASSES[XidClass.RESET]}
+
+
+def test_the_link_table_has_every_row_of_the_vendors_sheet() -> None:
+    """Rows a code and an action: a unit with several pipes under one name has as many rows for each."""
+    rows = Counter(
+        (unit.code, asks)
+        for unit in load_xids(CATALOGUE).link_units
+        for asks in (*unit.statuses.values(), *(asks for asks, _ in unit.reasons.values()))
+        for _ in range(max(1, len(unit.ids) - 1))
+    )
+    reset, by_154, nothing = LinkAsk.RESET, LinkAsk.BY_154, LinkAsk.NOTHING
+    assert rows == {
+        (144, nothing): 4, (144, reset): 2, (145, nothing): 16, (145, reset): 9, (145, by_154): 8, (146, nothing): 15,
+        (146, reset): 5, (147, nothing): 2, (148, nothing): 1, (149, reset): 24, (149, nothing): 7, (150, reset): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("source: link_decode", "source: nobody", "'nobody' is not among sources"),
+        ("statuses: {reset: [0x0]}}", "bits: {}, statuses: {}}", "exactly one of bits, statuses and reasons"),
+    ],
+)
+def test_a_link_table_that_is_not_whole_is_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
+    (tmp_path / "xid.yaml").write_text(CATALOGUE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    with pytest.raises(DocumentsInvalid) as found:
+        load_xids(tmp_path / "xid.yaml")
+    assert told in str(found.value)
 
 
 def test_a_code_that_stands_twice_is_refused(tmp_path: Path) -> None:
