@@ -30,7 +30,7 @@ from runbook.service.auth import Road, SignIn, Visitor, problem, visitor_of
 from runbook.service.forms import TooLarge, form_of
 from runbook.service.sign_in import account
 from runbook.service.tokens import Role
-from runbook.service.undo import ContextOf, check_undoable, evidence, undo, what_is_undone
+from runbook.service.undo import ContextOf, changes_undone, check_undoable, evidence, undo, what_is_undone
 
 LOG = logging.getLogger("runbook.service")
 _MOST_REMEMBERED = 1000
@@ -181,6 +181,7 @@ class Actions:
                 incident=incident.id,
                 what=what_is_undone(incident, undrain=undrain),
                 promoted=incident.promoted,
+                changes=tuple(_line(title) for title in changes_undone(incident)),
                 evidence=lines,
                 drained=incident.drained_nodes,
                 undrain=undrain,

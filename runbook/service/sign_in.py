@@ -38,16 +38,16 @@ def account(visitor: Visitor | None) -> Markup:
 def sign_in_routes(sign_in: SignIn) -> Sequence[BaseRoute]:
     """/sign-in and /sign-out."""
 
-    def page(request: Request, wrong: str = "", status: int = 200) -> Response:
+    def page(request: Request, here: str, wrong: str = "", status: int = 200) -> Response:
         visitor = visitor_of(request)
         html = environment().get_template("signin.html").render(
-            step="ask", here=own_place(request.query_params.get("next", "/")), wrong=wrong, site=None, refresh_s=0,
+            step="ask", here=own_place(here), wrong=wrong, site=None, refresh_s=0,
             visitor=visitor, by_token=sign_in.tokens is not None,
         )
         return HTMLResponse(html, status_code=status)
 
     async def show(request: Request) -> Response:
-        return page(request)
+        return page(request, request.query_params.get("next", "/"))
 
     async def begin(request: Request) -> Response:
         if sign_in.tokens is None:
@@ -63,17 +63,17 @@ def sign_in_routes(sign_in: SignIn) -> Sequence[BaseRoute]:
             form = await form_of(request)
         except TooLarge:
             return problem(request, 413, "This is too large", "A token is a short line.")
-        token = form.get("token", "").strip()
+        token, here = form.get("token", "").strip(), form.get("next", "/")
         holder = sign_in.tokens.holder(token, sign_in.now()) if token else None
         if holder is None:
             refused = unknown_token(sign_in, request)
             if refused.status_code == 429:
                 return refused
-            return page(request, "This token is not known: it is wrong, or was taken back.", 401)
+            return page(request, here, "This token is not known: it is wrong, or was taken back.", 401)
         if holder.role is Role.ALERT:
-            return page(request, "This token is for alerts only; it opens no page.", 403)
+            return page(request, here, "This token is for alerts only; it opens no page.", 403)
         LOG.info("%s signed in", holder.name)
-        answer = RedirectResponse(own_place(form.get("next", "/")), status_code=303)
+        answer = RedirectResponse(own_place(here), status_code=303)
         answer.set_cookie(
             cookie_name(request), sign_in.signer.begin(holder.mark), max_age=sign_in.signer.session_s, path="/",
             secure=not is_loopback(request), httponly=True, samesite="strict",

@@ -28,11 +28,20 @@ def check_undoable(incident: Incident, *, undrain: bool) -> None:
 def what_is_undone(incident: Incident, *, undrain: bool) -> tuple[str, ...]:
     """What an undo would do, a sentence's part each."""
     what = []
-    if incident.promoted and incident.original is not None:
-        what.append(f"put the old template back over {incident.original.job.command}")
+    if incident.promoted:
+        written = [act.target for act in incident.acts if act.what == "promote" and not act.planned_only]
+        script = [incident.original.job.command] if incident.original is not None else []
+        # The script, and the files that it names where the change went there.
+        what.append(f"put the old template back over {', '.join(dict.fromkeys(written or script)) or 'the script'}")
     if undrain and incident.drained_nodes:
         what.append(f"give back {', '.join(incident.drained_nodes)}")
     return tuple(what)
+
+
+def changes_undone(incident: Incident) -> tuple[str, ...]:
+    """The levers that a promotion wrote, in a few words each."""
+    plans = [attempt.plan for attempt in incident.attempts if attempt.plan is not None]
+    return tuple(dict.fromkeys(use.title for plan in plans for use in plan.uses if use.edits))
 
 
 def evidence(incident: Incident, context_of: ContextOf) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
@@ -68,19 +69,22 @@ class Place:
             raise self.problem
         self.answers.append((incident.id, yes, by))
 
-    def client(self, address: str = HERE, peer: str = "127.0.0.1") -> TestClient:
+    def app(self) -> Starlette:
+        """The application as the daemon makes it, with an engine that only remembers."""
         acts = Actions(
             self.store, self.sign_in, self.policy, self._answer, self.context_of, self._save,
             lambda _incident: contextlib.nullcontext(),
         )
-        app = create_app(
+        return create_app(
             self.store, lambda _incident: FLOW,
             lambda: {"ok": True, "spool_depth": 1, "last_problem": "job 4711 of alice"},
-            lambda: b"runbook_up 1\n", hosts=("localhost", "runbook.example"), people=People(self.sign_in, acts),
-            more_routes=self.more_routes,
+            lambda: b"runbook_up 1\n", hosts=("localhost", "127.0.0.1", "runbook.example"),
+            people=People(self.sign_in, acts), more_routes=self.more_routes,
         )
+
+    def client(self, address: str = HERE, peer: str = "127.0.0.1") -> TestClient:
         return TestClient(
-            app, base_url=address, raise_server_exceptions=False, follow_redirects=False, client=(peer, 40_000)
+            self.app(), base_url=address, raise_server_exceptions=False, follow_redirects=False, client=(peer, 40_000)
         )
 
     def browser(self, role: Role = Role.ACT, address: str = HERE) -> TestClient:
