@@ -13,7 +13,7 @@ from runbook.evidence.node_probe import ProbeAnswer, find_document, read_documen
 from runbook.evidence.node_processes import read_gpu_processes
 from runbook.evidence.node_script import PROBE_COMMANDS, shown_commands
 from runbook.evidence.node_simulated import read_simulated
-from runbook.model.node import GpuFacts, NodeFacts, Reach
+from runbook.model.node import LEFT_BY_EPILOG, GpuFacts, NodeFacts, Reach
 from runbook.model.units import NodeName, Unknown
 
 _PARTIAL_VIEWS = {
@@ -116,7 +116,7 @@ def read_left_document(text: str, node: NodeName, *, since_s: float | None, unti
         return unreachable(node, Reach.ERROR, document.unknown)
     answer = read_document(document, ahead_s=0.0, since_s=since_s, until_s=until_s)
     facts = NodeFacts(
-        node=node, reach=Reach.OK, reach_detail=f"left by the epilog; ran as {answer.user or 'an unknown user'}",
+        node=node, reach=Reach.OK, reach_detail=f"{LEFT_BY_EPILOG}; ran as {answer.user or 'an unknown user'}",
         checked_at_s=answer.now_s, partial_view=_PARTIAL_VIEWS.get(answer.inside, ""),
     )
     return _from_probe(facts, answer)

@@ -19,6 +19,10 @@ class Reach(StrEnum):
     ERROR = "error"
 
 
+LEFT_BY_EPILOG = "left by the epilog"
+"""How the detail of facts begins that were written on the node when its job ended, and are no look of ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class XidEvent:
     """One XID line of the kernel log; repeated lines are one event with a count."""

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from runbook.model.incident import Attempt, Incident, IncidentState
-from runbook.model.node import NodeVerdict, Reach
+from runbook.model.node import LEFT_BY_EPILOG, NodeVerdict, Reach
 from runbook.report import narrative, words
 from runbook.report.clean import clean, clean_line, shorten, shorten_lines
 from runbook.report.memory_picture import memory_after, memory_at_failure, shortfall
@@ -204,6 +204,8 @@ def _node(incident: Incident) -> Iterator[str]:
         if facts.reach is not Reach.OK:
             yield from _items((f"it did not answer ({facts.reach}): {facts.reach_detail}; nothing is known",))
         if judgement:
+        elif facts.reach_detail.startswith(LEFT_BY_EPILOG):
+            yield from _items((facts.reach_detail,))
             yield from _items((*judgement.reasons, *judgement.warnings))
             yield from _items(tuple(f"not known: {item}" for item in judgement.missing))
 

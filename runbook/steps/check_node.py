@@ -12,7 +12,7 @@ from runbook.errors import RunbookError
 from runbook.fan_out import Progress, check_many
 from runbook.model.job import NodeState
 from runbook.model.log import Finding
-from runbook.model.node import NodeAction, NodeFacts, NodeJudgement, NodeVerdict
+from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.node_look import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
@@ -50,7 +50,8 @@ def run(context: StepContext) -> StepResult:
         facts = tuple(next((one for one in later if one.node == fact.node), fact) for fact in facts)
         judgements = tuple(next((one for one in rejudged if one.node == old.node), old) for old in judgements)
     failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
-    incident = with_notes(replace(context.incident, failure=failure), note)
+    left = (f"{fact.node}: {fact.reach_detail}" for fact in facts if fact.reach_detail.startswith(LEFT_BY_EPILOG))
+    incident = with_notes(replace(context.incident, failure=failure), note, *left)
     outcome = _worst(judgements)
     return StepResult(outcome, incident, "; ".join(_sentence(judgement) for judgement in judgements))
 

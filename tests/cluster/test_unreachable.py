@@ -1,4 +1,4 @@
-"""A node that cannot be looked at, over real SSH: unknown, never drained, and the loop goes on and says what it missed."""
+"""A node that cannot be looked at, over real SSH: unknown, never drained; the loop goes on and says what it missed."""
 
 from __future__ import annotations
 

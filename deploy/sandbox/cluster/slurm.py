@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from cluster import daemons
@@ -20,6 +19,7 @@ from cluster.settings import (
     LOGS,
     MEMORY_MIB_PER_NODE,
     MUNGE_SOCKET,
+    NODE_EPILOG,
     NODES,
     RUN,
     SERVICE,
@@ -34,7 +34,8 @@ from cluster.settings import (
 )
 from cluster.system import SandboxError, attempt, make_directory, run, wait_until, write_file
 
-EPILOG = Path(__file__).resolve().parents[2] / "slurm" / "runbook-epilog"
+SCRIPTS = Path(__file__).resolve().parents[2] / "slurm"
+EPILOGS = ("runbook-epilog", "runbook-node-epilog")
 NODE_LIST = ",".join(node.name for node in NODES)
 
 
@@ -55,11 +56,14 @@ def write_configuration() -> bool:
     write_file(ETC / "gres.conf", gres_conf())
     write_file(ETC / "cgroup.conf", cgroup_conf())
     write_file(ETC / "task-prolog", TASK_PROLOG, mode=0o755)
-    shutil.copyfile(EPILOG, ETC / "runbook-epilog")
-    (ETC / "runbook-epilog").chmod(0o755)
-    # Slurm gives the epilog no environment of ours, so the place of the spool comes from this wrapper.
+    for name in EPILOGS:
+        # In one step: a node may be starting it at this moment, and drains itself where it cannot.
+        write_file(ETC / name, (SCRIPTS / name).read_text(encoding="utf-8"), mode=0o755)
+    # Slurm gives the epilogs no environment of ours, so the place of the spool comes from these wrappers.
     wrapper = f"#!/bin/sh\nRUNBOOK_SPOOL={SPOOL}\nexport RUNBOOK_SPOOL\nexec {ETC}/runbook-epilog\n"
     write_file(ETC / "epilog-slurmctld", wrapper, mode=0o755)
+    make_directory(NODE_EPILOG)
+    write_file(ETC / "epilog-node", NODE_EPILOG_WRAPPER, mode=0o755)
     return slurm_conf() != before
 
 
@@ -104,6 +108,8 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=5
 
 EpilogSlurmctld={ETC}/epilog-slurmctld
+Epilog={ETC}/epilog-node
+PrologEpilogTimeout=30
 TaskProlog={ETC}/task-prolog
 
 SchedulerType=sched/backfill
@@ -154,6 +160,20 @@ TASK_PROLOG = f"""\
 #!/bin/sh
 echo "export SIMULATED_GPU_DIR={GPUS}"
 echo "export SLURM_CONF={SLURM_CONF}"
+"""
+
+
+#: The node's epilog looks at the node only where the spool has a folder `nodes` and a probe lies in NODE_EPILOG.
+NODE_EPILOG_WRAPPER = f"""\
+#!/bin/sh
+exec </dev/null >/dev/null 2>&1
+RUNBOOK_SPOOL={SPOOL}
+RUNBOOK_PROBE={NODE_EPILOG}/runbook-probe.pyz
+LD_LIBRARY_PATH={NODE_EPILOG}/lib
+STANDIN_NVML_SCENARIO={NODE_EPILOG}/${{SLURMD_NODENAME-}}.txt
+[ -r {NODE_EPILOG}/deadline ] && read -r RUNBOOK_PROBE_DEADLINE <{NODE_EPILOG}/deadline
+export RUNBOOK_SPOOL RUNBOOK_PROBE RUNBOOK_PROBE_DEADLINE LD_LIBRARY_PATH STANDIN_NVML_SCENARIO
+exec {ETC}/runbook-node-epilog
 """
 
 
