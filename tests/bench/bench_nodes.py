@@ -1,12 +1,13 @@
 """Nodes over SSH, measured on real sshd daemons on loopback: one node from connect to facts, and many beside `clush`.
 
 Both ends share this machine's cores: of a loopback run most seconds are the servers' (a fork, a key exchange and a
-login each), which real nodes bear themselves. So the client's own CPU and memory stand beside the seconds. `clush`
-(ClusterShell's, with `ssh` processes) gets the same key, known_hosts, script on standard input and rounds, the best
-of several fan-outs, and both OpenSSH's default key exchange and curve25519-sha256 alone.
+login each), which real nodes bear themselves; their homes are empty, so that no .bashrc is measured. So the client's
+own CPU and memory stand beside the seconds. `clush` (ClusterShell's, with `ssh` processes) gets the same key,
+known_hosts, script on standard input and rounds, the best of several fan-outs, and both OpenSSH's default key exchange
+and curve25519-sha256 alone, which is what paramiko agrees on with an sshd that has no mlkem768x25519-sha256.
 
     RUNBOOK_BENCH_ONLY=nodes make bench           nothing but this file's figures
-    RUNBOOK_BENCH_SIZE=small make bench           48 nodes rather than 500
+    RUNBOOK_BENCH_SIZE=small make bench           48 nodes rather than 500: a minute instead of ten
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from runbook.adapters.probe_program import probe_program
 from runbook.evidence.node_script import Limits, check_script, shell_command
 from tests.bench.sshd_fleet import SSHD, Fleet, fleet
 
@@ -43,9 +45,10 @@ class Size:
     rounds: int
     clush_fan_outs: tuple[int, ...]
     probed: int
+    """Nodes of the rounds with the node probe, which costs a node a Python of its own."""
 
 
-SIZES = {"full": Size(500, 3, (16, 32, 64, 128), 64), "small": Size(48, 2, (16, 32), 16)}
+SIZES = {"full": Size(500, 3, (32, 64, 128), 48), "small": Size(48, 2, (16, 32), 16)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,33 +87,39 @@ def nodes(row: Row) -> None:
         print("nodes: left out (sshd is not installed)")
         return
     size = SIZES["small" if os.environ.get("RUNBOOK_BENCH_SIZE") == "small" else "full"]
-    with tempfile.TemporaryDirectory(prefix="runbook-bench-") as folder:
-        _one_node(Path(folder), row)
-    with tempfile.TemporaryDirectory(prefix="runbook-bench-") as folder, fleet(size.nodes, Path(folder)) as targets:
+    environment = _node_environment()
+    with (
+        tempfile.TemporaryDirectory(prefix="runbook-bench-") as folder,
+        fleet(size.nodes, Path(folder), environment) as targets,
+    ):
+        _one_node(targets, row)
         _many(targets, size, Path(folder))
 
 
-def _one_node(folder: Path, row: Row) -> None:
-    """The whole question: connect, send the probe, run it against the stand-in NVML, parse the answer."""
+def _node_environment() -> dict[str, str]:
+    """Of every node: a plain PATH, and a stand-in for NVML (simulated: no GPU is behind it)."""
     from tests.nvml.standin import GCC, SCENARIOS, library_folder
 
     environment = {"PATH": "/usr/bin:/bin"}
     if GCC is None:
-        print("one node: the stand-in NVML needs gcc; asked without it")
+        print("the stand-in NVML needs gcc; the probe is asked without it")
     else:
         environment["LD_LIBRARY_PATH"] = str(library_folder())
         environment["STANDIN_NVML_SCENARIO"] = str(SCENARIOS / "h100_550_failed_remap.txt")
-    with fleet(1, folder, environment) as target:
-        (name,) = target.addresses
-        fresh: list[float] = []
-        again: list[float] = []
-        for _ in range(7):
-            answer = _spawned(_client(target, "facts", 1, names=(name,)))
-            first, second = answer.split()[:2]
-            fresh.append(float(first))
-            again.append(float(second))
-    row("one node: connect, probe, facts (first of a process)", fresh[1:], "s", "   aim: under 1 s; imports included")
-    row("one node: connect, probe, facts (again)", again[1:], "s")
+    return environment
+
+
+def _one_node(targets: Fleet, row: Row) -> None:
+    """The whole question: connect, send the probe, run it against the stand-in NVML, parse the answer."""
+    fresh: list[float] = []
+    again: list[float] = []
+    for _ in range(7):
+        answer = _spawned(_client(targets.config, "facts", 1, targets.addresses[:1]))
+        first, second = answer.split()[:2]
+        fresh.append(float(first))
+        again.append(float(second))
+    row("one node: connect, probe, facts (first of a process)", fresh[1:], note="   aim: under 1 s; imports included")
+    row("one node: connect, probe, facts (again)", again[1:])
 
 
 def _many(targets: Fleet, size: Size, folder: Path) -> None:
@@ -127,15 +136,22 @@ def _many(targets: Fleet, size: Size, folder: Path) -> None:
     limits = Limits.within(15.0)
     check = folder / "check.sh"
     check.write_text(check_script(MARKER, "node", None, limits))
+    probed = folder / "probed.sh"
+    probed.write_text(check_script(MARKER, "node", None, limits, probe_program()))
     true = folder / "true.sh"
     true.write_text("true\n")
     fan_out = _best_fan_out(clush, targets, size, true)
-    for title, what, script in (("`true`", "true", true), ("node check, no probe", "check", check)):
-        print(f" {title}, median of {size.rounds} rounds in turn; clush with -f {fan_out}")
+    for title, what, script, count in (
+        ("`true`", "true", true, size.nodes),
+        ("node check without the probe", "check", check, size.nodes),
+        ("node check with the probe", "facts", probed, size.probed),
+    ):
+        print(f" {title}, {count} nodes, median of {size.rounds} rounds in turn; clush with -f {fan_out}")
+        names = targets.addresses[:count]
         contenders = [
-            Contender(f"runbook ({FAN_OUT} threads)", _client(targets, what, FAN_OUT)),
-            Contender("clush, default key exchange", _clush(clush, targets, fan_out, script)),
-            Contender("clush, curve25519-sha256", _clush(clush, targets, fan_out, script, CURVE)),
+            Contender(f"runbook ({FAN_OUT} threads)", _client(targets.config, what, FAN_OUT, names)),
+            Contender("clush, default key exchange", _clush(clush, targets.config, fan_out, script, names)),
+            Contender("clush, curve25519-sha256", _clush(clush, targets.config, fan_out, script, names, CURVE)),
         ]
         _race(contenders, size.rounds)
         for one in contenders:
@@ -145,31 +161,33 @@ def _many(targets: Fleet, size: Size, folder: Path) -> None:
 def _best_fan_out(clush: str, targets: Fleet, size: Size, script: Path) -> int:
     """What suits `clush` best here, with the faster key exchange; one run each."""
     took = {
-        fan_out: _measured(_clush(clush, targets, fan_out, script, CURVE)).seconds for fan_out in size.clush_fan_outs
+        fan_out: _measured(_clush(clush, targets.config, fan_out, script, targets.addresses, CURVE)).seconds
+        for fan_out in size.clush_fan_outs
     }
     print("  clush fan-outs tried: " + ", ".join(f"-f {fan_out}: {took_s:.2f} s" for fan_out, took_s in took.items()))
     return min(took, key=lambda fan_out: took[fan_out])
 
 
 def _race(contenders: Sequence[Contender], rounds: int) -> None:
-    for number in range(rounds + 1):
+    for _ in range(rounds):
         for one in contenders:
-            run = _measured(one.argv)
-            if number:
-                one.runs.append(run)
+            one.runs.append(_measured(one.argv))
 
 
-def _clush(clush: str, targets: Fleet, fan_out: int, script: Path, option: str = "") -> tuple[str, ...]:
-    words = f"-F {targets.config}" + (f" -o {option}" if option else "")
-    hosts = ",".join(targets.addresses)
-    command = (sys.executable, clush, "-S", "-q", "-f", str(fan_out), "-o", words, "-w", hosts, shell_command(False))
+def _clush(
+    clush: str, config: Path, fan_out: int, script: Path, names: Sequence[str], option: str = ""
+) -> tuple[str, ...]:
+    words = f"-F {config}" + (f" -o {option}" if option else "")
+    command = (
+        sys.executable, clush, "-S", "-q", "-f", str(fan_out), "-o", words, "-w", ",".join(names), shell_command(False)
+    )
     return ("sh", "-c", 'script=$1; shift; exec "$@" <"$script" >/dev/null', "sh", str(script), *command)
 
 
-def _client(targets: Fleet, what: str, fan_out: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+def _client(config: Path, what: str, fan_out: int, names: Sequence[str]) -> tuple[str, ...]:
     return (
-        sys.executable, "-m", "tests.bench.bench_nodes", what, "--config", str(targets.config),
-        "--fan-out", str(fan_out), *(names or targets.addresses),
+        sys.executable, "-m", "tests.bench.bench_nodes", what, "--config", str(config), "--fan-out", str(fan_out),
+        *names,
     )
 
 
@@ -223,9 +241,9 @@ def _private_bytes(pid: int) -> int:
 
 def _as_client() -> None:
     """This file as the client that is measured: what `runbook` does for many nodes, and nothing else."""
-    from runbook.adapters.nodes_many import ask_many
     from runbook.adapters.nodes_ssh import SshNodes
     from runbook.adapters.ssh import SshSettings, connected
+    from runbook.fan_out import ask_many
     from runbook.model.node import Reach
     from runbook.model.units import NodeName
 
@@ -247,7 +265,7 @@ def _as_client() -> None:
         facts = port.check(name, since_s=None, until_s=None)
         return facts.reach is Reach.OK
 
-    for _ in range(2 if asked.what == "facts" else 1):
+    for _ in range(2 if len(names) == 1 else 1):
         started = time.perf_counter()
         answers = ask_many(true if asked.what == "true" else check, names, limit=asked.fan_out)
         print(time.perf_counter() - started)
