@@ -162,12 +162,15 @@ class Gathering:
         threading.Thread(target=worked, daemon=False).start()
 
     def _ask_nodes(self) -> None:
-        from runbook.adapters.nodes_many import check_many
+        from runbook.fan_out import check_many
 
         def done(facts: NodeFacts) -> None:
             self._answers.put(lambda: self._facts.update({facts.node: facts}))
 
-        check_many(self._app.nodes, self._names, since_s=self._since_s, until_s=self._until_s, on_done=done)
+        check_many(
+            self._app.nodes, self._names, since_s=self._since_s, until_s=self._until_s, on_done=done,
+            limit=self._app.settings.node_fan_out,
+        )
 
     def _ask_scheduler(self) -> None:
         states: tuple[NodeState, ...] = ()

@@ -16,6 +16,8 @@ from runbook.report.words import counted, moment, size
 _ROWS = 40
 _ITEMS = 20
 _CELL = 24
+_SHORTEST = 4
+_LAST_AT_LEAST = 10
 _ORDER = (NodeVerdict.FAULTY, NodeVerdict.OCCUPIED, NodeVerdict.UNKNOWN, NodeVerdict.CLEAN)
 _HIDDEN = "hidden_memory"
 
@@ -42,7 +44,7 @@ def render(check: NodeCheck, width: int) -> tuple[Line, ...]:
         lines += [Line(""), *_overview(check, width)]
     ordered = sorted(check.nodes, key=lambda node: _ORDER.index(node.judgement.verdict))
     for node in ordered:
-        if not many or _worth_a_look(node):
+        if not many or _worth_a_look(node, check):
             lines += [Line(""), *_node(node, check, width)]
     return tuple(lines)
 
@@ -56,7 +58,7 @@ def _overview(check: NodeCheck, width: int) -> Iterator[Line]:
     rows = [
         (
             str(node.facts.node), node_words.VERDICTS[node.judgement.verdict],
-            node_words.ACTIONS[node.judgement.action], _reason(node),
+            node_words.action_words(node, check), _reason(node, check),
         )
         for node in check.nodes
     ]
@@ -64,21 +66,22 @@ def _overview(check: NodeCheck, width: int) -> Iterator[Line]:
     yield from _grid(("node", "verdict", "what to do", "why"), rows, width, styles, limit=len(rows))
 
 
-def _reason(node: CheckedNode) -> str:
+def _reason(node: CheckedNode, check: NodeCheck) -> str:
     judgement = node.judgement
-    first = judgement.reasons[:1] if judgement.verdict is not NodeVerdict.CLEAN else judgement.warnings[:1]
+    clean = judgement.verdict is NodeVerdict.CLEAN
+    first = node_words.warnings_of(node, check)[:1] if clean else judgement.reasons[:1]
     return next(iter(first), next(iter(judgement.reasons), ""))
 
 
-def _worth_a_look(node: CheckedNode) -> bool:
-    quiet = node.judgement.verdict is NodeVerdict.CLEAN and not node.judgement.warnings
+def _worth_a_look(node: CheckedNode, check: NodeCheck) -> bool:
+    quiet = node.judgement.verdict is NodeVerdict.CLEAN and not node_words.warnings_of(node, check)
     gpus = node.facts.gpus
     return not quiet or isinstance(gpus, Unknown) or any(gpu.processes for gpu in gpus)
 
 
 def _node(node: CheckedNode, check: NodeCheck, width: int) -> Iterator[Line]:
     facts, judgement = node.facts, node.judgement
-    to_do = node_words.ACTIONS[judgement.action]
+    to_do = node_words.action_words(node, check)
     yield Line(
         f"{clean_line(str(facts.node))}: {node_words.VERDICTS[judgement.verdict]}. What to do: {to_do}.",
         node_words.STYLES[judgement.verdict],
@@ -86,9 +89,8 @@ def _node(node: CheckedNode, check: NodeCheck, width: int) -> Iterator[Line]:
     why = _why(node)
     for item in why:
         yield from _plain(paragraph(item, width, "    ", "  - "))
-    if judgement.warnings:
-        yield from (Line(text, "warn") for item in judgement.warnings[:_ITEMS]
-                    for text in paragraph(item, width, "    ", "  ! "))
+    for item in node_words.warnings_of(node, check)[:_ITEMS]:
+        yield from (Line(text, "warn") for text in paragraph(item, width, "    ", "  ! "))
     if facts.reach is Reach.OK:
         for title, words in node_words.seen_words(node, check.job):
             yield from (Line(text, "dim") for text in labelled(title, words, width, size=11))
@@ -292,9 +294,11 @@ def _grid(
         return
     told = [[clean_line(cell) for cell in row] for row in (heads, *rows[:limit])]
     sizes = [min(max(columns(row[at]) for row in told), _CELL) for at in range(len(heads) - 1)]
+    while sum(sizes) + 2 * len(heads) > width - _LAST_AT_LEAST and max(sizes) > _SHORTEST:
+        sizes[sizes.index(max(sizes))] -= 1
     for number, row in enumerate(told):
         front = "  " + "".join(_fit(cell, size) + "  " for cell, size in zip(row, sizes))
-        room = max(width - columns(front), 10)
+        room = max(width - columns(front), _LAST_AT_LEAST)
         style = "title" if number == 0 else styles[number - 1] if styles else ""
         yield Line((front + _cut(row[-1], room)).rstrip(), style)
     if len(rows) > limit:

@@ -57,6 +57,10 @@ XID_CLASSES = {
     XidClass.QUALIFIER: "beside 48",
     XidClass.UNDETERMINED: "not known",
 }
+_OWN = "own_process"
+_WORTH_A_DIAGNOSIS = frozenset(
+    {"xid_watch", "uncorrectable_errors", "xid_repeated_in_jobs", "many_retired_pages", "xid_link", "xid_other_time"}
+)
 _NEARLY = 0.97
 """Of a limit of main memory, in use at some time."""
 _REACHED_BY_HAND = {
@@ -67,6 +71,26 @@ _REACHED_BY_HAND = {
     Reach.AUTHENTICATION: "look at nodes.user and nodes.key_file of the inventory, and at authorized_keys there",
     Reach.ERROR: "try ssh by hand with the inventory's user and key",
 }
+
+
+def is_live(check: NodeCheck) -> bool:
+    """Whether the job that is meant has not ended: its own processes are then where they belong."""
+    return any(one.id == check.job and one.standing is JobStanding.LIVE for one in check.jobs)
+
+
+def warnings_of(node: CheckedNode, check: NodeCheck) -> tuple[str, ...]:
+    """What the judgement warns of, less the own processes of a job that has not ended."""
+    own = {finding.text for finding in node.judgement.findings if finding.rule == _OWN} if is_live(check) else set()
+    return tuple(text for text in node.judgement.warnings if text not in own)
+
+
+def action_words(node: CheckedNode, check: NodeCheck) -> str:
+    """What to do, in two words."""
+    judgement = node.judgement
+    watched = {finding.rule for finding in judgement.findings if finding.action is NodeAction.WATCH}
+    if judgement.action is NodeAction.WATCH and watched == {_OWN} and is_live(check):
+        return ACTIONS[NodeAction.IGNORE]
+    return ACTIONS[judgement.action]
 
 
 def job_words(process: GpuProcess, check: NodeCheck) -> str:
@@ -117,6 +141,10 @@ def window_words(check: NodeCheck) -> str:
 def seen_words(node: CheckedNode, job: JobId | None) -> Iterator[tuple[str, str]]:
     """(title, words) of how the node was seen."""
     facts = node.facts
+    own = node.judgement.job_gpus
+    if job is not None and not isinstance(own, Unknown):
+        source = node.judgement.job_gpus_source
+        yield "job's GPUs", (", ".join(map(str, own)) or "none") + (f" ({source})" if source else "")
     if facts.simulated:
         yield "simulated", "these GPUs are simulated; no hardware is behind any figure"
     yield "seen", facts.reach_detail
@@ -205,7 +233,8 @@ def next_steps(node: CheckedNode, check: NodeCheck) -> Iterator[tuple[str, str]]
         )
     if judgement.verdict is NodeVerdict.UNKNOWN and not facts.software_fault:
         yield "look at what is not known; much of it is seen as root (nodes.sudo of the inventory)", ""
-    if NodeAction.WATCH in wanted and judgement.verdict is NodeVerdict.CLEAN:
+    rules = {finding.rule for finding in judgement.findings}
+    if judgement.verdict is NodeVerdict.CLEAN and rules & _WORTH_A_DIAGNOSIS:
         yield "nothing now; if the warning comes again, run a diagnosis there while it is idle", "dcgmi diag -r 3"
 
 

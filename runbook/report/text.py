@@ -10,6 +10,7 @@ from runbook.model.node import LEFT_BY_EPILOG, NodeVerdict, Reach
 from runbook.report import narrative, words
 from runbook.report.clean import clean, clean_line, shorten, shorten_lines
 from runbook.report.memory_picture import memory_after, memory_at_failure, shortfall
+from runbook.report.node_words import oom_kill_words
 from runbook.report.picture import stays
 
 WIDTH = 100
@@ -208,6 +209,8 @@ def _node(incident: Incident) -> Iterator[str]:
             yield from _items((facts.reach_detail,))
             yield from _items((*judgement.reasons, *judgement.warnings))
             yield from _items(tuple(f"not known: {item}" for item in judgement.missing))
+        kills = tuple(oom_kill_words(facts, windowed=True))
+        yield from _items(tuple(f"killed by the kernel for want of main memory: {kill}" for kill in kills[-3:]))
 
 
 def _acts(incident: Incident) -> Iterator[str]:

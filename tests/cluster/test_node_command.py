@@ -19,6 +19,8 @@ def test_a_jobs_nodes_its_own_processes_and_a_fault_in_its_time(cluster: Cluster
     assert f"For job {job} (RUNNING): GPU events count from" in hanging.stdout
     assert f"{job}, this job" in hanging.stdout
     assert "2 nodes: 2 clean" in hanging.stdout
+    assert "gpu-21: clean. What to do: nothing." in hanging.stdout, "its own processes are where they belong"
+    assert "job's GPUs  0, 1, 2, 3" in hanging.stdout
 
     nobody = cluster.runbook("node", "gpu-21")
     assert nobody.returncode == 0, nobody.stdout
