@@ -204,9 +204,9 @@ def _node(incident: Incident) -> Iterator[str]:
         yield from _wrapped(f"{facts.node}: {verdict}{to_do}")
         if facts.reach is not Reach.OK:
             yield from _items((f"it did not answer ({facts.reach}): {facts.reach_detail}; nothing is known",))
-        if judgement:
         elif facts.reach_detail.startswith(LEFT_BY_EPILOG):
             yield from _items((facts.reach_detail,))
+        if judgement:
             yield from _items((*judgement.reasons, *judgement.warnings))
             yield from _items(tuple(f"not known: {item}" for item in judgement.missing))
         kills = tuple(oom_kill_words(facts, windowed=True))
