@@ -44,6 +44,9 @@ def render_text(incident: Incident) -> str:
     lines.append("")
     lines += _wrapped(narrative.what_happened(incident))
     lines += _wrapped(narrative.how_it_stands(incident))
+    lines += _wrapped(f"Done: {narrative.what_was_done(incident)}", "  ", "")
+    again = f"Runs again: {words.AGAIN_TITLES[narrative.runs_again(incident)]}."
+    lines += _wrapped(f"{again} {narrative.again_sentence(incident)}", "  ", "")
     lines += _section("What to do first", _numbered(narrative.to_do(incident)))
     lines += _section("What died", _died(incident))
     lines += _section("Diagnosis", _diagnosis(incident))
