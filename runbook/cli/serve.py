@@ -65,6 +65,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     from runbook.cli.wiring import application
     from runbook.service.app import create_app
     from runbook.service.daemon import Daemon
+    from runbook.service.documents_page import document_routes
     from runbook.service.serve import serve as run_until_stopped
     from runbook.service.spool import SpoolReader
     from runbook.service.status import ServiceStatus
@@ -130,7 +131,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 metrics.text,
                 hosts=_hosts(app),
                 people=people_of(app, sign_in) if sign_in else None,
-                more_routes=webhook_routes(app, sign_in, spool),
+                more_routes=(*webhook_routes(app, sign_in, spool), *document_routes()),
             )
             run_until_stopped(
                 web,
@@ -201,10 +202,12 @@ def _spool_folder(app: Application) -> Path:
 
 
 def _hosts(app: Application) -> tuple[str, ...]:
-    """Names that a request may ask for: loopback's, and the one of the address in links."""
+    """Names that a request may ask for: loopback's, the address that is listened on, and the one in links."""
     from urllib.parse import urlsplit
 
     from runbook.service.app import LOOPBACK_HOSTS
 
-    named = urlsplit(app.inventory.reports.url).hostname if app.inventory.reports.url else None
-    return (*LOOPBACK_HOSTS, *((named,) if named else ()))
+    reports = app.inventory.reports
+    listen = "" if reports.listen in ("0.0.0.0", "::") else reports.listen  # noqa: S104  (compared, not bound)
+    named = urlsplit(reports.url).hostname if reports.url else None
+    return (*LOOPBACK_HOSTS, *(f"[{host}]" if ":" in host else host for host in (listen, named) if host))
