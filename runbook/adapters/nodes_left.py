@@ -53,7 +53,7 @@ class NodesWithLeft:
         if since_s is None:
             return None
         for path in self._files(node)[:_LATEST_LOOKED_AT]:
-            text = self._read(path)
+            text = read_left(self.folder, path)
             if text is None:
                 continue
             facts = read_left_document(text, node, since_s=since_s, until_s=until_s)
@@ -75,18 +75,19 @@ class NodesWithLeft:
             return []
         return [self.folder / name for _, name in sorted(found, reverse=True)]
 
-    def _read(self, path: Path) -> str | None:
-        """A plain file of root or of the folder's owner: anybody else's word must not cost a node."""
+
+def read_left(folder: Path, path: Path) -> str | None:
+    """A plain file of root or of the folder's owner: anybody else's word must not cost a node."""
+    try:
+        trusted = {0, folder.stat().st_uid}
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as handle:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in trusted or status.st_size > MOST_BYTES:
+            return None
         try:
-            trusted = {0, self.folder.stat().st_uid}
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            return handle.read(MOST_BYTES).decode("utf-8", "replace")
         except OSError:
             return None
-        with os.fdopen(descriptor, "rb") as handle:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid not in trusted or status.st_size > MOST_BYTES:
-                return None
-            try:
-                return handle.read(MOST_BYTES).decode("utf-8", "replace")
-            except OSError:
-                return None

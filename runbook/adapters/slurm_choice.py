@@ -34,14 +34,13 @@ def choose_scheduler(
     module: str = "pyslurm",
     timeout_s: float = 30.0,
     locks: Path | None = None,
+    left: Path | None = None,
 ) -> Scheduler:
     """`prefer`: "auto" or "cli". The reason for the choice is in `describe()`. Only the commands' folder and the
     configuration file are taken as given; whether Slurm answers is found out at the first question."""
     commands = SlurmCommands(bin_dir=bin_dir, slurm_conf=slurm_conf, runner=runner, timeout_s=timeout_s)
-    if prefer == "cli":
-        return SlurmCli(commands, cluster=cluster, identify=identify, why="as the inventory says", locks=locks)
-    version, why_not = probe(module, commands, runner)
-    cli = SlurmCli(commands, cluster=cluster, identify=identify, why=why_not, locks=locks)
+    version, why_not = ("", "as the inventory says") if prefer == "cli" else probe(module, commands, runner)
+    cli = SlurmCli(commands, cluster=cluster, identify=identify, why=why_not, locks=locks, left=left)
     if why_not:
         return cli
     return SlurmPyslurm(

@@ -58,8 +58,10 @@ class SlurmCli:
         clock: Clock | None = None,
         why: str = "",
         locks: Path | None = None,
+        left: Path | None = None,
     ) -> None:
-        """`locks`: a folder for the locks that keep a submission from being made twice by a resumed process."""
+        """`locks`: a folder for the locks that keep a submission from being made twice by a resumed process. `left`:
+        the folder where the nodes' epilogs leave files."""
         self._locks = locks
         self._commands = commands or SlurmCommands()
         self._cluster = cluster
@@ -70,7 +72,7 @@ class SlurmCli:
         self._random = random.SystemRandom()
         self._columns: frozenset[str] | None = None
         self._store_flags: frozenset[str] | None = None
-        self._gpu_indices = GpuIndicesOfRuns(self._commands)
+        self._gpu_indices = GpuIndicesOfRuns(self._commands, left)
 
     def describe(self) -> str:
         why = f", {self._why}" if self._why else ""

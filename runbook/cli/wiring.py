@@ -99,6 +99,7 @@ class Application:
             prefer="auto" if document.adapter == "auto" else "cli",
             timeout_s=document.command_timeout_s,
             locks=self.state / "locks",
+            left=Path(self.inventory.paths.spool) / "nodes",
         )
 
     @cached_property

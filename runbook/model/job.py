@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from runbook.model.units import Bytes, JobId, NodeName, UserName
@@ -112,6 +112,13 @@ class JobRecord:
     def indices_on(self, node: NodeName) -> tuple[int, ...] | None:
         """The scheduler's indices of the job's GPUs on a node; None where it did not say."""
         return next((one.indices for one in self.gpu_indices if one.node == node), None)
+
+    def knowing(self, earlier: JobRecord | None) -> JobRecord:
+        """With what an earlier record of the same run still knew: its GPUs, which Slurm forgets."""
+        if earlier is None or self.gpu_indices:
+            return self
+        same = (self.id, self.restarts, self.start_time_s) == (earlier.id, earlier.restarts, earlier.start_time_s)
+        return replace(self, gpu_indices=earlier.gpu_indices) if same else self
 
     @property
     def log_paths(self) -> tuple[str, ...]:

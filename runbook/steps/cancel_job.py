@@ -87,6 +87,4 @@ def _with_record(context: StepContext, now: JobRecord | None) -> Incident:
     """The incident with the job's newer record: its end time bounds the window of the node check."""
     if now is None:
         return context.incident
-    # Slurm forgets a job's GPUs as it ends.
-    now = replace(now, gpu_indices=now.gpu_indices or context.failure.job.gpu_indices)
-    return replace(context.incident, failure=replace(context.failure, job=now))
+    return replace(context.incident, failure=replace(context.failure, job=now.knowing(context.failure.job)))

@@ -38,6 +38,8 @@ def run(context: StepContext) -> StepResult:
         attempt = replace(attempt, waiting_since_s=now_s, queued_s=attempt.queued_s + before_s, verdict=None)
         incident = with_last_attempt(context.incident, attempt)
         return StepResult(Outcome.RELAUNCH_WAITS, incident, f"the relaunched job {job.id} waits in the queue")
+    before = context.incident.failure
+    job = job.knowing(before.job if before is not None else None)
     incident = replace(context.incident, failure=Failure(job=job))
     if incident.original is None:
         incident = replace(incident, original=incident.failure)

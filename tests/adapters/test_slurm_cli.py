@@ -138,6 +138,34 @@ def test_the_gpus_of_a_job_that_has_ended_are_not_asked_for(desk: Desk, tmp_path
     assert desk.asked("scontrol") == []
 
 
+def test_an_ended_jobs_gpus_are_those_that_its_nodes_epilogs_left(desk: Desk, tmp_path: Path) -> None:
+    running(desk, tmp_path)
+    (tmp_path / "ended").touch()
+    left = tmp_path / "nodes"
+    left.mkdir()
+    slurm = SlurmCli(SlurmCommands(bin_dir=str(desk.bin), patience_s=0.5), clock=desk.clock, left=left)
+    for name, text in (
+        ("training-115-0.gpu-21.gpus", "0,3\n"), ("training-115-0.gpu-22.gpus", "4\n"),
+        ("training-115-0.gpu-9.gpus", "5\n"), ("training-1115-0.gpu-21.gpus", "6\n"),
+        ("training-115-1.gpu-21.gpus", "7\n"), (".training-115-0.gpu-21.1", "1\n"),
+    ):  # fmt: skip
+        (left / name).write_text(text)
+    assert slurm.job(JobId("115")).gpu_indices == (
+        GpuIndices(NodeName("gpu-21"), (0, 3)), GpuIndices(NodeName("gpu-22"), (4,)),
+    )  # fmt: skip
+    # Another cluster's job of that number, a file from before the job, one that says something else, one of anybody's.
+    (left / "other-115-0.gpu-21.gpus").write_text("1\n")
+    os.utime(left / "training-115-0.gpu-22.gpus", (1, 1))
+    assert slurm.job(JobId("115")).gpu_indices == ()
+    (left / "other-115-0.gpu-21.gpus").unlink()
+    (left / "training-115-0.gpu-21.gpus").write_text("all of them\n")
+    assert slurm.job(JobId("115")).gpu_indices == ()
+    (left / "training-115-0.gpu-21.gpus").unlink()
+    (tmp_path / "elsewhere").write_text("1\n")
+    (left / "training-115-0.gpu-21.gpus").symlink_to(tmp_path / "elsewhere")
+    assert slurm.job(JobId("115")).gpu_indices == ()
+
+
 def test_a_job_is_known_without_its_gpus_too(desk: Desk, tmp_path: Path) -> None:
     running(desk, tmp_path)
     desk.answer("scontrol", NO_JOB)

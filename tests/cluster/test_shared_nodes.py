@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
+from runbook.adapters.slurm_cli import SlurmCli
+from runbook.adapters.slurm_commands import SlurmCommands
+from runbook.model.units import JobId, NodeName
+from tests.cluster.conftest import ROOT, SLURM, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -64,3 +70,27 @@ def test_a_neighbour_that_strayed_onto_the_jobs_gpu_is_named(cluster: Cluster) -
     assert incident["original"]["diagnosis"]["best"]["kind"] == "co_tenant"
     assert incident["excluded_nodes"] == [SHARED] and incident["drained_nodes"] == []
     assert cluster.state_of(bob) == "RUNNING", "somebody else's job is none of ours"
+
+
+@pytest.fixture
+def left() -> Iterator[Path]:
+    """The folder of the spool where the nodes' epilogs leave files; they leave none where it is missing."""
+    folder = ROOT / "spool" / "nodes"
+    there = folder.exists()
+    folder.mkdir(mode=0o750, exist_ok=True)
+    yield folder
+    if not there:
+        shutil.rmtree(folder)
+
+
+def test_the_nodes_epilog_tells_the_gpus_of_a_job_that_is_over(cluster: Cluster, left: Path) -> None:
+    bob = bobs_job(cluster)
+    job = cluster.submit("--wrap=exit 7", "--nodelist=gpu-[21-22]", "--gpus-per-node=2", "--output=/dev/null")
+    cluster.until(lambda: cluster.state_of(job) == "FAILED", "the job is over")
+    cluster.until(lambda: len(list(left.glob(f"*-{job}-0.*.gpus"))) == 2, "both nodes have left their word")
+    slurm = SlurmCli(SlurmCommands(slurm_conf=SLURM["SLURM_CONF"]), left=left)
+    record = slurm.job(JobId(job))
+    assert record.state.name == "FAILED"
+    assert [record.indices_on(NodeName(node)) for node in ("gpu-21", SHARED)] == [(0, 1), (2, 3)]
+    live = slurm.job(JobId(bob))
+    assert live.indices_on(NodeName(SHARED)) == (0, 1)

@@ -65,6 +65,18 @@ def test_a_failed_job_leaves_the_probes_answer_beside_the_spools_events(spool: P
     assert names(spool) == ["training-4711-2.gpu-21.json"]
 
 
+def test_slurms_numbers_of_the_jobs_gpus_are_left_first_and_without_a_probe_too(spool: Path) -> None:
+    run(spool, None, SLURM_JOB_GPUS="0,3", RUNBOOK_PROBE="/nonexistent/probe")
+    assert names(spool) == ["training-4711-2.gpu-21.gpus"]
+    assert (spool / "nodes" / "training-4711-2.gpu-21.gpus").read_text() == "0,3\n"
+
+
+@pytest.mark.parametrize("value", ["", "MIG-1234", "0;reboot", "$(id)", "0," * 600])
+def test_what_are_no_numbers_of_gpus_is_not_left(spool: Path, value: str) -> None:
+    run(spool, None, SLURM_JOB_GPUS=value, RUNBOOK_PROBE="/nonexistent/probe")
+    assert names(spool) == []
+
+
 def test_a_driver_that_hangs_does_not_hold_the_node(spool: Path) -> None:
     took_s = run(spool, "h100_570_hung_init", RUNBOOK_PROBE_DEADLINE="2")
     assert took_s < 10

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runbook.evidence.slurm_gpus import index_list, read_gpu_indices
+from runbook.model.job import GpuIndices, JobClass, JobRecord, JobState
+from runbook.model.units import JobId, NodeName, UserName
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm" / "22.05.8"
 LINE = "     Nodes={} CPU_IDs=0-3 Mem=64 GRES={} \n"
@@ -76,3 +79,15 @@ def test_lists_of_numbers() -> None:
     assert index_list("0-2,5") == (0, 1, 2, 5)
     assert index_list("0-999999999") is None
     assert index_list("all") is None
+
+
+def test_a_later_record_of_the_same_run_keeps_what_slurm_has_forgotten() -> None:
+    running = JobRecord(
+        JobId("7"), "c", "n", UserName("ada"), JobState("RUNNING", JobClass.ACTIVE), start_time_s=100.0,
+        gpu_indices=(GpuIndices(NodeName("gpu-21"), (0, 3)),),
+    )
+    ended = replace(running, state=JobState("FAILED", JobClass.FAILED), gpu_indices=())
+    assert ended.knowing(running).indices_on(NodeName("gpu-21")) == (0, 3)
+    assert ended.knowing(None) == ended
+    for other in (replace(ended, restarts=1), replace(ended, start_time_s=200.0), replace(ended, id=JobId("8"))):
+        assert other.knowing(running) == other, "another run may have had other GPUs"
