@@ -68,6 +68,8 @@ def host_config(host: str, config_file: str, user: str = "", port: int | None = 
     )
     try:
         stamps = tuple((path, found.st_mtime_ns, found.st_size) for path in files for found in (path.stat(),))
+        if named is None:
+            _refuse_what_others_can_write(files)
         plain = _plain(stamps)
         said: Mapping[str, Any] = plain.lookup(host) if plain is not None else _asked(host, named, user, port)
         return _settings(host, said, user, port)
@@ -79,6 +81,14 @@ def host_config(host: str, config_file: str, user: str = "", port: int | None = 
         raise UnreadableConfig(f"the ssh configuration {where} cannot be read: {reason}") from error
     except Exception as error:  # a value that paramiko's reader cannot take
         raise UnreadableConfig(f"the ssh configuration cannot be read: {error}") from error
+
+
+def _refuse_what_others_can_write(files: tuple[Path, ...]) -> None:
+    """As ssh does: whoever writes there can have commands run (ProxyCommand) and choose the host keys."""
+    for path in files:
+        found = path.stat()
+        if found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid()):
+            raise UnreadableConfig(f"{path} may be written by others; it was not used, as `ssh` would not use it")
 
 
 @functools.lru_cache(maxsize=16)

@@ -116,6 +116,13 @@ def _identity(app: Application) -> Iterator[Found]:
         )
 
 
+_TO_REACH = {
+    Reach.HOST_KEY: "put the node's key, from a place you trust, into known_hosts or nodes.known_hosts_file",
+    Reach.AUTHENTICATION: "set nodes.user and nodes.key_file, and let the node know the key's public half",
+    Reach.REFUSED: "see whether sshd runs there, and whether nodes.port is right",
+}
+
+
 def _nodes(app: Application, wanted: str | None) -> Iterator[Found]:
     if app.inventory.nodes.kind == "none":
         yield Found(Mark.WARNING, "the inventory reaches no nodes: every node check is unknown", "set nodes.kind: ssh")
@@ -130,7 +137,7 @@ def _nodes(app: Application, wanted: str | None) -> Iterator[Found]:
         yield Found(
             Mark.BAD,
             f"{node}: {facts.reach.value}: {facts.reach_detail}",
-            "ssh there by hand with the inventory's key and known_hosts file",
+            _TO_REACH.get(facts.reach, "ssh there by hand with the inventory's key and known_hosts file"),
         )
         return
     if isinstance(facts.gpus, Unknown):

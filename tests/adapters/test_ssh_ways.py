@@ -297,3 +297,15 @@ def test_the_systems_own_configuration_is_not_read_beside_a_named_one(config: Ca
     """As `ssh -F`: a file that is named stands alone, so that an inventory reaches the same nodes for everybody."""
     facts = SshNodes(config("Host gpu-1\n HostName 127.0.0.1")).check(NodeName("gpu-1"), since_s=None, until_s=None)
     assert facts.reach is Reach.OK
+
+
+def test_a_configuration_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ProxyCommand in it would run with our rights."""
+    (tmp_path / ".ssh").mkdir()
+    path = tmp_path / ".ssh" / "config"
+    path.write_text(f"Host gpu-1\n ProxyCommand touch {tmp_path}/ran\n")
+    path.chmod(0o666)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told = failure(SshSettings(connect_timeout_s=1), "gpu-1")
+    assert "may be written by others" in told.detail
+    assert not (tmp_path / "ran").exists()
