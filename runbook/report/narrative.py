@@ -207,7 +207,9 @@ def _relaunched(attempt: Attempt) -> str:
 
 def asked_of_a_person(incident: Incident) -> str:
     """What the incident asks for first; "" when it waits for nobody and left nothing to do."""
-    waits = incident.state in (IncidentState.ESCALATED, IncidentState.AWAITING_APPROVAL, IncidentState.INTERRUPTED)
+    waits = incident.state in (
+        IncidentState.ESCALATED, IncidentState.AWAITING_APPROVAL, IncidentState.INTERRUPTED, IncidentState.PLANNED
+    )
     return to_do(incident)[0] if waits or incident.to_do else ""
 
 

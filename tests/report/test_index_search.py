@@ -121,6 +121,12 @@ def test_a_row_answers_who_what_done_and_asked() -> None:
         assert piece in page
 
 
+def test_a_plan_is_asked_to_be_read() -> None:
+    page = render_index([summarize(SAMPLES["planned"]())], IndexQuery(), NOW_S)
+    assert "Read the plan below" in page
+    assert "No, only planned" in page
+
+
 def test_a_hundred_of_the_largest_rows_are_a_small_page() -> None:
     row = summarize(SAMPLES["hostile"]())
     many = [replace(row, id=IncidentId(f"oom-alpha-{number}"), owner=f"user{number}{'x' * 40}")

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
+from runbook.model.incident import IncidentState
 from runbook.model.units import IncidentId
 from runbook.report.site import live_script_address
 from runbook.service.app import create_app
@@ -69,6 +70,64 @@ def test_the_list_names_every_incident_newest_first(store: IncidentStore) -> Non
 def test_the_list_by_state(store: IncidentStore, chosen: str, ids: set[int]) -> None:
     page = _client(store).get("/", params={"state": chosen}).text
     assert {number for number in range(6) if f'/incidents/oom-alpha-{number}"' in page} == ids
+
+
+def test_a_search_has_an_address_without_its_empty_fields(store: IncidentStore) -> None:
+    client = _client(store)
+    answer = client.get("/?q=&diagnosis=&user=ana&node=&period=&from=&to=", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?user=ana")
+    assert client.get("/?user=ana", follow_redirects=False).status_code == 200
+
+
+def test_a_list_of_the_last_day_is_of_the_day_before_now(store: IncidentStore) -> None:
+    day_s = 86_400.0
+    app = create_app(
+        store, lambda _incident: FLOW, lambda: HEALTHY, lambda: b"", hosts=("testserver",),
+        now=lambda: OPENED_S + day_s + 2.5,
+    )
+    page = TestClient(app).get("/", params={"period": "day"}).text
+    assert {number for number in range(6) if f'/incidents/oom-alpha-{number}"' in page} == {3, 4, 5}
+
+
+@pytest.mark.parametrize("path", ["/", "/incidents/oom-alpha-0", "/incidents/oom-alpha-5"])
+def test_whoever_has_the_page_is_told_that_it_is_the_same_until_it_is_not(store: IncidentStore, path: str) -> None:
+    client = _client(store)
+    tag = client.get(path).headers["etag"]
+    same = client.get(path, headers={"If-None-Match": tag})
+    assert (same.status_code, same.content) == (304, b"")
+    for number in (0, 5):
+        name = IncidentId(f"oom-alpha-{number}")
+        changed = replace(store.load(name), conclusion="Something else happened.", state=IncidentState.ESCALATED)
+        store.save(changed, {"version": 1})
+    assert client.get(path, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_the_script_is_the_programs_own_and_only_pages_may_run_it(store: IncidentStore) -> None:
+    client = _client(store)
+    page = client.get("/incidents/oom-alpha-5")
+    assert f'<script src="{live_script_address()}" defer></script>' in page.text
+    assert "script-src 'self'; connect-src 'self'" in page.headers["content-security-policy"]
+    answer = client.get(live_script_address())
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert "immutable" in answer.headers["cache-control"]
+    assert client.get("/assets/live-0000000000000000.js").status_code == 404
+    for path in (live_script_address(), "/incidents/oom-alpha-0/incident.json", "/nothing"):
+        assert "script-src" not in client.get(path).headers["content-security-policy"]
+
+
+def test_what_is_served_is_masked(store: IncidentStore) -> None:
+    secret = "q7w8e9r0t1y2u3i4"
+    first = store.load(IncidentId("oom-alpha-0"))
+    assert first.failure is not None
+    job = replace(first.failure.job, name=f"API_KEY={secret}", submit_line=f"sbatch --export=SITE_TOKEN={secret} x.sh")
+    noted = replace(first, failure=replace(first.failure, job=job), notes=(f"export WANDB_API_KEY={secret}",))
+    store.save(noted, {"version": 1})
+    client = _client(store)
+    for path in ("/", "/?q=API_KEY", "/incidents/oom-alpha-0", "/incidents/oom-alpha-0/incident.json"):
+        answer = client.get(path).text
+        assert secret not in answer
+        assert "***" in answer
+    assert secret.encode() in store.read_file(noted.id, "incident.json")
 
 
 def test_an_empty_list_says_how_incidents_come(tmp_path: Path) -> None:
