@@ -155,6 +155,8 @@ class WebhookDocument(Document):
     """An alert that has this label with another cluster's name is not ours; "" does not look."""
     oldest_hours: float = Field(default=24.0, gt=0)
     """An alert that began before this opens nothing."""
+    quiet_s: float = Field(default=120.0, ge=0)
+    """A job that runs is looked at once none of its logs was written to for so long."""
 
     @field_validator("job_labels")
     @classmethod

@@ -43,9 +43,9 @@ def incident_id(cluster: str, job: JobId) -> IncidentId:
     return IncidentId(f"oom-{_UNSAFE.sub('_', cluster)}-{_UNSAFE.sub('_', job)}")
 
 
-_LOOK_AGAIN_S = 600.0
-"""After an incident was closed because its job ran well, an alert that began this much later is a reason to look again;
-one that comes and goes is not one each time."""
+_LOOK_AGAIN_S = 1800.0
+"""After an incident was closed because its job ran well, an alert that goes on this much later is a reason to look
+again; one that comes and goes is not one each time."""
 
 
 def open_for(
@@ -57,13 +57,11 @@ def open_for(
     policy: Policy,
     now_s: float,
     tool_version: str,
-    told_s: float | None = None,
 ) -> Opened:
     """Decide for one report of a failure. Pure but for looking up incidents.
 
     `trigger`: "person", "epilog" or "alert". An alert is somebody's guess about a job: it opens and joins as the epilog
-    does, takes up nothing that waits for a person, and looks again at a job that ran well only when it began (`told_s`)
-    since."""
+    does, takes up nothing that waits for a person, and looks again at a job that ran well only after a while."""
     existing = _of_relaunch(job, known) or _load(known, incident_id(cluster, job.id))
     if existing is None:
         incident = Incident(
@@ -92,9 +90,8 @@ def open_for(
         # It ran when it was looked at and nothing was wrong with it; since then it failed.
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     if (
-        trigger == "alert" and told_s is not None and existing.closed_s is not None
-        and existing.state is IncidentState.CLOSED and seen is not None and not seen.ended
-        and told_s > existing.closed_s + _LOOK_AGAIN_S
+        trigger == "alert" and existing.state is IncidentState.CLOSED and seen is not None and not seen.ended
+        and existing.closed_s is not None and now_s > existing.closed_s + _LOOK_AGAIN_S
     ):
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     if trigger == "person" and existing.state is not IncidentState.RECOVERED:

@@ -95,7 +95,8 @@ def opener_of(app: Application) -> Opener:
         )
         on_node = SlurmOnNode(commands, app.clock)
     return Opener(
-        app.scheduler, app.store, app.clock, app.inventory.cluster, app.settings.acts.policy, jobs_on_node=on_node
+        app.scheduler, app.store, app.clock, app.inventory.cluster, app.settings.acts.policy, jobs_on_node=on_node,
+        files=app.files, quiet_s=app.inventory.webhook.quiet_s,
     )
 
 

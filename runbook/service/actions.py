@@ -103,8 +103,9 @@ class Actions:
     def _question(self, request: Request) -> Response:
         """What a program needs to answer."""
         incident = self._load(request)
+        sentence = _line(incident.awaiting)
         return JSONResponse(
-            {"incident": incident.id, "question": question_of(incident) or None, "sentence": incident.awaiting or None}
+            {"incident": incident.id, "question": question_of(incident) or None, "sentence": sentence or None}
         )
 
     async def _answer(self, request: Request) -> Response:
@@ -271,9 +272,9 @@ class Actions:
     ) -> Response:
         visitor = visitor_of(request)
         if visitor is not None and visitor.road is Road.BEARER:
+            details = [_line(line) for line in lines if line]
             return JSONResponse(
-                {"incident": incident.id, "ok": status == 200, "what": heading, "details": [x for x in lines if x]},
-                status_code=status,
+                {"incident": incident.id, "ok": status == 200, "what": heading, "details": details}, status_code=status
             )
         page = environment().get_template("acted.html").render(
             heading=heading, lines=[line for line in lines if line], incident=incident.id,

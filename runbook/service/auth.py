@@ -125,7 +125,7 @@ class SignIn:
             return Visitor(holder.name, holder.role, Road.BEARER, "") if holder else None
         if self.proxy is not None and (visitor := self.proxy.visitor(connection)) is not None:
             return visitor
-        opened = self.signer.session(connection.cookies.get(cookie_name(connection), ""))
+        opened = self.signer.session(session_cookie(connection))
         if opened is None or self.tokens is None:
             return None
         session, mark = opened
@@ -191,9 +191,23 @@ def is_loopback(connection: HTTPConnection) -> bool:
     return name.lower() in _LOOPBACK_NAMES
 
 
-def cookie_name(connection: HTTPConnection) -> str:
+def goes_over_tls(connection: HTTPConnection) -> bool:
+    """Whether the browser's own connection is safe from listeners: anything but loopback has to be TLS, and a proxy or
+    the browser may say that even loopback is."""
+    headers = connection.headers
+    said = headers.get("origin", "").startswith("https:") or headers.get("x-forwarded-proto", "") == "https"
+    return said or not is_loopback(connection)
+
+
+def cookie_name(*, tls: bool) -> str:
     """With the prefix a browser only takes the cookie from this very host, over TLS."""
-    return "runbook_session" if is_loopback(connection) else "__Host-runbook_session"
+    return "__Host-runbook_session" if tls else "runbook_session"
+
+
+def session_cookie(connection: HTTPConnection) -> str:
+    """The cookie shown, "" for none. One without the prefix counts on loopback alone."""
+    plain = connection.cookies.get(cookie_name(tls=False), "") if is_loopback(connection) else ""
+    return connection.cookies.get(cookie_name(tls=True), "") or plain
 
 
 class Gate:

@@ -22,10 +22,16 @@ _PATIENCE_S = 3600.0
 """How long an event is tried whose job the scheduler does not know, or that this program stumbles over."""
 _ALERT_PATIENCE_S = 300.0
 """An alert names a job that ran a moment ago; a job that Slurm still does not know then is nobody's."""
+_WRITING_PATIENCE_S = 1800.0
+"""A job that still writes to its logs then has not stalled, whatever the alert saw."""
 
 
 class Declined(RunbookError):
     """An alert that opens nothing and never will: which job it means is not known, or it is not of the job's time."""
+
+
+class NotYet(RunbookError):
+    """An alert about a job that runs and writes to its logs: it is looked at when they are silent."""
 
 
 class Spool(Protocol):
@@ -44,7 +50,7 @@ class OpenIncident(Protocol):
     """Durably open, join or decline the incident of a failed job; called again for the same event after a crash.
 
     Raises `Unavailable` to be asked again later; `NotFound` when the scheduler does not know the job (yet); `Declined`
-    for an alert that opens nothing."""
+    for an alert that opens nothing, `NotYet` for one whose job still writes to its logs."""
 
     def __call__(self, event: SpoolEvent) -> object: ...
 
@@ -124,6 +130,8 @@ class Daemon:
                 self.spool.done(told)
         except Declined as error:
             self._decline(event, error.what)
+        except NotYet as error:
+            self._later(event, error.what, give_up=True, alert_patience_s=_WRITING_PATIENCE_S)
         except Unavailable as error:
             self._later(event, error.what, give_up=False)
         except NotFound as error:
@@ -149,7 +157,9 @@ class Daemon:
         except RunbookError as error:
             self._later(event, error.what, give_up=False)
 
-    def _later(self, event: SpoolEvent, why: str, *, give_up: bool) -> None:
+    def _later(
+        self, event: SpoolEvent, why: str, *, give_up: bool, alert_patience_s: float = _ALERT_PATIENCE_S
+    ) -> None:
         """Ask again after a growing pause. What cannot come right is set aside after a while."""
         now = self.clock.now()
         self.status.last_problem = f"{event.file}: {why}"
@@ -158,7 +168,7 @@ class Daemon:
             self._trouble[event.file] = _Trouble(now, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
             LOG.warning("job %s: %s; trying again", event.job, why)
             return
-        if give_up and event.trigger == "alert" and now - trouble.since_s > _ALERT_PATIENCE_S:
+        if give_up and event.trigger == "alert" and now - trouble.since_s > alert_patience_s:
             self._decline(event, why)
             return
         if give_up and now - trouble.since_s > _PATIENCE_S:

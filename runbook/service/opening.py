@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from runbook import __version__
 from runbook.errors import RunbookError, Unavailable
 from runbook.model.incident import Policy
-from runbook.model.job import JobRecord
+from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import JobId, NodeName
-from runbook.ports import Clock, Scheduler
+from runbook.ports import Clock, Files, Scheduler
 from runbook.report.clean import clean_line, shorten
-from runbook.service.daemon import Declined
+from runbook.service.daemon import Declined, NotYet
 from runbook.service.spool import SpoolEvent
 from runbook.triggers import Known, Opened, open_for
 
@@ -34,16 +35,40 @@ class Opener:
     policy: Policy
     jobs_on_node: JobsOnNode | None = None
     """None: this scheduler is not asked which job had a node."""
+    files: Files | None = None
+    quiet_s: float = 120.0
+    """A running job is looked at on an alert's word once none of its logs was written to for so long."""
 
     def decide(self, event: SpoolEvent) -> Opened:
-        """Raises `Unavailable`, `NotFound`, and `Declined` for an alert whose job is not known for certain."""
+        """Raises `Unavailable`, `NotFound`, `NotYet`, and `Declined` for an alert whose job is not certain."""
         record = self.scheduler.job(event.job or self._job_of(event))
         if event.trigger == "alert":
             _check_time(record, event)
+            self._check_quiet(record)
         return open_for(
             record, self.known, cluster=self.cluster, trigger=event.trigger, policy=self.policy,
-            now_s=self.clock.now(), tool_version=__version__, told_s=event.time_s,
+            now_s=self.clock.now(), tool_version=__version__,
         )
+
+    def _check_quiet(self, record: JobRecord) -> None:
+        """Raises `NotYet` for a job that runs and writes: it has not stalled, and a failure in its log may be one that
+        it caught. Logs that cannot be looked at are left to the flow, which says so to a person."""
+        if record.state.job_class is not JobClass.ACTIVE or self.files is None:
+            return
+        now_s = self.clock.now()
+        for path in record.log_paths:
+            try:
+                listed = self.files.entries(posixpath.dirname(path) or "/", record.owner)
+            except Unavailable:
+                raise
+            except RunbookError:
+                continue
+            written_s = next((entry.modified_s for entry in listed if entry.path == path), None)
+            if written_s is not None and now_s - written_s < self.quiet_s:
+                raise NotYet(
+                    f"job {record.id} runs and wrote to its log {max(now_s - written_s, 0):.0f} s ago; it is looked at "
+                    f"when that is {self.quiet_s:.0f} s"
+                )
 
     def _job_of(self, event: SpoolEvent) -> JobId:
         """The one job that had the event's node at its time."""

@@ -17,6 +17,7 @@ from runbook.service.auth import (
     SignIn,
     Visitor,
     cookie_name,
+    goes_over_tls,
     is_loopback,
     own_place,
     problem,
@@ -52,13 +53,15 @@ def sign_in_routes(sign_in: SignIn) -> Sequence[BaseRoute]:
     async def begin(request: Request) -> Response:
         if sign_in.tokens is None:
             return problem(request, 404, "There is no such page", "People come in through the proxy here.")
-        if not sign_in.is_own_form(request):
-            return problem(request, 403, "This form is not from here", "It was sent by a page of another site.")
-        if not is_loopback(request) and request.headers.get("origin", "").startswith("http://"):
+        origin = request.headers.get("origin", "")
+        # Over plain http browsers do not say where a form is from, and with it their Origin is "null" or http.
+        if not is_loopback(request) and "sec-fetch-site" not in request.headers and not origin.startswith("https:"):
             return problem(
                 request, 403, "Sign in over https", "A token is not taken over a connection that others can read.",
                 "Use the https address, or an SSH tunnel to loopback.",
             )
+        if not sign_in.is_own_form(request):
+            return problem(request, 403, "This form is not from here", "It was sent by a page of another site.")
         try:
             form = await form_of(request)
         except TooLarge:
@@ -74,9 +77,10 @@ def sign_in_routes(sign_in: SignIn) -> Sequence[BaseRoute]:
             return page(request, here, "This token is for alerts only; it opens no page.", 403)
         LOG.info("%s signed in", holder.name)
         answer = RedirectResponse(own_place(here), status_code=303)
+        tls = goes_over_tls(request)
         answer.set_cookie(
-            cookie_name(request), sign_in.signer.begin(holder.mark), max_age=sign_in.signer.session_s, path="/",
-            secure=not is_loopback(request), httponly=True, samesite="strict",
+            cookie_name(tls=tls), sign_in.signer.begin(holder.mark), max_age=sign_in.signer.session_s, path="/",
+            secure=tls, httponly=True, samesite="strict",
         )
         return answer
 
@@ -88,9 +92,8 @@ def sign_in_routes(sign_in: SignIn) -> Sequence[BaseRoute]:
             sign_in.signer.end(visitor.session)
             LOG.info("%s signed out", visitor.name)
         answer = RedirectResponse(SIGN_IN, status_code=303)
-        answer.delete_cookie(
-            cookie_name(request), path="/", secure=not is_loopback(request), httponly=True, samesite="strict"
-        )
+        for tls in (True, False):
+            answer.delete_cookie(cookie_name(tls=tls), path="/", secure=tls, httponly=True, samesite="strict")
         return answer
 
     return (

@@ -115,9 +115,9 @@ def test_a_job_that_ran_well_when_it_was_looked_at_and_failed_since_is_taken_up(
     assert opened(job("1"), Stored(told)).opening is Opening.DONE
 
 
-def told(record: JobRecord, known: Stored, told_s: float) -> Opening:
+def told(record: JobRecord, known: Stored, now_s: float) -> Opening:
     return open_for(
-        record, known, cluster="c", trigger="alert", policy=Policy.APPLY, now_s=told_s, tool_version="0", told_s=told_s
+        record, known, cluster="c", trigger="alert", policy=Policy.APPLY, now_s=now_s, tool_version="0"
     ).opening
 
 
@@ -132,7 +132,6 @@ def test_an_alert_opens_and_joins_and_takes_up_nothing_that_waits_for_a_person()
 def test_a_later_alert_looks_again_at_a_job_that_ran_well() -> None:
     running = replace(job("1"), state=JobState("RUNNING", JobClass.ACTIVE))
     closed = replace(incident(IncidentState.CLOSED), failure=Failure(running), closed_s=1000.0)
-    assert told(running, Stored(closed), 900.0) is Opening.DONE
-    assert told(running, Stored(closed), 1500.0) is Opening.DONE
-    assert told(running, Stored(closed), 1601.0) is Opening.AGAIN
+    assert told(running, Stored(closed), 2700.0) is Opening.DONE
+    assert told(running, Stored(closed), 2801.0) is Opening.AGAIN
     assert told(running, Stored(replace(closed, failure=Failure(job("1")))), 1e9) is Opening.DONE

@@ -323,3 +323,17 @@ def test_without_the_section_there_is_no_sign_in(tmp_path: Path) -> None:
     inventory: Inventory = load_inventory(str(path))
     assert inventory.sign_in is None
     assert networks(("10.0.0.0/8",))[0].num_addresses == 1 << 24
+
+
+def test_behind_a_proxy_that_hides_its_name_the_cookie_is_still_for_tls_alone(place: Place) -> None:
+    client = place.client()
+    answer = client.post(
+        "/sign-in", data={"token": place.token[Role.READ]}, headers={**FORM, "x-forwarded-proto": "https"}
+    )
+    assert answer.headers["set-cookie"].startswith("__Host-runbook_session=")
+    assert "Secure" in answer.headers["set-cookie"]
+    value = answer.headers["set-cookie"].partition("=")[2].partition(";")[0]
+    assert client.get("/", headers={"cookie": f"__Host-runbook_session={value}"}).status_code == 200
+    # Without the prefix it is no cookie away from loopback: any neighbour's site could have set it.
+    afar = place.client("https://runbook.example")
+    assert afar.get("/", headers={"cookie": f"runbook_session={value}"}).status_code == 401

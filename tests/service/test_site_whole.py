@@ -21,6 +21,7 @@ from tests.service.signed_in import FORM, hidden
 
 MORE = """\
 sign_in: {{tokens_file: {folder}/tokens.yaml}}
+webhook: {{quiet_s: 0.5}}
 """
 
 

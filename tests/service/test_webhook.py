@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,13 +15,14 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
+from runbook.adapters.files import OwnerFiles
 from runbook.config import WebhookDocument
 from runbook.errors import NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
 from runbook.ports import Scheduler
-from runbook.service.daemon import Daemon, Declined
+from runbook.service.daemon import Daemon, Declined, NotYet
 from runbook.service.opening import Opener
 from runbook.service.spool import SpoolEvent, SpoolReader, alert_file, alert_text, parse_event
 from runbook.service.status import ServiceStatus
@@ -261,13 +264,10 @@ class Jobs:
 
 
 class Stored:
-    def __init__(self, *incidents: Incident) -> None:
-        self._incidents = {incident.id: incident for incident in incidents}
+    """No incident yet."""
 
     def load(self, incident: IncidentId) -> Incident:
-        if incident not in self._incidents:
-            raise NotFound("no")
-        return self._incidents[incident]
+        raise NotFound(f"no incident {incident}")
 
 
 def record(state: str = "RUNNING", job_class: JobClass = JobClass.ACTIVE, **times: float) -> JobRecord:
@@ -275,13 +275,13 @@ def record(state: str = "RUNNING", job_class: JobClass = JobClass.ACTIVE, **time
     return replace(made, start_time_s=times.get("start_s", 990_000.0), end_time_s=times.get("end_s"))
 
 
-def opener(*jobs: JobRecord, had: tuple[str, ...] | None = None, known: Stored | None = None) -> Opener:
+def opener(*jobs: JobRecord, had: tuple[str, ...] | None = None) -> Opener:
     def on_node(_node: NodeName, _at_s: float) -> tuple[JobId, ...]:
         return tuple(JobId(job) for job in had or ())
 
     return Opener(
-        cast(Scheduler, Jobs(*jobs)), known or Stored(), StandingClock(), "alpha", Policy.APPROVE,
-        on_node if had is not None else None,
+        cast(Scheduler, Jobs(*jobs)), Stored(), StandingClock(), "alpha", Policy.APPROVE,
+        on_node if had is not None else None, OwnerFiles(), 120.0,
     )
 
 
@@ -301,6 +301,54 @@ def test_an_alert_from_outside_its_jobs_time_opens_nothing() -> None:
         opener(record(start_s=1_000_100.0)).decide(event())
     with pytest.raises(NotFound):
         opener().decide(event())
+
+
+def test_a_job_that_runs_is_looked_at_when_its_logs_are_silent(tmp_path: Path) -> None:
+    log = tmp_path / "job.out"
+    log.write_text("iteration 7\n", encoding="utf-8")
+    me = UserName(getpass.getuser())
+    running = replace(record(), owner=me, stdout_path=str(log))
+    for ago_s, waits in ((0.0, True), (119.0, True), (121.0, False), (-30.0, True)):
+        os.utime(log, (1_000_000.0 - ago_s, 1_000_000.0 - ago_s))
+        if waits:
+            with pytest.raises(NotYet, match="runs and wrote to its log"):
+                opener(running).decide(event())
+        else:
+            assert opener(running).decide(event()).incident.trigger == "alert"
+    # The second log counts as well; one that cannot be looked at is the flow's to tell of.
+    other = tmp_path / "rank1.out"
+    other.write_text("x", encoding="utf-8")
+    os.utime(other, (1_000_000.0, 1_000_000.0))
+    os.utime(log, (5.0, 5.0))
+    with pytest.raises(NotYet):
+        opener(replace(running, more_log_paths=(str(other),))).decide(event())
+    assert opener(replace(running, stdout_path="/nowhere/x.out")).decide(event())
+    ended = replace(running, state=JobState("FAILED", JobClass.FAILED), end_time_s=999_999.0, stdout_path=str(other))
+    assert opener(ended).decide(event())
+
+
+def test_a_job_that_goes_on_writing_is_left_alone_at_last(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    spool, clock = SpoolReader(folder), StandingClock()
+    spool.write(event())
+    asked: list[float] = []
+
+    def busy(event: SpoolEvent) -> object:
+        asked.append(clock.now())
+        raise NotYet(f"job {event.job} runs and wrote to its log 1 s ago")
+
+    daemon = Daemon(spool, busy, clock, ServiceStatus(clock.now()))
+    for _ in range(1700):
+        daemon.round()
+        clock.time_s += 1
+    assert len(list(folder.iterdir())) == 1
+    for _ in range(600):
+        daemon.round()
+        clock.time_s += 1
+    assert list(folder.iterdir()) == []
+    assert 5 < len(asked) < 20
+    assert (daemon.status.alerts_declined, daemon.status.spool_bad) == (1, 0)
 
 
 def test_what_opens_nothing_is_forgotten_and_told_and_is_not_bad(tmp_path: Path) -> None:
