@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cli.node_servers import SSHD, Servers, servers
-from tests.nvml.standin import GCC, SCENARIOS
+from tests.nvml.standin import GCC, SCENARIOS, library_folder
 
 pytestmark = [
     pytest.mark.skipif(SSHD is None, reason="sshd is not installed (apt-get install openssh-server)"),
@@ -194,6 +194,28 @@ def test_a_local_inventory_never_shows_this_machine_under_another_name(nodes: Se
     assert done.returncode == 2 and "this machine" in done.stderr
     own = runbook(nodes, socket.gethostname(), inventory=local)
     assert own.returncode == 6 and "no nvidia-smi on this machine" in own.stdout
+
+
+def test_a_job_that_the_local_scheduler_does_not_know_is_not_called_ended(nodes: Servers, tmp_path: Path) -> None:
+    """It may be Slurm's: whether its process is leaked is unknown then."""
+    local = tmp_path / "local.yaml"
+    local.write_text(
+        "version: 1\nid: here\ntitle: here\ncluster: here\nscheduler: {kind: local}\nnodes: {kind: local}\n"
+        f"paths: {{state: {tmp_path}/state, spool: {tmp_path}}}\n"
+    )
+    here = {
+        "PATH": f"{nodes.folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin",
+        "LD_LIBRARY_PATH": str(library_folder()), "STANDIN_NVML_SCENARIO": str(nodes.folder / "tenants.txt"),
+    }
+    done = subprocess.run(
+        (sys.executable, "-m", "runbook", "node", "localhost", "--json"), capture_output=True, text=True, timeout=90,
+        check=False, env={**os.environ, **here, "RUNBOOK_INVENTORY": str(local)},
+    )
+    found = json.loads(done.stdout)
+    assert [(job["id"], job["standing"]) for job in found["jobs"]] == [("4711", "unknown")]
+    texts = {finding["text"] for finding in found["nodes"][0]["judgement"]["findings"]}
+    assert any("4711; whether it still runs is not known" in text for text in texts)
+    assert not any("leaked: its Slurm job" in text for text in texts)
 
 
 def test_ctrl_c_ends_at_once_with_what_is_known(nodes: Servers) -> None:

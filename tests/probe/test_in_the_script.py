@@ -82,6 +82,25 @@ def test_without_python_or_nvml_nvidia_smi_gives_the_same_figures(node: Node, py
     assert facts.xids == ()
 
 
+OOM = "Memory cgroup out of memory: Killed process 815 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB"
+
+
+@pytest.mark.parametrize("python", ["exit 127", REAL])
+def test_kills_for_want_of_main_memory_are_read_with_the_probe_and_without(
+    node: Node, tmp_path: Path, python: str
+) -> None:
+    nodes = node(python)
+    (tmp_path / "dmesg").write_text(
+        f"#!/bin/sh\n{LOG}\necho '2026-11-20T06:50:00,000000+00:00 nvidia: loading'\n"
+        f"echo '2026-11-20T07:00:00,000000+00:00 {OOM}'\n"
+    )
+    facts = nodes.check(HERE, since_s=None, until_s=None)
+    assert ("by the probe" in facts.reach_detail) == (python == REAL)
+    assert not isinstance(facts.oom_kills, Unknown)
+    assert [(kill.pid, kill.time_s, kill.whole_node) for kill in facts.oom_kills] == [(815, 1795158000.0, False)]
+    assert facts.xids == ()
+
+
 def test_the_inventory_can_say_that_no_probe_is_sent(node: Node) -> None:
     nodes = replace(node(REAL), probe=False)
     assert nodes.check(HERE, since_s=None, until_s=None).driver == "570.86.15"
