@@ -13,7 +13,7 @@ _SINGLE = re.compile(
 )
 _SMALLEST_SHARE = 0.9
 """A single file is taken as written whole when it has this share of the largest one's size."""
-DATA_ORDER = "the data loader's state is kept by data-parallel rank, so with another number the data's order changes"
+DATA_ORDER = "the data loader's state is kept by data-parallel rank: another number of them loads only without it"
 TENSORS = "state that is no tensor (random numbers, data) is not resharded"
 
 

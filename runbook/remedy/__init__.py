@@ -1,6 +1,6 @@
 """Levers, constraints and ladders: from a diagnosis and a template's values to a plan or a refusal."""
 
-from runbook.remedy.checkpoint_rules import Restarter
+from runbook.remedy.checkpoint_rules import Obstacle, Restarter
 from runbook.remedy.document import LeverDocument
 from runbook.remedy.ladder import propose
 from runbook.remedy.limits import cool_off_left_s, drain_refused, relaunch_refused
@@ -17,6 +17,7 @@ from runbook.remedy.world_options import world_options
 __all__ = [
     "REDUCE_WORLD",
     "LeverDocument",
+    "Obstacle",
     "Restarter",
     "ResumeFindings",
     "ResumeKind",

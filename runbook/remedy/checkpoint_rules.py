@@ -127,6 +127,8 @@ class CheckpointRules(Document):
     """Whether this system's checkpoints load at another sharding. None: it depends on the checkpoint."""
     per_rank: PerRank | None = None
     """What another number of ranks costs, beside what is resharded: positions of data loaders, random numbers."""
+    ties_ranks: tuple[Obstacle, ...] = ()
+    """Settings with which a checkpoint loads only with as many data-parallel ranks as wrote it, whatever its format."""
     only_latest: bool = False
     """The program has no option for another checkpoint than the one that its tracker names."""
     never_saves: tuple[Obstacle, ...] = ()
@@ -149,7 +151,7 @@ class CheckpointRules(Document):
     @property
     def named(self) -> tuple[str, ...]:
         """Every parameter that the rules name, for the check of the document."""
-        conditions = (*self.never_saves, *self.downgrades, *self.rotates, *self.adjust)
+        conditions = (*self.never_saves, *self.downgrades, *self.rotates, *self.ties_ranks, *self.adjust)
         names = [*self.parameters, *(rule.parameter for rule in self.resume)]
         names += [name for item in conditions for name in item.parameters]
         names += [name for item in self.moving_names for name in (item.parameter, item.unless)]

@@ -16,7 +16,7 @@ from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.model.template import ParameterNames, SettingKind
-from runbook.remedy.checkpoint_rules import CheckpointRules, Restarter
+from runbook.remedy.checkpoint_rules import CheckpointRules, Obstacle, Restarter
 
 Value = str | int
 
@@ -215,6 +215,9 @@ class Batch(Document):
     pinned before the micro-batch changes)."""
     total_open: tuple[str, ...] = ()
     """Values of the global batch size's option that leave it open, as if it were absent: -1 in torchtitan."""
+    micro_in_checkpoint: str = ""
+    """Why the program may take the micro-batch from the checkpoint, so that another number of ranks must do with the
+    same one. Empty: it does not."""
     model_parallel: tuple[str, ...] = ()
     """Degrees that divide the ranks before the rest is data parallel."""
 
@@ -250,6 +253,8 @@ class World(Document):
     divides. -1 is worked out by the program."""
     divide: tuple[tuple[str, ...], ...] = ()
     """Degrees whose product has to divide the ranks. `a|b`: b where a is not set."""
+    stays: tuple[Obstacle, ...] = ()
+    """Settings with which the number of ranks is left as it is."""
 
 
 class LeverDocument(Document):

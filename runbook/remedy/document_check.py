@@ -51,6 +51,7 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
     named += [world.launcher_nodes, world.per_node, world.one_node, world.step_nodes, world.step_tasks]
     named += [world.hostfile, *world.follow]
     named += [name for group in world.divide for item in group for name in item.split("|")]
+    named += [name for item in world.stays for name in item.parameters]
     named += document.checkpoint.named
     named += [document.configuration.parameter] if document.configuration is not None else []
     named += [name for item in document.restarters if item.condition is not None for name in item.condition.parameters]

@@ -51,7 +51,7 @@ def reduce_world(
         why="No spare node is free. The samples of an optimizer step stay exactly the same.",
         source="The training-OOM runbook: drain the node, resume at reduced world size.",
         effect=Effect.NUMERICS,
-        cost=_cost(situation, nodes, nodes_left),
+        cost=_cost(situation, nodes, nodes_left, edits),
         edits=edits,
         key=f"reduce_world:nodes={nodes_left}," + ",".join(f"{edit.parameter}={edit.new}" for edit in edits),
         expectation=kept,
@@ -60,13 +60,15 @@ def reduce_world(
     return Plan(uses=(use,), system=system.id, ladder=REDUCE_WORLD)
 
 
-def _cost(situation: Situation, nodes: int, left: int) -> str:
+def _cost(situation: Situation, nodes: int, left: int, edits: Sequence[Edit]) -> str:
     rules, degree = situation.system, situation.system.world.shard_degree
     costs = [f"Steps take about {nodes / left:.1f} times as long."]
     if not (degree and situation.is_set(degree)):
         costs.append(
             f"Where weights or states are sharded over all ranks, each rank holds {nodes / left:.2f} times its share."
         )
+    if rules.batch is not None and any(edit.parameter == rules.batch.micro for edit in edits):
+        costs.append("A loss averaged within each micro-batch weighs samples of different length differently.")
     if rules.checkpoint.per_rank is not None:
         costs.append(rules.checkpoint.per_rank.why)
     return " ".join(costs)
@@ -124,6 +126,10 @@ def _batch(situation: Situation, nodes: int, left: int) -> tuple[dict[str, str],
     new_micro = _whole(samples // left, micro)
     new_steps = samples // left // new_micro
     values = {rules.accumulation: str(new_steps)}
+    if new_micro != micro and rules.micro_in_checkpoint:
+        return Refusal(
+            f"the micro-batch would have to become {new_micro} in place of {micro}: {rules.micro_in_checkpoint}"
+        )
     if new_micro != micro:
         values[rules.micro] = str(new_micro)
     return values, f"{micro} × {steps} × {nodes} nodes = {new_micro} × {new_steps} × {left} nodes"

@@ -14,10 +14,10 @@ from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobEnvironment, JobRecord, NodeClass, NodeState
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
-from runbook.remedy import reduce_world, world_options
+from runbook.remedy import Obstacle, reduce_world, world_options
 from runbook.steps.base import StepContext
 from runbook.steps.find_checkpoint import list_checkpoints
-from runbook.steps.template_view import settings_in_force, system_of
+from runbook.steps.template_view import settings_in_force, system_of, told_of
 
 SMALLEST_SHARE = 2
 """A job is not resumed on fewer than one in so many of its nodes: it would hold them for several times as long."""
@@ -40,6 +40,9 @@ def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) 
     system = system_of(context)
     if system is None:
         return "the framework is not known, so the global batch could not be kept"
+    stays = _hindered(context, system.world.stays)
+    if stays:
+        return stays
     loads = _loads(context)
     if isinstance(loads, str):
         return loads
@@ -88,8 +91,23 @@ def _loads(context: StepContext) -> tuple[str, ...] | str:
             f"the newest checkpoint, {newest.path}, is not known to load with fewer ranks"
             f"{f' ({newest.why})' if newest.why else ''}; from {fitting.path} the job would repeat what it has done"
         )
+    tied = _hindered(context, system.checkpoint.ties_ranks) if system is not None else ""
+    if tied:
+        return tied
     limits = f": {fitting.why}" if fitting.why else ""
     return (f"{fitting.path} is loaded by fewer ranks than wrote it{limits}",)
+
+
+def _hindered(context: StepContext, rules: Sequence[Obstacle]) -> str:
+    """The first setting that stands in the way, or whose value is not known; "" where none does."""
+    told = told_of(context) if rules else None
+    for rule in rules if told is not None else ():
+        assert told is not None
+        holds = told.holds(rule)
+        if holds is not False:
+            known = "" if holds else "is not known, and may stand in the way: "
+            return f"{told.named(rule.parameter)}{' ' if known else ': '}{known}{rule.why}"
+    return ""
 
 
 def _options(context: StepContext, nodes: int, gone: Sequence[NodeName]) -> tuple[str, ...] | str:
