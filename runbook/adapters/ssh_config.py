@@ -202,4 +202,8 @@ def _filled(text: str, tokens: Mapping[str, str]) -> str:
 
 def _not_done(said: Mapping[str, Any]) -> tuple[str, ...]:
     ways = {"gssapiauthentication": "GSSAPI (Kerberos)", "hostbasedauthentication": "host-based login"}
-    return tuple(words for key, words in ways.items() if str(said.get(key, "")).lower() == "yes")
+    wanted = [words for key, words in ways.items() if str(said.get(key, "")).lower() == "yes"]
+    agent = str(said.get("identityagent", ""))
+    if agent and agent not in ("none", "SSH_AUTH_SOCK"):
+        wanted.append(f"an agent of its own ({agent})")
+    return tuple(wanted)

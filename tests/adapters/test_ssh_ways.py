@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -309,3 +311,29 @@ def test_a_configuration_that_others_can_write_is_not_used(tmp_path: Path, monke
     told = failure(SshSettings(connect_timeout_s=1), "gpu-1")
     assert "may be written by others" in told.detail
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_server_that_always_hangs_up_is_tried_four_times_and_no_more(server: Server) -> None:
+    """Before its greeting, as an sshd at its MaxStartups does."""
+    accepted: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                accepted.append(1)
+                connection.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        started = time.monotonic()
+        told = failure(replace(server.settings, port=port, connect_timeout_s=10))
+        took_s = time.monotonic() - started
+        listener.shutdown(socket.SHUT_RDWR)
+    assert told.reach is Reach.ERROR
+    assert told.detail.startswith("the connection broke: ")
+    assert len(accepted) == 4
+    assert took_s < 15
