@@ -21,6 +21,7 @@ from runbook.model.units import Unknown
 from runbook.report import words
 from runbook.report.clean import clean, shorten
 from runbook.report.limits import LEVELS
+from runbook.report.node_words import oom_kill_words
 
 NAVIGATION: tuple[tuple[str, str], ...] = (("/", "Incidents"),)
 """Address and name of each page in the header of the site; a new page adds its line here."""
@@ -106,6 +107,7 @@ def environment() -> Environment:
         commands=commands,
         beside=_beside,
         spoken=lambda name: str(name).replace("_", " "),
+        kills=lambda facts: tuple(oom_kill_words(facts, windowed=True)),
     )
     pages.globals.update(
         counted=words.counted, diagnosis_title=words.diagnosis_title, diagnosis_meaning=words.diagnosis_meaning,

@@ -27,6 +27,9 @@ from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.model.xid import XidCatalogue, XidClass
 from runbook.report.node_text import render
 from runbook.report.tables import columns
+from runbook.report.text import render_text
+from tests.report.sample_incidents import hardware_fault
+from tests.report.test_report_page import page_of, words
 
 HOSTILE = "\x1b[2J\u202e\x07name\nwith\ta line " + "x" * 300
 WIDTHS = (60, 80, 100, 160)
@@ -128,3 +131,18 @@ def test_the_command_to_copy_stands_whole_on_its_line_and_is_safe_in_a_shell() -
     shown = text_of(NodeCheck((replace(node, judgement=judgement),), 0.0), 60)
     (line,) = [line for line in shown.split("\n") if "scontrol" in line]
     assert line.endswith("""Reason='it'"'"'s `broken` $(now) """ + "y" * 60 + "'")
+
+
+def test_the_incidents_report_names_who_was_killed_in_the_jobs_time() -> None:
+    incident = hardware_fault()
+    assert incident.failure is not None
+    kills = (
+        OomKill(8, 1.0, "earlier", JobId("3"), False, in_window=False),
+        OomKill(9, 2.0, "pt_data_<b>", JobId("884213"), False, in_window=True),
+    )
+    nodes = tuple(replace(facts, oom_kills=kills) for facts in incident.failure.nodes)
+    told = replace(incident, failure=replace(incident.failure, nodes=nodes))
+    text = render_text(told)
+    assert "process 9 (pt_data_<b>) of job 884213: the limit of its cgroup" in " ".join(text.split())
+    assert "process 9 (pt_data_<b>) of job 884213: the limit of its cgroup" in words(page_of(told))
+    assert "earlier" not in text
