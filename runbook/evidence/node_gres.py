@@ -21,6 +21,10 @@ for f in $(grep -lsx slurmd /proc/[0-9]*/comm | head -n 64); do
   a=$(tr '\\000' '\\n' 2>/dev/null <$p/cmdline)
   n=$(printf '%s\\n' "$a" | sed -n '/^-N$/{n;p;}')
   case $n in ''|"$NODE"|"${NODE%%.*}") ;; *) continue ;; esac
+  case $(stat -c %u $p) in 0|$(id -u)) ;; *) continue ;; esac
+  [ -r $p/environ ] || { echo environment=hidden; continue; }
+  e=$(readlink $p/exe)
+  case ${e##*/} in slurmd*) ;; *) continue ;; esac
   running=1
   c=$(printf '%s\\n' "$a" | sed -n '/^-f$/{n;p;}')
   [ -n "$c" ] || c=$(tr '\\000' '\\n' 2>/dev/null <$p/environ | sed -n 's/^SLURM_CONF=//p')
@@ -36,7 +40,9 @@ for d in ${conf:-/etc/slurm /etc/slurm-llnl /opt/slurm/etc /usr/local/etc /run/s
 done
 end slurm_gres 0
 """
-"""Part of the check script: prints the files, changes nothing. NODE is the node's name."""
+"""Part of the check script: prints the files, changes nothing. NODE is the node's name. Anybody can call a program
+slurmd, and give root's own programs that name with a link: only root's slurmd counts (or that of who asks), which
+Debian calls slurmd-wlm."""
 
 _PAIR = re.compile(r"(?P<key>[A-Za-z]+)\s*=\s*(?P<value>\S+)")
 _FILES = re.compile(r"(?P<head>/dev/[A-Za-z0-9_./-]*?)(?:\[(?P<list>[0-9,-]{1,400})\])?\Z")
@@ -48,6 +54,8 @@ def read_slurm_gpus(answers: NodeAnswers, node: NodeName) -> SlurmGpus | Unknown
     if answers.get(SECTION) is None:
         return Unknown("the node did not say how its Slurm numbers GPUs")
     paths = answers.values(SECTION, "path")
+    if answers.value(SECTION, "environment"):
+        return Unknown("which gres.conf is slurmd's could not be told: its environment is for root to read")
     if not paths or not answers.value(SECTION, "slurmd"):
         return Unknown("no gres.conf was found there" if not paths else "no slurmd runs there under this name")
     if len(paths) > 1:

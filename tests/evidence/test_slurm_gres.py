@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -81,6 +82,11 @@ def test_constrained_devices_without_the_plugin_are_not_certain() -> None:
     assert isinstance(found, SlurmGpus) and isinstance(found.constrained, Unknown)
 
 
+def test_who_may_not_see_slurmds_environment_does_not_know_its_file() -> None:
+    found = read("AutoDetect=nvml", "environment=hidden")
+    assert isinstance(found, Unknown) and "for root to read" in found.unknown
+
+
 def test_a_file_without_a_slurmd_says_nothing() -> None:
     only = NodeAnswers({SECTION: Section("path=/etc/slurm/gres.conf\ngres=AutoDetect=nvml", 0)})
     for answers in (only, NodeAnswers({})):
@@ -95,15 +101,22 @@ def test_the_script_reads_the_configuration_of_the_slurmd_that_has_the_nodes_nam
         (folder / "gres.conf").write_text(f"Name=gpu File=/dev/nvidia{folder.name[-1]}\n")
         (folder / "cgroup.conf").write_text(" ConstrainDevices = yes\n")
         (folder / "slurm.conf").write_text("TaskPlugin=task/cgroup\n")
-    (tmp_path / "slurmd").symlink_to("/bin/sh")
+    shutil.copy("/bin/sh", tmp_path / "slurmd")
+    # A program of another kind under that name, asked for the same node.
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "slurmd").symlink_to("/bin/sh")
     (tmp_path / "wait").write_text("read line\n")
-    ways = [("-N", "test-1"), ("-D", "-N", "test-2", "-f", f"{folders[1]}/slurm.conf")]
+    ways = [
+        ("slurmd", "-N", "test-1"),
+        ("slurmd", "-D", "-N", "test-2", "-f", f"{folders[1]}/slurm.conf"),
+        ("link/slurmd", "-N", "test-2", "-f", f"{folders[0]}/slurm.conf"),
+    ]
     running = [
         subprocess.Popen(
-            (tmp_path / "slurmd", tmp_path / "wait", *way), stdin=subprocess.PIPE,
+            (tmp_path / program, tmp_path / "wait", *way), stdin=subprocess.PIPE,
             env={"PATH": "/usr/bin:/bin", "SLURM_CONF": f"{folders[0]}/slurm.conf"},
         )
-        for way in ways
+        for program, *way in ways
     ]
     try:
         for number, node in ((1, "test-1"), (2, "test-2.example.org")):
