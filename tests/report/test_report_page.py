@@ -165,6 +165,7 @@ def test_what_was_done_and_whether_the_job_runs_again(incident: Incident, done: 
     text = words(page_of(incident))
     top = text[: text.index("On this page")] if "On this page" in text else text[: text.index("What died Diagnosis")]
     assert done in top
+    assert incident.failure is None or "Job llama-70b-sft of ana , 4 nodes" in top
     assert f"Runs again {again}" in top
 
 
