@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from runbook.model.checkpoint import Checkpoint
@@ -202,6 +202,13 @@ class Incident:
     promoted: str = ""
     """The backup that a promotion left; "" when nothing was promoted."""
     notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def whole_plan(self) -> Plan | None:
+        """What is changed together: the levers, and what goes with another number of nodes."""
+        if self.world_plan is None:
+            return self.plan
+        return replace(self.plan, uses=(*self.plan.uses, *self.world_plan.uses)) if self.plan else self.world_plan
 
     @property
     def finished(self) -> bool:

@@ -101,7 +101,7 @@ def _changes(incident: Incident) -> Sequence[Attempt]:
     changed = [attempt for attempt in incident.attempts if attempt.plan or (attempt.patch and attempt.patch.diff)]
     if changed or (incident.plan is None and (incident.patch is None or not incident.patch.diff)):
         return changed
-    return [Attempt(0, incident.plan, incident.patch, incident.checkpoint)]
+    return [Attempt(0, incident.whole_plan, incident.patch, incident.checkpoint)]
 
 
 def _diff_rows(diff: str, limits: Limits) -> list[tuple[str, str]]:

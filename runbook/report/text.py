@@ -149,7 +149,7 @@ def _diagnosis(incident: Incident) -> Iterator[str]:
 def _change(incident: Incident) -> Iterator[str]:
     parts: tuple[Attempt, ...] = incident.attempts
     if not parts and (incident.plan or incident.patch):
-        parts = (Attempt(0, incident.plan, incident.patch),)
+        parts = (Attempt(0, incident.whole_plan, incident.patch),)
     for part in parts[:_ITEMS]:
         if part.number:
             yield f"attempt {part.number}:"

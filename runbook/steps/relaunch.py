@@ -8,7 +8,6 @@ from enum import StrEnum
 from runbook.errors import NotAllowed
 from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.job import JobEnvironment, Submission
-from runbook.model.remedy import Plan
 from runbook.model.units import JobId
 from runbook.remedy import relaunch_refused
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_last_attempt, with_notes
@@ -37,7 +36,7 @@ def propose(context: StepContext) -> Proposal | None:
     if _limit(context) or _same_again(context):
         return None
     number = len(incident.attempts) + 1
-    plan = with_world(incident)
+    plan = incident.whole_plan
     levers = "; ".join(use.title for use in plan.uses) if plan and plan.uses else "the template unchanged"
     where = f" away from {', '.join(incident.excluded_nodes)}" if incident.excluded_nodes else ""
     freed = context.failure.freed_nodes
@@ -112,7 +111,7 @@ def _submitted(
         incident = with_notes(incident, f"more than one job carries {token}: {', '.join(jobs)}; watching {job}")
     attempt = Attempt(
         number=number,
-        plan=with_world(incident),
+        plan=incident.whole_plan,
         patch=incident.patch,
         checkpoint=incident.checkpoint,
         excluded_nodes=excluded(context),
@@ -129,14 +128,6 @@ def _submitted(
         to_do=tuple(item for item in incident.to_do if item not in done),
     )
     return with_act(incident, Act("submit", job, started_s, token=token, result=result))
-
-
-def with_world(incident: Incident) -> Plan | None:
-    """What is changed together: the levers, and what goes with another number of nodes."""
-    plan, world = incident.plan, incident.world_plan
-    if world is None:
-        return plan
-    return replace(plan, uses=(*plan.uses, *world.uses)) if plan is not None else world
 
 
 def failed_step(context: StepContext) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 
@@ -147,6 +148,10 @@ def test_co_tenant_is_named_and_avoided_not_drained(cluster: Cluster) -> None:
     assert judgement["verdict"] == "occupied"
     (named,) = judgement["tenants"]
     assert (named["owner"], named["job"]) == ("sb-bob", tenant)
+    page = (cluster.state / "incidents" / incident["id"] / "report.html").read_text(encoding="utf-8")
+    for text in (cluster.runbook("show", incident["id"]).stdout, page):
+        words = " ".join(re.sub("<[^>]*>", " ", text).split())
+        assert re.search(rf"of sb-bob\b.{{0,80}}\bjob {tenant}\b", words), words
     assert incident["excluded_nodes"] == ["gpu-22"]
     assert incident["drained_nodes"] == []
     assert "DRAIN" not in cluster.node_field("gpu-22", "State")

@@ -13,7 +13,6 @@ from runbook.model.units import NodeName
 from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import find_checkpoint, reduce_world, report
 from runbook.steps.base import StepContext
-from runbook.steps.relaunch import with_world
 from tests.flow.test_resuming import Scene
 
 NODES = tuple(NodeName(f"gpu-{number}") for number in (21, 22, 23, 24))
@@ -68,7 +67,7 @@ def test_with_a_checkpoint_that_other_numbers_of_ranks_load() -> None:
     result = reduce_world.run(context)
     assert (result.outcome, result.incident.num_nodes) == ("reduced", 3), result.incident.notes
     assert any("iter_0000040 is loaded by fewer ranks than wrote it" in note for note in result.incident.notes)
-    plan = with_world(result.incident)
+    plan = result.incident.whole_plan
     assert plan is not None
     assert {edit.parameter: edit.new for edit in plan.edits} == {
         "nodes": "3", "tasks": "6", "gradient_accumulation_steps": "4",
