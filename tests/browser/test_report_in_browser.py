@@ -8,7 +8,17 @@ import pytest
 
 from runbook.report.html import render_html
 from tests.browser.conftest import CONTRAST, Open
-from tests.report.sample_incidents import FLOW, SAMPLES, awaiting, hostile, just_opened, recovered, two_attempts
+from tests.report.sample_incidents import (
+    FLOW,
+    SAMPLES,
+    awaiting,
+    hardware_fault,
+    hostile,
+    just_opened,
+    recovered,
+    two_attempts,
+    unreachable_node,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -27,12 +37,15 @@ def test_a_page_is_quiet_fits_a_phone_and_can_be_read(visit: Open, name: str, da
     assert smallest >= 11
 
 
-def test_what_to_do_is_on_the_first_screen_of_a_phone(visit: Open) -> None:
-    for make in (recovered, two_attempts, awaiting):
+def test_what_to_do_what_was_done_and_whether_it_runs_again_are_on_the_first_screen_of_a_phone(visit: Open) -> None:
+    for make in (recovered, two_attempts, awaiting, hardware_fault, unreachable_node):
         seen = visit(render_html(make(), FLOW), width=390)
         box = seen.page.locator(".first .act").bounding_box()
         assert box is not None
-        assert box["y"] + box["height"] < 844
+        assert box["y"] + box["height"] < 600
+        answers = seen.page.locator(".answers").bounding_box()
+        assert answers is not None
+        assert answers["y"] + answers["height"] < 844
 
 
 def test_dark_is_dark_and_light_is_light(visit: Open) -> None:
