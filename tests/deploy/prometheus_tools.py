@@ -85,9 +85,9 @@ def prometheus(folder: Path, configuration: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def alertmanager(folder: Path, configuration: str) -> Iterator[str]:
-    """Its address."""
-    port = free_port()
+def alertmanager(folder: Path, configuration: str, port: int | None = None) -> Iterator[str]:
+    """Its address; without a port it takes a free one."""
+    port = port or free_port()
     (folder / "alertmanager.yml").write_text(configuration)
     argv = (
         "prometheus-alertmanager", f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/alerts",
