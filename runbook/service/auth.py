@@ -228,7 +228,8 @@ class Gate:
         await (self._app if answer is None else answer)(scope, receive, send)
 
     def _refusal(self, request: Request, visitor: Visitor | None) -> Response | None:
-        path = request.url.path
+        # The path that is routed by, and not the address that the request claims: its Host header is in that one.
+        path = str(request.scope["path"])
         if visitor is None and bearer_of(request) is not None and path not in self._sign_in.open_paths:
             return unknown_token(self._sign_in, request)
         # The webhook's own route asks for its role; an unknown caller gets the same answer there as here.
@@ -249,7 +250,8 @@ class Gate:
                 request, 401, "Nobody is signed in", "This page is for people who are signed in.", next_step,
                 {"WWW-Authenticate": "Bearer"},
             )
-        here = own_place(quote(request.url.path, safe="/") + (f"?{request.url.query}" if request.url.query else ""))
+        query = request.scope["query_string"].decode("latin-1")
+        here = own_place(quote(request.scope["path"], safe="/") + (f"?{query}" if query else ""))
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link in a chat: the browser holds a strict cookie back until the page is asked for by one of ours.
             return HTMLResponse(environment().get_template("signin.html").render(

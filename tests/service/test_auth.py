@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from runbook.config import Inventory, load_inventory
@@ -337,3 +338,23 @@ def test_behind_a_proxy_that_hides_its_name_the_cookie_is_still_for_tls_alone(pl
     # Without the prefix it is no cookie away from loopback: any neighbour's site could have set it.
     afar = place.client("https://runbook.example")
     assert afar.get("/", headers={"cookie": f"runbook_session={value}"}).status_code == 401
+
+
+@pytest.mark.parametrize("tail", ["/assets/", "/assets/x?", "/healthz?", "/metrics#", "/sign-in?"])
+def test_no_host_header_opens_another_door(place: Place, tail: str) -> None:
+    client = place.client()
+    for host in (f"localhost:80{tail}", f"localhost{tail}", f"x@localhost:80{tail}"):
+        for path in ("/", f"/incidents/{INCIDENT}", f"/incidents/{INCIDENT}/incident.json"):
+            answer = client.get(path, headers={"host": host})
+            assert answer.status_code in (400, 401)
+            assert "alpha" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/assets/../incidents/oom-alpha-1", "/assets/%2e%2e/x", "//", "/metrics/../", "/METRICS"]
+)
+def test_no_path_opens_another_door(place: Place, path: str) -> None:
+    client = place.client()
+    answer = client.send(client.build_request("GET", httpx.URL(HERE, raw_path=path.encode())))
+    assert answer.status_code in (401, 404)
+    assert "Incidents, newest first" not in answer.text
