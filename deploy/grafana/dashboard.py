@@ -171,6 +171,8 @@ def panels() -> list[dict[str, Any]]:
         "Endings", "How work on incidents ended. One that is taken up again ends again.",
         [(f"sum by (outcome) ({rise('runbook_incident_endings_total', window='$__interval')})", "{{outcome}}")],
         custom=stacked,
+        # Shorter than a few scrapes, and increase() would see nothing.
+        more={"interval": "5m"},
     )
     board.bars(
         "Stored, by diagnosis", "All stored incidents, whenever they were opened.",

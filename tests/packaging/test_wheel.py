@@ -41,6 +41,10 @@ def test_the_wheel_holds_documents_epilog_and_examples(wheel: Path) -> None:
         "runbook/data/playbooks/oom/levers/pytorch.yaml",
         "runbook/data/inventories/local.yaml",
         "runbook/data/deploy/slurm/runbook-epilog",
+        "runbook/data/deploy/prometheus/runbook.rules.yml",
+        "runbook/data/deploy/grafana/runbook.json",
+        "runbook/data/docs/alerts.md",
+        "runbook/report/templates/document.html",
         "runbook/data/examples/train/train.py",
         "runbook/report/templates/report.html",
     ):
