@@ -22,8 +22,9 @@ _PATIENCE_S = 3600.0
 """How long an event is tried whose job the scheduler does not know, or that this program stumbles over."""
 _ALERT_PATIENCE_S = 300.0
 """An alert names a job that ran a moment ago; a job that Slurm still does not know then is nobody's."""
-_WRITING_PATIENCE_S = 1800.0
-"""A job that still writes to its logs then has not stalled, whatever the alert saw."""
+_WRITING_PATIENCE_S = 600.0
+"""A job that still writes to its logs then has not stalled, whatever the alert saw. With the last pause this is less
+than what RunbookSpoolGrowing (deploy/prometheus) calls too long."""
 
 
 class Declined(RunbookError):
