@@ -184,10 +184,10 @@ def _prepared(
     return connection
 
 
-@functools.lru_cache(maxsize=1)
 def _fabric_config() -> Config:
-    """`lazy`: fabric would otherwise read its own configuration files, which may be Python programs. The ssh
-    configuration is read by `ssh_config`, and what it says is handed over whole."""
+    """One a connection: fabric writes to it while it is used, so that threads may not share it. `lazy`: fabric would
+    otherwise read its own configuration files, which may be Python programs. The ssh configuration is read by
+    `ssh_config`, and what it says is handed over whole."""
     return Config(lazy=True, ssh_config=SSHConfig())
 
 

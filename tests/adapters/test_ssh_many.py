@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 import time
 
 import pytest
 
-from runbook.fan_out import Progress, ask_many
+from runbook.adapters.nodes_ssh import SshNodes
+from runbook.adapters.ssh import SshSettings
+from runbook.fan_out import Progress, ask_many, check_many
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import NodeName
 
@@ -61,3 +65,19 @@ def test_of_a_few_nodes_nothing_is_told() -> None:
     lines: list[str] = []
     Progress(2, lines.append)(NodeFacts(NAMES[0], Reach.TIMEOUT, "no answer"))
     assert lines == []
+
+
+def test_connections_made_at_once_share_nothing_that_changes() -> None:
+    """fabric's Config, shared, is empty for a moment while another connection is made."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = int(found.getsockname()[1])
+    settings = SshSettings(port=port, config_file="/dev/null", known_hosts_file="/dev/null", use_agent=False)
+    names = tuple(NodeName(f"127.20.0.{number}") for number in range(1, 201))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        facts = check_many(SshNodes(settings), names, since_s=None, until_s=None, limit=16)
+    finally:
+        sys.setswitchinterval(before)
+    assert {(fact.reach, fact.reach_detail) for fact in facts} == {(Reach.REFUSED, "connection refused")}

@@ -263,6 +263,8 @@ def _as_client() -> None:
 
     def check(name: NodeName) -> bool:
         facts = port.check(name, since_s=None, until_s=None)
+        if facts.reach is not Reach.OK:
+            print(f"{name}: {facts.reach}: {facts.reach_detail}", file=sys.stderr)
         return facts.reach is Reach.OK
 
     for _ in range(2 if len(names) == 1 else 1):
