@@ -48,6 +48,7 @@ def doctor(node: str | None, inventory: str | None) -> int:
         ("scheduler", _scheduler),
         ("acting as owners", _identity),
         ("nodes", lambda a: _nodes(a, node)),
+        ("pages", _pages),
         ("daemon", _daemon),
     ):
         for found in _guarded(check, app):
@@ -87,6 +88,20 @@ def _state(app: Application) -> Iterator[Found]:
 def _playbooks(app: Application) -> Iterator[Found]:
     flow, playbook = app.flow, app.playbook
     yield Found(Mark.GOOD, f"{len(flow.boxes)} boxes, {len(playbook.signatures.all)} signatures, documents are sound")
+
+
+def _pages(app: Application) -> Iterator[Found]:
+    from runbook.cli.site import shown_to_anybody, ways_in
+
+    listen = app.inventory.reports.listen
+    if warning := shown_to_anybody(app, listen):
+        yield Found(Mark.WARNING, warning, "add sign_in, or let reports.listen be 127.0.0.1")
+    elif app.inventory.sign_in is None:
+        yield Found(Mark.GOOD, f"on {listen}, without sign-in: whoever reaches it looks, nobody acts")
+    else:
+        tokens, proxy = ways_in(app)
+        ways = [name for name, way in (("tokens", tokens), ("a proxy", proxy)) if way is not None]
+        yield Found(Mark.GOOD, f"on {listen}, sign-in by {' and '.join(ways)}")
 
 
 def _scheduler(app: Application) -> Iterator[Found]:

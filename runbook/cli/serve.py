@@ -61,7 +61,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
     from runbook.cli.driver import DriverLock
     from runbook.cli.metrics import report_address
-    from runbook.cli.site import opener_of, people_of, sign_in_of, webhook_routes
+    from runbook.cli.site import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
     from runbook.service.app import create_app
     from runbook.service.daemon import Daemon
@@ -90,6 +90,8 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             )
         # What is wrong with the sign-in is said before anything is taken up.
         sign_in = sign_in_of(app)
+        if warning := shown_to_anybody(app, listen or app.inventory.reports.listen):
+            LOG.warning("%s", warning)
         engine = app.engine(LogWatcher())
         engine.launch(app.inventory.database_url, executor=_executor(app), queue_concurrency=app.inventory.workers)
         try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runbook.service.opening import Opener
     from runbook.service.people import People
     from runbook.service.spool import SpoolReader
+    from runbook.service.tokens import TokenFile
 
 _ROLLBACK_WAIT_S = 60.0
 
@@ -28,22 +29,37 @@ def sign_in_of(app: Application) -> SignIn | None:
     """How people sign in; None where the inventory has no `sign_in`. Raises what is wrong with its files."""
     from runbook.service.auth import SignIn
     from runbook.service.sessions import Signer, session_key
-    from runbook.service.tokens import TokenFile
 
     document = app.inventory.sign_in
     if document is None:
         return None
-    tokens = None
-    if document.tokens_file:
-        tokens = TokenFile(Path(document.tokens_file).expanduser())
-        tokens.check()
+    tokens, proxy = ways_in(app)
     return SignIn(
         signer=Signer(session_key(app.state), document.session_hours * 3600),
         tokens=tokens,
-        proxy=_proxy(document.proxy) if document.proxy else None,
+        proxy=proxy,
         open_paths=frozenset(f"/{name}" for name in document.open),
         site_url=app.inventory.reports.url,
     )
+
+
+def ways_in(app: Application) -> tuple[TokenFile | None, Proxy | None]:
+    """The tokens and the proxy of the inventory. Raises what is wrong with their files; makes none."""
+    from runbook.service.tokens import TokenFile
+
+    document = app.inventory.sign_in
+    tokens = None
+    if document is not None and document.tokens_file:
+        tokens = TokenFile(Path(document.tokens_file).expanduser())
+        tokens.check()
+    return tokens, _proxy(document.proxy) if document is not None and document.proxy else None
+
+
+def shown_to_anybody(app: Application, listen: str) -> str:
+    """A warning where pages are shown beyond this machine to whoever asks; "" else."""
+    if app.inventory.sign_in is not None or listen in ("localhost", "::1") or listen.startswith("127."):
+        return ""
+    return f"the pages are shown to whoever reaches {listen}: the inventory has no sign_in (docs/site.md)"
 
 
 def people_of(app: Application, sign_in: SignIn) -> People:
@@ -102,13 +118,13 @@ def opener_of(app: Application) -> Opener:
 
 def _proxy(document: ProxyDocument) -> Proxy:
     from runbook.service.auth import Proxy, networks
-    from runbook.service.tokens import check_private
+    from runbook.service.tokens import read_private
 
     secret = ""
     if document.secret_file:
         path = Path(document.secret_file).expanduser()
-        check_private(path, "file with the proxy's secret", "openssl rand -hex 32 > FILE; chmod 600 FILE")
-        secret = path.read_text(encoding="utf-8", errors="replace").strip()
+        made = "openssl rand -hex 32 > FILE; chmod 600 FILE"
+        secret = read_private(path, "file with the proxy's secret", made).decode("utf-8", "replace").strip()
         if len(secret) < 16:
             raise BadInput(
                 "the proxy's secret is shorter than 16 characters",

@@ -15,7 +15,7 @@ from pathlib import Path
 from itsdangerous import BadSignature, URLSafeSerializer, URLSafeTimedSerializer
 
 from runbook.errors import Unavailable
-from runbook.service.tokens import check_private
+from runbook.service.tokens import read_private
 
 _MOST_ENDED = 10_000
 _MOST_CHARACTERS = 2000
@@ -86,8 +86,7 @@ def session_key(state: Path) -> bytes:
         pass
     except OSError as error:
         raise Unavailable(f"the key for sessions cannot be made: {error.strerror}", where=str(path)) from error
-    check_private(path, "key for sessions", "remove what stands in its place")
-    key = path.read_bytes()
+    key = read_private(path, "key for sessions", "start the daemon")
     if len(key) < 32:
         raise Unavailable(
             "the key for sessions is damaged", where=str(path), next_step="remove it: everybody signs in once more"

@@ -141,6 +141,19 @@ def check_private(path: Path, what: str, how: str) -> None:
         )
 
 
+def read_private(path: Path, what: str, how: str) -> bytes:
+    """A small file with a secret, as `check_private` wants it. Raises as that does."""
+    check_private(path, what, how)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NotAllowed(
+            f"the {what} cannot be read: {error.strerror}",
+            where=str(path),
+            next_step="give it to the user that the service runs as, or its group the right to read",
+        ) from error
+
+
 def add_token(path: Path, name: str, role: Role, until_s: float | None = None) -> str:
     """Make a token, keep its hash, and return it: the only time that it is seen. Raises `BadInput` for a name that is
     taken or odd."""

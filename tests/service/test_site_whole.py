@@ -168,6 +168,13 @@ def test_a_file_of_tokens_that_others_can_read_stops_the_daemon(shell: Shell) ->
     assert refused.returncode == 3
     assert "can be read or changed by others" in refused.stderr
     (shell.folder / "tokens.yaml").chmod(0o600)
+    assert "pages: on 127.0.0.1, sign-in by tokens" in shell("doctor").stdout
     assert shell("token", "remove", "alice").returncode == 0
     assert shell("token", "list").stdout == ""
     assert shell("token", "remove", "alice").returncode == 3
+
+
+def test_pages_for_anybody_are_warned_of(shell: Shell) -> None:
+    text = shell.inventory.read_text(encoding="utf-8").replace(MORE.format(folder=shell.folder), "")
+    shell.inventory.write_text(text + "reports: {listen: 0.0.0.0}\n", encoding="utf-8")
+    assert "the pages are shown to whoever reaches 0.0.0.0" in shell("doctor").stdout
