@@ -12,10 +12,10 @@ from runbook.model.units import NodeName
 from runbook.remedy.edits import edit_of
 from runbook.remedy.situation import Refusal, Situation
 
-_STARTS_RANKS_BY_NUMBER = re.compile(
-    r"\b(?:mpirun|mpiexec(?:\.hydra)?)\b[^|;#]{0,200}\s-(?:np?|c)[ =]?(?P<ranks>\d{1,6})\b"
-)
+_MPIRUN_RANKS = re.compile(r"\b(?:mpirun|mpiexec(?:\.hydra)?)\b[^|;#]{0,200}\s-np?[ =]?(?P<ranks>[^\s;|]{1,80})")
 """mpirun(1), mpiexec(1): a number of ranks that no lever document edits."""
+_WORLD_SIZE = re.compile(r"(?:^|\s)WORLD_SIZE=[\"']?(?P<ranks>\d{1,7})\b")
+"""torch.distributed's env:// rendezvous, where the script sets it itself."""
 
 
 def fewer_ranks(
@@ -166,13 +166,19 @@ def _names_hosts(situation: Situation, templates: Sequence[TemplateFile], gone: 
                         f"{file.path}:{number} names {name}, which is not used any more",
                         f"May {file.path} do without {name}? Then let it take its nodes from SLURM_JOB_NODELIST.",
                     )
-            by_number = _STARTS_RANKS_BY_NUMBER.search(line) if "mpi" in line else None
-            if by_number is not None and by_number["ranks"] != "1":
+            ranks = _counts_ranks(line)
+            if ranks:
                 return Refusal(
-                    f"{file.path}:{number} starts {by_number['ranks']} ranks by mpirun, which is not changed here",
+                    f"{file.path}:{number} gives the number of ranks, {ranks}, which is not changed here",
                     f"Let {file.path}:{number} take the number of ranks from SLURM_NTASKS.",
                 )
     return _own_hostfile(situation, templates)
+
+
+def _counts_ranks(line: str) -> str:
+    """A number of ranks for mpirun, or as WORLD_SIZE, that does not follow Slurm; "" where there is none."""
+    found = (_MPIRUN_RANKS.search(line) if "mpi" in line else None) or _WORLD_SIZE.search(line)
+    return found["ranks"] if found is not None and found["ranks"] != "1" and "SLURM_" not in found["ranks"] else ""
 
 
 def _own_hostfile(situation: Situation, templates: Sequence[TemplateFile]) -> Refusal | None:
