@@ -131,6 +131,26 @@ def test_a_link_from_another_site_opens_the_page_at_once(service: Service, visit
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
+def test_a_click_meant_for_one_question_does_not_answer_the_next(service: Service, visit: Open) -> None:
+    page = visit(service.address("/sign-in")).page
+    page.get_by_label("Your token").fill(service.place.token[Role.ACT])
+    page.get_by_role("button", name="Sign in").click()
+    page.goto(service.address(f"/incidents/{INCIDENT}"))
+    expect(page.get_by_role("button", name="Yes, do this")).to_be_enabled()
+    page.evaluate(
+        "() => { window.came = []; new MutationObserver(() => window.came.push("
+        "[...document.querySelectorAll('.actions button')].map((one) => one.disabled)))"
+        ".observe(document.getElementById('first'), {childList: true}); }"
+    )
+    service.place.store.save(replace(awaiting(), id=INCIDENT, awaiting="cancel another job"))
+    expect(page.locator(".actions")).to_contain_text("cancel another job")
+    assert page.evaluate("window.came") == [[True, True]]
+    expect(page.locator("#news")).to_contain_text("Asked of you: cancel another job")
+    page.get_by_role("button", name="Yes, do this").click()  # waits until it can be clicked
+    expect(page.get_by_role("heading", name="acter said yes")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("To: cancel another job")
+
+
 def test_taking_back_shows_first_what_it_is(service: Service, visit: Open) -> None:
     made = recovered()
     done = replace(made, id=IncidentId("oom-alpha-8"), promoted="/home/ana/train.sh.bak", original=made.failure)

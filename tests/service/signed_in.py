@@ -79,7 +79,7 @@ class Place:
             self.store, lambda _incident: FLOW,
             lambda: {"ok": True, "spool_depth": 1, "last_problem": "job 4711 of alice"},
             lambda: b"runbook_up 1\n", hosts=("localhost", "127.0.0.1", "runbook.example"),
-            people=People(self.sign_in, acts), more_routes=self.more_routes,
+            people=People(self.sign_in, acts), look_again_s=(1, 1), more_routes=self.more_routes,
         )
 
     def client(self, address: str = HERE, peer: str = "127.0.0.1") -> TestClient:

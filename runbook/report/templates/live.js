@@ -5,6 +5,7 @@
   const OUT_OF_SIGHT = 6;       // a tab that nobody looks at asks so many times less often
   const LONGEST_WAIT_MS = 30_000;
   const ANSWER_WITHIN_MS = 20_000;
+  const SETTLE_MS = 2_000;
 
   const page = document.getElementById("page");
   const connection = document.getElementById("connection");
@@ -60,6 +61,16 @@
   const said = () => new Map([...page.querySelectorAll("[data-say]")].map((one) =>
     [one.dataset.say, one.textContent.replace(/\s+/g, " ").trim()]));
 
+  const asked = () => page.querySelector(".actions")?.id;
+
+  // A click that was meant for the question before must not answer the one that has just come in its place.
+  function settle() {
+    for (const button of page.querySelectorAll(".actions button")) {
+      button.disabled = true;
+      setTimeout(() => { button.disabled = false; }, SETTLE_MS);
+    }
+  }
+
   function show(text) {
     const fresh = new DOMParser().parseFromString(text, "text/html");
     const freshPage = fresh.getElementById("page");
@@ -69,7 +80,9 @@
       return;
     }
     const before = said();
+    const askedBefore = asked();
     takeOver(page, freshPage);
+    if (asked() !== askedBefore) settle();
     document.title = fresh.title;
     const changed = [...said()].filter(([name, words]) => words && before.get(name) !== words).map(([, words]) => words);
     if (changed.length) news.textContent = changed.join(" ");
