@@ -62,7 +62,7 @@ def end_refused(process: GpuProcess, around: Surroundings) -> tuple[str, ...]:
         reasons.append("whether its job still runs is not known")
     elif process.job in around.live_jobs:
         reasons.append(f"its job {process.job} still runs")
-    reasons += _node_in_use(around.node_state)
+    reasons += node_in_use(around.node_state)
     return tuple(reasons)
 
 
@@ -87,8 +87,8 @@ def second_look_refused(first: GpuProcess, second: GpuProcess | None, seconds_be
     return tuple(reasons)
 
 
-def _node_in_use(state: NodeState | None) -> list[str]:
-    """On a node without any allocation neither its GPUs nor its owner can have a live job there."""
+def node_in_use(state: NodeState | None) -> list[str]:
+    """Why the node may have jobs. Without any allocation neither its GPUs nor the owner can have a live job there."""
     if state is None:
         return ["whether other jobs run on the node is not known"]
     words = set(state.states)

@@ -38,15 +38,11 @@ def run(context: StepContext) -> StepResult:
         )
     states, facts, judgements = look(context, names)
     whole = {fact.node for fact in facts if not fact.partial_view}
-    doubtful = {one.node: "memory in use by no process" for one in judgements if _may_only_be_ending(one)}
-    doubtful |= dict.fromkeys(_to_settle(context, states, judgements), "the job is still being cleaned up there")
-    doubtful = {node: why for node, why in doubtful.items() if node in whole}
+    doubtful = tuple(one.node for one in judgements if one.node in whole and _may_only_be_ending(one))
     if doubtful:
-        told = "; ".join(f"{node}: {why}" for node, why in doubtful.items())
-        context.tell(f"{told}; looking again in {SETTLE_S:.0f} s")
+        context.tell(f"{', '.join(doubtful)}: memory in use by no process; looking again in {SETTLE_S:.0f} s")
         context.ports.clock.sleep(SETTLE_S)
-        settled, later, rejudged = look(_with_the_job_as_it_is(context), tuple(doubtful))
-        states = tuple(next((one for one in settled if one.name == state.name), state) for state in states)
+        _, later, rejudged = look(_with_the_job_as_it_is(context), doubtful)
         facts = tuple(next((one for one in later if one.node == fact.node), fact) for fact in facts)
         judgements = tuple(next((one for one in rejudged if one.node == old.node), old) for old in judgements)
     failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
@@ -77,15 +73,6 @@ def _may_only_be_ending(judgement: NodeJudgement) -> bool:
     return any(
         finding.rule == Rule.HIDDEN_MEMORY and finding.action is NodeAction.UNKNOWN for finding in judgement.findings
     )
-
-
-def _to_settle(
-    context: StepContext, states: Sequence[NodeState], judgements: Sequence[NodeJudgement]
-) -> list[NodeName]:
-    """Nodes with a leaked process that could be ended, were the cancelled job's own end not still under way there."""
-    completing = {state.name for state in states if {"COMPLETING", "COMP"} & set(state.states)}
-    leaked = [one.node for one in judgements if any(found.rule == Rule.TENANT_ENDED_JOB for found in one.findings)]
-    return [node for node in leaked if node in completing and context.settings.acts.may_end_leaked_processes]
 
 
 def _with_the_job_as_it_is(context: StepContext) -> StepContext:

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes_leaks import HELPERS, SECOND_LOOK_S, Surroundings, end_refused, second_look_refused
+from runbook.diagnosis.nodes_leaks import (
+    HELPERS,
+    SECOND_LOOK_S,
+    Surroundings,
+    end_refused,
+    node_in_use,
+    second_look_refused,
+)
 from runbook.diagnosis.nodes_rules import Rule
 from runbook.errors import NotFound
 from runbook.model.incident import Act
@@ -15,7 +22,7 @@ from runbook.model.node import GpuProcess, NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import GIB, JobId, NodeName, Unknown
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
-from runbook.steps.check_node import look
+from runbook.steps.check_node import SETTLE_S, look
 from runbook.steps.node_look import found_jobs, live_jobs
 from runbook.steps.occupied import is_free
 
@@ -185,6 +192,7 @@ def _leaks(context: StepContext) -> tuple[list[_Leak], list[str]]:
     if not occupied:
         return [], []
     scheduler = context.ports.scheduler
+    _settle(context, tuple(judgement.node for judgement in occupied))
     live = live_jobs(found_jobs(scheduler, failure.nodes))
     leaks: list[_Leak] = []
     why_not: list[str] = []
@@ -201,6 +209,19 @@ def _leaks(context: StepContext) -> tuple[list[_Leak], list[str]]:
             elif isinstance(process.job, str) and (live is None or process.job not in live):
                 why_not.append(f"{leak.described}, was left: {'; '.join(reasons)}")
     return leaks, why_not
+
+
+def _settle(context: StepContext, names: tuple[NodeName, ...]) -> None:
+    """For moments after its end the cancelled job still counts on its nodes: that is waited for, other jobs are not."""
+    clock, job = context.ports.clock, context.failure.job
+    began_s = clock.now()
+    if not context.settings.acts.may_end_leaked_processes or began_s - (job.end_time_s or began_s) > SETTLE_S:
+        return
+    while any(node_in_use(state) for state in context.ports.scheduler.nodes(names)):
+        if clock.now() - began_s >= SETTLE_S:
+            return
+        context.tell(f"waits until Slurm has cleaned up after job {job.id}")
+        clock.sleep(1.0)
 
 
 def _has_leak(judgement: NodeJudgement) -> bool:

@@ -23,7 +23,9 @@ from runbook.model.incident import Policy
 from runbook.model.units import JobId
 from runbook.triggers import open_for
 
-EFFECTS = frozenset({"submit", "cancel", "drain", "undrain", "save", "write_file", "copy_stream", "replace"})
+EFFECTS = frozenset(
+    {"submit", "cancel", "drain", "undrain", "save", "write_file", "copy_stream", "replace", "end_process"}
+)
 
 
 class Deadly:
@@ -58,6 +60,7 @@ def main() -> int:
     app = application(inventory, Policy.APPLY)
     parts: dict[str, Any] = app.__dict__
     parts["scheduler"] = Deadly(app.scheduler, "scheduler", point, seen)
+    parts["nodes"] = Deadly(app.nodes, "nodes", point, seen)
     parts["store"] = Deadly(app.store, "store", point, seen)
     opened = open_for(
         app.scheduler.job(job),
