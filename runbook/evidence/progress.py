@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from runbook.evidence.progress_counters import Counter, Mark, choose, duration_s
 from runbook.evidence.progress_memory import MemorySeries, Place, nearest_step
+from runbook.evidence.progress_step_times import step_times
 from runbook.evidence.signatures import Match
 from runbook.model.log import Progress
 
@@ -81,7 +82,10 @@ class ProgressReader:
                     name=name,
                 )
                 self._counters[key] = counter
-            mark = Mark(file, first_attempt, offset, step, rank, match.integer("epoch"), time_s, _made(match))
+            mark = Mark(
+                file, first_attempt, offset, step, rank, match.integer("epoch"), time_s, _made(match),
+                match.number("duration_s"),
+            )
             if not counter.add(mark, match):
                 return True
             top = (file, id(counter))
@@ -242,6 +246,7 @@ class ProgressReader:
         return Progress(
             last_step=last, total_steps=total, first_step=min(numbers, default=None),
             last_step_by_rank=dict(sorted(by_rank.items())), step_duration_s=duration_s(chosen, self._attempt),
+            step_times=step_times(every),
             resumed_from_step=resumed, from_scratch=scratch, saved_steps=tuple(sorted(saved)), memory=memory,
             numbered_from=0 if chosen.fallback and 0 in numbers else chosen.first_number,
         )

@@ -31,6 +31,8 @@ class Mark:
     time_s: float | None = None
     made: int | None = None
     """Steps since the program began to count, by a bar's own clock and its seconds a step."""
+    duration_s: float | None = None
+    """Seconds of this step, where the line prints them."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -119,7 +121,10 @@ class Counter:
         )
         for mark in marks:
             step = mark.step + max(0, (mark.epoch or base) - base) * length
-            one = Mark(mark.file, mark.first_attempt, mark.offset, step, mark.rank, None, mark.time_s, mark.made)
+            one = Mark(
+                mark.file, mark.first_attempt, mark.offset, step, mark.rank, None, mark.time_s, mark.made,
+                mark.duration_s,
+            )
             unrolled.marks[one.place] = one
             known = unrolled.newest.get((one.file, one.rank))
             if known is None or known.offset < one.offset:

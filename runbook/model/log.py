@@ -121,6 +121,14 @@ class MemorySample:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long a step took, as the log gives it or as the stamps of its lines tell."""
+
+    step: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far the job came. `last_step` is the last *completed* step over all ranks that print one."""
 
@@ -129,6 +137,9 @@ class Progress:
     first_step: int | None = None
     last_step_by_rank: dict[int, int] = field(default_factory=dict)
     step_duration_s: float | None = None
+    step_times: tuple[StepTime, ...] = ()
+    """Along the steps of one rank, at most 256 of the lines that were read (of a long log, samples), the slowest and the
+    fastest among them. Where no line prints a duration, it is the time from one line to the next, a step's share."""
     resumed_from_step: int | None = None
     from_scratch: bool = False
     """The log says that no checkpoint was loaded and training begins anew."""
