@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from runbook.adapters.probe_program import end_program, probe_program
-from runbook.adapters.ssh import SshFailure, SshSettings, connected
+from runbook.adapters.ssh import connected
+from runbook.adapters.ssh_failure import SshFailure
+from runbook.adapters.ssh_settings import SshSettings
 from runbook.errors import BadInput
 from runbook.evidence.node_answers import read_answers
 from runbook.evidence.node_end import end_limit_s, end_script, read_end

@@ -7,14 +7,14 @@ Never accepts a host key that known_hosts does not have, never asks for a passwo
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runbook.model.node import Reach
+from runbook.adapters.ssh_failure import SshFailure, failure_of
+from runbook.adapters.ssh_settings import SshSettings
 from runbook.model.units import NodeName
 
 if TYPE_CHECKING:
@@ -27,31 +27,6 @@ _GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class SshSettings:
-    """How to reach the nodes. Empty means what `ssh` itself would take: its files, the present user, port 22."""
-
-    user: str = ""
-    port: int | None = None
-    key_file: str = ""
-    jump_host: str = ""
-    """"[user@]host[:port]", several with commas, as for `ssh -J`; each one's host key is checked like any other."""
-    known_hosts_file: str = ""
-    """Empty: those that ssh_config names, else ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts."""
-    config_file: str = ""
-    """Empty: ~/.ssh/config and /etc/ssh/ssh_config; a file named here stands alone, as for `ssh -F`."""
-    use_agent: bool = True
-    sudo: bool = False
-    """Ask nodes as root through `sudo -n`, where the kernel log and other people's processes need it."""
-    probe: bool = True
-    """Send the node probe along, rather than ask nvidia-smi only."""
-    connect_timeout_s: float = 5.0
-    """For each of: the connection, the greeting, the key exchange, the authentication. Of all of them together, on a
-    way without jump hosts, an attempt takes no more than twice this, and no attempt begins after one and a half."""
-    command_timeout_s: float = 15.0
-    output_limit_bytes: int = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
 class SshAnswer:
     """What a command wrote. `cut_why` is set when the end is missing: the deadline, or more output than is kept."""
 
@@ -59,16 +34,6 @@ class SshAnswer:
     exit_code: int | None
     duration_s: float
     cut_why: str = ""
-
-
-class SshFailure(Exception):
-    """No connection. `reach` is the class of the failure; `may_pass` says that trying again can help."""
-
-    def __init__(self, reach: Reach, detail: str, *, may_pass: bool = False) -> None:
-        super().__init__(detail)
-        self.reach = reach
-        self.detail = detail
-        self.may_pass = may_pass
 
 
 class SshSession:
@@ -142,6 +107,8 @@ def connected(node: NodeName, settings: SshSettings) -> Iterator[SshSession]:
 
     What can pass (a connection that was reset, a greeting that did not come) is tried again; refusals, keys and names
     are not. Raises `SshFailure`."""
+    from runbook.adapters.ssh_connect import close_all
+
     connection = open_connection(node, settings)
     try:
         yield SshSession(connection, settings)
@@ -163,41 +130,3 @@ def open_connection(node: NodeName, settings: SshSettings) -> Connection:
         reraise=True,
     )
     return attempts(connect, node, settings)
-
-
-def close_all(connection: Connection) -> None:
-    """Close a connection and its jump hosts, half-open ones too (fabric's own close leaves those)."""
-    from runbook.adapters.ssh_connect import chain, end_proxy
-
-    for hop in chain(connection):
-        with contextlib.suppress(Exception):
-            hop.client.close()
-        with contextlib.suppress(Exception):
-            end_proxy(hop)
-
-
-def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure:
-    """The class of a failure of paramiko, of a socket or of a key file."""
-    from paramiko import ssh_exception as ssh
-
-    if isinstance(error, SshFailure):
-        return error
-    words = " ".join(str(error).split())[:200] or type(error).__name__
-    if isinstance(error, ssh.AuthenticationException | ssh.PasswordRequiredException) and "timeout" not in words:
-        return SshFailure(Reach.AUTHENTICATION, f"the node did not accept our user or key: {words}")
-    if isinstance(error, ssh.NoValidConnectionsError):
-        refused = any(isinstance(each, ConnectionRefusedError) for each in error.errors.values())
-        return SshFailure(Reach.REFUSED, "connection refused") if refused else SshFailure(Reach.ERROR, words)
-    if isinstance(error, ConnectionRefusedError):
-        return SshFailure(Reach.REFUSED, "connection refused")
-    if isinstance(error, socket.gaierror):
-        return SshFailure(Reach.ERROR, f"the name cannot be resolved: {error.strerror}")
-    if isinstance(error, FileNotFoundError | PermissionError):
-        return SshFailure(Reach.AUTHENTICATION, f"a key file cannot be read: {words}")
-    if isinstance(error, TimeoutError | ssh.AuthenticationException) or elapsed_s >= limit_s * 0.9:
-        return SshFailure(Reach.TIMEOUT, f"no answer within {limit_s:g} s", may_pass=True)
-    if isinstance(error, ssh.ChannelException):
-        return SshFailure(Reach.ERROR, f"the jump host could not reach the node: {words}")
-    if isinstance(error, ssh.SSHException | EOFError | ConnectionError):
-        return SshFailure(Reach.ERROR, f"the connection broke: {words}", may_pass=True)
-    return SshFailure(Reach.ERROR, words)

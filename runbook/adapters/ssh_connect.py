@@ -20,9 +20,10 @@ from paramiko import AuthenticationException, MissingHostKeyPolicy, PKey, SSHCon
 from paramiko.auth_strategy import AuthFailure
 
 from runbook.adapters.known_hosts import KnownHost, KnownKey, known_host
-from runbook.adapters.ssh import SshFailure, SshSettings, close_all, failure_of
 from runbook.adapters.ssh_config import HostConfig, UnreadableConfig, host_config
+from runbook.adapters.ssh_failure import SshFailure, failure_of
 from runbook.adapters.ssh_keys import Keys, last_error
+from runbook.adapters.ssh_settings import SshSettings
 from runbook.model.node import Reach
 from runbook.model.units import NodeName
 
@@ -66,6 +67,15 @@ def chain(connection: Connection) -> list[Connection]:
         hops.append(current)
         current = current.gateway
     return hops
+
+
+def close_all(connection: Connection) -> None:
+    """Close a connection and its jump hosts, half-open ones too (fabric's own close leaves those)."""
+    for hop in chain(connection):
+        with contextlib.suppress(Exception):
+            hop.client.close()
+        with contextlib.suppress(Exception):
+            end_proxy(hop)
 
 
 def _open(connection: Connection, proxy_command: str, limit_s: float) -> None:

@@ -110,7 +110,7 @@ class Application:
         if document.kind == "ssh":
             from runbook.adapters.nodes_left import NodesWithLeft
             from runbook.adapters.nodes_ssh import SshNodes
-            from runbook.adapters.ssh import SshSettings
+            from runbook.adapters.ssh_settings import SshSettings
 
             asked = SshNodes(
                 SshSettings(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.adapters.ssh import SshSettings
+from runbook.adapters.ssh_settings import SshSettings
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
 

@@ -13,7 +13,7 @@ import pytest
 
 from runbook.adapters.nodes_many import check_many
 from runbook.adapters.nodes_ssh import SshNodes
-from runbook.adapters.ssh import SshSettings
+from runbook.adapters.ssh_settings import SshSettings
 from runbook.diagnosis.nodes import judge_node
 from runbook.evidence.xid import load_xids
 from runbook.locations import data_folder
