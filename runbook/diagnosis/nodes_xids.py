@@ -20,6 +20,8 @@ from runbook.model.units import Unknown
 from runbook.model.xid import XidCatalogue, XidClass, XidMeaning
 
 _FATAL = re.compile(r"(?<!Non-)\bFatal\b")
+_SWITCH = re.compile(r"nvidia-nvswitch\d+:\s+SXid\b")
+"""Longer than the 15 characters that a process may call itself."""
 _ACTION = re.compile(r"\bto\s+0x[0-9a-fA-F]+\s+\((?P<action>[^)]*)\)")
 _DOUBLE_BIT = 48
 _GONE = frozenset({79, 143, 167})
@@ -105,7 +107,7 @@ def _judge(event: XidEvent, log: _Log, job: JobRecord) -> _Found | None:
     inside: bool | Unknown = event.in_window
     if inside is True and job.start_time_s is None:
         inside = Unknown("the job's start is not known")
-    if "SXid" in event.line:
+    if _SWITCH.search(event.line):
         if inside is False:
             return None
         if _FATAL.search(event.line):
@@ -168,9 +170,10 @@ def _pending(title: str, policy: NodePolicy) -> _Found:
 
 
 def recovery_action_of(line: str) -> str | None:
-    """The action that a line of Xid 154 changes to: "GPU Reset Required", "None"; None where it cannot be read."""
-    match = _ACTION.search(line)
-    return (match["action"].strip() or None) if match else None
+    """The action that a line of Xid 154 changes to: "GPU Reset Required", "None"; None where it cannot be read. A
+    process may be named like one, but its name stands before it: the last one counts."""
+    found = _ACTION.findall(line)
+    return (found[-1].strip() or None) if found else None
 
 
 def _recovery(event: XidEvent, log: _Log) -> _Found:

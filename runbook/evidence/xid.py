@@ -3,7 +3,8 @@
 Line formats: driver sources 515 to 595 (`NVRM: Xid (PCI:dddd:bb:dd): N, pid=P, name=NAME, text`). Before 570 an
 unknown process is `pid='<unknown>', name=<unknown>`, from 570 both are left out; MIG instances stand inside the
 parentheses; very old drivers write no `PCI:`. A name is the process's own word and may hold anything: nothing is
-decided on it.
+decided on it. The kernel prints other words of users too (the path of a cgroup whose memory is spent, the name of a
+program with an executable stack), so that the driver's word counts at the start of a message only.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ from runbook.model.xid import LinkAsk, LinkBits, LinkUnit, MilderText, XidCatalo
 
 FALLEN_OFF_THE_BUS = 79
 
+_FRONT = (
+    r"(?:\d{4}-\d\d-\d\dT[\d:.,]{8,20}(?:Z|[+-][\d:]{4,5})? |\d{9,11}\.\d{1,9} |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?"
+    r"(?:[\w.-]{1,253} kernel: )?(?:\[[ \w:.]{1,40}\] ?){0,2}"
+)
+"""What the log's own programs write in front of a message: time, host, time since the start, the caller."""
 _XID = re.compile(
-    r"NVRM:\s+Xid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+    _FRONT + r"NVRM:\s+Xid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
     r"(?:\s+(?P<mig>GPU-I:\d+(?:\s+GPU-CI:\d+)?))?\):\s*(?P<code>\d{1,6})(?:,\s*(?P<rest>.*))?$"
 )
 _PROCESS = re.compile(r"pid=(?P<pid>'[^']*'|[^,]*)(?:,\s*(?:name=(?P<name>.*?)(?:,\s+|$))?|$)(?P<text>.*)$")
 _SXID = re.compile(
-    r"nvidia-nvswitch\d+:\s+SXid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\):\s*(?P<code>\d{1,6}),\s*"
+    _FRONT + r"nvidia-nvswitch\d+:\s+SXid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\):\s*(?P<code>\d{1,6}),\s*"
     r"(?P<severity>Correctable|Non-fatal|Fatal)\b,?\s*(?P<text>.*)$"
 )
 _LOST = re.compile(
-    r"NVRM:.*?\bGPU (?:at )?(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?):? .*"
+    _FRONT + r"NVRM:.*?\bGPU (?:at )?(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?):? .*"
     r"fallen off the bus"
 )
 _BUS = re.compile(r"(?P<domain>[0-9a-fA-F]{4,8}):(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.[0-7])?$")
@@ -54,15 +60,15 @@ class XidLine:
 
 def read_xid(line: str) -> XidLine | None:
     """Read the message part of a kernel log line, with or without a time stamp in front. None: no such event."""
-    match = _XID.search(line)
+    match = _XID.match(line)
     if match:
         return _xid(match)
-    match = _SXID.search(line)
+    match = _SXID.match(line)
     if match:
         return XidLine(
             int(match["code"]), bus_id(match["bus"]), match["text"].strip(), switch_severity=match["severity"]
         )
-    match = _LOST.search(line)
+    match = _LOST.match(line)
     if match:
         return XidLine(FALLEN_OFF_THE_BUS, bus_id(match["bus"]), "GPU has fallen off the bus.")
     return None

@@ -46,8 +46,10 @@ class XidMeaning:
     milder: tuple[MilderText, ...] = ()
 
     def for_line(self, line: str) -> XidMeaning:
-        """The meaning of the code in this line: a text of it can make it less than the code alone says."""
-        lower = line.lower()
+        """The meaning of the code in this line: a text of it can make it less than the code alone says. A process's
+        own name is none of its text."""
+        before, named, rest = line.lower().partition(" name=")
+        lower = before + rest.partition(",")[2] if named else before
         for one in self.milder:
             if one.text in lower:
                 return replace(self, xid_class=one.xid_class, title=one.title, milder=())

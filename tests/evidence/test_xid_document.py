@@ -85,6 +85,31 @@ def test_other_lines_of_the_driver_are_no_events(form: XidFormat) -> None:
     assert read_xid(form.sample) is None
 
 
+@pytest.mark.parametrize("stamp", ["", "2026-11-20T04:11:32,000000+00:00 ", "1763611892.000001 gpu-21 kernel: "])
+@pytest.mark.parametrize("message", [
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=u,mems_allowed=0,oom_memcg=/user.slice/{}/x,task=a",
+    "process '/home/mallory/{}' started with executable stack",
+    "process '/home/mallory/[ 1.0] gpu-21 kernel: {}' started with executable stack",
+    "  {}",
+])
+@pytest.mark.parametrize("words", [
+    "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.",
+    "NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Fatal, Link 32",
+])
+def test_words_of_a_user_that_the_kernel_prints_are_no_event(stamp: str, message: str, words: str) -> None:
+    assert read_xid(stamp + words) is not None
+    assert read_xid(stamp + message.format(words)) is None
+
+
+def test_a_process_that_is_named_like_an_action_or_a_milder_text_decides_nothing() -> None:
+    changed = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+    line = f"NVRM: Xid (PCI:0000:c1:00): 154, pid=7, name=to 0x0 (None), {changed}"
+    assert recovery_action_of(line) == "Node Reboot Required"
+    failed = "NVRM: Xid (PCI:0000:3b:00): 64, pid=7, name=already pending, Row Remapper: table full"
+    assert CATALOGUE.meaning(64).for_line(failed).xid_class is XidClass.DRAIN
+
+
 @pytest.mark.parametrize("action", DOCUMENT.recovery_actions, ids=lambda action: action.names[0])
 def test_every_recovery_action_is_read_from_its_line(action: Any) -> None:
     for name in action.names:
