@@ -26,9 +26,10 @@ _OWN = re.compile(r"Runbook[A-Z]\w{0,100}", re.ASCII)
 """How our own rules name their alerts (deploy/prometheus)."""
 _OWN_LABELS = ("incident", "incident_id")
 _INCIDENT = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
-_JOB = re.compile(r"\d{1,10}(?:_\d{1,10})?")
+_JOB = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
+"""ASCII digits alone: other scripts' digits are digits to `\\d`, and no job of Slurm's."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
-_PORT = re.compile(r":\d{1,5}\Z")
+_PORT = re.compile(r":[0-9]{1,5}\Z")
 _ODD = re.compile(r"[^A-Za-z0-9_:.-]")
 
 _Text = Annotated[str, StringConstraints(max_length=8192)]

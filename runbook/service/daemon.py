@@ -110,13 +110,14 @@ class Daemon:
             waiting = ()
         present = {event.file for event in waiting}
         self._trouble = {file: trouble for file, trouble in self._trouble.items() if file in present}
-        for event, older in _newest_of_each_job(waiting)[: self.batch]:
+        # Those that wait to be tried again take no place in the batch: a new event must not wait for them.
+        due = [(event, older) for event, older in _newest_of_each_job(waiting) if self._due(event)]
+        for event, older in due[: self.batch]:
             if self._stop.is_set():
                 break
-            if self._due(event):
-                self._handle(event, older)
-                # A long queue of slow questions to the scheduler is still a living daemon.
-                self._beat()
+            self._handle(event, older)
+            # A long queue of slow questions to the scheduler is still a living daemon.
+            self._beat()
         self._measure()
         self._beat()
 
@@ -204,7 +205,7 @@ class Daemon:
 
 def _newest_of_each_job(events: Sequence[SpoolEvent]) -> list[tuple[SpoolEvent, tuple[SpoolEvent, ...]]]:
     """A job that was requeued and failed again is one failure: its newest event, with the older ones. An alert's word
-    never stands for what the epilog saw."""
+    never stands for what the epilog saw, and comes after all of it, however many there are; else oldest first."""
     by_job: dict[tuple[str, str, str], list[SpoolEvent]] = {}
     for event in events:
         apart = event.file if event.trigger == "alert" else ""
@@ -213,4 +214,4 @@ def _newest_of_each_job(events: Sequence[SpoolEvent]) -> list[tuple[SpoolEvent, 
     for same in by_job.values():
         same.sort(key=lambda event: event.restart_count)
         together.append((same[-1], tuple(same[:-1])))
-    return sorted(together, key=lambda pair: pair[0].time_s)
+    return sorted(together, key=lambda pair: (pair[0].trigger == "alert", pair[0].time_s))

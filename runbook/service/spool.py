@@ -184,7 +184,8 @@ class SpoolReader:
         self._bad = folder / "bad"
 
     def scan(self, limit: int = 1000) -> tuple[SpoolEvent, ...]:
-        """Events that wait, oldest first, at most `limit`. Bad files are set aside on the way.
+        """Events that wait, oldest first, at most `limit`: where more do, what the epilog saw before what alerts say.
+        Bad files are set aside on the way.
 
         Raises `Unavailable` when the folder cannot be read."""
         events: list[SpoolEvent] = []
@@ -273,12 +274,13 @@ class SpoolReader:
             path.unlink(missing_ok=True)
 
     def _names(self) -> list[str]:
-        """Names that an epilog has finished writing, in a stable order."""
+        """Names that their writers have finished with, in a stable order, alerts last."""
         try:
             with os.scandir(self._folder) as entries:
-                return sorted(
+                names = [
                     entry.name for entry in entries if not entry.name.startswith(".") and entry.name not in _FOLDERS
-                )
+                ]
+                return sorted(names, key=lambda name: (name.endswith(".alert"), name))
         except OSError as error:
             raise _unavailable(error, self._folder) from error
 

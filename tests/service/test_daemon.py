@@ -134,6 +134,34 @@ def test_what_cannot_come_right_is_set_aside_after_an_hour(spool: Path, problem:
     assert daemon.status.spool_bad == 1
 
 
+def test_many_that_wait_to_be_tried_again_do_not_hold_up_a_new_one(spool: Path) -> None:
+    for job in range(1, 6):
+        _write(spool, job)
+    opener = Opener(lambda event: NotFound("no such job") if event.job != "9" else None)
+    daemon = _daemon(spool, opener)
+    daemon.batch = 5
+    daemon.round()
+    _write(spool, 9)
+    daemon.round()
+    assert opener.opened == ["9"]
+
+
+def test_a_flood_of_alerts_does_not_hold_up_what_the_epilog_saw(spool: Path) -> None:
+    for number in range(30):
+        began = 1_000_000 + number
+        (spool / f"alpha-{number:016x}-{began}.alert").write_text(
+            f"format=1\ncluster=alpha\njob_id={number}\nalert=X\ntime={began}\n"
+        )
+    (spool / "alpha-99-0.event").write_text("format=1\njob_id=99\nrestart_count=0\ncluster=alpha\ntime=2000000\n")
+    opener = Opener()
+    daemon = _daemon(spool, opener)
+    daemon.batch = 5
+    daemon.round()
+    assert opener.asked[0] == "99"
+    (spool / "alpha-99-1.event").write_text("format=1\njob_id=99\nrestart_count=1\ncluster=alpha\ntime=2000000\n")
+    assert "99" in [event.job for event in SpoolReader(spool).scan(limit=3)]
+
+
 def test_a_lost_spool_is_unhealthy_and_comes_back(spool: Path) -> None:
     clock = StandingClock()
     daemon = _daemon(spool, Opener(), clock)

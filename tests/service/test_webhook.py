@@ -112,6 +112,7 @@ def test_the_same_notification_again_waits_only_once(site: Site) -> None:
         ({"labels": {"alertname": "X", "slurm_job_id": "4711,4712"}}, "not_assignable", "no single"),
         ({"labels": {"alertname": "X", "slurm_job_id": "4711; rm -rf /"}}, "not_assignable", "no single"),
         ({"labels": {"alertname": "X", "slurm_job_id": "--all"}}, "not_assignable", "no single"),
+        ({"labels": {"alertname": "X", "slurm_job_id": "\u0664\u0667\u0661\u0661"}}, "not_assignable", "no single"),
         ({"labels": {"alertname": "X", "instance": "-w all"}}, "not_assignable", "none of its labels"),
         ({"labels": {"alertname": "RunbookIncidentEscalated", "slurm_job_id": "4711"}}, "ignored", "own alert"),
         ({"labels": {"alertname": "RunbookDown", "incident": "oom-alpha-99"}}, "ignored", "own alert"),
