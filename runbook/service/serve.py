@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from runbook.errors import Unavailable
+from runbook.service.connection import TimedConnection
 from runbook.service.daemon import Daemon
 from runbook.service.systemd import tell_systemd
 
@@ -33,6 +34,7 @@ def serve(
         app,
         host=host,
         port=port,
+        http=TimedConnection,
         log_config=None,
         access_log=False,
         server_header=False,

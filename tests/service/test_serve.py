@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,9 +71,9 @@ def said(tmp_path: Path) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def _start(root: Path, port: int = 0) -> Iterator[subprocess.Popen[str]]:
+def _start(root: Path, port: int = 0, program: str = PROGRAM) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(root), str(port)],
+        [sys.executable, "-c", program, str(root), str(port)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "NOTIFY_SOCKET": str(root / "notify")},
     ) as service:
@@ -85,6 +86,27 @@ def _start(root: Path, port: int = 0) -> Iterator[subprocess.Popen[str]]:
 def _get(address: str) -> bytes:
     with urllib.request.urlopen(address, timeout=5) as answer:
         return bytes(answer.read())
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"], ids=["nothing", "half a head"]
+)
+def test_connections_that_never_ask_do_not_keep_others_out(root: Path, begun: bytes) -> None:
+    impatient = PROGRAM.replace("serve(app", "from runbook.service.connection import TimedConnection\n"
+                                "TimedConnection.arrival_s = 0.5\nserve(app")
+    with _start(root, program=impatient) as service, contextlib.ExitStack() as held:
+        assert service.stdout is not None
+        address = service.stdout.readline().strip()
+        where = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        for _ in range(70):
+            held.enter_context(socket.create_connection(where, timeout=5)).sendall(begun)
+        end = time.monotonic() + 10
+        answered = b""
+        while not answered and time.monotonic() < end:
+            with contextlib.suppress(urllib.error.HTTPError):
+                answered = _get(address + "healthz")
+            time.sleep(0.1)
+        assert answered
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
