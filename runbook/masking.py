@@ -4,7 +4,7 @@ Logs print their environment, their command line and their configuration, and an
 page, a ticket. What is masked is the value alone, so that a reader still sees which secret stood there. A name decides
 with the shape of its value ("token: 4096" is a count); some tokens are known by their own shape. Shapes are those that
 their issuers publish: GitHub, GitLab, Hugging Face, OpenAI, Anthropic, AWS, Google, Slack, NVIDIA, npm, PyPI,
-Databricks, RFC 7519 (JWT), RFC 3986 (user information of a URL), RFC 7468 (PEM).
+Databricks, our own (service/tokens.py), RFC 7519 (JWT), RFC 3986 (user information of a URL), RFC 7468 (PEM).
 
 None of the expressions repeats a repetition, so a hostile line costs linear time.
 """
@@ -18,7 +18,7 @@ MASK = "***"
 _HINTS = (
     "token", "secret", "passw", "passphrase", "pwd", "key", "credential", "bearer", "authorization", "://", "eyj",
     "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "xox", "akia", "asia", "aiza",
-    "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "_jwt", "sig=", "_pass", "_auth=", "_pat=", "-u ",
+    "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "rbk_", "_jwt", "sig=", "_pass", "_auth=", "_pat=", "-u ",
 )
 """Without one of these, in capitals or not, there is nothing to mask: most lines are done here. Plain words, as an
 expression that disregards capitals takes twenty times as long."""
@@ -26,11 +26,12 @@ expression that disregards capitals takes twenty times as long."""
 _SHAPES = re.compile(
     r"""(?<![A-Za-z0-9])(?:
         (?P<kept>hf_|gh[pousr]_|github_pat_|glpat-|sk-(?:ant-|proj-)?|xox[abeprs]-|AKIA|ASIA|AIza|ya29\.|npm_|pypi-
-          |dapi|nvapi-)
+          |dapi|nvapi-|rbk_)
         (?:(?<=hf_)[A-Za-z0-9]{16,400}|(?<=gh._)[A-Za-z0-9]{16,400}|(?<=pat_)\w{20,400}|(?<=glpat-)[\w-]{16,400}
           |(?<=[kt]-)[\w-]{20,400}|(?<=proj-)[\w-]{20,400}|(?<=xox.-)[\w-]{10,400}|(?<=A[KS]IA)[0-9A-Z]{12,124}
           |(?<=AIza)[\w-]{30,400}|(?<=ya29\.)[\w.-]{20,400}|(?<=npm_)[A-Za-z0-9]{30,400}|(?<=pypi-)[\w-]{40,400}
-          |(?<=dapi)[0-9a-f]{24,64}|(?<=nvapi-)[\w-]{20,400})
+          |(?<=dapi)[0-9a-f]{24,64}|(?<=nvapi-)[\w-]{20,400}
+          |(?<=rbk_)[\w-]{20,400})
       | (?P<jwt>eyJ)[\w-]{8,4000}\.[\w-]{8,8000}(?:\.[\w-]{0,2000})?
     )""",
     re.VERBOSE,

@@ -44,6 +44,7 @@ SECRETS = {
     "openai": ("openai.AuthenticationError: key sk-proj-" + LETTERS, LETTERS),
     "slack": ("posting to https://hooks.slack.com/services/T0AAA/B0BBB/" + LETTERS, LETTERS),
     "ngc": ("NGC_CLI: nvapi-" + LETTERS, LETTERS),
+    "one of this service": ("curl answered 401 for rbk_" + LETTERS + "-_" + LETTERS, LETTERS),
     "PEM": ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA\n-----END OPENSSH PRIVATE KEY-----", "b3Blbn"),
     "short password variable": ("export DB_PASS=hunter22", "hunter22"),
     "submit line": ("sbatch --export=ALL,SITE_TOKEN=q7w8e9r0t1y2,LR=1e-4 train.sh", "q7w8e9r0t1y2"),
