@@ -15,6 +15,7 @@ from runbook.steps.base import StepContext, StepResult, with_last_attempt, with_
 from runbook.steps.companions import with_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
+_AT_A_TERMINAL = frozenset({"salloc", "srun"})
 
 
 class Outcome(StrEnum):
@@ -23,6 +24,7 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"
     WAITING = "waiting"
     RELAUNCH_WAITS = "relaunch_waits"
+    INTERACTIVE = "interactive"
     NO_LOGS = "no_logs"
 
 
@@ -51,6 +53,11 @@ def run(context: StepContext) -> StepResult:
     ours = any(act.what == "cancel" and act.target == job.id and not act.planned_only for act in incident.acts)
     if job.state.job_class is JobClass.CANCELLED and not ours and incident.trigger not in PERSON_TRIGGERS:
         return _closed(incident, Outcome.CANCELLED_BY_USER, f"{where} was cancelled by a person; it is not relaunched")
+    typed = posixpath.basename(job.submit_line.partition(" ")[0])
+    if typed in _AT_A_TERMINAL and not job.log_paths and incident.trigger not in PERSON_TRIGGERS:
+        # Its exit status is that of somebody's last command. Nobody is woken for it.
+        return _closed(incident, Outcome.INTERACTIVE, f"{where} was started by {typed} and not as a batch job: it has "
+                       "no log, and what it printed went to a terminal")
     script, note = _script(context, job)
     if isinstance(script, JobScript):
         # A later attempt keeps the template that earlier attempts changed.
@@ -64,7 +71,7 @@ def run(context: StepContext) -> StepResult:
         return StepResult(
             Outcome.NO_LOGS,
             replace(incident, conclusion=f"{where} wrote to no log file that the scheduler knows of."),
-            "no log file: an interactive job?",
+            "no log file",
         )
     nodes = f"{len(job.nodes)} node{'s' if len(job.nodes) != 1 else ''}"
     return StepResult(Outcome.IDENTIFIED, incident, f"{where}, {job.state.name}, {nodes}, from {job.source}")
