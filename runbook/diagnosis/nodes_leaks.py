@@ -23,7 +23,10 @@ HELPERS = frozenset(
 """Programs of the driver, of monitoring and of displays. `dcgmproftester` is none: it loads a GPU on purpose."""
 
 SECOND_LOOK_S = 10.0
-_STEP = re.compile(r"/job_(?P<job>\d+)/step_(?P<step>\d+|batch)(?:/|$)")
+_STEP = re.compile(
+    r"/(?:slurm[^/]*/uid_\d+|[^/]*slurmstepd\.scope)/job_(?P<job>\d+)/step_(?P<step>\d+|batch)(?:/|$)"
+)
+"""Of Slurm's own cgroups only: below those that a user may make, any name can stand."""
 _ROOT = frozenset({"root", "0"})
 _QUIET = frozenset({"IDLE", "DRAINED"})
 _WORKING = frozenset({"ALLOCATED", "ALLOC", "MIXED", "COMPLETING", "COMP", "DRAINING", "SUSPENDED"})

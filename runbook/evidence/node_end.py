@@ -21,15 +21,17 @@ def end_script(marker: str, process: GpuProcess, spared: Iterable[str], grace_s:
     """A script that hands `program` (`runbook/probe/end_process.py`) and what it must find to a Python there.
     `spared`: programs that are never ended.
 
-    Raises `ValueError` for a process of which start time, owner or cgroup are not known: it could be any."""
+    Raises `ValueError` for a process of which start time, owner, cgroup or job are not known: it could be any."""
     if isinstance(process.start_ticks, Unknown) or isinstance(process.owner, Unknown):
         raise ValueError(f"process {process.pid}: its start time and owner must be known")
     if isinstance(process.cgroup, Unknown):
         raise ValueError(f"process {process.pid}: its cgroup must be known")
+    if not isinstance(process.job, str):
+        raise ValueError(f"process {process.pid}: its Slurm job must be known")
     target = json.dumps(
         {
             "pid": process.pid, "start_ticks": process.start_ticks, "owner": process.owner, "cgroup": process.cgroup,
-            "spared": sorted(spared), "grace_s": grace_s, "kill_s": KILL_WAIT_S,
+            "job": process.job, "spared": sorted(spared), "grace_s": grace_s, "kill_s": KILL_WAIT_S,
         }
     )
     limit_s = int(grace_s + KILL_WAIT_S) + 3

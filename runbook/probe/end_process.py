@@ -1,7 +1,7 @@
 """Ends one leaked process on a node, and no other. Not part of the probe, which changes nothing: it is sent alone.
 
-    python3 - '{"pid": 4711, "start_ticks": 123456, "owner": "bob", "cgroup": "0::/...", "spared": ["dcgm-exporter"],
-                "grace_s": 10, "kill_s": 5}'
+    python3 - '{"pid": 4711, "start_ticks": 123456, "owner": "bob", "cgroup": "0::/...", "job": "99",
+                "spared": ["dcgm-exporter"], "grace_s": 10, "kill_s": 5}'
 
 The process is held by a pidfd before it is looked at, so that no signal can reach a later process of the same number.
 Where the kernel has no pidfd (before Linux 5.3) nothing is signalled. SIGTERM first; SIGKILL only when the time of
@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import pwd
+import re
 import select
 import signal
 import sys
@@ -24,6 +25,8 @@ _PIDFD_OPEN = 434
 """System call numbers, the same on every architecture: Python has the functions from 3.9 on only."""
 _HOLDERS = ("sshd", "sshd-session", "slurmstepd")
 """A process below one of these belongs to a session or step that lives."""
+_STEP_OF = re.compile(r"slurmstepd: \[(?P<job>\d{1,12})[.\]]")
+"""How slurmstepd calls itself: "slurmstepd: [99.0]", "[99.batch]", "[99.extern]"."""
 _MOST_ANCESTORS = 200
 
 
@@ -117,10 +120,32 @@ def _check(pid: int, target: Dict[str, Any]) -> None:
             raise Refused("process %d is %s, of the driver or of monitoring" % (pid, spared))
     if pid in _line_of(os.getpid()):
         raise Refused("process %d is one that this check runs under" % pid)
-    for ancestor in _line_of(pid)[1:]:
+    line = _line_of(pid)
+    for ancestor in line[1:]:
         above = _stat(ancestor)
         if above is not None and above[0] in _HOLDERS:
             raise Refused("process %d belongs to a living %s (%d)" % (pid, above[0], ancestor))
+    if line[-1] > 1 or _stat(1) is None:
+        raise Refused("who started process %d cannot be seen by this user" % pid)
+    step = _step_of(str(target["job"]))
+    if step is not None:
+        raise Refused("job %s has a step that lives here (slurmstepd %d)" % (target["job"], step))
+
+
+def _step_of(job: str) -> Optional[int]:
+    """A living slurmstepd of the job. A program that made itself a daemon (Ray does) is not below it, and is the job's
+    all the same; and a job of another cluster's Slurm is known to nobody whom we ask."""
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        stat = _stat(pid)
+        if stat is None or stat[0] != "slurmstepd":
+            continue
+        said = _read("/proc/%d/cmdline" % pid)
+        match = _STEP_OF.match(said)
+        if match is None and said.split("\0")[1:2] == ["infinity"]:
+            continue  # slurmd's own, which only keeps the cgroup of all steps
+        if match is None or match.group("job") == job:
+            return pid
+    return None
 
 
 def _line_of(pid: int) -> List[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,7 @@ def test_one_that_is_deaf_to_term_is_killed_after_the_time_of_grace(nodes: Nodes
     ({"cgroup": "0::/system.slice/slurmstepd.scope/job_7/step_0"}, "in another cgroup"),
     ({"start_ticks": Unknown("not read")}, "must be known"),
     ({"cgroup": Unknown("not read")}, "must be known"),
+    ({"job": None}, "must be known"),
 ])
 def test_a_process_that_is_not_the_one_that_was_meant_stays(
     nodes: Nodes, leak: Leak, change: dict[str, object], words: str
@@ -145,12 +147,34 @@ def test_a_process_of_a_living_session_stays(server: Server) -> None:
         pid = int(connection.stdout.readline())
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         cgroup = Path(f"/proc/{pid}/cgroup").read_text().splitlines()[0]
-        process = GpuProcess(pid, Bytes(1), owner=UserName(SOMEBODY), start_ticks=ticks, cgroup=cgroup)
+        process = GpuProcess(
+            pid, Bytes(1), owner=UserName(SOMEBODY), job=JobId("7"), start_ticks=ticks, cgroup=cgroup
+        )
         ended = end(SshNodes(server.settings), process)
         assert (ended.how, "a living sshd" in ended.detail) == (EndedHow.REFUSED, True), ended
     finally:
         connection.kill()
         connection.wait()
+
+
+@pytest.mark.parametrize(("title", "refused"), [
+    (("slurmstepd: [7.0]", "9"), True), (("slurmstepd: [7.batch]", "9"), True), (("/usr/sbin/slurmstepd", "9"), True),
+    (("slurmstepd: [77.0]", "9"), False), (("/usr/sbin/slurmstepd", "infinity"), False),
+])
+def test_a_daemon_of_a_job_whose_step_lives_stays(
+    nodes: Nodes, leak: Leak, tmp_path: Path, title: tuple[str, str], refused: bool
+) -> None:
+    """A program that made itself a daemon is below no slurmstepd, and its job may be one of another cluster."""
+    program = tmp_path / "slurmstepd"
+    shutil.copy("/bin/sleep", program)
+    process = leak()
+    with subprocess.Popen(title, executable=program) as step:
+        try:
+            ended = end(nodes, process)
+        finally:
+            step.kill()
+    assert (ended.how is EndedHow.REFUSED, lives(process.pid)) == (refused, refused), ended
+    assert not refused or "step that lives here" in ended.detail
 
 
 def with_python(folder: Path, text: str) -> Nodes:
@@ -209,5 +233,19 @@ def test_a_kernel_without_a_hold_on_processes_ends_nothing(leak: Leak, tmp_path:
 
 
 def test_a_name_that_is_only_that_of_a_node(nodes: Nodes) -> None:
-    gone = GpuProcess(2**22 - 3, Bytes(1), owner=UserName(SOMEBODY), start_ticks=5, cgroup="0::/")
+    gone = GpuProcess(2**22 - 3, Bytes(1), owner=UserName(SOMEBODY), job=JobId("7"), start_ticks=5, cgroup="0::/")
     assert nodes.end_process(NodeName("127.0.0.1"), gone, spared=(), grace_s=1).how is EndedHow.GONE
+
+
+def test_a_process_stays_where_those_above_it_cannot_be_seen(leak: Leak, tmp_path: Path) -> None:
+    """As with hidepid=2: the sshd or slurmstepd that it may be below is root's."""
+    process = leak()
+    change = """import builtins
+seen = open
+def hides(path, *more, **named):
+    if path == "/proc/1/stat": raise FileNotFoundError(path)
+    return seen(path, *more, **named)
+builtins.open = hides"""
+    ended = end(with_python(tmp_path, CHANGED.format(python=sys.executable, change=change)), process)
+    assert (ended.how, "cannot be seen" in ended.detail) == (EndedHow.REFUSED, True), ended
+    assert lives(process.pid)

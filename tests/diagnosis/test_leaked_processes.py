@@ -38,6 +38,7 @@ def test_a_process_of_a_step_of_an_ended_job_on_an_idle_node(cgroup: str) -> Non
     ({"cgroup": "0::/user.slice/user-1000.slice/session-4.scope"}, "cgroup"),
     ({"cgroup": "0::/system.slice/slurmstepd.scope/job_99/step_extern/user"}, "cgroup"),
     ({"cgroup": "0::/system.slice/docker-abc.scope"}, "cgroup"),
+    ({"cgroup": "0::/user.slice/user-1000.slice/user@1000.service/job_99/step_0"}, "cgroup"),
     ({"cgroup": "0::/system.slice/slurmstepd.scope/job_100/step_0"}, "different jobs"),
     ({"job": None}, "not known"),
     ({"job": UNKNOWN}, "not known"),
