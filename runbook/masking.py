@@ -39,7 +39,7 @@ _SHAPES = re.compile(
 
 _NAMED = re.compile(
     r"""(?P<name>
-        (?i:(?P<password>password|passwd|passphrase|pwd)
+        (?i:(?P<password>password|(?-i:(?<!NO))passwd|passphrase|pwd)
           | (?P<key>(?:api|access|secret|private|auth|account|encryption|signing|license|storage|master|service|wandb)
               [_-]?key(?:[_-]?id)?|secret|credentials?|(?-i:(?<=_)PASS))
           | (?P<token>token|_jwt)

@@ -66,6 +66,7 @@ NO_SECRETS = (
     "KeyError: 'layers.0.key' key=query_key_value.weight key: layers.11.attention.key",
     "monkey=banana123456 keyword: something-long-enough-1",
     "password=None passwd: null",
+    "runbook ALL=(%training) NOPASSWD: ALL",
     "GOOGLE_APPLICATION_CREDENTIALS=/home/alice/key.json",
     "tcp://10.0.0.1:29500 store, http://head:8265/#/jobs, file:///scratch/a@b/c",
     "git@github.com:a/b.git ssh://git@host/a",
