@@ -77,6 +77,26 @@ def known_host(paths: Iterable[Path], host: str, port: int, alias: str = "") -> 
     return KnownHost(revoked=revoked)
 
 
+def revoked_keys(path: Path) -> frozenset[KnownKey]:
+    """The public keys of a RevokedHostKeys file, one a line. Raises `OSError`, and `ValueError` for a key revocation
+    list and for a line that is no key: what is not understood could revoke any."""
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    found: set[KnownKey] = set()
+    for number, line in enumerate(text.split("\n"), start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) < 2:
+            raise ValueError(f"{path}:{number} is no public key (a revocation list of `ssh-keygen -k` is not read)")
+        try:
+            found.add(KnownKey(words[0], base64.b64decode(words[1], validate=True)))
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(
+                f"{path}:{number} is no public key (a revocation list of `ssh-keygen -k` is not read)"
+            ) from error
+    return frozenset(found)
+
+
 def _marked(files: list[KnownHostsFile], names: list[str], marker: str) -> frozenset[KnownKey]:
     return frozenset(
         entry.key for file in files for name in names for entry in file.entries(name) if entry.marker == marker
@@ -96,7 +116,7 @@ def _read(path: Path, _changed_ns: int, _size: int, _inode: int) -> KnownHostsFi
 def parse(text: str) -> KnownHostsFile:
     """Lines that are no entries are passed over, as ssh does."""
     file = KnownHostsFile()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

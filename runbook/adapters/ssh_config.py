@@ -52,6 +52,8 @@ class HostConfig:
     known_hosts: tuple[Path, ...]
     alias: str
     """HostKeyAlias: the name under which known_hosts has the key."""
+    revoked: Path | None
+    """RevokedHostKeys: keys that no host may have."""
     jumps: tuple[str, ...]
     """ProxyJump: "[user@]host[:port]", the first to be reached first."""
     proxy_command: str
@@ -164,6 +166,7 @@ def _settings(host: str, said: Mapping[str, Any], user: str, port: int | None) -
     jumps = _words(said.get("proxyjump"), ",")
     known = _words(said.get("userknownhostsfile") or DEFAULT_KNOWN_HOSTS)
     known += _words(said.get("globalknownhostsfile") or GLOBAL_KNOWN_HOSTS)
+    revoked = said.get("revokedhostkeys") or "none"
     return HostConfig(
         host_name=host_name,
         user=chosen_user,
@@ -173,6 +176,7 @@ def _settings(host: str, said: Mapping[str, Any], user: str, port: int | None) -
         only_these_keys=str(said.get("identitiesonly", "")).lower() in ("yes", "true"),
         known_hosts=_present(known, tokens),
         alias=alias,
+        revoked=None if revoked.lower() == "none" else Path(_filled(revoked.strip('"'), tokens)).expanduser(),
         jumps=tuple(jumps),
         proxy_command="" if jumps or command.lower() == "none" else _filled(command, tokens),
         not_done=_not_done(said),

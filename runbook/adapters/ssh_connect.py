@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fabric import Config, Connection
 from paramiko import AuthenticationException, MissingHostKeyPolicy, PKey, SSHConfig, Transport
 from paramiko.auth_strategy import AuthFailure
 
-from runbook.adapters.known_hosts import KnownHost, KnownKey, known_host
+from runbook.adapters.known_hosts import KnownHost, KnownKey, known_host, revoked_keys
 from runbook.adapters.ssh_config import HostConfig, UnreadableConfig, host_config
 from runbook.adapters.ssh_failure import SshFailure, failure_of
 from runbook.adapters.ssh_keys import Keys, last_error
@@ -168,8 +169,12 @@ def _prepared(
     files = (Path(settings.known_hosts_file).expanduser(),) if settings.known_hosts_file else host.known_hosts
     try:
         known = known_host(files, host.host_name, host.port, host.alias)
+        if host.revoked is not None:
+            known = replace(known, revoked=known.revoked | revoked_keys(host.revoked))
     except OSError as error:
         raise SshFailure(Reach.HOST_KEY, f"{error.filename} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SshFailure(Reach.HOST_KEY, f"RevokedHostKeys: {error}") from error
     timeout_s = settings.connect_timeout_s
     try:
         first = Path(settings.key_file).expanduser() if settings.key_file else None
@@ -245,7 +250,10 @@ class _OnlyKnown(MissingHostKeyPolicy):
     def missing_host_key(self, client: object, hostname: str, key: PKey) -> None:
         known, offered = self._known, KnownKey(key.get_name(), key.asbytes())
         if offered in known.revoked:
-            raise SshFailure(Reach.HOST_KEY, f"the host key of {hostname} is marked @revoked in known_hosts")
+            raise SshFailure(
+                Reach.HOST_KEY,
+                f"the host key of {hostname} is revoked: marked @revoked in known_hosts, or listed in RevokedHostKeys",
+            )
         if offered in known.keys:
             return
         if known.keys:

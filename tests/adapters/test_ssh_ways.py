@@ -122,6 +122,33 @@ def test_why_a_host_key_was_not_accepted_is_told(server: Server, tmp_path: Path)
     assert "host certificates are not supported" in failure(settings).detail
 
 
+@pytest.mark.parametrize(
+    "content", ["OTHER\n", "# none\n\n", "not: ED\n", "not: OTHER\nED\n", "not: KRL", "not: missing"]
+)
+def test_revoked_host_keys_are_refused_as_ssh_refuses_them(server: Server, tmp_path: Path, content: str) -> None:
+    make_key(tmp_path / "other")
+    own, other = server.folder / "host_key.pub", tmp_path / "other.pub"
+    revoked = tmp_path / "revoked"
+    if content.endswith("KRL"):
+        subprocess.run(("ssh-keygen", "-q", "-k", "-f", str(revoked), str(own)), check=True)
+    elif not content.endswith("missing"):
+        text = content.removeprefix("not: ").replace("ED", own.read_text().strip())
+        revoked.write_text(text.replace("OTHER", other.read_text().strip()))
+    config = tmp_path / "config"
+    config.write_text(f"RevokedHostKeys {revoked}\nUserKnownHostsFile {server.settings.known_hosts_file}\n")
+    itself = subprocess.run(
+        ("ssh", "-F", str(config), "-p", str(server.port), "-i", str(server.folder / "client_key"), "-o",
+         "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "127.0.0.1", "true"),
+        capture_output=True, text=True, check=False,
+    )
+    assert (itself.returncode == 0) is not content.startswith("not:"), itself.stderr
+    settings = replace(server.settings, config_file=str(config))
+    if itself.returncode == 0:
+        assert says(settings, "127.0.0.1") == "there"
+    else:
+        assert failure(settings).reach is Reach.HOST_KEY
+
+
 def test_a_known_hosts_file_that_changes_is_read_again(server: Server, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text("# nobody\n")
