@@ -138,8 +138,8 @@ class Progress:
     last_step_by_rank: dict[int, int] = field(default_factory=dict)
     step_duration_s: float | None = None
     step_times: tuple[StepTime, ...] = ()
-    """Along the steps of one rank, at most 256 of the lines that were read (of a long log, samples), slowest and fastest
-    among them. Where no line prints a duration, it is the time from one line to the next, a step's share."""
+    """Along the steps of one rank, at most 256 of the lines that were read (of a long log, samples), the slowest and
+    fastest among them. Where no line prints a duration, it is the time from one line to the next, a step's share."""
     resumed_from_step: int | None = None
     from_scratch: bool = False
     """The log says that no checkpoint was loaded and training begins anew."""

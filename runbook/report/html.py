@@ -14,7 +14,7 @@ from typing import Any
 from runbook.model.incident import Attempt, Incident
 from runbook.report import narrative
 from runbook.report.clean import clean, clean_line, shorten, shorten_lines
-from runbook.report.figures import figures
+from runbook.report.figures import Figures, figures
 from runbook.report.limits import LEVELS, MOST_BYTES, Limits
 from runbook.report.picture import FlowPicture
 from runbook.report.site import Site, environment, security_policy, style_hash, style_sheet
@@ -38,8 +38,9 @@ def render_html(
     person may do from the page, shown by the template `actions.html` beside what there is to do.
     """
     page = ""
+    drawn = figures(incident, flow)
     for limits in LEVELS:
-        page = _render(incident, flow, contract, limits, site=site, actions=actions)
+        page = _render(incident, flow, drawn, contract, limits, site=site, actions=actions)
         if len(page.encode("utf-8", "replace")) < MOST_BYTES:
             break
     return page
@@ -57,6 +58,7 @@ def page_title(incident: Incident) -> str:
 def _render(
     incident: Incident,
     flow: FlowPicture,
+    drawn: Figures,
     contract: Mapping[str, Any] | None,
     limits: Limits,
     *,
@@ -64,7 +66,6 @@ def _render(
     actions: object | None,
 ) -> str:
     titles = {box.name: box.title for box in flow.boxes}
-    drawn = figures(incident, flow)
     return environment().get_template("report.html").render(
         incident=incident,
         failure=narrative.first_failure(incident),

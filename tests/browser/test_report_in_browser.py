@@ -78,20 +78,6 @@ def test_a_script_that_got_in_would_not_run(visit: Open) -> None:
     assert any("Content Security Policy" in line for line in seen.console)
 
 
-def test_the_bars_of_before_and_after_have_one_scale(visit: Open) -> None:
-    seen = visit(render_html(recovered(), FLOW))
-    ends = seen.page.evaluate(
-        "[...document.querySelectorAll('.mark-capacity')].map(e => Math.round(e.getBoundingClientRect().x))"
-    )
-    assert len(ends) == 2
-    assert ends[0] == ends[1]
-    widths = seen.page.evaluate(
-        "[...document.querySelectorAll('svg .part-allocated')].slice(0, 9)"
-        ".map(e => e.getBoundingClientRect().width).filter(w => w > 20)"
-    )
-    assert widths[0] / widths[1] == pytest.approx(73.61 / 57.80, rel=0.01)
-
-
 def test_the_chart_shows_the_path_and_where_it_stands(visit: Open) -> None:
     seen = visit(render_html(two_attempts(), FLOW))
     chart = seen.page.locator(".flow-chart")

@@ -171,7 +171,7 @@ def test_what_was_done_and_whether_the_job_runs_again(incident: Incident, done: 
 
 def test_the_timeline_runs_across_all_attempts_in_order() -> None:
     text = words(page_of(two_attempts()))
-    line = text[text.index("Timeline Time (UTC)") : text.index("The path through the runbook")]
+    line = text[text.index("Time (UTC) From opening") : text.index("The path through the runbook")]
     place = 0
     for piece in (
         "Job 884213 started", "Job 884213 failed", "Incident opened", "Cancelled job 884213", "attempt 1",
