@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from runbook.documents import Document, load_document
 from runbook.errors import BadInput
 from runbook.locations import data_folder
 from runbook.model.incident import Policy
+from runbook.model.message import Severity
 from runbook.settings import ActSettings, FlowSettings, VerifySettings
 
 SITE_INVENTORY = Path("/etc/runbook/inventory.yaml")
@@ -166,9 +168,61 @@ class WebhookDocument(Document):
         return value
 
 
+def _is_address(value: SecretStr) -> SecretStr:
+    # What apprise makes of it is looked at by `runbook doctor`: importing it here would cost every command.
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,40}://.", value.get_secret_value()):
+        raise ValueError("expected an address as apprise knows it: mailto://…, slack://…")
+    return value
+
+
+Address = Annotated[SecretStr, AfterValidator(_is_address)]
+"""Holds a password or a token, so it is never shown."""
+
+
+class NotifyTargetDocument(Document):
+    """Some people, how they are reached, and what they want to hear."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")
+    urls: tuple[Address, ...] = ()
+    """Addresses as apprise knows them. `{owner}` stands for the name of the job's owner."""
+    urls_file: str = ""
+    """More of them, one a line, in a file that only the service may read."""
+    severities: tuple[Severity, ...] = Field(default=tuple(Severity), min_length=1)
+    partitions: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    """Only jobs of these; empty: of all."""
+    per_hour: int = Field(default=30, ge=1, le=10_000)
+    """Pages are counted apart from all else, so that nothing keeps them back but themselves."""
+    quiet_hours: str = Field(default="", pattern=r"^(([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d)?$")
+    """"22:00-07:00", this machine's time: only pages are sent then."""
+
+    @model_validator(mode="after")
+    def _leads_somewhere(self) -> NotifyTargetDocument:
+        if not self.urls and not self.urls_file:
+            raise ValueError("urls or urls_file is needed: nobody could be reached")
+        return self
+
+
 class NotifyDocument(Document):
-    urls: tuple[str, ...] = ()
-    """Addresses as apprise knows them: `mailto://…`, `slack://…`."""
+    """Who is told. Without it nobody is."""
+
+    urls: tuple[Address, ...] = ()
+    """One target by the name of `all`, which hears everything."""
+    targets: tuple[NotifyTargetDocument, ...] = ()
+
+    @field_validator("targets")
+    @classmethod
+    def _have_names_of_their_own(cls, value: tuple[NotifyTargetDocument, ...]) -> tuple[NotifyTargetDocument, ...]:
+        names = [target.name for target in value]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two targets are called {twice[0]}")
+        return value
+
+    @property
+    def all_targets(self) -> tuple[NotifyTargetDocument, ...]:
+        """Every target, with the one of `urls` first."""
+        return (*((NotifyTargetDocument(name="all", urls=self.urls),) if self.urls else ()), *self.targets)
 
 
 class Inventory(Document):

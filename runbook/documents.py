@@ -62,6 +62,8 @@ class DocumentsInvalid(BadInput):
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_SECRET = frozenset({"urls", "database", "notify"})
+"""Keys of documents below which a value is never shown."""
 
 
 def load_document(path: Path, model: type[_Model], shown_as: str | None = None) -> _Model:
@@ -123,7 +125,8 @@ def _problems(error: ValidationError, text: str, name: str) -> Iterable[Problem]
         elif item["type"] == "missing":
             expected, next_step = "required key is missing", "add it"
         else:
-            shown = repr(item.get("input"))
+            # What stands there instead of an address with a password may be one all the same.
+            shown = "a value not shown here" if _SECRET & set(map(str, location)) else repr(item.get("input"))
             expected = f"{item['msg']}, got {shown if len(shown) < 60 else shown[:57] + '...'}"
             next_step = ""
         yield Problem(name, line, ".".join(str(part) for part in location), expected, next_step)

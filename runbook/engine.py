@@ -89,6 +89,9 @@ class Engine:
     watcher: Watcher
     draw: Callable[[Incident], None]
     """Writes the report of an incident that has ended."""
+    tell: Callable[[Incident | None, Incident], None] = lambda _before, _after: None
+    """Tells people what came with the step from one state of an incident to the next. Asked again when a box runs again
+    after a crash; must not raise."""
     _workflow: Callable[[str], str] | None = field(default=None, init=False, repr=False)
 
     def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
@@ -190,6 +193,12 @@ class Engine:
 
         DBOS.retrieve_workflow(workflow).get_result()
 
+    def ask_database(self) -> None:
+        """One small question to the workflow database: it comes back when that answers. May raise, may wait."""
+        from dbos import DBOS
+
+        DBOS.list_workflows(name=WORKFLOW, limit=1, load_input=False, load_output=False)
+
     def close(self) -> None:
         """Let go of the database. Unfinished incidents stay resumable."""
         from dbos import DBOS
@@ -290,6 +299,7 @@ class Engine:
                 )
                 self.store.save(asking)
                 self.watcher.asked(asking, proposal)
+                self.tell(incident, asking)
         except Unavailable as error:
             self.watcher.line(incident.id, f"{error.what}; trying again")
             return Asked(sentence="", what="", target="", token="", unavailable=str(error), bug="")
@@ -343,6 +353,7 @@ class Engine:
         )
         self.store.save(stopped)
         self.watcher.line(incident.id, conclusion)
+        self.tell(incident, stopped)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
@@ -380,6 +391,7 @@ class Engine:
         if not waiting or self._changed(incident, before):
             self.store.save(stored)
         self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
+        self.tell(from_text(before), incident)
         text = to_text(incident) if not waiting or self._changed(incident, before) else ""
         return BoxRecord(outcome=str(result.outcome), incident=text, poll_s=result.poll_s, unavailable="", bug="")
 
@@ -408,6 +420,7 @@ class Engine:
         )
         self.store.save(stopped)
         self.watcher.line(incident.id, stopped.conclusion)
+        self.tell(incident, stopped)
         return BoxRecord(outcome="", incident="", poll_s=0, unavailable="", bug=why)
 
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from runbook.adapters.apprise_send import Delivery, deliver
+from runbook.adapters.notify_target import Limit, Target
+from runbook.errors import RunbookError
+from runbook.model.message import Message, Severity
 from runbook.ports import Clock
 from runbook.report.clean import clean, clean_line, shorten
 
 LOG = logging.getLogger("runbook.notify")
 
-_SEND_S = 20.0
+SEND_S = 15.0
 """A server that does not answer holds nothing up for longer."""
+_KEEP_S = 3600.0
+_KEEP = 200
 
 
 class NoNotify:
     """Nobody is told."""
 
     def send(self, title: str, body: str, link: str) -> None:
+        return
+
+    def tell(self, message: Message) -> None:
         return
 
 
@@ -32,85 +43,151 @@ class LogNotify:
     def send(self, title: str, body: str, link: str) -> None:
         self._logger.warning("%s: %s (%s)", *_written(title, clean_line(body), link))
 
+    def tell(self, message: Message) -> None:
+        self.send(message.title, message.body, message.link)
 
-class AppriseNotify:
-    """By mail, chat or pager, through apprise's addresses (`mailto://…`, `slack://…`).
 
-    The addresses hold passwords and are never logged. At most `per_hour` messages leave; the same title again within
-    `again_s` is not sent. What was held back is said in the next message.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a message at one address."""
+
+    target: str
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """A message on its way to one address."""
+
+    target: str
+    address: str
+    title: str
+    body: str
+    severity: Severity
+    since_s: float
+
+
+class TargetsNotify:
+    """By mail, chat or pager, to whoever wants to hear of it, within their limits. Used from several threads.
+
+    Addresses hold passwords and are never logged. What could not be delivered and is more than information is kept for
+    an hour, and `retry` sends it again. What was held back is said in the next message.
     """
 
     def __init__(
-        self, urls: Sequence[str], clock: Clock, *, per_hour: int = 30, again_s: float = 300.0, tag: str = "runbook"
+        self, targets: Sequence[Target], clock: Clock, *, tag: str = "runbook", within_s: float = SEND_S
     ) -> None:
-        self._urls = tuple(urls)
+        self._targets = tuple(targets)
+        self._limits = {target.name: Limit(target.per_hour) for target in targets}
         self._clock = clock
-        self._per_hour = per_hour
-        self._again_s = again_s
         self._tag = tag
+        self._within_s = within_s
         self._lock = threading.Lock()
-        self._sent: deque[tuple[float, str]] = deque()
-        self._held_back = 0
+        self._kept: deque[_Parcel] = deque(maxlen=_KEEP)
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By target and "delivered", "failed" or "held_back", since the start."""
+
+    @property
+    def reaches(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._targets)
 
     def send(self, title: str, body: str, link: str) -> None:
-        """Within 20 seconds or not at all; a failure is logged."""
-        title, body, link = _written(title, body, link)
-        held_back = self._allowed(title)
-        if held_back is None:
-            LOG.info("not sent, too many messages: %s", title)
-            return
-        if held_back:
-            body += f"\n\n({held_back} more message{'' if held_back == 1 else 's'} held back before this one.)"
-        if link:
-            body += f"\n\n{link}"
-        _within(_SEND_S, lambda: self._send(f"[{self._tag}] {title}", body))
+        """As the port says: a warning that is about no job in particular."""
+        self.tell(Message("", Severity.WARNING, title, body, link))
 
-    def _allowed(self, title: str) -> int | None:
-        """How many were held back before, or None when this one is."""
+    def tell(self, message: Message) -> None:
+        """To every target that wants it. Within 15 seconds or not at all now; a failure is one line of the log."""
+        try:
+            parcels = [parcel for target in self._targets for parcel in self._parcels(target, message)]
+            self._deliver(parcels)
+        except Exception as error:
+            LOG.error("a notification failed: %s", type(error).__name__)
+
+    def retry(self) -> None:
+        """Send once more what was not delivered in the last hour. For a daemon's thread; never raises."""
         with self._lock:
-            now = self._clock.now()
-            while self._sent and now - self._sent[0][0] > 3600:
-                self._sent.popleft()
-            repeated = any(before == title and now - when < self._again_s for when, before in self._sent)
-            if repeated or len(self._sent) >= self._per_hour:
-                self._held_back += 1
-                return None
-            self._sent.append((now, title))
-            held_back, self._held_back = self._held_back, 0
-            return held_back
+            now_s = self._clock.now()
+            kept = [parcel for parcel in self._kept if now_s - parcel.since_s < _KEEP_S]
+            self._kept.clear()
+        if kept:
+            self._deliver(kept)
 
-    def _send(self, title: str, body: str) -> None:
-        import apprise
+    def test(self, message: Message, only: str = "") -> tuple[Sent, ...]:
+        """Send to every target (or to one), whatever it wants to hear and whatever was sent before. Raises
+        `RunbookError` where a file of addresses cannot be read."""
+        chosen = [target for target in self._targets if not only or target.name == only]
+        parcels = [
+            self._parcel(target, address, message, "") for target in chosen for address in target.addresses_for(message)
+        ]
+        return self._posted(parcels)
 
-        target = apprise.Apprise()
-        refused = sum(1 for url in self._urls if not target.add(url))
-        if refused:
-            LOG.error("%d of %d notification addresses are not understood", refused, len(self._urls))
-        if len(target) and not target.notify(title=title, body=body, body_format=apprise.NotifyFormat.TEXT):
-            LOG.error("a notification was not delivered to every address: %s", title)
+    def _parcels(self, target: Target, message: Message) -> list[_Parcel]:
+        if not target.wants(message):
+            return []
+        with self._lock:
+            now_s = self._clock.now()
+            limit = self._limits[target.name]
+            if not limit.allows(message, now_s, target.quiet(now_s)):
+                self.counts[target.name, "held_back"] += 1
+                LOG.info("not sent to %s, too many messages or quiet hours: %s", target.name, clean_line(message.title))
+                return []
+            held_back, limit.held_back = limit.held_back, 0
+        try:
+            addresses = target.addresses_for(message)
+        except RunbookError as error:
+            self._failed(target.name, message.title, error.what)
+            return []
+        more = f"{held_back} more message{'' if held_back == 1 else 's'}"
+        note = f"({more} held back before this one.)" if held_back else ""
+        return [self._parcel(target, address, message, note) for address in addresses]
+
+    def _parcel(self, target: Target, address: str, message: Message, note: str) -> _Parcel:
+        title, body, link = _written(message.title, message.body, message.link)
+        whole = "\n\n".join(part for part in (body, note, link) if part)
+        return _Parcel(
+            target.name, address, f"[{self._tag}] {title}", whole, message.severity, self._clock.now()
+        )
+
+    def _deliver(self, parcels: Sequence[_Parcel]) -> None:
+        for parcel, sent in zip(parcels, self._posted(parcels), strict=True):
+            if sent.delivery.delivered:
+                with self._lock:
+                    self.counts[parcel.target, "delivered"] += 1
+                continue
+            service = f" by {sent.delivery.service}" if sent.delivery.service else ""
+            self._failed(f"{parcel.target}{service}", parcel.title, sent.delivery.reason, parcel)
+
+    def _failed(self, where: str, title: str, why: str, parcel: _Parcel | None = None) -> None:
+        with self._lock:
+            self.counts[parcel.target if parcel else where, "failed"] += 1
+            if parcel is not None and parcel.severity is not Severity.INFO:
+                self._kept.append(parcel)
+        LOG.error("not delivered to %s: %s (%s)", where, clean_line(title), clean_line(why))
+
+    def _posted(self, parcels: Sequence[_Parcel]) -> tuple[Sent, ...]:
+        """All at once, and no longer than the limit: an address that hangs keeps no other one waiting."""
+        found: dict[int, Delivery] = {}
+
+        def post(number: int, parcel: _Parcel) -> None:
+            found[number] = deliver(parcel.address, parcel.title, parcel.body, parcel.severity)
+
+        threads: list[threading.Thread] = []
+        for number, parcel in enumerate(parcels):
+            thread = threading.Thread(target=post, args=(number, parcel), name="notify", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                found[number] = Delivery("", False, "no thread could be started")
+            else:
+                threads.append(thread)
+        end_s = time.monotonic() + self._within_s
+        for thread in threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        late = Delivery("", False, f"no answer within {self._within_s:.0f} s")
+        return tuple(Sent(parcel.target, found.get(number, late)) for number, parcel in enumerate(parcels))
 
 
 def _written(title: str, body: str, link: str) -> tuple[str, str, str]:
     """Harmless and short: titles become subject lines, where a line break would be a header."""
     return shorten(clean_line(title), 150), shorten(clean(body), 4000), clean_line(link)[:500]
-
-
-def _within(seconds: float, work: Callable[[], None]) -> None:
-    """Do it in a thread of its own, and wait no longer than that."""
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:
-            # Its text may hold the address with the password.
-            LOG.error("a notification failed: %s", type(error).__name__)
-
-    thread = threading.Thread(target=run, name="notify", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        LOG.error("a notification failed: no thread could be started")
-        return
-    thread.join(seconds)
-    if thread.is_alive():
-        LOG.error("a notification is still not delivered after %.0f s", seconds)

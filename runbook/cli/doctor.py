@@ -49,6 +49,7 @@ def doctor(node: str | None, inventory: str | None) -> int:
         ("acting as owners", _identity),
         ("nodes", lambda a: _nodes(a, node)),
         ("pages", _pages),
+        ("notifications", _notifications),
         ("daemon", _daemon),
     ):
         for found in _guarded(check, app):
@@ -102,6 +103,25 @@ def _pages(app: Application) -> Iterator[Found]:
         tokens, proxy = ways_in(app)
         ways = [name for name, way in (("tokens", tokens), ("a proxy", proxy)) if way is not None]
         yield Found(Mark.GOOD, f"on {listen}, sign-in by {' and '.join(ways)}")
+
+
+def _notifications(app: Application) -> Iterator[Found]:
+    """Whether the addresses are understood. Nothing is sent."""
+    from runbook.adapters.apprise_send import service_of
+    from runbook.cli.notify_targets import targets_of
+
+    targets = targets_of(app.inventory.notify)
+    if not targets:
+        yield Found(Mark.GOOD, "nobody is told (notify of the inventory)")
+    for target in targets:
+        services = [service_of(address.replace("{owner}", "owner")) for address in target.addresses()]
+        unknown = services.count(None)
+        if unknown or not services:
+            what = f"{unknown} of {len(services)} addresses are not understood" if services else "no address"
+            yield Found(Mark.BAD, f"{target.name}: {what}", "docs/notifications.md; `runbook notify test` sends one")
+            continue
+        named = ", ".join(dict.fromkeys(service or "" for service in services))
+        yield Found(Mark.GOOD, f"{target.name}: {named}; {', '.join(target.severities)}")
 
 
 def _scheduler(app: Application) -> Iterator[Found]:

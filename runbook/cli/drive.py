@@ -75,7 +75,7 @@ def _room(app: Application) -> None:
 
 def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -> Incident:
     watcher = QueueWatcher()
-    engine = app.engine(watcher)
+    engine = app.engine(watcher, attended=interactive)
     engine.launch(app.inventory.database_url, executor=f"command-{uuid.uuid4().hex}")
     incident = opened.incident
     try:

@@ -37,6 +37,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("token", "Make, list or take back the tokens that people and programs sign in with."),
     "metrics": ("metrics", "Print the Prometheus metrics, or write them for node exporter."),
     "deploy": ("deploy", "deploy prometheus: scrape job, alert rules and routes for an inventory."),
+    "notify": ("notify", "notify test: does a message reach the people whom the inventory names?"),
     "doctor": ("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do."),
     "playbooks": ("playbooks", "Check the documents: flow, signatures, levers, XIDs."),
     "completion": ("completion", "Print the completion script of a shell."),

@@ -61,6 +61,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
     from runbook.cli.driver import DriverLock
     from runbook.cli.metrics import report_address
+    from runbook.cli.serve_watch import watch_of
     from runbook.cli.site import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
     from runbook.service.app import create_app
@@ -135,6 +136,9 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 people=people_of(app, sign_in) if sign_in else None,
                 more_routes=(*webhook_routes(app, sign_in, spool), *document_routes()),
             )
+            watch = watch_of(app, engine, status)
+            if watch is not None:
+                watch.start()
             run_until_stopped(
                 web,
                 daemon,

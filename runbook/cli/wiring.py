@@ -17,10 +17,12 @@ from runbook.settings import FlowSettings
 
 if TYPE_CHECKING:
     from runbook.adapters.local import LocalScheduler
+    from runbook.adapters.notify import TargetsNotify
     from runbook.adapters.store import IncidentStore
+    from runbook.adapters.telling import Telling
     from runbook.engine import Engine, Watcher
     from runbook.flow import Flow
-    from runbook.ports import Clock, Files, Nodes, Notify, Scheduler
+    from runbook.ports import Clock, Files, Nodes, Scheduler
     from runbook.report.picture import FlowPicture
     from runbook.steps.base import Playbook, Ports, StepContext
 
@@ -70,6 +72,11 @@ class Application:
         from runbook.adapters.store import IncidentStore
 
         return IncidentStore(self.state, contract_of)
+
+    @cached_property
+    def history(self) -> StoredHistory:
+    
+        return StoredHistory(self.store)
 
     @cached_property
     def files(self) -> Files:
@@ -136,11 +143,19 @@ class Application:
         return LocalNodes(probe=document.probe)
 
     @cached_property
-    def notify(self) -> Notify:
-        from runbook.adapters.notify import AppriseNotify, NoNotify
+    def notify(self) -> TargetsNotify:
+        from runbook.adapters.notify import TargetsNotify
+        from runbook.cli.notify_targets import targets_of
 
-        urls = self.inventory.notify.urls
-        return AppriseNotify(urls, self.clock) if urls else NoNotify()
+        return TargetsNotify(targets_of(self.inventory.notify), self.clock)
+
+    def telling(self, *, attended: bool = False) -> Telling:
+        """Who tells people of incidents. `attended`: a person at the terminal is asked there."""
+        from runbook.adapters.telling import Telling
+
+        return Telling(
+            self.notify, self.store, self.clock, report_url=self.settings.report_url, attended=attended
+        )
 
     @cached_property
     def playbook(self) -> Playbook:
@@ -184,11 +199,12 @@ class Application:
 
         return StepContext(incident, self.ports, self.playbook, self.settings, tell)
 
-    def engine(self, watcher: Watcher) -> Engine:
-        """The durable engine over all of it; `launch` it before use."""
+    def engine(self, watcher: Watcher, *, attended: bool = False) -> Engine:
+        """The durable engine over all of it; `launch` it before use. `attended` as in `telling`."""
         from runbook.engine import Engine
 
-        return Engine(self.flow, self.context, self.store, self.clock, self.settings.acts, watcher, self.draw)
+        acts, told = self.settings.acts, self.telling(attended=attended).of if self.notify.reaches else _nobody
+        return Engine(self.flow, self.context, self.store, self.clock, acts, watcher, self.draw, told)
 
     def draw(self, incident: Incident) -> None:
         """Write the report page of an incident into its folder."""
@@ -196,6 +212,10 @@ class Application:
 
         page = render_html(incident, flow_picture(self.flow, incident), contract_of(incident))
         self.store.write_file(incident.id, "report.html", page.encode("utf-8"))
+
+
+def _nobody(before: Incident | None, after: Incident) -> None:
+    """Nobody is told."""
 
 
 def application(inventory: str | None, policy: Policy | None = None) -> Application:

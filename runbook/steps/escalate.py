@@ -25,12 +25,11 @@ _ADVICE = {
 
 
 def run(context: StepContext) -> StepResult:
-    """Set the state and the list of things to do, and notify."""
+    """Set the state and the list of things to do; the engine tells people of the state (report/messages.py)."""
     incident = context.incident
     conclusion = incident.conclusion or _conclusion(incident)
     to_do = tuple(dict.fromkeys((*incident.to_do, *_to_do(incident))))
     incident = replace(incident, state=IncidentState.ESCALATED, conclusion=conclusion, to_do=to_do)
-    context.ports.notify.send(f"{incident.id}: a person is needed", conclusion, link(context))
     return StepResult(Outcome.TOLD, incident, "a person is needed")
 
 

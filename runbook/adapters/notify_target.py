@@ -1,0 +1,89 @@
+"""Who hears what: a target's filter, its quiet hours, and how many messages an hour it is sent."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runbook.model.message import Message, Severity
+
+_HOUR_S = 3600.0
+_OWNER = "{owner}"
+_USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,63}", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Some people and what they want to hear. `addresses` is asked each time, as a file of them may change."""
+
+    name: str
+    addresses: Callable[[], tuple[str, ...]] = field(repr=False)
+    """Raises `RunbookError` where they cannot be read."""
+    severities: tuple[Severity, ...] = tuple(Severity)
+    partitions: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    per_hour: int = 30
+    quiet_hours: str = ""
+    """"22:00-07:00", this machine's time; "" for none."""
+
+    def wants(self, message: Message) -> bool:
+        """Whether these people hear of it. What is about no job (the daemon's own troubles) passes every job filter."""
+        about = message.about
+        if message.severity not in self.severities:
+            return False
+        if not about.incident:
+            return True
+        # A job may name several partitions: "gpu,gpu-long".
+        partitions = about.partition.split(",")
+        return (
+            (not self.partitions or any(name in self.partitions for name in partitions))
+            and (not self.accounts or about.account in self.accounts)
+            and (not self.users or about.owner in self.users)
+        )
+
+    def quiet(self, now_s: float) -> bool:
+        """Whether it is a time at which only pages are sent."""
+        if not self.quiet_hours:
+            return False
+        begin, _, end = self.quiet_hours.partition("-")
+        now = time.strftime("%H:%M", time.localtime(now_s))
+        return begin <= now < end if begin <= end else now >= begin or now < end
+
+    def addresses_for(self, message: Message) -> tuple[str, ...]:
+        """With the owner's name put in; those that need one are left out where it is not known or odd."""
+        owner = message.about.owner if _USER_NAME.fullmatch(message.about.owner) else ""
+        return tuple(
+            address.replace(_OWNER, owner) for address in self.addresses() if owner or _OWNER not in address
+        )
+
+
+class Limit:
+    """So many messages an hour, pages and all else counted apart; the same text once in `again_s`. Not thread-safe."""
+
+    def __init__(self, per_hour: int, again_s: float = 300.0) -> None:
+        self._per_hour = per_hour
+        self._again_s = again_s
+        self._sent: dict[bool, deque[float]] = {True: deque(), False: deque()}
+        self._texts: deque[tuple[float, str]] = deque()
+        self.held_back = 0
+        """Messages since the last that was sent."""
+
+    def allows(self, message: Message, now_s: float, quiet: bool) -> bool:
+        """Whether it may be sent now; it counts as sent then, else as held back."""
+        sent = self._sent[message.severity is Severity.PAGE]
+        while sent and now_s - sent[0] >= _HOUR_S:
+            sent.popleft()
+        while self._texts and now_s - self._texts[0][0] >= self._again_s:
+            self._texts.popleft()
+        text = f"{message.title}\n{message.body}"
+        held = quiet and message.severity is not Severity.PAGE
+        if held or len(sent) >= self._per_hour or any(text == before for _, before in self._texts):
+            self.held_back += 1
+            return False
+        sent.append(now_s)
+        self._texts.append((now_s, text))
+        return True

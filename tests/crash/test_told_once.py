@@ -1,0 +1,65 @@
+"""kill -9 around a message: each event is told; one killed between delivery and remembering is told once more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.test_killed_anywhere import HERE, INVENTORY, Place
+from tests.service.notify_servers import http_server
+
+pytestmark = pytest.mark.crash
+
+
+def _place(folder: Path, url: str) -> Place:
+    folder.mkdir()
+    place = Place(folder)
+    place.inventory.write_text(
+        INVENTORY.format(state=place.state) + f"notify: {{urls: ['{url}']}}\n", encoding="utf-8"
+    )
+    return place
+
+
+def _drive(place: Place, point: str) -> int:
+    return subprocess.run(
+        (sys.executable, str(HERE / "driver.py"), str(place.inventory), point, str(place.folder / "points")),
+        cwd=place.work, capture_output=True, timeout=90, check=False,
+    ).returncode
+
+
+def test_every_event_is_told_and_only_a_kill_between_delivery_and_remembering_repeats_one(tmp_path: Path) -> None:
+    with http_server() as server:
+        whole = _place(tmp_path / "whole", server.url())
+        try:
+            assert _drive(whole, "never") == 0
+        finally:
+            whole.end()
+        titles = list(server.titles)
+        told = json.loads((whole.state / "incidents" / "oom-crash-1" / "told.json").read_text(encoding="utf-8"))
+        assert list(told) == ["relaunched:1", "recovered:1:1"]
+        assert [title.split(":")[1].split(" —")[0] for title in titles] == [" relaunched as 2", " runs again"]
+
+        # The points around the two times that what was told is written down.
+        points = (whole.folder / "points").read_text(encoding="utf-8").splitlines()
+        saves = [number for number, name in enumerate(points) if name == "after scheduler.submit"]
+        first = next(
+            number for number, name in enumerate(points)
+            if number > saves[0] and name == "before store.write_file"
+        )
+        for point, most in ((first, 2), (first + 1, 1)):
+            server.received.clear()
+            place = _place(tmp_path / f"killed-{point}", server.url())
+            try:
+                assert _drive(place, str(point)) < 0, points[point]
+                resumed = place.run("resume", "oom-crash-1", "--yes")
+                assert resumed.returncode == 0, resumed.stderr
+            finally:
+                place.end()
+            counts = {title: server.titles.count(title) for title in titles}
+            assert counts[titles[0]] == most, (points[point], server.titles)
+            assert counts[titles[1]] == 1, (points[point], server.titles)
+            assert len(place.comments()) == 2

@@ -1,0 +1,91 @@
+"""The daemon's watch: troubles that last are told once and when they are over; questions are repeated."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+
+from runbook.cli.serve_watch import DatabaseProbe
+from runbook.model.incident import Incident
+from runbook.model.message import Message
+from runbook.service.watch import Watch
+from tests.report.sample_incidents import SAMPLES
+from tests.service.notify_servers import Clock
+
+
+@dataclass
+class _Heard:
+    messages: list[Message] = field(default_factory=list)
+    retried: int = 0
+
+    def tell(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def retry(self) -> None:
+        self.retried += 1
+
+
+def test_a_trouble_that_lasts_is_told_once_and_again_when_it_is_over() -> None:
+    clock, heard, wrong = Clock(), _Heard(), dict[str, str]()
+    watch = Watch("alpha", heard, clock, lambda: dict(wrong), lambda: (), lambda _incident: None)
+    wrong["spool"] = "the spool cannot be read: Permission denied"
+    watch.round()
+    clock.time_s += 299
+    watch.round()
+    assert heard.messages == []
+    clock.time_s += 1
+    watch.round()
+    clock.time_s += 3600
+    watch.round()
+    (message,) = heard.messages
+    assert message.severity == "warning"
+    assert message.title == "runbook on alpha cannot work: the spool cannot be read: Permission denied"
+    assert "For 5 minutes" in message.body and "`runbook doctor`" in message.body
+    wrong.clear()
+    watch.round()
+    watch.round()
+    assert [one.severity for one in heard.messages] == ["warning", "info"]
+    assert heard.messages[-1].title == "runbook on alpha works again: spool"
+
+
+def test_a_trouble_that_passes_is_nobody_s_business() -> None:
+    clock, heard, wrong = Clock(), _Heard(), {"spool": "gone"}
+    watch = Watch("alpha", heard, clock, lambda: dict(wrong), lambda: (), lambda _incident: None)
+    watch.round()
+    wrong.clear()
+    clock.time_s += 400
+    watch.round()
+    wrong["spool"] = "gone"
+    watch.round()
+    assert heard.messages == []
+
+
+def test_questions_are_repeated_though_all_else_fails() -> None:
+    clock, heard, reminded = Clock(), _Heard(), list[Incident]()
+    asked = replace(SAMPLES["awaiting"](), updated_s=clock.now())
+
+    def broken() -> dict[str, str]:
+        raise OSError("no disk")
+
+    watch = Watch("alpha", heard, clock, broken, lambda: (asked,), reminded.append)
+    watch.round()
+    assert reminded == [asked]
+    assert heard.retried == 1
+
+
+def test_a_database_that_does_not_answer_is_seen_and_keeps_the_watch_waiting_no_longer_than_it_must() -> None:
+    back = threading.Event()
+
+    def hang() -> None:
+        back.wait(20)
+
+    probe = DatabaseProbe(hang, answer_s=0.05)
+    assert probe.problem() == probe.problem() == "the workflow database does not answer"
+    back.set()
+    while probe.problem():
+        pass
+
+    def refuse() -> None:
+        raise ConnectionError("postgresql://runbook:hunter2@db")
+
+    assert DatabaseProbe(refuse).problem() == "the workflow database does not answer (ConnectionError)"
