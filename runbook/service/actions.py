@@ -70,6 +70,7 @@ class Actions:
     save: Callable[[Incident], None]
     alone: Callable[[IncidentId], AbstractContextManager[object]]
     _given: OrderedDict[str, tuple[bool, str]] = field(default_factory=OrderedDict, init=False, repr=False)
+    _answered: int = field(default=0, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def offered(self, request: Request, incident: Incident) -> Offered | None:
@@ -89,6 +90,11 @@ class Actions:
             answer_form=self._form(visitor, incident, "answer", question),
             can_roll_back=can_roll_back,
         )
+
+    @property
+    def answered(self) -> int:
+        """How many answers were taken: a page made before the last one may show a question that is answered."""
+        return self._answered
 
     def routes(self) -> Sequence[BaseRoute]:
         return (
@@ -134,6 +140,7 @@ class Actions:
                     )
                 self.answer(incident, yes, visitor.name)
                 self._given[asked] = before = (yes, visitor.name)
+                self._answered += 1
                 while len(self._given) > _MOST_REMEMBERED:
                     self._given.popitem(last=False)
                 LOG.warning("%s: %s says %s to: %s", incident.id, visitor.name, word, _line(incident.awaiting))
@@ -202,6 +209,7 @@ class Actions:
         undrain, standing = form.get("undrain") == "1", form.get("standing", "")
         if not self._counts(visitor, form, incident, "rollback", standing):
             return _not_from_here(request)
+        done: list[str] = []
         try:
             with self.alone(incident.id):
                 incident = self._load(request)
@@ -214,12 +222,13 @@ class Actions:
                         ("Nothing was taken back. Look at what there is to take back now.",),
                     )
                 LOG.warning("%s: %s rolls it back", incident.id, visitor.name)
-                undone = undo(incident, self.context_of, self.save, undrain=undrain, by=visitor.name)
-                done = tuple(f"Done: {_line(line)}." for line in undone)
+                for line in undo(incident, self.context_of, self.save, undrain=undrain, by=visitor.name):
+                    done.append(f"Done: {_line(line)}.")
         except RunbookError as error:
             # Each part was saved as it was done; the page says why the rest was not.
             status = 503 if isinstance(error, Unavailable) else 409
-            return self._done(request, incident, status, "It was not taken back", (error.what, error.next_step))
+            heading = "Not all of it was taken back" if done else "It was not taken back"
+            return self._done(request, incident, status, heading, (*done, error.what, error.next_step))
         return self._done(request, incident, 200, "Taken back", done)
 
     def _cannot_roll_back(self, request: Request, incident: Incident, *, undrain: bool) -> Response | None:

@@ -35,9 +35,11 @@ class People:
         return visitor_of(request) is not None
 
     def key(self, request: Request) -> str:
-        """For whom a page was made: another visitor's page is another page."""
+        """For whom a page was made, and after how many answers: another visitor's page is another page, and one that
+        still asks what somebody has answered is old."""
         visitor = visitor_of(request)
-        return f"{visitor.road}\0{visitor.session}\0{visitor.name}\0{visitor.role}" if visitor else ""
+        answered = self.acts.answered if self.acts else 0
+        return f"{visitor.road}\0{visitor.session}\0{visitor.name}\0{visitor.role}\0{answered}" if visitor else ""
 
     def account(self, request: Request) -> Markup:
         """The header's part."""

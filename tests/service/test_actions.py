@@ -247,6 +247,17 @@ def test_the_page_is_another_for_another_visitor(place: Place) -> None:
     assert read.get(PATH, headers={"if-none-match": tag}).status_code == 200
 
 
+def test_an_open_page_stops_asking_what_was_answered_elsewhere(place: Place) -> None:
+    client = place.browser(Role.ACT)
+    open_page = client.get(PATH)
+    tag, fields = open_page.headers["etag"], hidden(open_page.text)
+    assert client.post(f"{PATH}/answer", data={**fields, "answer": "yes"}, headers=FORM).status_code == 200
+    again = client.get(PATH, headers={"if-none-match": tag})
+    assert again.status_code == 200
+    assert "acter said yes" in again.text and "Yes, do this" not in again.text
+    assert client.get(PATH, headers={"if-none-match": again.headers["etag"]}).status_code == 304
+
+
 def test_hostile_words_are_words(tmp_path: Path) -> None:
     place = Place(tmp_path)
     name = "</form><script>alert(1)</script>\x1b[2J"
@@ -312,6 +323,19 @@ def test_a_drained_node_is_given_back_after_its_evidence_was_shown(drained: Plac
     again = client.post(f"{PATH}/rollback", data=hidden(page.text), headers=FORM)
     assert again.status_code == 409
     assert len(drained.store.load(INCIDENT).acts) == len(kept.acts)
+
+
+def test_what_was_done_before_a_fault_is_said(drained: Place) -> None:
+    kept = drained.store.load(INCIDENT)
+    drained.store.save(replace(kept, drained_nodes=(*kept.drained_nodes, NodeName("gone-1"))))
+    client = drained.browser(Role.ACT)
+    page = client.get(f"{PATH}/rollback", headers=PAGE).text
+    answer = client.post(f"{PATH}/rollback", data=hidden(page), headers=FORM)
+    assert answer.status_code == 409
+    assert "Not all of it was taken back" in answer.text
+    assert f"Done: {kept.drained_nodes[0]} is back in service" in answer.text
+    assert "gone-1" in answer.text
+    assert drained.store.load(INCIDENT).drained_nodes == ("gone-1",)
 
 
 def test_somebody_elses_drain_is_left(drained: Place) -> None:
