@@ -74,11 +74,6 @@ class Application:
         return IncidentStore(self.state, contract_of)
 
     @cached_property
-    def history(self) -> StoredHistory:
-    
-        return StoredHistory(self.store)
-
-    @cached_property
     def files(self) -> Files:
         from runbook.adapters.files import OwnerFiles
 
