@@ -9,10 +9,11 @@ from markupsafe import Markup
 from runbook.model.incident import Attempt, Incident
 from runbook.model.log import Progress
 from runbook.report import narrative
+from runbook.report.charts_steps import Marks, Run, StepsFigure, time_over_steps
 from runbook.report.flow_svg import flow_chart
 from runbook.report.memory_chart import memory_chart
 from runbook.report.memory_picture import MemoryPicture, memory_after, memory_at_failure, shortfall
-from runbook.report.memory_steps import Marks, Run, StepsFigure, memory_over_steps, time_over_steps
+from runbook.report.memory_steps import memory_over_steps
 from runbook.report.picture import FlowPicture, Stay, stays
 from runbook.report.timeline_chart import TimeFigure, timeline_figures
 

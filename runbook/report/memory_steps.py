@@ -1,4 +1,4 @@
-"""Memory and seconds a step along the steps: the attempt that failed and the relaunched one in one picture.
+"""Memory along the steps: the attempt that failed and the relaunched one in one picture.
 
 Figures of different log lines are not compared: a picture shows one figure of one kind of line. Where none can be
 drawn, a sentence says why.
@@ -6,25 +6,26 @@ drawn, a sentence says why.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median
 
-from markupsafe import Markup
-
-from runbook.model.log import MemorySample, Progress
+from runbook.model.log import MemorySample
 from runbook.model.units import GIB
-from runbook.report.charts import Line, Lines, draw_lines
+from runbook.report.charts import Line
+from runbook.report.charts_steps import (
+    MOST_STEP,
+    POINTS,
+    Marks,
+    Points,
+    Run,
+    SeriesWords,
+    StepsFigure,
+    pieces,
+    series_words,
+    steps_figure,
+    thinned,
+)
 
-POINTS = 240
-"""Of a line, at most: of each group of samples the lowest and the highest, so that peaks stay."""
-_PIECES = 12
-_GAP = 8
-"""A line is interrupted where no sample is for so many times the usual distance."""
 _MOST_BYTES = 16 << 40
-_MOST_STEP = 10**12
 _FIGURES = (
     ("max_reserved_bytes", "highest reserved by PyTorch"),
     ("reserved_bytes", "reserved by PyTorch"),
@@ -33,53 +34,9 @@ _FIGURES = (
     ("device_used_bytes", "in use on the card, whoever holds it"),
 )
 
-_Points = tuple[tuple[int, float], ...]
 _Place = tuple[str, str]
 """Signature of a line, and the place in the program that it names."""
 _Places = dict[_Place, list[MemorySample]]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A job whose steps are drawn."""
-
-    name: str
-    kind: str
-    """Class of its line: "run-failed", "run-again"."""
-    progress: Progress
-    rank: int | None = None
-    """The rank that failed, if that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """What is marked in the picture, as far as it is known."""
-
-    failed_step: int | None = None
-    checkpoint_step: int | None = None
-    capacity_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesWords:
-    """A line's figures, for the table beside the picture."""
-
-    kind: str
-    name: str
-    samples: int
-    first: str
-    highest: str
-    last: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepsFigure:
-    name: str
-    chart: Markup
-    legend: tuple[tuple[str, str], ...]
-    """Class of a line and what it is."""
-    rows: tuple[SeriesWords, ...]
-    notes: tuple[str, ...] = ()
 
 
 def memory_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
@@ -106,9 +63,11 @@ def memory_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
             lines.append(Line("run-others", _band(others, figure)))
             legend.append(("run-others", f"{run.name}, the other ranks: from the lowest to the highest"))
         points = _points(own, figure)
-        lines += _pieces(run.kind, points)
+        lines += pieces(run.kind, points)
         legend.append((run.kind, f"{run.name}, {label}"))
-        rows.append(_row(run.kind, f"{run.name}, {label}", points, "GiB"))
+        rows.append(series_words(run.kind, f"{run.name}, {label}", points, "GiB"))
+    if sum(row.samples for row in rows) < 2:
+        return f"The logs print one memory figure only: {words}, {rows[0].name}, {rows[0].first}."
     capacity = marks.capacity_bytes if marks.capacity_bytes and marks.capacity_bytes <= _MOST_BYTES else None
     highest = max(y for line in lines for _, y in line.points)
     y_mark = None
@@ -121,63 +80,10 @@ def memory_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
     )
     if left_out:
         notes.append(f"{left_out:,} figures without a step, or that no card can hold, are left out.")
-    where = f" ({place[1]})" if place[1] else ""
-    return _figure(f"Memory over the steps: {words}, GiB{where}", lines, legend, rows, notes, marks, y_mark)
-
-
-def time_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
-    """The picture, or why there is none."""
-    lines: list[Line] = []
-    legend: list[tuple[str, str]] = []
-    rows: list[SeriesWords] = []
-    notes: list[str] = []
-    for run in runs:
-        points = _thinned(tuple(
-            (one.step, one.duration_s) for one in run.progress.step_times
-            if 0 <= one.step <= _MOST_STEP and math.isfinite(one.duration_s) and one.duration_s > 0
-        ))
-        if len(points) < 2:
-            notes.append(f"{run.name}: the log does not tell how long its steps took.")
-            continue
-        lines += _pieces(run.kind, points)
-        legend.append((run.kind, run.name))
-        rows.append(_row(run.kind, run.name, points, "s"))
-    if not lines:
-        return "The logs do not tell how long single steps took."
-    return _figure("Seconds a step", lines, legend, rows, notes, marks, None)
-
-
-def _figure(
-    name: str, lines: list[Line], legend: list[tuple[str, str]], rows: list[SeriesWords], notes: list[str],
-    marks: Marks, y_mark: tuple[float, str] | None,
-) -> StepsFigure:
-    xs = [x for line in lines for x, _ in line.points]
-    first, last = min(xs), max(xs)
-    margin = (last - first) or 10
-    highest = max(y for line in lines for _, y in line.points)
-    top = max(highest * 1.08, y_mark[0] * 1.05 if y_mark else 0.0) or 1.0
-    x_marks: list[tuple[float, str]] = []
-    marked: list[Line] = []
-    for kind, step, words in (
-        ("mark-failed", marks.failed_step, "Failed at step"),
-        ("mark-checkpoint", marks.checkpoint_step, "Checkpoint of step"),
-    ):
-        if step is None:
-            continue
-        if not first - margin <= step <= last + margin:
-            notes.append(f"{words} {step}: outside the picture.")
-            continue
-        x_marks.append((float(step), str(step)))
-        marked.append(Line(kind, ((step, 0.0), (step, top))))
-        legend.append((kind, f"{words} {step}"))
-    ends = [first, last, *(x for x, _ in x_marks)]
-    words = f"{name}. " + "; ".join(
-        f"{row.name}: first {row.first}, highest {row.highest}, last {row.last}" for row in rows
-    ) + "".join(f"; {told}" for kind, told in legend if kind.startswith("mark-"))
-    low, high = min(ends), max(ends)
-    space = (high - low) * 0.02 or 1.0
-    picture = Lines(words, (*marked, *lines), low - space, high + space, top, tuple(x_marks), y_mark)
-    return StepsFigure(name, draw_lines(picture), tuple(legend), tuple(rows), tuple(notes))
+    if all(one.peaks == "running" for at_place in places for one in at_place.get(place, [])):
+        notes.append("The log prints the highest since the start, which never falls.")
+    where = f", at “{place[1]}”" if place[1] else ""
+    return steps_figure(f"Memory over the steps: {words}, GiB{where}", lines, legend, rows, notes, marks, y_mark)
 
 
 def _by_place(samples: Iterable[MemorySample]) -> _Places:
@@ -209,7 +115,7 @@ def _choice(runs: Sequence[Run], places: Sequence[_Places]) -> tuple[_Place, str
 def _good(sample: MemorySample, figure: str) -> bool:
     value = getattr(sample, figure)
     return (
-        sample.step is not None and 0 <= sample.step <= _MOST_STEP
+        sample.step is not None and 0 <= sample.step <= MOST_STEP
         and value is not None and 0 <= value <= _MOST_BYTES
     )
 
@@ -239,41 +145,13 @@ def _other_ranks(
     )
 
 
-def _points(samples: Iterable[MemorySample], figure: str) -> _Points:
+def _points(samples: Iterable[MemorySample], figure: str) -> Points:
     """Step and GiB; of several figures of a step the highest."""
     highest: dict[int, float] = {}
     for sample in samples:
         step, value = sample.step or 0, getattr(sample, figure) / GIB
         highest[step] = max(value, highest.get(step, value))
-    return _thinned(tuple(sorted(highest.items())))
-
-
-def _thinned(points: _Points) -> _Points:
-    if len(points) <= POINTS:
-        return points
-    groups = POINTS // 2 - 1
-    edges = [index * len(points) // groups for index in range(groups + 1)]
-    chosen = {points[0], points[-1]}
-    for begin, end in pairwise(edges):
-        group = points[begin:end]
-        chosen |= {min(group, key=lambda one: one[1]), max(group, key=lambda one: one[1])}
-    return tuple(sorted(chosen))
-
-
-def _pieces(kind: str, points: _Points) -> list[Line]:
-    """The line, interrupted where steps are missing."""
-    distances = [there[0] - here[0] for here, there in pairwise(points)]
-    if not distances:
-        return [Line(kind, points)]
-    far = _GAP * max(1.0, median(distances))
-    if sum(1 for distance in distances if distance > far) >= _PIECES:
-        return [Line(kind, points)]
-    pieces: list[list[tuple[int, float]]] = [[points[0]]]
-    for distance, point in zip(distances, points[1:], strict=True):
-        if distance > far:
-            pieces.append([])
-        pieces[-1].append(point)
-    return [Line(kind, tuple(piece)) for piece in pieces]
+    return thinned(tuple(sorted(highest.items())))
 
 
 def _band(samples: Sequence[MemorySample], figure: str) -> tuple[tuple[float, float], ...]:
@@ -288,12 +166,3 @@ def _band(samples: Sequence[MemorySample], figure: str) -> tuple[tuple[float, fl
         ranges[place[step]] = (min(at, step), min(low, value), max(high, value))
     ordered = [ranges[index] for index in sorted(ranges)]
     return (*((at, low) for at, low, _ in ordered), *((at, high) for at, _, high in reversed(ordered)))
-
-
-def _row(kind: str, name: str, points: _Points, unit: str) -> SeriesWords:
-    def told(point: tuple[int, float]) -> str:
-        return f"{point[1]:.4g} {unit} at step {point[0]}"
-
-    return SeriesWords(
-        kind, name, len(points), told(points[0]), told(max(points, key=lambda one: one[1])), told(points[-1])
-    )

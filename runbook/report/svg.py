@@ -10,11 +10,11 @@ from runbook.report.clean import clean_line
 
 def element(name: str, content: Markup | str = "", **attributes: str | float | int) -> Markup:
     """An element with escaped attributes; `_` in a name stands for `-`, a trailing `_` is dropped."""
-    written = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _value(value))
-        for key, value in attributes.items()
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_value(value))}"' for key, value in attributes.items()
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(name, written, content)
+    # Put together by hand: a picture has hundreds of elements, and Markup.format takes five times as long.
+    return Markup(f"<{name}{written}>{escape(content)}</{name}>")  # noqa: S704  (its parts are escaped)
 
 
 def text(content: str, **attributes: str | float | int) -> Markup:

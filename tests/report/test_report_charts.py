@@ -15,10 +15,11 @@ from runbook.model.incident import Incident
 from runbook.model.log import MemorySample, Progress, StepTime
 from runbook.model.units import Bytes
 from runbook.report.charts import BarPart, Bars, Line, Lines, draw_bars, draw_lines, nice_ticks
+from runbook.report.charts_steps import POINTS, Marks, Run, StepsFigure, time_over_steps
 from runbook.report.html import render_html
 from runbook.report.memory_chart import memory_bars
 from runbook.report.memory_picture import memory_after, memory_at_failure
-from runbook.report.memory_steps import POINTS, Marks, Run, StepsFigure, memory_over_steps, time_over_steps
+from runbook.report.memory_steps import memory_over_steps
 from runbook.report.timeline_chart import timeline_figures
 from tests.report.sample_incidents import (
     FLOW,
@@ -137,7 +138,7 @@ def test_the_failing_rank_and_the_range_of_the_others() -> None:
 
 
 def test_a_rank_that_is_silent_is_said_to_be() -> None:
-    figure = drawn([failing(sample(1, 30, 0), sample(2, 30, 0), sample(1, 44, 5), rank=3)])
+    figure = drawn([failing(sample(1, 30, 0), sample(1, 44, 5), sample(2, 43, 5), rank=3)])
     assert figure.rows[0].name == "Job 1, rank 5, the highest; rank 3 prints none"
 
 
@@ -155,9 +156,26 @@ def test_missing_steps_interrupt_the_line() -> None:
     assert len(points(svgs(figure.chart)[0], "run-failed")) == 2
 
 
-def test_a_single_sample_is_a_dot() -> None:
-    figure = drawn([failing(sample(7, 40))], Marks(8, None, gib(80)))
+def test_one_sample_of_each_run_is_a_dot() -> None:
+    figure = drawn([failing(sample(7, 40)), again(sample(9, 30))], Marks(8, None, gib(80)))
     assert 'class="run-failed chart-dot"' in figure.chart
+    assert 'class="run-again chart-dot"' in figure.chart
+
+
+def test_a_single_figure_is_told_and_not_drawn() -> None:
+    told = memory_over_steps([failing(sample(7, 40))], Marks())
+    assert told == "The logs print one memory figure only: reserved by PyTorch, Job 1, rank 3, 40 GiB at step 7."
+
+
+def test_a_peak_since_the_start_is_called_that() -> None:
+    figure = drawn([failing(*(sample(step, 40, peaks="running") for step in range(5)))])
+    assert figure.notes == ("The log prints the highest since the start, which never falls.",)
+
+
+def test_a_mark_far_away_is_told_and_does_not_squeeze_the_picture() -> None:
+    figure = drawn([failing(*(sample(step, 40) for step in range(5)))], Marks(90_000, None))
+    assert figure.notes == ("Failed at step 90000: outside the picture.",)
+    assert points(svgs(figure.chart)[0], "mark-failed") == []
 
 
 def test_a_step_that_was_printed_twice_shows_its_highest() -> None:
