@@ -34,6 +34,8 @@ class ServiceFigures:
     spool_bad: int = 0
     events_opened: int | None = 0
     """None: whoever asks is not the daemon."""
+    notifications: tuple[tuple[str, str, int], ...] = ()
+    """Target, "delivered", "failed" or "held_back", and how many since the daemon's start."""
 
 
 class IncidentMetrics:
@@ -110,6 +112,14 @@ class _Service(Collector):
             )
             events.add_metric(tuple(self._labels.values()), service.events_opened)
             yield events
+        if service.notifications:
+            told = CounterMetricFamily(
+                "runbook_notifications", "Notifications by target and what became of them, since the daemon's start.",
+                labels=(*self._labels, "target", "outcome"),
+            )
+            for target, outcome, count in service.notifications:
+                told.add_metric((*self._labels.values(), target, outcome), count)
+            yield told
         build = GaugeMetricFamily("runbook_build_info", "The version that runs.", labels=(*self._labels, "version"))
         build.add_metric((*self._labels.values(), service.version), 1)
         yield build

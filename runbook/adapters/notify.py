@@ -92,6 +92,14 @@ class TargetsNotify:
         """Whether there is anybody to tell."""
         return bool(self._targets)
 
+    def figures(self) -> tuple[tuple[str, str, int], ...]:
+        """Target, outcome, how many: every pair from the start on, so that a first failure is a rise from 0."""
+        with self._lock:
+            return tuple(
+                (target.name, outcome, self.counts[target.name, outcome])
+                for target in self._targets for outcome in ("delivered", "failed", "held_back")
+            )
+
     def send(self, title: str, body: str, link: str) -> None:
         """As the port says: a warning that is about no job in particular."""
         self.tell(Message("", Severity.WARNING, title, body, link))

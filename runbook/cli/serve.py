@@ -114,6 +114,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                     spool_readable=not status.spool_problem,
                     spool_bad=status.spool_bad,
                     events_opened=status.events_opened,
+                    notifications=app.notify.figures(),
                 )
 
             def health() -> Mapping[str, Any]:

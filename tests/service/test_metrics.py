@@ -40,7 +40,7 @@ ALL = (
 )
 FIGURES = ServiceFigures(
     now_s=OPENED_S + 100, version="0.1.0", heartbeat_s=OPENED_S + 99, spool_depth=3, spool_oldest_s=OPENED_S + 40,
-    spool_bad=1, events_opened=7,
+    spool_bad=1, events_opened=7, notifications=(("oncall", "failed", 2),),
 )
 
 
@@ -98,6 +98,7 @@ def test_what_is_stored_is_counted(store: IncidentStore) -> None:
         'runbook_spool_bad{cluster="alpha"}': 1,
         'runbook_driver_up{cluster="alpha"}': 1,
         'runbook_events_opened_total{cluster="alpha"}': 7,
+        'runbook_notifications_total{cluster="alpha",outcome="failed",target="oncall"}': 2,
         'runbook_build_info{cluster="alpha",version="0.1.0"}': 1,
     }
     assert {name: found.get(name) for name in expected} == expected
@@ -229,7 +230,7 @@ def test_jobs_and_nodes_stand_nowhere_else(store: IncidentStore) -> None:
         if family.name != "runbook_incident_info" for sample in family.samples for label in sample.labels
     }
     assert labels == {
-        "cluster", "flow", "diagnosis", "outcome", "state", "by", "reason", "lever", "box", "le", "version",
+        "cluster", "flow", "diagnosis", "outcome", "state", "by", "reason", "lever", "box", "le", "version", "target",
     }
 
 
