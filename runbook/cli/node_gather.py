@@ -18,6 +18,7 @@ from runbook.model.job import JobRecord, NodeState
 from runbook.model.node import FoundJob, JobStanding, NodeFacts
 from runbook.model.node_check import CheckedNode, NodeCheck, XidWords
 from runbook.model.units import NodeName, Unknown
+from runbook.model.xid import is_switch_event
 from runbook.steps.node_look import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Gathering:
 
     def _xid_words(self, facts: tuple[NodeFacts, ...]) -> dict[int, XidWords]:
         events = (event for fact in facts if not isinstance(fact.xids, Unknown) for event in fact.xids)
-        codes = sorted({event.code for event in events if "SXid" not in event.line})
+        codes = sorted({event.code for event in events if not is_switch_event(event.line)})
         meanings = {code: self._xids.meaning(code) for code in codes}
         return {code: XidWords(one.xid_class, one.title, one.action) for code, one in meanings.items()}
 

@@ -17,11 +17,9 @@ from runbook.diagnosis.nodes_signs import JobGpus, NodePolicy, Sign, moment, sig
 from runbook.model.job import JobRecord
 from runbook.model.node import NodeFacts, XidEvent
 from runbook.model.units import Unknown
-from runbook.model.xid import XidCatalogue, XidClass, XidMeaning
+from runbook.model.xid import XidCatalogue, XidClass, XidMeaning, is_switch_event
 
 _FATAL = re.compile(r"(?<!Non-)\bFatal\b")
-_SWITCH = re.compile(r"nvidia-nvswitch\d+:\s+SXid\b")
-"""Longer than the 15 characters that a process may call itself."""
 _ACTION = re.compile(r"\bto\s+0x[0-9a-fA-F]+\s+\((?P<action>[^)]*)\)")
 _DOUBLE_BIT = 48
 _GONE = frozenset({79, 143, 167})
@@ -107,7 +105,7 @@ def _judge(event: XidEvent, log: _Log, job: JobRecord) -> _Found | None:
     inside: bool | Unknown = event.in_window
     if inside is True and job.start_time_s is None:
         inside = Unknown("the job's start is not known")
-    if _SWITCH.search(event.line):
+    if is_switch_event(event.line):
         if inside is False:
             return None
         if _FATAL.search(event.line):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+_SWITCH = re.compile(r"nvidia-nvswitch\d+:\s+SXid\b")
 
 
 class XidClass(StrEnum):
@@ -54,6 +57,11 @@ class XidMeaning:
             if one.text in lower:
                 return replace(self, xid_class=one.xid_class, title=one.title, milder=())
         return self
+
+
+def is_switch_event(line: str) -> bool:
+    """Whether a line tells of an NVSwitch (SXid). The words are longer than what a process may call itself."""
+    return _SWITCH.search(line) is not None
 
 
 class LinkAsk(StrEnum):

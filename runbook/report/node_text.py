@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeVerdict, Reach, XidEvent
 from runbook.model.node_check import CheckedNode, NodeCheck
 from runbook.model.units import Bytes, Unknown
+from runbook.model.xid import is_switch_event
 from runbook.report import node_words
 from runbook.report.clean import clean_line
 from runbook.report.tables import columns, labelled, paragraph
@@ -275,7 +276,7 @@ def _xids(facts: NodeFacts, check: NodeCheck, width: int) -> Iterator[Line]:
     rows = []
     for event in _events(facts, check):
         words = check.xids.get(event.code)
-        switch = "SXid" in event.line
+        switch = is_switch_event(event.line)
         times = f" x{event.count}" if event.count > 1 else ""
         rows.append((
             index.get(event.bus_id, event.bus_id), ("SXid " if switch else "") + f"{event.code}{times}",

@@ -58,6 +58,7 @@ XID_CLASSES = {
     XidClass.UNDETERMINED: "not known",
 }
 _OWN = "own_process"
+_UNPLACED = "xid_no_time"
 _WORTH_A_DIAGNOSIS = frozenset(
     {"xid_watch", "uncorrectable_errors", "xid_repeated_in_jobs", "many_retired_pages", "xid_link", "xid_other_time"}
 )
@@ -231,7 +232,12 @@ def next_steps(node: CheckedNode, check: NodeCheck) -> Iterator[tuple[str, str]]
             "reset once nothing runs there any more, and monitoring is stopped too; as root",
             f"nvidia-smi --gpu-reset -i {listed}" if listed else "",
         )
-    if judgement.verdict is NodeVerdict.UNKNOWN and not facts.software_fault:
+    unknown = {finding.rule for finding in judgement.findings if finding.action is NodeAction.UNKNOWN}
+    unplaced = _UNPLACED in unknown and check.job is None and check.since_s is None
+    if unplaced:
+        yield "say from when on GPU events count, or for which job (--job)", f"runbook node {name} --since 6h"
+    only_unplaced = unplaced and unknown == {_UNPLACED}
+    if judgement.verdict is NodeVerdict.UNKNOWN and not facts.software_fault and not only_unplaced:
         yield "look at what is not known; much of it is seen as root (nodes.sudo of the inventory)", ""
     rules = {finding.rule for finding in judgement.findings}
     if judgement.verdict is NodeVerdict.CLEAN and rules & _WORTH_A_DIAGNOSIS:

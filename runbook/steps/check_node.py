@@ -12,7 +12,7 @@ from runbook.errors import RunbookError
 from runbook.fan_out import Progress, check_many
 from runbook.model.job import NodeState
 from runbook.model.log import Finding
-from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict
+from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import JobId, NodeName
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.node_look import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
@@ -95,8 +95,12 @@ def look_again(context: StepContext, names: Sequence[NodeName]) -> tuple[NodeJud
     facts = (
         context.ports.nodes.check(name, since_s=job.start_time_s, until_s=context.ports.clock.now()) for name in names
     )
+    # What an epilog left when the job ended tells nothing of how the node looks now.
+    now = (
+        replace(fact, reach=Reach.ERROR) if fact.reach_detail.startswith(LEFT_BY_EPILOG) else fact for fact in facts
+    )
     states = context.ports.scheduler.nodes(tuple(names))
-    counted = with_expected_gpus(facts, states, context.settings.expected_gpus_per_node)
+    counted = with_expected_gpus(now, states, context.settings.expected_gpus_per_node)
     return tuple(_judge(context, fact, None, None, None) for fact in counted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runbook.diagnosis.nodes_rules import Rule
 from runbook.model.incident import Failure
-from runbook.model.node import NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach
+from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.steps.base import StepContext
 
@@ -26,6 +26,8 @@ def jobs_of(judgement: NodeJudgement) -> tuple[JobId, ...]:
 def is_free(judgement: NodeJudgement, facts: NodeFacts | None, context: StepContext) -> bool:
     """Whether a look found the memory of the job's GPUs in nobody's hands. What it could not read must not be more
     than what the check could not read either."""
+    if facts is not None and facts.reach_detail.startswith(LEFT_BY_EPILOG):
+        return False  # the node does not answer: how it was when the job ended tells nothing of now
     if judgement.verdict in (NodeVerdict.OCCUPIED, NodeVerdict.FAULTY):
         return False
     if facts is None or facts.reach is not Reach.OK or isinstance(facts.gpus, Unknown) or judgement.hidden_bytes:

@@ -151,6 +151,7 @@ def test_several_nodes_have_an_overview_and_the_worst_decides(nodes: Servers) ->
 
 def test_an_event_counts_for_nobody_until_a_time_is_named(nodes: Servers) -> None:
     whenever = runbook(nodes, "gpu-26")
+    assert "runbook node gpu-26 --since" in whenever.stdout and "seen as root" not in whenever.stdout
     assert whenever.returncode == 6 and "fallen off the bus" in whenever.stdout
     assert "State=DRAIN" not in whenever.stdout
     since = runbook(nodes, "gpu-26", "--since", "2026-11-21T00:00+00:00")

@@ -14,7 +14,7 @@ from runbook.flow import load_flow
 from runbook.locations import data_folder
 from runbook.model.incident import Attempt, BoxVisit, Policy
 from runbook.model.job import NodeClass, NodeState
-from runbook.model.node import GpuProcess, NodeFacts, Reach
+from runbook.model.node import LEFT_BY_EPILOG, GpuProcess, NodeFacts, NodeVerdict, Reach
 from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.settings import ActSettings, FlowSettings, VerifySettings
@@ -51,6 +51,8 @@ class Leaky(ToldNodes):
     answer: ProcessEnd = BY_TERM
     ends_it: bool = True
     stays_hidden: int = 0
+    silent: bool = False
+    """It does not answer any more, and what its epilog left stands in for it."""
     ended: list[tuple[str, int]] = field(default_factory=list)
     before_ending: Callable[[], None] = lambda: None
     after_ending: Callable[[], None] = lambda: None
@@ -61,6 +63,8 @@ class Leaky(ToldNodes):
         if self.asked and self.looks:
             self.looks.pop(0)(self)
         facts = super().check(node, since_s=since_s, until_s=until_s)
+        if self.silent:
+            facts = replace(facts, reach_detail=f"{LEFT_BY_EPILOG}; now the node does not answer")
         if isinstance(facts.gpus, Unknown) or node != "gpu-21":
             return facts
         used = sum(one.used_bytes for one in self.held_by if isinstance(one.used_bytes, int)) + self.stays_hidden
@@ -259,6 +263,18 @@ def test_a_node_that_falls_silent_is_not_free() -> None:
     nodes.before_ending = lambda: nodes.reach.update({"gpu-21": Reach.TIMEOUT})  # type: ignore[attr-defined]
     assert place.run(free_gpu) == ["still_there"]
     assert place.freed == ()
+
+
+def test_what_an_epilog_left_before_does_not_say_that_the_memory_is_free_now() -> None:
+    place = Place(leaky())
+    place.run(check_node)
+    nodes = place.nodes
+    assert isinstance(nodes, Leaky)
+    nodes.before_ending = lambda: setattr(nodes, "silent", True)
+    assert place.run(free_gpu) == ["still_there"]
+    assert place.freed == ()
+    (now,) = check_node.look_again(place.context(), (NodeName("gpu-21"),))
+    assert now.verdict is NodeVerdict.UNKNOWN
 
 
 def test_another_tenant_beside_the_leak_keeps_the_node_avoided() -> None:
