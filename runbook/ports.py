@@ -12,6 +12,7 @@ from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.node import GpuProcess, NodeFacts, ProcessView
 from runbook.model.process_end import ProcessEnd
+from runbook.model.remembered import Remembered
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
 
@@ -93,6 +94,14 @@ class Notify(Protocol):
 
     def send(self, title: str, body: str, link: str) -> None:
         """Tell a person. Never raises."""
+
+
+class History(Protocol):
+    """What earlier incidents were like and how they ended."""
+
+    def like(self, now: Remembered) -> tuple[Remembered, ...]:
+        """Earlier incidents of the same kind and framework, newest first, at most 1,200: those of the same script or
+        series, and the newest of the others. Which of them count is the caller's to judge."""
 
 
 class Clock(Protocol):

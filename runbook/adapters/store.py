@@ -50,7 +50,7 @@ def check_incident_id(text: str) -> IncidentId:
     return IncidentId(text)
 
 
-class _Stamp(NamedTuple):
+class Stamp(NamedTuple):
     """Identity of one written version of a file: each save is a new inode with its own time."""
 
     modified_ns: int
@@ -60,7 +60,7 @@ class _Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    stamp: _Stamp
+    stamp: Stamp
     summary: IncidentSummary
 
 
@@ -145,7 +145,7 @@ class IncidentStore:
         """Write a file of the incident atomically and durably. `owner` (uid, gid) is given the file where this
         process may do that; else `mode` alone decides who reads it. Raises `Unavailable` on a full disk."""
         path = self._place(incident, relative)
-        with _replacing(path, mode, owner) as stream:
+        with replacing(path, mode, owner) as stream:
             stream.write(content)
         return path
 
@@ -155,7 +155,7 @@ class IncidentStore:
         """Keep a log: whole when it is within `limit_bytes`, else its head and its tail (one part to three: a job
         says at its end why it died) with a line between that tells what was left out. Returns (path, shortened)."""
         path = self._place(incident, relative)
-        with _replacing(path, 0o600, None) as target:
+        with replacing(path, 0o600, None) as target:
             shortened = copy_windows(stream, target, max(limit_bytes, 1))
         return path, shortened
 
@@ -184,7 +184,7 @@ class IncidentStore:
         known = self._read_index() if self._rows is None else self._rows
         changed: dict[str, _Row] = {}
         unreadable: list[str] = []
-        stamps = self._stamps(known)
+        stamps = self.stamps(known)
         for name, stamp in stamps.items():
             row = known.get(name)
             if row is None or row.stamp != stamp:
@@ -205,7 +205,7 @@ class IncidentStore:
             self._write_index(rows)
         return rows, tuple(unreadable)
 
-    def _stamps(self, known: Container[str]) -> dict[str, _Stamp]:
+    def stamps(self, known: Container[str] = ()) -> dict[str, Stamp]:
         """Of every incident's document, by the folder's name. Names that are `known` need no second look."""
         try:
             with os.scandir(self._incidents) as entries:
@@ -225,7 +225,7 @@ class IncidentStore:
                     status = os.stat(f"{name}/incident.json", dir_fd=folder, follow_symlinks=False)
                 except OSError:
                     continue
-                stamps[name] = _Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+                stamps[name] = Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
         finally:
             os.close(folder)
         return stamps
@@ -243,7 +243,7 @@ class IncidentStore:
         try:
             rows = summaries_adapter().validate_json(summaries)
             figures = [[int(figure) for figure in line.split()] for line in stamps.splitlines()]
-            return {row.id: _Row(_Stamp(*stamp), row) for row, stamp in zip(rows, figures, strict=True)}
+            return {row.id: _Row(Stamp(*stamp), row) for row, stamp in zip(rows, figures, strict=True)}
         except (ValueError, TypeError):
             return {}
 
@@ -253,7 +253,7 @@ class IncidentStore:
         )
         summaries = summaries_adapter().dump_json([row.summary for row in rows.values()])
         # A reader who may not write, or a full disk, only means that the next list is made from the incidents.
-        with contextlib.suppress(RunbookError), _replacing(self._index, 0o600, None) as stream:
+        with contextlib.suppress(RunbookError), replacing(self._index, 0o600, None) as stream:
             stream.write(_index_version() + stamps.encode() + b"\n\n" + summaries)
             self._unwritten = 0
 
@@ -299,7 +299,7 @@ def _relative(relative: str) -> PurePosixPath:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, mode: int, owner: tuple[int, int] | None) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int, owner: tuple[int, int] | None) -> Iterator[IO[bytes]]:
     """A new file that takes the place of `path` when the block ends well, on disk before it does."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:

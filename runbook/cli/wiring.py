@@ -16,6 +16,7 @@ from runbook.model.incident import Incident, Policy
 from runbook.settings import FlowSettings
 
 if TYPE_CHECKING:
+    from runbook.adapters.history import StoredHistory
     from runbook.adapters.local import LocalScheduler
     from runbook.adapters.notify import TargetsNotify
     from runbook.adapters.store import IncidentStore
@@ -72,6 +73,12 @@ class Application:
         from runbook.adapters.store import IncidentStore
 
         return IncidentStore(self.state, contract_of)
+
+    @cached_property
+    def history(self) -> StoredHistory:
+        from runbook.adapters.history import StoredHistory
+
+        return StoredHistory(self.store)
 
     @cached_property
     def files(self) -> Files:
@@ -186,6 +193,7 @@ class Application:
             folder=self.store,
             clock=self.clock,
             notify=self.notify,
+            history=self.history,
         )
 
     def context(self, incident: Incident, tell: Callable[[str], None] = lambda _line: None) -> StepContext:

@@ -11,6 +11,7 @@ from runbook.model.job import JobRecord, JobScript, NodeState
 from runbook.model.log import LogStory, Progress
 from runbook.model.node import NodeFacts, NodeJudgement
 from runbook.model.remedy import NoPlan, Plan
+from runbook.model.remembered import Circumstances
 from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 
@@ -202,6 +203,8 @@ class Incident:
     promoted: str = ""
     """The backup that a promotion left; "" when nothing was promoted."""
     notes: tuple[str, ...] = field(default_factory=tuple)
+    circumstances: Circumstances | None = None
+    """What the first job was told to do, by which later failures are compared with it."""
 
     @property
     def whole_plan(self) -> Plan | None:

@@ -36,6 +36,8 @@ class LeverUse:
     """What it should free, with the formula, where that can be said."""
     needs_reshard: bool = False
     """Only with a checkpoint that can be loaded into another sharding or world size."""
+    seen_before: tuple[str, ...] = ()
+    """How this lever ended in earlier incidents like this one, in sentences, the nearest incidents first."""
 
 
 @dataclass(frozen=True, slots=True)

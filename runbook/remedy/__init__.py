@@ -1,7 +1,9 @@
 """Levers, constraints and ladders: from a diagnosis and a template's values to a plan or a refusal."""
 
 from runbook.remedy.checkpoint_rules import Obstacle, Restarter
+from runbook.remedy.circumstances import circumstances
 from runbook.remedy.document import LeverDocument
+from runbook.remedy.history import Likeness, Witness, with_reasons, witnesses
 from runbook.remedy.ladder import propose
 from runbook.remedy.limits import cool_off_left_s, drain_refused, relaunch_refused
 from runbook.remedy.loading import load_levers, load_restarters
@@ -17,13 +19,16 @@ from runbook.remedy.world_options import world_options
 __all__ = [
     "REDUCE_WORLD",
     "LeverDocument",
+    "Likeness",
     "Obstacle",
     "Restarter",
     "ResumeFindings",
     "ResumeKind",
     "Resumed",
     "Told",
+    "Witness",
     "checkpoint_folders",
+    "circumstances",
     "cool_off_left_s",
     "drain_refused",
     "find_restarters",
@@ -36,5 +41,7 @@ __all__ = [
     "resume_edits",
     "resume_findings",
     "resume_proof",
+    "with_reasons",
+    "witnesses",
     "world_options",
 ]

@@ -257,6 +257,20 @@ class World(Document):
     """Settings with which the number of ranks is left as it is."""
 
 
+class RememberedParameters(Document):
+    """Parameters by which failures of this system are compared, beside those of `batch`. The first that is known
+    counts."""
+
+    micro_batch: tuple[str, ...] = ()
+    accumulation: tuple[str, ...] = ()
+    global_batch: tuple[str, ...] = ()
+    sequence_length: tuple[str, ...] = ()
+    """Of several the sum: prompt and answer."""
+    degrees: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    """Not parameters but names as they stand in a template, dashes and underscores alike: what names the model."""
+
+
 class LeverDocument(Document):
     """A system: how to recognise it, what can be set, and the ladders."""
 
@@ -278,6 +292,7 @@ class LeverDocument(Document):
     batch: Batch | None = None
     configuration: Configuration | None = None
     world: World = World()
+    remembered: RememberedParameters = RememberedParameters()
     levers: tuple[LeverRule, ...]
     ladders: tuple[Ladder, ...]
     out_of_reach: tuple[OutOfReach, ...] = ()

@@ -58,6 +58,8 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
     if document.batch is not None:
         batch = document.batch
         named += [batch.micro, batch.accumulation, batch.total, *batch.model_parallel]
+    kept = document.remembered
+    named += [*kept.micro_batch, *kept.accumulation, *kept.global_batch, *kept.sequence_length, *kept.degrees]
     yield from missing("", named, parameters, "parameter")
     for item in document.parameters:
         yield from missing(f"parameters.{item.id}.in_version", tuple(item.in_version), versions, "version")

@@ -155,6 +155,7 @@ def _change(incident: Incident) -> Iterator[str]:
             yield f"attempt {part.number}:"
         for use in (part.plan.uses if part.plan else ())[:_ITEMS]:
             yield from _items((f"{use.title}. {words.EFFECT_WORDS[use.effect]}. {use.cost}",))
+            yield from _items(tuple(f"Before: {told}." for told in use.seen_before[:_ITEMS]), indent="      ")
         if part.excluded_nodes:
             yield from _items((f"Kept off {', '.join(part.excluded_nodes)}.",))
         if part.patch and part.patch.diff:

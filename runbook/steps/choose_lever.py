@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from runbook.errors import RunbookError
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
-from runbook.remedy import propose
-from runbook.steps.base import StepContext, StepResult
+from runbook.remedy import circumstances, propose, with_reasons, witnesses
+from runbook.report.remember import remember
+from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.find_checkpoint import list_checkpoints
-from runbook.steps.template_view import settings_in_force, system_of
+from runbook.steps.template_view import read_settings, surroundings, system_of
+from runbook.template import all_settings
 
 
 class Outcome(StrEnum):
@@ -40,11 +43,19 @@ def run(context: StepContext) -> StepResult:
         )
     if failure.diagnosis is None:
         return _without(incident, NoPlan("there is no diagnosis to act on", exhausted=False))
+    story = failure.story or LogStory(root_cause=None)
+    known = surroundings(context)
+    settings = read_settings(system, incident.templates, known, incident.unread)[0]
+    if incident.circumstances is None and not incident.attempts:
+        told = circumstances(
+            system, settings, all_settings(incident.templates, known), story, failure.job, incident.templates
+        )
+        incident = replace(incident, circumstances=told)
     plan = propose(
         failure.diagnosis,
-        failure.story or LogStory(root_cause=None),
+        story,
         failure.job,
-        settings_in_force(context),
+        settings,
         system,
         tried=tried(incident),
         allow_training_change=context.settings.acts.may_change_training,
@@ -53,8 +64,27 @@ def run(context: StepContext) -> StepResult:
     )
     if isinstance(plan, NoPlan):
         return _without(incident, plan)
+    incident, plan = _with_history(context, incident, plan)
     incident = replace(incident, plan=plan, no_plan=None)
     return StepResult(Outcome.LEVER, incident, "; ".join(use.title for use in plan.uses) or "unchanged, elsewhere")
+
+
+def _with_history(context: StepContext, incident: Incident, plan: Plan) -> tuple[Incident, Plan]:
+    """The plan with what earlier incidents say of its levers. Without them it is the same plan."""
+    history, diagnosis = context.ports.history, context.failure.diagnosis
+    now = remember(incident)
+    if history is None or now is None or diagnosis is None or not plan.uses:
+        return incident, plan
+    # What is compared is the failure under work: a relaunch can have died of another kind than the first job.
+    cause = context.failure.story.root_cause if context.failure.story else None
+    now = replace(
+        now, kind=diagnosis.best.kind, detail=diagnosis.best.detail, phase=cause.phase if cause else now.phase
+    )
+    try:
+        earlier = history.like(now)
+    except RunbookError as error:
+        return with_notes(incident, f"earlier incidents could not be read, so none is named: {error.what}"), plan
+    return incident, with_reasons(plan, witnesses(now, earlier), now.framework_version)
 
 
 def tried(incident: Incident) -> tuple[str, ...]:

@@ -1,0 +1,185 @@
+"""Earlier incidents as witnesses: which are like this one, and how each lever ended there.
+
+They give reasons and change no order. Relaunches add up, so a rung that failed alone is a part of what worked after it,
+and to leave it out would try something that nobody has proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from runbook.model.remedy import LeverUse, Plan
+from runbook.model.remembered import Remembered, TriedLever
+
+NEAR = 2.0
+"""Micro-batches and sequence lengths are near one another up to this factor."""
+SAME_MEMORY = 0.05
+"""The share by which the memory of two GPUs of one size may differ: the driver's figure and PyTorch's do."""
+_NAMED = 3
+_FEW = 3
+"""Below so many judged cases the sentence says that they are few."""
+
+
+class Likeness(IntEnum):
+    """How near an earlier incident is. A greater one is a better witness."""
+
+    ALIKE = 1
+    """The same framework, kind of failure and GPU memory; model, batch and sequence where both are known."""
+    SAME_SERIES = 2
+    """The owner's jobs of this name."""
+    SAME_SCRIPT = 3
+    """The owner's script of this path."""
+
+
+_PLACES = {
+    Likeness.SAME_SCRIPT: "with the same script",
+    Likeness.SAME_SERIES: "in the owner's jobs of the same name",
+    Likeness.ALIKE: "in similar failures (same framework, kind of failure and GPU memory)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """An earlier incident, and how near it is."""
+
+    likeness: Likeness
+    of: Remembered
+    points: int
+    """Of two that are equally alike, the one with more in common goes first."""
+
+
+def witnesses(now: Remembered, earlier: Sequence[Remembered]) -> tuple[Witness, ...]:
+    """Those of the earlier incidents that are like this one, the nearest first, and of those the newest. What was
+    simulated is compared with what was simulated alone."""
+    found = []
+    for past in earlier:
+        if past.incident == now.incident or past.simulated != now.simulated:
+            continue
+        likeness = _likeness(now, past)
+        if likeness is not None:
+            found.append(Witness(likeness, past, _points(now, past)))
+    return tuple(sorted(found, key=lambda item: (item.likeness, item.points, item.of.opened_s), reverse=True))
+
+
+def near(one: int | None, other: int | None, factor: float = NEAR) -> bool | None:
+    """Whether two figures are within a factor of one another; None where one is not known."""
+    if not one or not other:
+        return None
+    return max(one, other) <= factor * min(one, other)
+
+
+def with_reasons(plan: Plan, found: Sequence[Witness], framework_version: str = "") -> Plan:
+    """The plan, each of its levers with what earlier incidents say of it. Nothing else of it changes."""
+    uses = tuple(replace(use, seen_before=reasons(use, found, framework_version)) for use in plan.uses)
+    return replace(plan, uses=uses)
+
+
+def reasons(use: LeverUse, found: Sequence[Witness], framework_version: str = "") -> tuple[str, ...]:
+    """How a lever ended in these incidents, a sentence for each degree of likeness; () where none tried it.
+
+    Incidents are named by their ids: a report says nothing of another person's jobs."""
+    told: list[str] = []
+    for likeness in sorted(Likeness, reverse=True):
+        cases = [
+            (item.of, tried) for item in found if item.likeness is likeness
+            for tried in item.of.levers if tried.lever == use.lever
+        ]
+        if cases:
+            told.append(_sentence(use, _PLACES[likeness], cases, framework_version))
+    told += _what_followed(use, found)
+    return tuple(told)
+
+
+def _likeness(now: Remembered, past: Remembered) -> Likeness | None:
+    here, there = now.circumstances, past.circumstances
+    same_system = bool(here.system) and here.system == there.system
+    if now.kind is not past.kind or not same_system:
+        return None
+    # Another size of card is another failure, also of the same script.
+    same_memory = near(now.gpu_bytes, past.gpu_bytes, 1 + SAME_MEMORY)
+    if same_memory is False:
+        return None
+    if now.script and now.script == past.script:
+        return Likeness.SAME_SCRIPT
+    if now.series and now.series == past.series:
+        return Likeness.SAME_SERIES
+    if same_memory is None or (here.model and there.model and here.model != there.model):
+        return None
+    figures = (
+        near(here.micro_batch, there.micro_batch), near(here.sequence_length, there.sequence_length),
+    )
+    return None if False in figures else Likeness.ALIKE
+
+
+def _points(now: Remembered, past: Remembered) -> int:
+    here, there = now.circumstances, past.circumstances
+    return sum((
+        bool(here.model) and here.model == there.model,
+        here.micro_batch is not None and here.micro_batch == there.micro_batch,
+        here.sequence_length is not None and here.sequence_length == there.sequence_length,
+        here.global_batch is not None and here.global_batch == there.global_batch,
+        bool(here.degrees) and here.degrees == there.degrees,
+        now.gpus is not None and now.gpus == past.gpus,
+        now.phase is past.phase,
+        now.detail is past.detail,
+    ))
+
+
+def _sentence(
+    use: LeverUse, place: str, cases: Sequence[tuple[Remembered, TriedLever]], framework_version: str
+) -> str:
+    helped = [case for case in cases if case[1].worked is True]
+    failed = [case for case in cases if case[1].worked is False]
+    open_ones = len(cases) - len(helped) - len(failed)
+    judged = len(helped) + len(failed)
+    parts = []
+    if not judged:
+        return f"tried {place} before, and not proven either way: {_names(use, cases)}"
+    if helped:
+        parts.append(f"worked in {len(helped)} of {judged} {place}: {_names(use, helped)}")
+    if failed:
+        begun = f"did not suffice in {len(failed)} of {judged}"
+        parts.append(f"{begun}{'' if helped else f' {place}'}: {_names(use, failed)}")
+    if open_ones:
+        parts.append(f"in {open_ones} more not proven either way")
+    if helped and framework_version:
+        versions = {case[0].framework_version for case in helped}
+        if "" not in versions and framework_version not in versions:
+            parts.append(f"worked only under another PyTorch ({', '.join(sorted(versions)[:_NAMED])})")
+    if judged < _FEW:
+        parts.append("one case proves little" if judged == 1 else "few cases prove little")
+    return "; ".join(parts)
+
+
+def _names(use: LeverUse, cases: Sequence[tuple[Remembered, TriedLever]]) -> str:
+    """The newest of them with their values, each once."""
+    told: dict[str, str] = {}
+    for past, tried in sorted(cases, key=lambda case: case[0].opened_s, reverse=True):
+        values = "the same values" if tried.key == use.key else tried.change
+        before = [item.lever for item in past.levers if item.attempt < tried.attempt]
+        after = f", on top of {_spoken(before)}" if before else ""
+        told.setdefault(past.incident, f"{past.incident} ({values}{after})")
+    names = list(told.values())
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _what_followed(use: LeverUse, found: Sequence[Witness]) -> list[str]:
+    """Where the newest incident of the same script needed more than this lever: what worked on top of it."""
+    for witness in sorted(found, key=lambda item: item.of.opened_s, reverse=True):
+        if witness.likeness is not Likeness.SAME_SCRIPT:
+            continue
+        levers = witness.of.levers
+        failed = [tried for tried in levers if tried.key == use.key and tried.worked is False]
+        proven = [tried for tried in levers if tried.worked]
+        if failed and proven and proven[0].attempt > failed[0].attempt:
+            worked = "; ".join(f"{tried.lever.replace('_', ' ')} {tried.change}" for tried in proven)
+            return [f"what worked on top of it in {witness.of.incident}: {worked}"]
+        return []
+    return []
+
+
+def _spoken(levers: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(name.replace("_", " ") for name in levers))
