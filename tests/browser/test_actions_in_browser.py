@@ -72,6 +72,9 @@ def test_from_the_link_in_the_alert_to_a_yes(service: Service, visit: Open, scri
     asked = page.locator(".actions")
     expect(asked).to_contain_text(awaiting().awaiting)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390 if script else True
+    # Whoever answers sees on a phone's first screen whose job it is, what was done and that it does not run.
+    answers = page.locator(".answers").bounding_box()
+    assert answers is not None and answers["y"] + answers["height"] < 844
     page.get_by_role("button", name="Yes, do this").click()
     expect(page.get_by_role("heading", name="acter said yes")).to_be_visible()
     assert service.place.answers == [(INCIDENT, True, "acter")]
