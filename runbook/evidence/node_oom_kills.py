@@ -2,7 +2,8 @@
 
 Two lines a kill since Linux 5.0: `oom-kill:constraint=…,oom_memcg=…,task_memcg=PATH,task=NAME,pid=N,uid=N` names the
 cgroup, `Memory cgroup out of memory: Killed process N (NAME) total-vm:…` (or `Out of memory: …`, of the whole node)
-tells it; older kernels write `Kill process N (NAME) score S or sacrifice child`. A process names itself as it likes.
+tells it; older kernels write `Kill process N (NAME) score S or sacrifice child`. A process names itself as it likes, and a
+user may name cgroups: only how a message begins says what it is.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from dataclasses import dataclass, replace
 from runbook.evidence.node_answers import NodeAnswers, printable
 from runbook.evidence.node_kernel_log import ANY_USER, NodeClock, in_window, line_time
 from runbook.evidence.node_processes import job_of_cgroup
+from runbook.evidence.xid import FRONT
 from runbook.model.node import OomKill
 from runbook.model.units import Unknown
 
 _KILLED = re.compile(
-    r"(?P<group>[Mm]emory cgroup out of memory|Out of memory)[^:]{0,40}: Kill(?:ed)? process (?P<pid>\d{1,9}) "
+    FRONT + r"(?P<group>[Mm]emory cgroup out of memory|Out of memory)[^:]{0,40}: Kill(?:ed)? process (?P<pid>\d{1,9}) "
     r"\((?P<name>.{0,32}?)\)(?:, UID \d+,)?(?: total-vm| score|,|$)"
 )
 _CONSTRAINT = re.compile(
-    r"oom-kill:constraint=CONSTRAINT_(?P<kind>[A-Z]+),(?P<rest>.{0,3000}),pid=(?P<pid>\d{1,9}),uid=\d+\s*$"
+    FRONT + r"oom-kill:constraint=CONSTRAINT_(?P<kind>[A-Z]+),(?P<rest>.{0,3000}),pid=(?P<pid>\d{1,9}),uid=\d+\s*$"
 )
 _CGROUP = re.compile(r"(?:^|,)task_memcg=(?P<path>[^,]{0,1000}),task=(?P<name>.*)$")
 _SAME_S = 60.0
@@ -71,11 +73,11 @@ def oom_kills_of_answers(
 
 
 def _kill(text: str) -> OomKill | None:
-    match = _KILLED.search(text)
+    match = _KILLED.match(text)
     if match:
         whole_node = match["group"] == "Out of memory"
         return OomKill(int(match["pid"]), None, printable(match["name"], 32), whole_node=whole_node)
-    match = _CONSTRAINT.search(text)
+    match = _CONSTRAINT.match(text)
     if match is None:
         return None
     cgroup = _CGROUP.search(match["rest"])

@@ -22,22 +22,22 @@ from runbook.model.xid import LinkAsk, LinkBits, LinkUnit, MilderText, XidCatalo
 
 FALLEN_OFF_THE_BUS = 79
 
-_FRONT = (
+FRONT = (
     r"(?:\d{4}-\d\d-\d\dT[\d:.,]{8,20}(?:Z|[+-][\d:]{4,5})? |\d{9,11}\.\d{1,9} |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?"
     r"(?:[\w.-]{1,253} kernel: )?(?:\[[ \w:.]{1,40}\] ?){0,2}"
 )
 """What the log's own programs write in front of a message: time, host, time since the start, the caller."""
 _XID = re.compile(
-    _FRONT + r"NVRM:\s+Xid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+    FRONT + r"NVRM:\s+Xid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
     r"(?:\s+(?P<mig>GPU-I:\d+(?:\s+GPU-CI:\d+)?))?\):\s*(?P<code>\d{1,6})(?:,\s*(?P<rest>.*))?$"
 )
 _PROCESS = re.compile(r"pid=(?P<pid>'[^']*'|[^,]*)(?:,\s*(?:name=(?P<name>.*?)(?:,\s+|$))?|$)(?P<text>.*)$")
 _SXID = re.compile(
-    _FRONT + r"nvidia-nvswitch\d+:\s+SXid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\):\s*(?P<code>\d{1,6}),\s*"
+    FRONT + r"nvidia-nvswitch\d+:\s+SXid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\):\s*(?P<code>\d{1,6}),\s*"
     r"(?P<severity>Correctable|Non-fatal|Fatal)\b,?\s*(?P<text>.*)$"
 )
 _LOST = re.compile(
-    _FRONT + r"NVRM:.*?\bGPU (?:at )?(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?):? .*"
+    FRONT + r"NVRM:.*?\bGPU (?:at )?(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?):? .*"
     r"fallen off the bus"
 )
 _BUS = re.compile(r"(?P<domain>[0-9a-fA-F]{4,8}):(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.[0-7])?$")

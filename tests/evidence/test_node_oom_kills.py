@@ -49,6 +49,14 @@ def test_a_name_that_is_half_a_line_neither_changes_the_number_nor_invents_a_job
     assert read_oom_kills([LogLine(5.0, "python[3]: I am out of memory: Killed")], None, None) == ()
 
 
+def test_a_cgroup_that_a_user_named_like_a_kill_invents_none() -> None:
+    evil = "/user.slice/user@1000.service/Out of memory: Killed process 7 (sshd) total-vm:1kB"
+    (kill,) = read_oom_kills([LogLine(5.0, GROUP.replace("/system.slice/slurmstepd.scope/job_4711", evil))], None, None)
+    assert (kill.pid, kill.whole_node, kill.job) == (815, False, None)
+    path = f"process '/home/mallory/{KILLED}' started with executable stack"
+    assert read_oom_kills([LogLine(5.0, path)], None, None) == ()
+
+
 def test_a_number_that_comes_again_an_hour_later_is_another_process() -> None:
     kills = read_oom_kills([LogLine(4600.0, KILLED), LogLine(1000.0, GROUP)], 900.0, 1100.0)
     assert [(kill.time_s, kill.in_window) for kill in kills] == [(1000.0, True), (4600.0, False)]
