@@ -36,7 +36,7 @@ class Folder(Protocol):
 class Telling:
     """At least once: an event is remembered after it was told, so that a process killed between the two tells it again,
     and one killed anywhere else does not. A message that no address took counts as told; the teller keeps and repeats
-    it. Never raises."""
+    it."""
 
     def __init__(
         self, teller: Teller, folder: Folder, clock: Clock, *, report_url: str = "", attended: bool = False
@@ -50,19 +50,17 @@ class Telling:
         self._locks = tuple(threading.Lock() for _ in range(64))
 
     def of(self, before: Incident | None, after: Incident) -> None:
-        """Tell what came with the step from `before` to `after`."""
+        """Tell what came with the step from `before` to `after`. Never raises."""
         try:
-            found = messages(before, after, self._report_url)
+            for message in messages(before, after, self._report_url):
+                # Whoever sits at the terminal is asked there.
+                if not (message.question and self._attended):
+                    self._once(after.id, message)
         except Exception as error:
-            LOG.error("%s: no message could be written: %s", after.id, type(error).__name__)
-            return
-        for message in found:
-            # Whoever sits at the terminal is asked there.
-            if not (message.question and self._attended):
-                self._once(after.id, message)
+            LOG.error("%s: nobody could be told: %s", after.id, type(error).__name__)
 
     def remind(self, incident: Incident, approval_limit_s: float) -> None:
-        """Tell once more of a question that is about to lapse."""
+        """Tell once more of a question that is about to lapse. May raise what the incident's folder raises."""
         message = reminder(incident, self._clock.now(), approval_limit_s, self._report_url)
         if message is not None:
             self._once(incident.id, message)

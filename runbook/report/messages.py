@@ -63,8 +63,8 @@ def reminder(
     severity = Severity.WARNING if narrative.proven_attempt(incident) else Severity.PAGE
     lapses = f"It counts as declined in {_lasted(left_s)}."
     return _message(
-        incident, f"reminded:{_question_mark(incident)}", severity, f"{_lasted(left_s)} left for your yes",
-        report_url, now=lapses, question=True,
+        incident, f"reminded:{_question_mark(incident)}", severity,
+        f"{_lasted(left_s)} left for your yes to {incident.awaiting}", report_url, now=lapses, question=True,
     )
 
 
@@ -174,10 +174,12 @@ def _message(
     failure = narrative.first_failure(incident)
     job = failure.job if failure is not None else None
     asked = asked or narrative.asked_of_a_person(incident) or "nothing"
+    # That a question waits for an answer is said by the question.
+    now = now or ("" if question else narrative.again_sentence(incident) or narrative.how_it_stands(incident))
     lines = (
         narrative.what_happened(incident),
         f"Done: {narrative.what_was_done(incident)}",
-        f"Now: {now or narrative.again_sentence(incident) or narrative.how_it_stands(incident)}",
+        f"Now: {now}" if now else "",
         f"Asked: {asked}",
         "" if report_url else f"Read on: `runbook show {incident.id}`",
     )

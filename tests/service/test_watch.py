@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from runbook.cli.serve_watch import DatabaseProbe
+from runbook.cli.serve import LogWatcher
+from runbook.cli.serve_watch import DatabaseProbe, watch_of
+from runbook.cli.wiring import application
 from runbook.model.incident import Incident
 from runbook.model.message import Message
+from runbook.service.status import ServiceStatus
 from runbook.service.watch import Watch
 from tests.report.sample_incidents import SAMPLES
-from tests.service.notify_servers import Clock
+from tests.service.notify_servers import Clock, http_server, inventory_with
 
 
 @dataclass
@@ -89,3 +93,33 @@ def test_a_database_that_does_not_answer_is_seen_and_keeps_the_watch_waiting_no_
         raise ConnectionError("postgresql://runbook:hunter2@db")
 
     assert DatabaseProbe(refuse).problem() == "the workflow database does not answer (ConnectionError)"
+
+
+def test_the_daemon_s_own_watch_tells_of_its_spool_and_reminds_of_a_question(tmp_path: Path) -> None:
+    with http_server() as server:
+        app = application(str(inventory_with(tmp_path, f"  urls: ['{server.url()}']\n")))
+        clock = Clock()
+        app.__dict__["clock"] = clock
+        app.store.save(replace(SAMPLES["awaiting"](), updated_s=clock.now() - 23 * 3600))
+        engine = app.engine(LogWatcher())
+        engine.launch(app.inventory.database_url, executor="test")
+        try:
+            status = ServiceStatus(clock.now(), last_scan_s=clock.now())
+            watch = watch_of(app, engine, status)
+            assert watch is not None
+            status.spool_problem = "Permission denied"
+            for _ in range(3):
+                watch.round()
+                clock.time_s += 200
+                status.last_scan_s = clock.now()
+        finally:
+            engine.close()
+        assert server.titles == [
+            "job 884213 (llama-70b-sft): 60 min left for your yes to submit train.sh with…",
+            "runbook on alpha cannot work: the spool cannot be read: Permission denied",
+        ]
+
+
+def test_nobody_is_watched_for_where_nobody_is_told(tmp_path: Path) -> None:
+    app = application(str(inventory_with(tmp_path, "  urls: []\n")))
+    assert watch_of(app, app.engine(LogWatcher()), ServiceStatus(0.0)) is None
