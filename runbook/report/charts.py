@@ -246,11 +246,17 @@ def _taken_over(node: Any, kinds: list[str], bar_words: list[tuple[str, ...]], s
 def _children(
     node: Any, kinds: list[str], bar_words: list[tuple[str, ...]], series: int | None, *, bars: bool
 ) -> Iterator[Markup]:
-    for index, child in enumerate(node):
+    # Marks of y lie over the guides of x.
+    for index, child in enumerate(sorted(node, key=_depth) if node.attrib.get("class") == "plot" else node):
         inside = _taken_over(child, kinds, bar_words, series)
         if bars and inside and series is not None and index < len(bar_words[series]):
             inside = element("g", title(bar_words[series][index]) + inside)
         yield inside
+
+
+def _depth(node: Any) -> int:
+    classes = node.attrib.get("class", "").split()
+    return 2 if "axis" not in classes else 1 if "y" in classes else 0
 
 
 def _short(value: str) -> str:

@@ -4,19 +4,23 @@ how long each relaunch waited and ran until it was proven or failed again."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from runbook.model.incident import Attempt, BoxVisit, Incident
+from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Policy
 from runbook.report.charts import BarPart, Bars, draw_bars, nice_ticks
 from runbook.report.narrative import first_failure, root_cause, worked
 from runbook.report.words import duration
 
 _MOST_ROWS = 6
 _LONGEST_S = 366 * 86_400.0
+_SHORTEST_S = 0.05
+_NOTICED = ("phase-noticed", "Until it was noticed")
+_NOTICED_LATE = ("", "Until it was noticed (too long to be drawn)")
+_LATE = 12
+"""The time until it was noticed is drawn when it is not longer than so many times the work itself."""
 _WORK: dict[str, tuple[str, str]] = {
-    "noticed": ("phase-noticed", "Until it was noticed"),
     "identify": ("phase-read", "Identify, read the logs"),
     "read_error": ("phase-read", "Identify, read the logs"),
     "cancel_job": ("phase-cancel", "Cancel"),
@@ -48,9 +52,10 @@ class TimeFigure:
 
 def timeline_figures(incident: Incident, simulated: str = "") -> tuple[TimeFigure, ...]:
     """What can be drawn of it; `simulated` is put behind the names."""
+    goal = "the plan" if incident.state is IncidentState.PLANNED else "relaunch"
     found = (
-        _work(incident, f"From failure to relaunch{simulated}"),
-        _runs(incident, f"From the first failure until it ran again{simulated}"),
+        _work(incident, f"From failure to {goal}{simulated}"),
+        _runs(incident, f"Since the first failure: queue and runs{simulated}"),
     )
     return tuple(figure for figure in found if figure is not None)
 
@@ -74,15 +79,27 @@ def _work(incident: Incident, name: str) -> TimeFigure | None:
     for number, visits in enumerate(rounds):
         columns.append(f"Job {jobs[number]}" if number < len(jobs) else f"Round {number + 1}")
         row: dict[tuple[str, str], float] = {}
-        if number == 0 and failed_s is not None and 0 < incident.opened_s - failed_s < 86_400:
-            row[_WORK["noticed"]] = incident.opened_s - failed_s
         for visit in visits:
             took = _span(visit.started_s, visit.ended_s if visit.ended_s is not None else incident.updated_s)
-            kind = _WORK.get(visit.box, _OTHER)
+            kind = _kind(visit.box, incident)
             row[kind] = row.get(kind, 0.0) + took
         lengths.append(row)
-    order = [*dict.fromkeys(_WORK.values()), _OTHER]
-    return _figure(name, columns, [[(kind, row.get(kind, 0.0)) for kind in order] for row in lengths])
+    noticed = _span(failed_s, incident.opened_s) if failed_s is not None else 0.0
+    late = noticed > _LATE * max(sum(row.values()) for row in lengths)
+    if not late:
+        lengths[0] = {_NOTICED: noticed, **lengths[0]}
+    order = [_NOTICED, *dict.fromkeys(_kind(box, incident) for box in _WORK), _OTHER]
+    figure = _figure(name, columns, [[(kind, row.get(kind, 0.0)) for kind in order] for row in lengths])
+    if figure is None or not late:
+        return figure
+    told = (duration(noticed), *("" for _ in columns[1:]))
+    return replace(figure, rows=((*_NOTICED_LATE, told), *figure.rows))
+
+
+def _kind(box: str, incident: Incident) -> tuple[str, str]:
+    kind, words = _WORK.get(box, _OTHER)
+    asked = incident.policy is Policy.APPROVE and kind in ("phase-cancel", "phase-relaunch")
+    return kind, f"{words}, with the wait for a yes" if asked else words
 
 
 def _runs(incident: Incident, name: str) -> TimeFigure | None:
@@ -138,10 +155,10 @@ def _figure(
     name: str, columns: list[str], rows: list[list[tuple[tuple[str, str], float]]]
 ) -> TimeFigure | None:
     longest = max((sum(length for _, length in row) for row in rows), default=0.0)
-    if longest <= 0:
+    if longest <= _SHORTEST_S:
         return None
     unit_s, unit = next((unit_s, unit) for unit_s, unit, up_to in _UNITS if longest <= up_to)
-    kinds = list(dict.fromkeys(kind for row in rows for kind, length in row if length > 0))
+    kinds = list(dict.fromkeys(kind for row in rows for kind, length in row if length > _SHORTEST_S))
     table = [dict(row) for row in rows]
     parts = tuple(
         BarPart(
@@ -151,11 +168,13 @@ def _figure(
         for kind in kinds
     )
     told = tuple(
-        (kind[0], kind[1], tuple(duration(row[kind]) if row.get(kind, 0.0) > 0 else "" for row in table))
+        (kind[0], kind[1], tuple(duration(row[kind]) if row.get(kind, 0.0) > _SHORTEST_S else "" for row in table))
         for kind in kinds
     )
     words = f"{name}. " + "; ".join(
-        f"{column}: " + ", ".join(f"{kind[1]} {duration(row[kind])}" for kind in kinds if row.get(kind, 0.0) > 0)
+        f"{column}: " + ", ".join(
+            f"{kind[1]} {duration(row[kind])}" for kind in kinds if row.get(kind, 0.0) > _SHORTEST_S
+        )
         for column, row in zip(columns, table, strict=True)
     )
     end = longest / unit_s * 1.02

@@ -25,11 +25,13 @@ from tests.report.sample_incidents import (
     FLOW,
     HOSTILE,
     OPENED_S,
+    awaiting,
     co_tenant,
     escalated,
     gib,
     hostile,
     just_opened,
+    planned,
     recovered,
     two_attempts,
 )
@@ -234,6 +236,20 @@ def test_the_way_from_failure_to_relaunch_in_seconds() -> None:
     told = {words: lengths for _, words, lengths in runs.rows}
     assert told["Ran until it failed again"][1] == "1 h 23 min"
     assert told["Ran until proven past the failing step"][2] == "1 h 50 min"
+
+
+def test_a_failure_that_was_noticed_late_does_not_hide_the_work() -> None:
+    incident = planned()
+    work = timeline_figures(replace(incident, opened_s=incident.opened_s + 40_000))[0]
+    assert work.name == "From failure to the plan"
+    assert work.rows[0][1:] == ("Until it was noticed (too long to be drawn)", ("11 h 07 min",))
+    assert "phase-noticed" not in work.chart
+    assert "phase-node" in work.chart
+
+
+def test_the_wait_for_a_yes_is_not_taken_for_work() -> None:
+    work = timeline_figures(replace(awaiting(), updated_s=OPENED_S + 7_200))[0]
+    assert {words for _, words, _ in work.rows} >= {"Relaunch, with the wait for a yes", "Node check"}
 
 
 def test_the_queue_wait_is_apart_from_the_run() -> None:
