@@ -2,8 +2,8 @@
 
 Two lines a kill since Linux 5.0: `oom-kill:constraint=…,oom_memcg=…,task_memcg=PATH,task=NAME,pid=N,uid=N` names the
 cgroup, `Memory cgroup out of memory: Killed process N (NAME) total-vm:…` (or `Out of memory: …`, of the whole node)
-tells it; older kernels write `Kill process N (NAME) score S or sacrifice child`. A process names itself as it likes, and a
-user may name cgroups: only how a message begins says what it is.
+tells it; older kernels write `Kill process N (NAME) score S or sacrifice child`. A process names itself as it likes,
+and a user may name cgroups: only how a message begins says what it is.
 """
 
 from __future__ import annotations
