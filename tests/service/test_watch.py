@@ -115,7 +115,7 @@ def test_the_daemon_s_own_watch_tells_of_its_spool_and_reminds_of_a_question(tmp
         finally:
             engine.close()
         assert server.titles == [
-            "job 884213 (llama-70b-sft): 60 min left for your yes to submit train.sh with…",
+            "job 884213 (llama-70b-sft): 60 min left for your yes to submit train.sh with --…",
             "runbook on alpha cannot work: the spool cannot be read: Permission denied",
         ]
 
