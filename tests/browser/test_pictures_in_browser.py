@@ -131,8 +131,10 @@ def test_patterns_tell_the_parts_apart_without_colour(visit: Open) -> None:
 
 def test_on_paper_it_is_light_and_whole(visit: Open) -> None:
     seen = visit(render_html(whole(), FLOW), dark=True)
-    seen.page.emulate_media(media="print", color_scheme="light")
+    seen.page.emulate_media(media="print", color_scheme="dark")
     assert seen.page.locator(SEEN_CHARTS).count() == 5
+    free = seen.page.locator(f"{SEEN_CHARTS} >> .part-free").first.evaluate("part => getComputedStyle(part).fill")
+    assert min(int(part) for part in re.findall(r"\d+", free)) > 200
     assert min(seen.page.evaluate(CONTRAST_OF_SHAPES, "chart-label")) >= 4.5
     _keep(seen, "paper")
 
