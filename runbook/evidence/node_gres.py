@@ -66,6 +66,7 @@ def read_slurm_gpus(answers: NodeAnswers, node: NodeName) -> SlurmGpus | Unknown
     autodetect, unread = "", False
     own_autodetect: str | None = None
     files: list[str] = []
+    types: set[str] = set()
     for line in lines:
         values = {pair["key"].lower(): pair["value"] for pair in _PAIR.finditer(line)}
         named = values.get("nodename")
@@ -77,6 +78,7 @@ def read_slurm_gpus(answers: NodeAnswers, node: NodeName) -> SlurmGpus | Unknown
             else:
                 own_autodetect = values["autodetect"].lower()
         if values.get("name", "").lower() == "gpu":
+            types |= {values["type"].lower()} if "type" in values else set()
             listed = _expanded(values.get("file", ""))
             unread |= (listed is None and "file" in values) or "multiplefiles" in values
             files += listed or ()
@@ -84,6 +86,9 @@ def read_slurm_gpus(answers: NodeAnswers, node: NodeName) -> SlurmGpus | Unknown
     found = "" if found in ("off", "none") else printable(found, 20)
     if unread or (not found and not files):
         return Unknown(f"{printable(paths[0], 120)} names no plain device files of GPUs")
+    if not found and len(types) > 1:
+        # slurmd puts the types in the order in which slurm.conf's Gres names them.
+        return Unknown(f"{printable(paths[0], 120)} has several types of GPUs, and slurm.conf says in which order")
     return SlurmGpus(printable(paths[0], 120), found, tuple(files), _constrained(answers))
 
 

@@ -49,6 +49,7 @@ def test_the_order_of_the_device_files(gres: str, autodetect: str, numbers: list
         ("NodeName=gpu-9 Name=gpu File=/dev/nvidia0", "names no plain device files"),
         ("Name=gpu MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21", "names no plain device files"),
         ("Name=gpu File=/dev/nvidia[0-99999999]", "names no plain device files"),
+        ("Name=gpu Type=v100 File=/dev/nvidia0\nName=gpu Type=a100 File=/dev/nvidia1", "several types of GPUs"),
         ("Include gres.d/gpu-21.conf", "not one plain file"),
         ("Name=gpu \\\nFile=/dev/nvidia0", "not one plain file"),
     ],
