@@ -10,6 +10,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runbook.model.incident import Incident
 from runbook.model.log import MemorySample, Progress, StepTime
@@ -223,6 +225,40 @@ def test_time_over_steps_drops_what_is_no_time() -> None:
     assert isinstance(figure, StepsFigure)
     assert (figure.rows[0].samples, figure.rows[0].highest) == (50, "22 s at step 2")
     assert isinstance(time_over_steps([Run("Job 1", "run-failed", Progress())], Marks()), str)
+
+
+_ANY_INTEGER = st.none() | st.integers(-(1 << 70), 1 << 70) | st.integers(0, 2_000)
+_SAMPLES = st.lists(
+    st.builds(
+        MemorySample, st.none() | st.integers(-3, 9), _ANY_INTEGER, st.none(), _ANY_INTEGER,
+        source=st.sampled_from(["one", "other"]), where=st.sampled_from(["", HOSTILE]),
+    ),
+    max_size=12,
+).map(tuple)
+_TIMES = st.lists(st.builds(StepTime, st.integers(-(1 << 70), 1 << 70), st.floats()), max_size=8).map(tuple)
+_RUNS = st.lists(
+    st.builds(
+        Run, st.just("Job 1"), st.sampled_from(["run-failed", "run-again"]),
+        st.builds(Progress, memory=_SAMPLES, step_times=_TIMES), st.none() | st.integers(0, 9),
+    ),
+    min_size=1, max_size=2,
+)
+
+
+@given(_RUNS, st.builds(Marks, _ANY_INTEGER, _ANY_INTEGER, _ANY_INTEGER))
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_log_prints_is_drawn_inside_the_picture_or_not_at_all(runs: list[Run], marks: Marks) -> None:
+    for figure in (memory_over_steps(runs, marks), time_over_steps(runs, marks)):
+        if isinstance(figure, str):
+            assert figure
+            continue
+        for svg in svgs(figure.chart):
+            _, _, width, height = map(float, svg.attrib["viewBox"].split())
+            for kind in ("run-failed", "run-again", "run-others", "mark-failed", "mark-checkpoint"):
+                for x, y in (point for line in points(svg, kind) for point in line):
+                    assert 0 <= x <= width
+                    assert -1 <= y <= height
+        assert not re.search(r"\b(nan|inf)\b", figure.chart)
 
 
 def test_the_way_from_failure_to_relaunch_in_seconds() -> None:
