@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from runbook.ports import Clock, Files, Scheduler
 from runbook.report.clean import clean_line, shorten
 from runbook.service.daemon import Declined, NotYet
 from runbook.service.spool import SpoolEvent
+from runbook.steps.silence import silent_s
 from runbook.triggers import Known, Opened, open_for
 
 _AFTER_END_S = 3600.0
@@ -55,20 +55,12 @@ class Opener:
         it caught. Logs that cannot be looked at are left to the flow, which says so to a person."""
         if record.state.job_class is not JobClass.ACTIVE or self.files is None:
             return
-        now_s = self.clock.now()
-        for path in record.log_paths:
-            try:
-                listed = self.files.entries(posixpath.dirname(path) or "/", record.owner)
-            except Unavailable:
-                raise
-            except RunbookError:
-                continue
-            written_s = next((entry.modified_s for entry in listed if entry.path == path), None)
-            if written_s is not None and now_s - written_s < self.quiet_s:
-                raise NotYet(
-                    f"job {record.id} runs and wrote to its log {max(now_s - written_s, 0):.0f} s ago; it is looked at "
-                    f"when that is {self.quiet_s:.0f} s"
-                )
+        quiet_s = silent_s(self.files, record, self.clock.now())
+        if quiet_s is not None and quiet_s < self.quiet_s:
+            raise NotYet(
+                f"job {record.id} runs and wrote to its log {quiet_s:.0f} s ago; it is looked at when that is "
+                f"{self.quiet_s:.0f} s"
+            )
 
     def _job_of(self, event: SpoolEvent) -> JobId:
         """The one job that had the event's node at its time."""

@@ -17,8 +17,12 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.units import UserName
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.log_marks import after_mark
+from runbook.steps.silence import silent_s
 
 KEPT_LOG_BYTES = 64 << 20
+_STEPS_OF_SILENCE = 3.0
+"""A step with an evaluation or a checkpoint in it takes longer than the others."""
+_LONGEST_WAIT_S = 3600.0
 
 _MEMORY_KINDS = frozenset(kind.value for kind in Kind) - {Kind.HARDWARE_FAULT, Kind.NOT_OOM, Kind.UNDETERMINED}
 
@@ -28,6 +32,7 @@ class Outcome(StrEnum):
     GPU_FAULT = "gpu_fault"
     OTHER_ERROR = "other_error"
     HEALTHY = "healthy"
+    WAITING = "waiting"
     NO_ERROR_FOUND = "no_error_found"
     RELAUNCH_FAILED_OTHERWISE = "relaunch_failed_otherwise"
     UNREADABLE = "unreadable"
@@ -46,6 +51,9 @@ def run(context: StepContext) -> StepResult:
     if incident.original is not None and incident.original.job.id == job.id:
         incident = replace(incident, original=incident.failure)
     outcome, summary = _judge(story, job)
+    failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
+    if failed and (waiting := _may_be_at_a_step(context, job, story, incident)) is not None:
+        return waiting
     if incident.attempts and outcome not in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT):
         sentence = f"The relaunched job {job.id} ended without a memory error that the logs show: {summary}."
         return StepResult(Outcome.RELAUNCH_FAILED_OTHERWISE, replace(incident, conclusion=sentence), summary)
@@ -123,6 +131,35 @@ def _shows_an_end(story: LogStory, cause: Finding, job: JobRecord) -> bool:
         cause.frames or 'File "' in cause.excerpt or cause.rank is not None
         or story.collateral or any(step.state.job_class is JobClass.FAILED for step in job.steps)
     )
+
+
+def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
+    """Wait for a job that runs, and that only an alert says is in trouble, while it may be between two lines. A program
+    that catches an error prints it and goes on, and its next line comes with its next step."""
+    step_s = story.progress.step_duration_s
+    if incident.trigger != "alert" or incident.attempts or job.state.job_class.ended or step_s is None:
+        return None
+    now_s = context.ports.clock.now()
+    quiet_s = silent_s(context.ports.files, job, now_s)
+    wanted_s = _STEPS_OF_SILENCE * step_s
+    if quiet_s is None or quiet_s >= wanted_s or _has_ended(context, job):
+        return None
+    shows = f"job {job.id} is {job.state.name}; its log shows an error, but a step takes {step_s:.0f} s and it wrote "
+    if now_s - (incident.visits[-1].started_s if incident.visits else incident.opened_s) > _LONGEST_WAIT_S:
+        summary = f"{shows}again and again since: it goes on, and is not cancelled on an alert's word"
+        conclusion = summary[:1].upper() + summary[1:] + "."
+        return StepResult(
+            Outcome.HEALTHY, replace(incident, state=IncidentState.CLOSED, conclusion=conclusion), summary
+        )
+    summary = f"{shows}{quiet_s:.0f} s ago: waiting until it was silent for {wanted_s:.0f} s"
+    return StepResult(Outcome.WAITING, incident, summary, max(wanted_s - quiet_s, 1.0))
+
+
+def _has_ended(context: StepContext, job: JobRecord) -> bool:
+    try:
+        return context.ports.scheduler.job(job.id).state.job_class.ended
+    except NotFound:
+        return True
 
 
 def _keep(context: StepContext, job: JobRecord) -> tuple[list[str], list[str]]:

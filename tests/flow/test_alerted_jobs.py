@@ -1,0 +1,78 @@
+"""A job that runs and that somebody's alert names: what its log shows is weighed against its silence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from runbook.model.incident import Failure
+from runbook.model.job import JobClass
+from runbook.model.units import IncidentId
+from runbook.steps import read_error
+from tests.contract.fakes import FakeFiles
+from tests.flow.test_resuming import OnePlace, Scene
+
+STEP_S = 300
+STEPS = "".join(
+    f"2026-09-14 {hour:02d}:{minute:02d}:00 step {step} loss 2.1\n"
+    for step, (hour, minute) in enumerate(((s // 12, s % 12 * 5) for s in range(24)), start=1)
+)
+CAUGHT = """2026-09-14 01:55:20 evaluation at this batch size failed, trying half of it
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/home/alice/train.py", line 210, in evaluate
+[rank3]:     logits = model(batch)
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of \
+79.10 GiB of which 1.20 GiB is free. Process 4711 has 77.00 GiB memory in use. Of the allocated memory \
+70.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.
+"""
+
+
+class Place(OnePlace):
+    """A folder that keeps logs, too."""
+
+    def copy_stream(self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int) -> tuple[Path, bool]:
+        return self.write_file(incident, relative, stream.read(limit_bytes)), False
+
+
+def scene_of(trigger: str, silent_s: float) -> Scene:
+    scene = Scene("true", trigger=trigger)
+    scene.place = Place()
+    job = scene.scheduler.add(work_dir="/home/alice")
+    scene.clock.sleep(7200)
+    record = scene.scheduler.job(job)
+    assert record.state.job_class is JobClass.ACTIVE
+    scene.files.files |= FakeFiles({record.stdout_path: (STEPS + CAUGHT).encode()}).files
+    scene.files.files[record.stdout_path].modified_s = scene.clock.now() - silent_s
+    scene.incident = replace(
+        scene.incident, root_job=job, failure=Failure(record), original=None, opened_s=scene.clock.now()
+    )
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("trigger", "silent_s", "outcome"),
+    [("alert", 150, "waiting"), ("alert", 4 * STEP_S, "memory_error"), ("person", 150, "memory_error")],
+)
+def test_an_alert_waits_until_the_silence_is_longer_than_a_few_steps(
+    trigger: str, silent_s: float, outcome: str
+) -> None:
+    scene = scene_of(trigger, silent_s)
+    found = read_error.run(scene.context())
+    assert found.outcome == outcome, found.summary
+    assert found.poll_s == (3 * STEP_S - 150 if outcome == "waiting" else 0)
+    assert found.incident.failure is not None and found.incident.failure.story is not None
+    assert found.incident.failure.story.progress.step_duration_s == pytest.approx(STEP_S)
+
+
+def test_a_job_that_goes_on_writing_is_left_alone_and_one_that_ends_meanwhile_is_not_waited_for() -> None:
+    scene = scene_of("alert", 150)
+    scene.clock.sleep(4000)
+    for file in scene.files.files.values():
+        file.modified_s = scene.clock.now() - 150
+    assert read_error.run(scene.context()).outcome == "healthy"
+    ended = scene_of("alert", 150)
+    ended.scheduler.cancel(ended.incident.root_job)
+    assert read_error.run(ended.context()).outcome == "memory_error"
