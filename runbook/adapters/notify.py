@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.adapters.apprise_send import Delivery, deliver
 from runbook.adapters.notify_target import Limit, Target
@@ -21,6 +21,8 @@ LOG = logging.getLogger("runbook.notify")
 SEND_S = 15.0
 """A server that does not answer holds nothing up for longer."""
 _KEEP_S = 3600.0
+_FIRST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 600.0
 _KEEP = 200
 
 
@@ -65,6 +67,9 @@ class _Parcel:
     body: str
     severity: Severity
     since_s: float
+    tries: int = 0
+    again_s: float = 0.0
+    """Not sent again before."""
 
 
 class TargetsNotify:
@@ -78,7 +83,7 @@ class TargetsNotify:
         self, targets: Sequence[Target], clock: Clock, *, tag: str = "runbook", within_s: float = SEND_S
     ) -> None:
         self._targets = tuple(targets)
-        self._limits = {target.name: Limit(target.per_hour) for target in targets}
+        self._limits: dict[tuple[str, str], Limit] = {}
         self._clock = clock
         self._tag = tag
         self._within_s = within_s
@@ -117,9 +122,10 @@ class TargetsNotify:
         with self._lock:
             now_s = self._clock.now()
             kept = [parcel for parcel in self._kept if now_s - parcel.since_s < _KEEP_S]
-            self._kept.clear()
-        if kept:
-            self._deliver(kept)
+            due = [parcel for parcel in kept if now_s >= parcel.again_s]
+            self._kept = deque((parcel for parcel in kept if now_s < parcel.again_s), maxlen=_KEEP)
+        if due:
+            self._deliver(due)
 
     def test(self, message: Message, only: str = "") -> tuple[Sent, ...]:
         """Send to every target (or to one), whatever it wants to hear and whatever was sent before. Raises
@@ -133,19 +139,23 @@ class TargetsNotify:
     def _parcels(self, target: Target, message: Message) -> list[_Parcel]:
         if not target.wants(message):
             return []
+        try:
+            addresses = target.addresses_for(message)
+            # Each owner has a limit of their own, so that one with many jobs keeps no other's messages back.
+            whose = message.about.owner if target.personal() else ""
+        except RunbookError as error:
+            self._failed(target.name, message.title, error.what)
+            return []
+        if not addresses:
+            return []
         with self._lock:
             now_s = self._clock.now()
-            limit = self._limits[target.name]
+            limit = self._limits.setdefault((target.name, whose), Limit(target.per_hour))
             if not limit.allows(message, now_s, target.quiet(now_s)):
                 self.counts[target.name, "held_back"] += 1
                 LOG.info("not sent to %s, too many messages or quiet hours: %s", target.name, clean_line(message.title))
                 return []
             held_back, limit.held_back = limit.held_back, 0
-        try:
-            addresses = target.addresses_for(message)
-        except RunbookError as error:
-            self._failed(target.name, message.title, error.what)
-            return []
         more = f"{held_back} more message{'' if held_back == 1 else 's'}"
         note = f"({more} held back before this one.)" if held_back else ""
         return [self._parcel(target, address, message, note) for address in addresses]
@@ -167,11 +177,15 @@ class TargetsNotify:
             self._failed(f"{parcel.target}{service}", parcel.title, sent.delivery.reason, parcel)
 
     def _failed(self, where: str, title: str, why: str, parcel: _Parcel | None = None) -> None:
+        """Counted and logged once a message, however often it is tried."""
+        again = parcel is not None and parcel.tries > 0
         with self._lock:
-            self.counts[parcel.target if parcel else where, "failed"] += 1
+            self.counts[parcel.target if parcel else where, "failed"] += not again
             if parcel is not None and parcel.severity is not Severity.INFO:
-                self._kept.append(parcel)
-        LOG.error("not delivered to %s: %s (%s)", where, clean_line(title), clean_line(why))
+                pause_s = min(_FIRST_PAUSE_S * 2**parcel.tries, _LONGEST_PAUSE_S)
+                self._kept.append(replace(parcel, tries=parcel.tries + 1, again_s=self._clock.now() + pause_s))
+        level = logging.INFO if again else logging.ERROR
+        LOG.log(level, "not delivered to %s: %s (%s)", where, clean_line(title), clean_line(why))
 
     def _posted(self, parcels: Sequence[_Parcel]) -> tuple[Sent, ...]:
         """All at once, and no longer than the limit: an address that hangs keeps no other one waiting."""

@@ -53,6 +53,10 @@ class Target:
         now = time.strftime("%H:%M", time.localtime(now_s))
         return begin <= now < end if begin <= end else now >= begin or now < end
 
+    def personal(self) -> bool:
+        """Whether an address is made from the owner's name. Raises as `addresses`."""
+        return any(_OWNER in address for address in self.addresses())
+
     def addresses_for(self, message: Message) -> tuple[str, ...]:
         """With the owner's name put in; those that need one are left out where it is not known or odd."""
         owner = message.about.owner if _USER_NAME.fullmatch(message.about.owner) else ""

@@ -98,6 +98,15 @@ def test_the_same_message_is_not_repeated_and_a_flood_is_held_back(server: HttpS
     assert "(16 more messages held back before this one.)" in server.received[-1]["message"]
 
 
+def test_an_owner_with_many_jobs_keeps_no_other_owner_s_messages_back(server: HttpServer) -> None:
+    notify = TargetsNotify([_target(server.url("{owner}"), per_hour=2)], Clock())
+    for number in range(4):
+        notify.tell(_message(f"job {number}", about=About("oom-alpha-1", "ana")))
+    notify.tell(_message("job 9", about=About("oom-alpha-9", "bo")))
+    assert [one["path"] for one in server.received] == ["/ana", "/ana", "/bo"]
+    assert "held back" not in server.received[-1]["message"]
+
+
 def test_a_flood_of_information_leaves_room_for_pages(server: HttpServer) -> None:
     notify = TargetsNotify([_target(server.url(), per_hour=3)], Clock())
     for number in range(10):
@@ -165,11 +174,17 @@ def test_what_was_not_delivered_is_sent_again_for_an_hour(server: HttpServer) ->
     server.status = 503
     notify.tell(_message("urgent", Severity.PAGE))
     notify.tell(_message("good news", Severity.INFO))
+    clock.time_s += 30
     notify.retry()
     server.status = 200
+    clock.time_s += 59
+    notify.retry()
+    assert server.titles == [], "the pause grows"
+    clock.time_s += 1
     notify.retry()
     notify.retry()
     assert server.titles == ["urgent"]
+    assert notify.figures() == (("all", "delivered", 1), ("all", "failed", 2), ("all", "held_back", 0))
     server.status = 503
     notify.tell(_message("too late", Severity.PAGE))
     server.status = 200
