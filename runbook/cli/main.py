@@ -26,6 +26,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "incidents": ("look", "List incidents, newest first."),
     "show": ("look", "Show one incident."),
     "report": ("look", "Where an incident's report is; --open shows it in a browser."),
+    "history": ("history", "What died of what before, and what worked; --nodes: which nodes stand out."),
     "approve": ("act", "Say yes or no to what an incident waits for."),
     "resume": ("act", "Go on with an interrupted or escalated incident."),
     "promote": ("act", "Write a proven change into the owner's template, with a backup."),

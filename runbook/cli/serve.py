@@ -6,11 +6,12 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +19,7 @@ from runbook import __version__
 from runbook.cli.main import inventory_option
 from runbook.cli.wiring import Application, flow_picture
 from runbook.engine import Engine
-from runbook.errors import Unavailable
+from runbook.errors import RunbookError, Unavailable
 from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
@@ -27,6 +28,9 @@ from runbook.service.opening import Opener
 from runbook.service.spool import SpoolEvent
 from runbook.steps.base import Proposal
 from runbook.triggers import Opening, again
+
+if TYPE_CHECKING:
+    from runbook.adapters.history import StoredHistory
 
 LOG = logging.getLogger("runbook")
 
@@ -67,6 +71,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     from runbook.service.app import create_app
     from runbook.service.daemon import Daemon
     from runbook.service.documents_page import document_routes
+    from runbook.service.history_page import history_routes
     from runbook.service.serve import serve as run_until_stopped
     from runbook.service.spool import SpoolReader
     from runbook.service.status import ServiceStatus
@@ -128,14 +133,20 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 boxes=tuple(app.flow.boxes),
                 now=app.clock.now,
             )
+            people = people_of(app, sign_in) if sign_in else None
+            # After an upgrade every incident is read once, which nobody should wait for.
+            threading.Thread(target=_remember, args=(app.history,), name="history", daemon=True).start()
             web = create_app(
                 app.store,
                 lambda incident: flow_picture(app.flow, incident),
                 health,
                 metrics.text,
                 hosts=_hosts(app),
-                people=people_of(app, sign_in) if sign_in else None,
-                more_routes=(*webhook_routes(app, sign_in, spool), *document_routes()),
+                people=people,
+                more_routes=(
+                    *webhook_routes(app, sign_in, spool), *document_routes(),
+                    *history_routes(app.store.list, app.history, app.clock.now, people),
+                ),
             )
             watch = watch_of(app, engine, status)
             if watch is not None:
@@ -150,6 +161,13 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
         finally:
             engine.close()
     return 0
+
+
+def _remember(history: StoredHistory) -> None:
+    try:
+        history.all()
+    except RunbookError as error:
+        LOG.warning("earlier incidents could not be read: %s", error.what)
 
 
 def _open(app: Application, engine: Engine, opener: Opener, event: SpoolEvent) -> str:

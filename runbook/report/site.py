@@ -23,7 +23,7 @@ from runbook.report.clean import clean, shorten
 from runbook.report.limits import LEVELS
 from runbook.report.node_words import oom_kill_words
 
-NAVIGATION: tuple[tuple[str, str], ...] = (("/", "Incidents"),)
+NAVIGATION: tuple[tuple[str, str], ...] = (("/", "Incidents"), ("/history", "History"))
 """Address and name of each page in the header of the site; a new page adds its line here."""
 
 STATE_TONES: dict[IncidentState, str] = {

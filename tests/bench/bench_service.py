@@ -17,11 +17,14 @@ from pathlib import Path
 
 import uvicorn
 
+from runbook.adapters.history import StoredHistory
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.model.units import IncidentId
 from runbook.report.codec import dump
+from runbook.report.remember import remember
 from runbook.service.app import create_app
+from runbook.service.history_page import history_routes
 from tests.report.sample_incidents import (
     FLOW,
     awaiting,
@@ -48,6 +51,7 @@ def service(row: Row) -> None:
         print(f"service with {incidents} stored incidents")
         row("  making the index anew, once", [_seconds(lambda: IncidentStore(folder).list())], "s")
         row("  the list in a new process, from the index", [_seconds(lambda: IncidentStore(folder).list())], "s")
+        _remember(folder, row)
         _ask(folder, row)
     finally:
         shutil.rmtree(folder)
@@ -65,11 +69,25 @@ def _write(folder: Path, incidents: int) -> None:
         (place / "incident.json").write_text(new, encoding="utf-8")
 
 
+def _remember(folder: Path, row: Row) -> None:
+    """What the choice of a lever asks, in a process that has just begun."""
+    now = remember(recovered())
+    assert now is not None
+    row("  making the memory of earlier incidents anew, once", [_seconds(lambda: _history(folder).all())], "s")
+    row("  incidents like one, in a new process", [_seconds(lambda: _history(folder).like(now)) for _ in range(9)],
+        note="   aim: under 100 ms")
+
+
+def _history(folder: Path) -> StoredHistory:
+    return StoredHistory(IncidentStore(folder))
+
+
 def _ask(folder: Path, row: Row) -> None:
     store = IncidentStore(folder)
     figures = ServiceFigures(now_s=time.time(), version="bench", heartbeat_s=time.time())
     metrics = IncidentMetrics(store.list, lambda: figures, cluster="alpha", report_url="https://runbook.example")
-    app = create_app(store, lambda _incident: FLOW, lambda: {"ok": True}, metrics.text)
+    past = history_routes(store.list, StoredHistory(store), time.time)
+    app = create_app(store, lambda _incident: FLOW, lambda: {"ok": True}, metrics.text, more_routes=past)
     with socket.socket() as channel:
         channel.bind(("127.0.0.1", 0))
         channel.listen(16)
@@ -90,6 +108,7 @@ def _ask(folder: Path, row: Row) -> None:
                 ("/metrics, one incident having changed", metrics_after_a_change, "under 100 ms"),
                 ("the list", lambda _number: _request(port, "/"), "under 150 ms"),
                 ("the list, one user's", lambda _number: _request(port, "/?user=ana"), "under 150 ms"),
+                ("what died of what", lambda _number: _request(port, "/history"), "under 150 ms"),
                 ("one page", lambda number: _request(port, f"/incidents/oom-alpha-{8 * number}"), "under 100 ms"),
             ):
                 answers = [ask(number) for number in range(16)][1:]

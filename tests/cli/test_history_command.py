@@ -1,0 +1,55 @@
+"""`runbook history`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from runbook.adapters.store import IncidentStore
+from runbook.model.remembered import Circumstances
+from runbook.model.units import IncidentId, NodeName
+from tests.cli.conftest import Shell
+from tests.report.sample_incidents import recovered
+
+
+def fill(shell: Shell, nodes: int = 0) -> None:
+    store = IncidentStore(shell.state)
+    ran_with = Circumstances("megatron", model="llama\x1b[31m-70b", micro_batch=4, sequence_length=8192)
+    for number in range(3 + nodes):
+        made = recovered()
+        assert made.failure is not None
+        job = replace(made.failure.job, name=f"job{number}", nodes=tuple(NodeName(f"gpu-{n}") for n in (21, 22, 23)))
+        made = replace(made, failure=replace(made.failure, job=replace(job, num_nodes=3)))
+        store.save(replace(made, id=IncidentId(f"oom-here-{number}"), circumstances=ran_with))
+
+
+def test_an_empty_past_is_no_error(shell: Shell) -> None:
+    done = shell("history")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no incident whose cause is known fits" in done.stderr
+
+
+def test_what_died_of_what_and_what_worked(shell: Shell) -> None:
+    fill(shell)
+    done = shell("history", "--since", "100y")
+    assert done.returncode == 0, done.stderr
+    assert "llama-70b" in done.stdout and "3/3" in done.stdout and "\x1b" not in done.stdout
+    (group,) = json.loads(shell("history", "--json", "--user", "ana", "--node", "gpu-23").stdout)
+    assert (group["system"], group["micro_batch"], group["incidents"], group["recovered"]) == ("megatron", 4, 3, 3)
+    assert group["levers"] == [{"lever": "micro_batch_size", "worked": 3, "failed": 0, "not_proven": 0}]
+    assert json.loads(shell("history", "--json", "--kind", "fragmentation").stdout) == []
+
+
+def test_nodes_beside_their_peers(shell: Shell) -> None:
+    fill(shell, nodes=9)
+    done = shell("history", "--nodes")
+    assert done.returncode == 0, done.stderr
+    assert "more than its peers" in done.stdout and "counts 1/n as expected" in " ".join(done.stdout.split())
+    (worst,) = json.loads(shell("history", "--nodes", "--json").stdout)
+    assert (worst["node"], worst["verdict"], worst["observed"], worst["expected"]) == ("gpu-22", "more", 12, 4.0)
+
+
+def test_what_is_mistyped_is_said(shell: Shell) -> None:
+    for arguments in (("--since", "soon"), ("--nodes", "--user", "ana"), ("--kind", "oom")):
+        done = shell("history", *arguments)
+        assert done.returncode == 2 and done.stderr, arguments
