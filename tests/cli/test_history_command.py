@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 from runbook.adapters.store import IncidentStore
@@ -38,6 +39,23 @@ def test_what_died_of_what_and_what_worked(shell: Shell) -> None:
     assert (group["system"], group["micro_batch"], group["incidents"], group["recovered"]) == ("megatron", 4, 3, 3)
     assert group["levers"] == [{"lever": "micro_batch_size", "worked": 3, "failed": 0, "not_proven": 0}]
     assert json.loads(shell("history", "--json", "--kind", "fragmentation").stdout) == []
+
+
+def test_the_second_death_of_a_script_names_the_first(shell: Shell) -> None:
+    first = shell.failed_job()
+    assert shell("oom", "--job", first, "--yes").returncode == 0
+    shutil.rmtree(shell.work / "ckpt")
+    second = shell.failed_job()
+    assert shell("oom", "--job", second).returncode == 0
+    incident = json.loads((shell.state / "incidents" / f"oom-here-{second}" / "incident.json").read_text())
+    assert incident["circumstances"]["micro_batch"] == 8
+    (use,) = incident["plan"]["uses"]
+    assert use["seen_before"] == [
+        f"worked in 1 of 1 with the same script: oom-here-{first} (the same values); one case proves little"
+    ]
+    assert f"Before: worked in 1 of 1 with the same script: oom-here-{first}" in " ".join(
+        shell("show", f"oom-here-{second}").stdout.split()
+    )
 
 
 def test_nodes_beside_their_peers(shell: Shell) -> None:

@@ -149,7 +149,8 @@ def test_a_hostile_job_is_text_on_the_page() -> None:
     kept = remember(hostile())
     rows = [summarize(hostile())]
     remembered: dict[str, Remembered] = {rows[0].id: kept} if kept else {}
-    evil: dict[str, Remembered] = {rows[0].id: past(0, circumstances=Circumstances("<script>", model="<img src=x>\u202eevil"))}
+    said = Circumstances("<script>", model="<img src=x>\u202eevil")
+    evil: dict[str, Remembered] = {rows[0].id: past(0, circumstances=said)}
     for known in (remembered, evil):
         page = render_history(rows, known, HistoryQuery(model="<b>"), OPENED_S)
         page += render_history(rows, known, HistoryQuery(), OPENED_S)
