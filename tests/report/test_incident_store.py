@@ -156,7 +156,7 @@ def test_a_reader_never_sees_half_an_incident(store: IncidentStore, tmp_path: Pa
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
-        seen = set()
+        seen: set[tuple[str, ...]] = set()
         start = time.monotonic()
         # A second at least; longer only where a busy machine has not let the writer save a few times yet.
         while time.monotonic() - start < (1.0 if len(seen) > 3 else 30.0):
