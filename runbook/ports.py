@@ -89,13 +89,6 @@ class Files(Protocol):
         Raises `NotAllowed` when the file's present SHA-256 is not `expected_sha256`."""
 
 
-class Notify(Protocol):
-    """Somebody's attention."""
-
-    def send(self, title: str, body: str, link: str) -> None:
-        """Tell a person. Never raises."""
-
-
 class History(Protocol):
     """What earlier incidents were like and how they ended."""
 

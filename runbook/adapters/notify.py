@@ -1,4 +1,4 @@
-"""Telling people: nobody, the log, or anywhere that apprise reaches. Telling never fails an incident."""
+"""Telling people anywhere that apprise reaches. Telling never fails an incident."""
 
 from __future__ import annotations
 
@@ -24,29 +24,6 @@ _KEEP_S = 3600.0
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 600.0
 _KEEP = 200
-
-
-class NoNotify:
-    """Nobody is told."""
-
-    def send(self, title: str, body: str, link: str) -> None:
-        return
-
-    def tell(self, message: Message) -> None:
-        return
-
-
-class LogNotify:
-    """Into the log, where journald or a person sees it."""
-
-    def __init__(self, logger: logging.Logger = LOG) -> None:
-        self._logger = logger
-
-    def send(self, title: str, body: str, link: str) -> None:
-        self._logger.warning("%s: %s (%s)", *_written(title, clean_line(body), link))
-
-    def tell(self, message: Message) -> None:
-        self.send(message.title, message.body, message.link)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +81,6 @@ class TargetsNotify:
                 (target.name, outcome, self.counts[target.name, outcome])
                 for target in self._targets for outcome in ("delivered", "failed", "held_back")
             )
-
-    def send(self, title: str, body: str, link: str) -> None:
-        """As the port says: a warning that is about no job in particular."""
-        self.tell(Message("", Severity.WARNING, title, body, link))
 
     def tell(self, message: Message) -> None:
         """To every target that wants it. Within 15 seconds or not at all now; a failure is one line of the log."""

@@ -192,7 +192,6 @@ class Application:
             files=self.files,
             folder=self.store,
             clock=self.clock,
-            notify=self.notify,
             history=self.history,
         )
 

@@ -16,6 +16,8 @@ from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 
 SCHEMA_VERSION = 1
+WAITS = "waits up to"
+"""How the note begins that says for whose job an incident waits."""
 
 
 class Policy(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from runbook.model.diagnosis import Kind
-from runbook.model.incident import Act, Attempt, Incident, IncidentState
+from runbook.model.incident import WAITS, Act, Attempt, Incident, IncidentState
 from runbook.model.message import About, Message, Severity
 from runbook.report import narrative
 from runbook.report.clean import clean_line
@@ -44,6 +44,7 @@ def messages(before: Incident | None, after: Incident, report_url: str = "") -> 
     told = (
         *_question(before, after, report_url),
         *_ended(before, after, report_url),
+        *_waits(before, after, report_url),
         *_drained(before, after, report_url),
         *_attempts(before, after, report_url),
     )
@@ -110,6 +111,18 @@ def _ended(before: Incident | None, after: Incident, report_url: str) -> tuple[M
             asked = f"Read the plan; `runbook resume {after.id}` carries it out."
             return (_message(after, event, Severity.WARNING, headline, report_url, asked=asked),)
     return ()
+
+
+def _waits(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+    """For somebody else's job, where there is no other node."""
+    known = before.notes if before is not None else ()
+    return tuple(
+        _message(
+            after, f"{note}:{after.run}", Severity.WARNING, note, report_url, now=f"{note[:1].upper()}{note[1:]}.",
+            asked="nothing, or talk to the job's owner",
+        )
+        for note in after.notes if note.startswith(WAITS) and note not in known
+    )
 
 
 def _drained(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:

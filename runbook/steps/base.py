@@ -13,7 +13,7 @@ from runbook.model.gpu_model import GpuModels
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.units import IncidentId
 from runbook.model.xid import XidCatalogue
-from runbook.ports import Clock, Files, History, Nodes, Notify, Scheduler
+from runbook.ports import Clock, Files, History, Nodes, Scheduler
 from runbook.remedy import LeverDocument, Restarter
 from runbook.settings import FlowSettings
 
@@ -62,7 +62,6 @@ class Ports:
     files: Files
     folder: IncidentFolder
     clock: Clock
-    notify: Notify
     history: History | None = None
     """None: earlier incidents are not asked for."""
 

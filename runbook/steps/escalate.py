@@ -40,14 +40,6 @@ def _tenant(tenant: GpuProcess) -> str:
     return f"pid {tenant.pid} ({tenant.name or 'unnamed'}){owner}{held}{job}"
 
 
-def link(context: StepContext) -> str:
-    """The report's address: served, or the file."""
-    base = context.settings.report_url.rstrip("/")
-    if base:
-        return f"{base}/incidents/{context.incident.id}"
-    return str(context.ports.folder.folder(context.incident.id) / "report.html")
-
-
 def _conclusion(incident: Incident) -> str:
     last = incident.visits[-2] if len(incident.visits) > 1 else None
     if last is not None and last.outcome == "declined":

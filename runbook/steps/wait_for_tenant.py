@@ -6,12 +6,11 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotFound
-from runbook.model.incident import IncidentState, Policy
+from runbook.model.incident import WAITS, IncidentState, Policy
 from runbook.model.job import JobRecord
 from runbook.model.units import JobId, NodeName
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.check_node import SETTLE_S, look
-from runbook.steps.escalate import link
 from runbook.steps.node_look import has_ended
 from runbook.steps.occupied import is_free, jobs_of, tenants_of
 
@@ -48,11 +47,8 @@ def run(context: StepContext) -> StepResult:
     if waited_s >= limit_s:
         return _limit_reached(context, running, who, waited_s)
     named = "; ".join(_named(record, node) for node, record in running)
-    note = f"waits up to {_hours(limit_s)} for {named}: the job has no other node to run on"
-    if note not in incident.notes:
-        incident = with_notes(incident, note)
-        title = f"{incident.id}: waits for {', '.join(f'job {one.id} of {one.owner}' for _, one in running)}"
-        context.ports.notify.send(title, note[:1].upper() + note[1:] + ".", link(context))
+    # People are told of the note (report/messages.py).
+    incident = with_notes(incident, f"{WAITS} {_hours(limit_s)} for {named}: the job has no other node to run on")
     verify = context.settings.verify
     pause_s = min(max(verify.first_poll_s, waited_s / 10), verify.longest_poll_s)
     return StepResult(Outcome.WAITING, incident, f"{_lasted(waited_s)} of at most {_hours(limit_s)}: {who}", pause_s)

@@ -86,7 +86,7 @@ class Scene:
     def context(self) -> StepContext:
         nothing: Any = None
         place: Any = OnePlace()
-        ports = Ports(self.scheduler, self.nodes, nothing, place, self.scheduler.clock, place)  # type: ignore[arg-type]
+        ports = Ports(self.scheduler, self.nodes, nothing, place, self.scheduler.clock)  # type: ignore[arg-type]
         return StepContext(self.incident, ports, Playbook(Signatures(()), (), XIDS), self.settings)
 
     def run(self, *steps: Any) -> list[str]:

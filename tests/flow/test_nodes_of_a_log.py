@@ -73,7 +73,7 @@ def begun(log: str, nodes: tuple[str, ...]) -> StepContext:
         incident,
         Ports(
             scheduler, AskedNodes(), cast(Files, FakeFiles({LOG: log.encode()})),  # type: ignore[arg-type]
-            cast(IncidentFolder, NoFolder()), FakeClock(), notify=None,  # type: ignore[arg-type]
+            cast(IncidentFolder, NoFolder()), FakeClock(),
         ),
         Playbook(load_signatures(playbook / "signatures"), (), load_xids(playbook / "xid.yaml")),
         FlowSettings("fake"),

@@ -52,9 +52,6 @@ class OnePlace:
     def processes(self, *_: Any) -> Unknown:
         return Unknown("the node does not answer")
 
-    def send(self, *_: Any) -> None:
-        return None
-
 
 class Scene:
     """A job that died, its template, its folders, and its log."""
@@ -77,7 +74,7 @@ class Scene:
 
     def context(self) -> StepContext:
         place: Any = self.place
-        ports = Ports(self.scheduler, place, self.files, place, self.clock, place)
+        ports = Ports(self.scheduler, place, self.files, place, self.clock)
         return StepContext(self.incident, ports, PLAYBOOK, FlowSettings("fake"))
 
     def relaunched(self, checkpoint: Checkpoint, log: str) -> JobRecord:

@@ -12,11 +12,13 @@ from runbook.errors import NotAllowed, NotFound
 from runbook.evidence.states import job_state
 from runbook.flow import load_flow
 from runbook.locations import data_folder
-from runbook.model.incident import Attempt, BoxVisit, Policy
+from runbook.model.incident import WAITS, Attempt, BoxVisit, Policy
 from runbook.model.job import NodeClass, NodeState
+from runbook.model.message import Severity
 from runbook.model.node import LEFT_BY_EPILOG, GpuProcess, NodeFacts, NodeVerdict, Reach
 from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
+from runbook.report.messages import messages
 from runbook.settings import ActSettings, FlowSettings, VerifySettings
 from runbook.steps import (
     check_node,
@@ -84,19 +86,12 @@ class Leaky(ToldNodes):
 
 
 class Remembering(OnePlace):
-    """A folder that gives back what was written, and a mailbox."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mail: list[tuple[str, str]] = []
+    """A folder that gives back what was written."""
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes:
         if relative not in self.written:
             raise NotFound("not kept")
         return self.written[relative]
-
-    def send(self, *mail: Any) -> None:
-        self.mail.append((mail[0], mail[1]))
 
 
 class Place(Scene):
@@ -120,7 +115,7 @@ class Place(Scene):
     def context(self) -> StepContext:
         context = super().context()
         place: Any = self.place
-        return replace(context, ports=replace(context.ports, folder=place, notify=place))
+        return replace(context, ports=replace(context.ports, folder=place))
 
     def enter(self, box: str) -> None:
         visit = BoxVisit(box, 0, self.scheduler.clock.now())
@@ -352,15 +347,18 @@ def of_two_nodes(acts: ActSettings = ALLOWED) -> Place:
 
 def test_a_tenant_is_waited_for_and_its_owner_named_once() -> None:
     place = of_two_nodes()
+    before = place.incident
     result = wait_for_tenant.run(place.context())
     assert result.outcome == "waiting" and result.poll_s > 0
     assert "job 99 of bob (server) on gpu-21, RUNNING, at most" in result.summary
     assert "of at most 4.0 h" in result.summary
     place.incident = result.incident
     assert place.run(wait_for_tenant, wait_for_tenant) == ["waiting", "waiting"]
-    ((title, body),) = place.place.mail
-    assert title == "oom-fake-1: waits for job 99 of bob"
-    assert "job 99 of bob (server) on gpu-21" in body
+    (message,) = messages(before, result.incident)
+    assert message.severity is Severity.WARNING
+    assert "waits up to 4.0 h for job 99 of bob" in message.title
+    assert "job 99 of bob (server) on gpu-21: the job has no other node to run on" in message.body
+    assert messages(result.incident, place.incident) == ()
     assert any("job 99 of bob" in note for note in place.incident.notes), "the report names it, too"
 
 
@@ -383,13 +381,12 @@ def test_a_tenant_that_stays_is_a_person_s_after_the_limit() -> None:
     assert "job 99 of bob (server) on gpu-21" in place.incident.conclusion
     place.run(escalate)
     assert place.incident.to_do[0].startswith("Talk to bob about job 99 of bob")
-    assert "job 99 of bob" in place.place.mail[-1][1]
 
 
 def test_a_site_that_waits_for_nobody() -> None:
     place = of_two_nodes(replace(ALLOWED, wait_for_tenant_s=0.0))
     assert place.run(wait_for_tenant) == ["limit_reached"]
-    assert place.place.mail == []
+    assert not any(note.startswith(WAITS) for note in place.incident.notes)
 
 
 def test_another_job_that_takes_the_gpu_meanwhile_is_waited_for_as_well() -> None:
@@ -416,7 +413,7 @@ def test_a_plan_says_that_it_would_wait() -> None:
     place.incident = replace(place.incident, policy=Policy.PLAN)
     assert place.run(wait_for_tenant) == ["planned"]
     assert "would wait up to 4.0 h for job 99 of bob" in place.incident.conclusion
-    assert place.place.mail == []
+    assert not any(note.startswith(WAITS) for note in place.incident.notes)
 
 
 def test_where_another_node_is_free_nobody_is_waited_for() -> None:

@@ -13,7 +13,6 @@ import pytest
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.local import LocalScheduler
-from runbook.adapters.notify import NoNotify
 from runbook.adapters.offline import NoNodes
 from runbook.errors import Unavailable
 from runbook.model.incident import BoxVisit, Incident, Policy
@@ -284,7 +283,7 @@ def test_a_kept_file_has_no_buttons(place: Place) -> None:
 
 def _ports(place: Place) -> Ports:
     scheduler = LocalScheduler(place.folder / "scheduler", cluster="alpha")
-    return Ports(scheduler, NoNodes(), OwnerFiles(), place.store, SystemClock(), NoNotify())
+    return Ports(scheduler, NoNodes(), OwnerFiles(), place.store, SystemClock())
 
 
 @pytest.fixture

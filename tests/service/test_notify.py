@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runbook.adapters.notify import LogNotify, NoNotify, TargetsNotify
+from runbook.adapters.notify import TargetsNotify
 from runbook.adapters.notify_target import Target
 from runbook.cli.notify_targets import targets_of
 from runbook.config import load_inventory
@@ -37,7 +37,8 @@ def _message(title: str, severity: Severity = Severity.WARNING, about: About | N
 
 def test_a_message_arrives_cleaned_with_its_link(server: HttpServer) -> None:
     notify = TargetsNotify([_target(server.url())], Clock())
-    notify.send("oom-alpha-1: a person\r\nBcc: all", "It \x1b[31mfailed\x1b[0m.", "http://x/1")
+    title, body = "oom-alpha-1: a person\r\nBcc: all", "It \x1b[31mfailed\x1b[0m."
+    notify.tell(Message("event", Severity.WARNING, title, body, "http://x/1"))
     (message,) = server.received
     assert message["title"] == "[runbook] oom-alpha-1: a person Bcc: all"
     assert message["message"] == "It failed.\n\nhttp://x/1"
@@ -86,13 +87,13 @@ def test_the_same_message_is_not_repeated_and_a_flood_is_held_back(server: HttpS
     clock = Clock()
     notify = TargetsNotify([_target(server.url(), per_hour=5)], clock)
     for _ in range(3):
-        notify.send("the same", "body", "")
+        notify.tell(_message("the same"))
     assert len(server.received) == 1
     for number in range(20):
-        notify.send(f"number {number}", "body", "")
+        notify.tell(_message(f"number {number}"))
     assert len(server.received) == 5
     clock.time_s += 3_601
-    notify.send("later", "body", "")
+    notify.tell(_message("later"))
     assert len(server.received) == 6
     assert "(2 more messages held back before this one.)" in server.received[1]["message"]
     assert "(16 more messages held back before this one.)" in server.received[-1]["message"]
@@ -191,12 +192,6 @@ def test_what_was_not_delivered_is_sent_again_for_an_hour(server: HttpServer) ->
     clock.time_s += 3601
     notify.retry()
     assert server.titles == ["urgent"]
-
-
-def test_the_log_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    LogNotify().send("title\n", "two\nlines\x07", "http://x")
-    assert caplog.messages == ["title: two lines (http://x)"]
-    NoNotify().send("a", "b", "c")
 
 
 def test_an_inventory_s_addresses_may_stand_in_a_file_of_their_own(
