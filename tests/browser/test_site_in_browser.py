@@ -11,10 +11,12 @@ import pytest
 import uvicorn
 from playwright.sync_api import Page, expect
 
+from runbook.adapters.history import StoredHistory
 from runbook.adapters.store import IncidentStore
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId
 from runbook.service.app import create_app
+from runbook.service.history_page import history_routes
 from tests.browser.conftest import CONTRAST, Open
 from tests.report.sample_incidents import (
     FLOW,
@@ -40,6 +42,7 @@ class Service:
         self._app = create_app(
             store, lambda _incident: FLOW, lambda: {"ok": True}, lambda: b"", now=lambda: OPENED_S + 3_600,
             look_again_s=(1, 1),
+            more_routes=history_routes(store.list, StoredHistory(store), lambda: OPENED_S + 3_600),
         )
         self.port = 0
         self.start()
@@ -97,6 +100,22 @@ def test_from_the_list_to_a_page_and_back(visit: Open, service: Service, width: 
     assert seen.page.locator("tbody tr").count() == 2
     assert seen.console == []
     assert all(address.startswith(service.address()) for address in seen.requests)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1200, False)], ids=["phone, dark", "desk, light"])
+def test_what_happened_before_and_back_to_its_incidents(visit: Open, service: Service, width: int, dark: bool) -> None:
+    save_many(service, recovered(), recovered(), hardware_fault(), co_tenant(), hostile())
+    seen = visit(service.address(), width=width, dark=dark, script=False)
+    seen.page.get_by_role("link", name="History").click()
+    expect(seen.page.get_by_role("heading", level=1)).to_have_text("What died of what, and what worked")
+    narrow(seen.page)
+    assert seen.page.evaluate(CONTRAST) == []
+    seen.page.get_by_label("User").fill("ana")
+    seen.page.get_by_role("button", name="Show").click()
+    expect(seen.page).to_have_url(service.address("/history?user=ana"))
+    seen.page.get_by_role("row", name="True out of memory").get_by_role("link").click()
+    assert seen.page.locator("tbody tr").count() == 2
+    assert seen.console == []
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["script", "no script"])
