@@ -53,6 +53,26 @@ def clean_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+class Cleaned(str):
+    """Text that has been through `clean` already."""
+
+    __slots__ = ()
+
+
+def shown(text: str, limit: int) -> Cleaned:
+    """Cleaned and shortened, at a cost that goes with `limit` and not with the text: only a window of it is looked at.
+
+    Where what is cleaned away leaves less than `limit` of the window, the window's last word goes too: a secret that
+    the window cuts in two has lost the shape by which it is known."""
+    window = text[: 8 * limit + _LONG_ESCAPE]
+    cleaned = clean(window)
+    left_out = len(text) - len(window)
+    if left_out and len(cleaned) <= limit:
+        cleaned = cleaned.rpartition(" ")[0]
+    left_out += max(len(cleaned) - limit, 0)
+    return Cleaned(f"{cleaned[:limit].rstrip()} … ({left_out:,} more characters)" if left_out else cleaned)
+
+
 def shorten(text: str, limit: int) -> str:
     """At most `limit` characters, the cut said in words."""
     if len(text) <= limit:

@@ -13,7 +13,7 @@ from typing import Any
 
 from runbook.model.incident import Attempt, Incident
 from runbook.report import narrative
-from runbook.report.clean import clean, clean_line, shorten, shorten_lines
+from runbook.report.clean import clean, clean_line, shorten, shorten_lines, shown
 from runbook.report.figures import Figures, figures
 from runbook.report.limits import LEVELS, MOST_BYTES, Limits
 from runbook.report.picture import FlowPicture
@@ -88,9 +88,9 @@ def _render(
         excerpt=lambda text: shorten_lines(clean(text[: limits.excerpt_lines * limits.line * 4]),
                                            limits.excerpt_lines, limits.line),
         command_line=lambda argv: " ".join(_quoted(word) for word in argv),
-        cut=lambda text: shorten(clean(str(text)), limits.text),
+        cut=lambda text: shown(str(text), limits.text),
         limits=limits,
-        contract=None if contract is None else shorten(clean(json.dumps(contract, indent=1)), limits.text * 12),
+        contract=None if contract is None else shown(json.dumps(contract, indent=1), limits.text * 12),
         site=site,
         actions=actions,
         total_s=_total(incident),

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from runbook.model.incident import IncidentState
 from runbook.model.units import Unknown
 from runbook.report import words
-from runbook.report.clean import clean, shorten
+from runbook.report.clean import Cleaned, clean, shorten
 from runbook.report.limits import LEVELS
 from runbook.report.node_words import oom_kill_words
 
@@ -146,7 +146,7 @@ def _finalize(value: object) -> object:
     """Every expression of every template comes through here before it is escaped."""
     if value is None:
         return ""
-    if isinstance(value, Markup):
+    if isinstance(value, Markup | Cleaned):
         return value
     return clean(str(value)) if not isinstance(value, int | float) else value
 
