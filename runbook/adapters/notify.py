@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from runbook.adapters.apprise_send import Delivery, deliver
 from runbook.adapters.notify_target import Limit, Target
@@ -39,7 +39,7 @@ class _Parcel:
     """A message on its way to one address."""
 
     target: str
-    address: str
+    address: str = field(repr=False)
     title: str
     body: str
     severity: Severity

@@ -63,3 +63,17 @@ def test_every_event_is_told_and_only_a_kill_between_delivery_and_remembering_re
             assert counts[titles[0]] == most, (points[point], server.titles)
             assert counts[titles[1]] == 1, (points[point], server.titles)
             assert len(place.comments()) == 2
+
+
+def test_an_incident_ends_well_though_nobody_can_be_told(tmp_path: Path) -> None:
+    with http_server() as broken:
+        broken.status = 500
+        place = _place(tmp_path / "place", broken.url())
+        text = place.inventory.read_text(encoding="utf-8")
+        more = "'json://127.0.0.1:1/', 'nonsense://x', 'mailto://127.0.0.1:1?from=a@example.org&to=b@example.org']"
+        place.inventory.write_text(text.replace("]}", f", {more}}}"), encoding="utf-8")
+        try:
+            assert _drive(place, "never") == 0
+            assert place.incident()["state"] == "recovered"
+        finally:
+            place.end()
