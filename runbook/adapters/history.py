@@ -97,14 +97,13 @@ class StoredHistory:
         return lines
 
     def _line(self, name: str, stamp: bytes) -> _Line:
-        try:
+        """An incident that cannot be read or told in JSON is no witness."""
+        with contextlib.suppress(RunbookError, ValueError):
             past = remember(self._store.load(IncidentId(name)))
-        except RunbookError:
-            past = None
-        if past is None:
-            return _Line(stamp, b"", b"")
-        words = (past.kind, past.circumstances.system, past.script, past.series)
-        return _Line(stamp, b" ".join(_word(word) for word in words), remembered_adapter().dump_json(past))
+            if past is not None:
+                words = (past.kind, past.circumstances.system, past.script, past.series)
+                return _Line(stamp, b" ".join(_word(word) for word in words), remembered_adapter().dump_json(past))
+        return _Line(stamp, b"", b"")
 
     def _read(self, line: _Line) -> Remembered | None:
         """Damage of a line is one witness less."""

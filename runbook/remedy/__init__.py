@@ -3,7 +3,7 @@
 from runbook.remedy.checkpoint_rules import Obstacle, Restarter
 from runbook.remedy.circumstances import circumstances
 from runbook.remedy.document import LeverDocument
-from runbook.remedy.history import Likeness, Witness, with_reasons, witnesses
+from runbook.remedy.history import Likeness, Witness, what_worked, with_reasons, witnesses
 from runbook.remedy.ladder import propose
 from runbook.remedy.limits import cool_off_left_s, drain_refused, relaunch_refused
 from runbook.remedy.loading import load_levers, load_restarters
@@ -41,6 +41,7 @@ __all__ = [
     "resume_edits",
     "resume_findings",
     "resume_proof",
+    "what_worked",
     "with_reasons",
     "witnesses",
     "world_options",

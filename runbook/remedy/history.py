@@ -92,6 +92,19 @@ def reasons(use: LeverUse, found: Sequence[Witness], framework_version: str = ""
     return tuple(told)
 
 
+def what_worked(found: Sequence[Witness]) -> str:
+    """What got the newest like incident of the same script or series past its failure, for a person who has to decide
+    without a lever of the ladder; "" where none is known to have."""
+    own = [item for item in found if item.likeness is not Likeness.ALIKE]
+    for witness in sorted(own, key=lambda item: item.of.opened_s, reverse=True):
+        proven = max((tried.attempt for tried in witness.of.levers if tried.worked), default=0)
+        if proven:
+            together = [tried for tried in witness.of.levers if tried.attempt <= proven]
+            levers = "; ".join(f"{tried.lever.replace('_', ' ')} {tried.change}" for tried in together)
+            return f"{_PLACES[witness.likeness]}, {witness.of.incident} got past this failure with {levers}"
+    return ""
+
+
 def _likeness(now: Remembered, past: Remembered) -> Likeness | None:
     here, there = now.circumstances, past.circumstances
     same_system = bool(here.system) and here.system == there.system

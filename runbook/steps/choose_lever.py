@@ -9,7 +9,7 @@ from runbook.errors import RunbookError
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
-from runbook.remedy import circumstances, propose, with_reasons, witnesses
+from runbook.remedy import Witness, circumstances, propose, what_worked, with_reasons, witnesses
 from runbook.report.remember import remember
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.find_checkpoint import list_checkpoints
@@ -63,28 +63,32 @@ def run(context: StepContext) -> StepResult:
         templates=incident.templates,
     )
     if isinstance(plan, NoPlan):
-        return _without(incident, plan)
-    incident, plan = _with_history(context, incident, plan)
+        incident, found = _witnesses(context, incident)
+        worked = what_worked(found)
+        return _without(with_notes(incident, f"{worked[:1].upper()}{worked[1:]}." if worked else ""), plan)
+    incident, found = _witnesses(context, incident)
+    version = story.framework_version or (story.root_cause.framework_version if story.root_cause else None)
+    plan = with_reasons(plan, found, version or "")
     incident = replace(incident, plan=plan, no_plan=None)
-    return StepResult(Outcome.LEVER, incident, "; ".join(use.title for use in plan.uses) or "unchanged, elsewhere")
+    titles = [f"{use.title}; {use.seen_before[0]}" if use.seen_before else use.title for use in plan.uses]
+    return StepResult(Outcome.LEVER, incident, "; ".join(titles) or "unchanged, elsewhere")
 
 
-def _with_history(context: StepContext, incident: Incident, plan: Plan) -> tuple[Incident, Plan]:
-    """The plan with what earlier incidents say of its levers. Without them it is the same plan."""
+def _witnesses(context: StepContext, incident: Incident) -> tuple[Incident, tuple[Witness, ...]]:
+    """Earlier incidents like this one. Where they cannot be read there are none, and a note says so."""
     history, diagnosis = context.ports.history, context.failure.diagnosis
     now = remember(incident)
-    if history is None or now is None or diagnosis is None or not plan.uses:
-        return incident, plan
+    if history is None or now is None or diagnosis is None:
+        return incident, ()
     # What is compared is the failure under work: a relaunch can have died of another kind than the first job.
     cause = context.failure.story.root_cause if context.failure.story else None
     now = replace(
         now, kind=diagnosis.best.kind, detail=diagnosis.best.detail, phase=cause.phase if cause else now.phase
     )
     try:
-        earlier = history.like(now)
+        return incident, witnesses(now, history.like(now))
     except RunbookError as error:
-        return with_notes(incident, f"earlier incidents could not be read, so none is named: {error.what}"), plan
-    return incident, with_reasons(plan, witnesses(now, earlier), now.framework_version)
+        return with_notes(incident, f"earlier incidents could not be read, so none is named: {error.what}"), ()
 
 
 def tried(incident: Incident) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ def chosen(made: Scene, store: IncidentStore) -> Incident:
     context = replace(context, ports=replace(context.ports, history=StoredHistory(store)))
     result = choose_lever.run(context)
     assert result.outcome == "lever", result.summary
+    assert all(told in result.summary for told in seen_before(result.incident)[:1])
     return result.incident
 
 
@@ -97,6 +98,25 @@ def test_of_somebody_elses_job_only_its_incident_is_named(tmp_path: Path) -> Non
     (told,) = seen_before(chosen(scene(2), store))
     assert told.startswith("worked in 1 of 1 in similar failures") and "oom-fake-1" in told
     assert not [word for word in ("bob", "secret", "run.sh") if word in told]
+
+
+def test_where_no_lever_is_left_a_person_is_told_what_worked_last_time(tmp_path: Path) -> None:
+    store = IncidentStore(tmp_path)
+    leaks = Diagnosis(Hypothesis(Kind.MEMORY_LEAK, 0.9))
+
+    def leaking(incident: Incident) -> Incident:
+        assert incident.failure is not None
+        failure = replace(incident.failure, diagnosis=leaks)
+        return replace(incident, failure=failure, original=failure)
+
+    store.save(leaking(ended(chosen(scene(1), store), passed=True)))
+    second = scene(2)
+    second.incident = leaking(second.incident)
+    context = second.context()
+    result = choose_lever.run(replace(context, ports=replace(context.ports, history=StoredHistory(store))))
+    assert result.outcome != "lever"
+    assert any("With the same script, oom-fake-1 got past this failure with smaller micro batch" in note
+               for note in result.incident.notes), result.incident.notes
 
 
 def test_a_memory_that_cannot_be_read_costs_the_reasons_alone() -> None:
