@@ -30,7 +30,10 @@ _UNITS_DAYS = {"d": 1, "w": 7, "m": 30, "y": 365}
 @click.option("--node", default="", metavar="NODE", help="Only jobs that ran on this node.")
 @click.option("--system", default="", metavar="NAME", help="Only this framework: megatron, verl, … (runbook levers).")
 @click.option("--model", default="", metavar="TEXT", help="Only models with this in their name.")
-@click.option("--kind", type=click.Choice([kind.value for kind in Kind]), help="Only what died of this.")
+@click.option(
+    "--kind", type=click.Choice([kind.value for kind in Kind]), metavar="KIND",
+    help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).",
+)
 @click.option("--since", default="", metavar="TIME", help="Only the last 30d, 12w, 6m, 1y.")
 @click.option("--nodes", "by_node", is_flag=True, help="Nodes beside their peers, instead of groups of incidents.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ class Figures(NamedTuple):
     model: str
     gpu: str
     gpu_gib: int | None
+    """As it is sold: rounded up to 4 GiB."""
     micro_batch: int | None
     sequence_length: int | None
     kind: Kind
@@ -129,10 +131,9 @@ def groups(
 
 def figures_of(past: Remembered) -> Figures:
     told = past.circumstances
-    return Figures(
-        told.system, told.model, past.gpu, round(past.gpu_bytes / GIB) if past.gpu_bytes else None, told.micro_batch,
-        told.sequence_length, past.kind,
-    )
+    # The driver's figure and PyTorch's differ by a share of a GiB; both lie just below what the card is sold as.
+    gib = math.ceil(past.gpu_bytes / GIB / 4) * 4 if past.gpu_bytes else None
+    return Figures(told.system, told.model, past.gpu, gib, told.micro_batch, told.sequence_length, past.kind)
 
 
 def _group(

@@ -110,10 +110,11 @@ def past(number: int, **changes: object) -> Remembered:
 def test_groups_say_how_often_what_worked() -> None:
     rows = [row(number, 1) for number in range(5)]
     remembered: dict[str, Remembered] = {f"oom-a-{number}": past(number) for number in range(4)}
+    remembered["oom-a-3"] = past(3, gpu_bytes=round(79.65 * GIB))
     remembered["oom-a-4"] = past(4, circumstances=Circumstances("verl", model="qwen"))
     query = HistoryQuery()
     first, second = groups(query.choose(rows, remembered, OPENED_S), remembered)
-    assert (first.count, first.figures.model, first.figures.gpu_gib) == (4, "llama-70b", 79)
+    assert (first.count, first.figures.model, first.figures.gpu_gib) == (4, "llama-70b", 80)
     (lever,) = first.levers
     assert (lever.worked, lever.failed, lever.open) == (2, 2, 0)
     assert first.incidents == ("oom-a-3", "oom-a-2", "oom-a-1")

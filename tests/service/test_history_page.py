@@ -42,7 +42,7 @@ def test_the_page_is_reached_from_the_list_and_leads_back_to_the_incidents(store
     assert '<a href="/history">History</a>' in visitor.get("/").text
     page = visitor.get("/history")
     assert page.status_code == 200 and "script-src 'self'" in page.headers["content-security-policy"]
-    assert "llama-70b" in page.text and "79 GiB" in page.text and "worked in 2 of 2" in page.text
+    assert "llama-70b" in page.text and "80 GiB" in page.text and "worked in 2 of 2" in page.text
     link = "/?q=llama-70b-sft&amp;diagnosis=true_oom&amp;user=ana"
     assert f'<a href="{link}">2</a>' in page.text
     listed = visitor.get(link.replace("&amp;", "&")).text
