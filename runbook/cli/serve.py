@@ -65,7 +65,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
     from runbook.cli.driver import DriverLock
     from runbook.cli.metrics import report_address
-    from runbook.cli.serve_watch import watch_of
+    from runbook.cli.serve_watch import DatabaseProbe, watch_of
     from runbook.cli.site import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
     from runbook.service.app import create_app
@@ -104,7 +104,8 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             _take_up_unfinished(app, engine)
             for workflow in engine.adopt():
                 LOG.info("going on with %s", workflow)
-            status = ServiceStatus(started_s=time.time())
+            # Without its database nothing is driven, however well the loop comes round.
+            status = ServiceStatus(started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers)
             spool = SpoolReader(_spool_folder(app))
             opener = opener_of(app)
             daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
@@ -113,6 +114,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 return ServiceFigures(
                     now_s=time.time(),
                     version=__version__,
+                    driver_alive=status.driver_alive(),
                     heartbeat_s=status.last_scan_s,
                     spool_depth=status.spool_depth,
                     spool_oldest_s=status.spool_oldest_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from runbook.service.status import LATE_S, ServiceStatus
 from runbook.service.watch import Watch
 
 _ANSWER_S = 10.0
+_LATE_S = 30.0
 
 
 def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch | None:
@@ -49,6 +51,9 @@ class DatabaseProbe:
 
     ask: Callable[[], None]
     answer_s: float = _ANSWER_S
+    late_s: float = _LATE_S
+    _asked_s: float = field(default=0.0, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _thread: threading.Thread | None = field(default=None, init=False, repr=False)
     _failed: str = field(default="", init=False, repr=False)
 
@@ -61,6 +66,18 @@ class DatabaseProbe:
         if self._thread.is_alive():
             return "the workflow database does not answer"
         return f"the workflow database does not answer ({self._failed})" if self._failed else ""
+
+    def answers(self) -> bool:
+        """Whether it answered when it was last asked, without waiting: each call asks anew. False, too, once a question
+        has been without an answer for half a minute."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                well = not self._failed
+                self._asked_s = time.monotonic()
+                self._thread = threading.Thread(target=self._look, name="database-probe", daemon=True)
+                self._thread.start()
+                return well
+            return not self._failed and time.monotonic() - self._asked_s < self.late_s
 
     def _look(self) -> None:
         try:
