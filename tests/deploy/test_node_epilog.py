@@ -92,6 +92,30 @@ def test_a_probe_that_keeps_no_deadline_is_ended(spool: Path, tmp_path: Path) ->
     assert names(spool) == []
 
 
+@pytest.mark.parametrize("shell", [("/bin/dash",), ("/bin/bash", "--posix")], ids=["dash", "bash"])
+def test_a_file_system_that_does_not_answer_does_not_hold_the_node(spool: Path, shell: tuple[str, ...]) -> None:
+    """The spool is shared as a rule. Here a write there waits for a reader that does not come."""
+    nodes = spool / "nodes"
+    settings = {"RUNBOOK_SPOOL": str(spool), "RUNBOOK_PROBE_DEADLINE": "2", "SLURM_JOB_GPUS": "0"}
+    stuck = f'mkfifo "{nodes}/.training-4711-2.gpu-21.$$"; exec {" ".join(shell)} {SCRIPT}'
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            ("/bin/sh", "-c", stuck), env={**environment(None), **FAILED_JOB, **settings}, timeout=30, check=False
+        )
+        assert done.returncode == 0
+        assert time.monotonic() - started < 15
+    finally:
+        for fifo in nodes.glob(".*"):
+            os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.parametrize("shell", [("/bin/dash",), ("/bin/bash", "--posix")], ids=["dash", "bash"])
+def test_nothing_is_waited_for_when_the_work_is_done(spool: Path, shell: tuple[str, ...]) -> None:
+    settings = {"RUNBOOK_SPOOL": str(spool), "SLURM_JOB_EXIT_CODE2": "0:0", "RUNBOOK_PROBE_DEADLINE": "20"}
+    subprocess.run((*shell, str(SCRIPT)), env={**os.environ, **FAILED_JOB, **settings}, timeout=10, check=True)
+
+
 @pytest.mark.parametrize(
     "variables",
     [
