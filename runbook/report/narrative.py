@@ -45,14 +45,7 @@ def what_happened(incident: Incident) -> str:
         return f"{job} on {incident.cluster}: {incident.conclusion or 'its logs show no memory error.'}"
     if found is None and finding is None:
         return f"{job} on {incident.cluster} failed; what it died of has not been read yet."
-    if found is not None and found.kind is Kind.NOT_OOM:
-        verb = "did not die of memory"
-    elif found is not None and found.kind is Kind.HOST_OOM:
-        verb = "ran out of main memory"
-    elif found is not None and found.kind is Kind.SHM:
-        verb = "ran out of shared memory"
-    else:
-        verb = "ran out of GPU memory"
+    verb = _died(found, finding)
     sentence = f"{job} {verb}"
     if finding is not None:
         where = place(finding)
@@ -62,6 +55,25 @@ def what_happened(incident: Incident) -> str:
     if found is not None and found.kind not in (Kind.NOT_OOM, Kind.HOST_OOM, Kind.SHM):
         sentence += f": {KIND_MEANING[found.kind]}"
     return sentence + "."
+
+
+def _died(found: Hypothesis | None, finding: Finding | None) -> str:
+    """What the job did, by the diagnosis, or by what the log's line means where there is no diagnosis (yet)."""
+    line = Kind(finding.means) if finding is not None and finding.means in set(Kind) else None
+    kind = found.kind if found is not None else line
+    match kind:
+        case Kind.NOT_OOM:
+            return "did not die of memory"
+        case Kind.HOST_OOM:
+            return "ran out of main memory"
+        case Kind.SHM:
+            return "ran out of shared memory"
+    # A fault of a GPU, or no single cause: "memory" is said only where the log itself says so.
+    if kind in (None, Kind.HARDWARE_FAULT, Kind.UNDETERMINED) and line in (
+        None, Kind.HARDWARE_FAULT, Kind.NOT_OOM, Kind.UNDETERMINED,
+    ):
+        return "failed"
+    return "ran out of GPU memory"
 
 
 def how_it_stands(incident: Incident) -> str:

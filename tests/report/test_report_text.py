@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runbook.report.text import one_line, render_text
-from tests.report.sample_incidents import SAMPLES, hostile
+from tests.report.sample_incidents import SAMPLES, hostile, recovered
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -36,3 +37,22 @@ def test_a_hostile_incident_stays_short_and_one_line() -> None:
     line = one_line(hostile())
     assert len(line) <= 200
     assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("means", "said"),
+    [
+        ("not_oom", "did not die of memory on"),
+        ("host_oom", "ran out of main memory on"),
+        ("shm", "ran out of shared memory on"),
+        ("hardware_fault", "failed on"),
+        ("true_oom", "ran out of GPU memory on"),
+    ],
+)
+def test_before_a_diagnosis_the_first_sentence_says_what_the_log_says(means: str, said: str) -> None:
+    died = recovered()
+    failure = died.original or died.failure
+    assert failure is not None and failure.story is not None and failure.story.root_cause is not None
+    story = replace(failure.story, root_cause=replace(failure.story.root_cause, means=means))
+    read = replace(died, original=None, failure=replace(failure, story=story, diagnosis=None))
+    assert said in render_text(read).splitlines()[2] + one_line(read)
