@@ -74,6 +74,6 @@ def _file(inventory: str | None) -> Path:
         raise BadInput(
             "this inventory has no file of tokens",
             where=str(find_inventory(inventory)),
-            next_step="name one: `sign_in: {tokens_file: /etc/runbook/tokens.yaml}` (docs/site.md)",
+            next_step="name one: `sign_in: {tokens_file: /var/lib/runbook/tokens.yaml}` (docs/site.md)",
         )
     return Path(document.sign_in.tokens_file).expanduser()
