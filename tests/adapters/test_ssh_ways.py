@@ -67,6 +67,20 @@ def failure(settings: SshSettings, node: str = "127.0.0.1") -> SshFailure:
     return caught.value
 
 
+def judged_as_by_ssh(server: Server, settings: SshSettings, accepted: bool, *options: str) -> None:
+    """Whether a host key is accepted: by ssh itself with these options, and just so by us."""
+    itself = subprocess.run(
+        ("ssh", *options, "-p", str(server.port), "-i", str(server.folder / "client_key"), "-o",
+         "GlobalKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "127.0.0.1",
+         "true"), capture_output=True, text=True, check=False,
+    )
+    assert (itself.returncode == 0) is accepted, itself.stderr
+    if accepted:
+        assert says(settings, "127.0.0.1") == "there"
+    else:
+        assert failure(settings).reach is Reach.HOST_KEY
+
+
 HOST_KEYS = {
     "pattern": "[127.0.0.*]:PORT ED",
     "pattern and another name": "gpu-1,[127.0.0.?]:PORT ED",
@@ -99,17 +113,10 @@ def test_host_keys_are_judged_as_ssh_judges_them(server: Server, tmp_path: Path,
     if case == "hashed":
         subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(known)), check=True, capture_output=True)
         assert "127.0.0.1" not in known.read_text()
-    itself = subprocess.run(
-        ("ssh", "-F", "/dev/null", "-p", str(server.port), "-i", str(server.folder / "client_key"), "-o",
-         f"UserKnownHostsFile={known}", "-o", "GlobalKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=yes",
-         "-o", "BatchMode=yes", "127.0.0.1", "true"), capture_output=True, text=True, check=False,
+    judged_as_by_ssh(
+        server, replace(server.settings, known_hosts_file=str(known)), not case.startswith("not:"),
+        "-F", "/dev/null", "-o", f"UserKnownHostsFile={known}",
     )
-    assert (itself.returncode == 0) is not case.startswith("not:"), itself.stderr
-    settings = replace(server.settings, known_hosts_file=str(known))
-    if itself.returncode == 0:
-        assert says(settings, "127.0.0.1") == "there"
-    else:
-        assert failure(settings).reach is Reach.HOST_KEY
 
 
 def test_why_a_host_key_was_not_accepted_is_told(server: Server, tmp_path: Path) -> None:
@@ -136,17 +143,9 @@ def test_revoked_host_keys_are_refused_as_ssh_refuses_them(server: Server, tmp_p
         revoked.write_text(text.replace("OTHER", other.read_text().strip()))
     config = tmp_path / "config"
     config.write_text(f"RevokedHostKeys {revoked}\nUserKnownHostsFile {server.settings.known_hosts_file}\n")
-    itself = subprocess.run(
-        ("ssh", "-F", str(config), "-p", str(server.port), "-i", str(server.folder / "client_key"), "-o",
-         "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "127.0.0.1", "true"),
-        capture_output=True, text=True, check=False,
+    judged_as_by_ssh(
+        server, replace(server.settings, config_file=str(config)), not content.startswith("not:"), "-F", str(config),
     )
-    assert (itself.returncode == 0) is not content.startswith("not:"), itself.stderr
-    settings = replace(server.settings, config_file=str(config))
-    if itself.returncode == 0:
-        assert says(settings, "127.0.0.1") == "there"
-    else:
-        assert failure(settings).reach is Reach.HOST_KEY
 
 
 def test_a_known_hosts_file_that_changes_is_read_again(server: Server, tmp_path: Path) -> None:
