@@ -183,7 +183,7 @@ class Actions:
             return refused
         undrain = undrain or not incident.promoted
         standing = _standing(incident)
-        lines = tuple(_line(line) for line in evidence(incident, self.context_of)) if undrain else ()
+        lines = self._evidence(incident) if undrain else ()
         return HTMLResponse(
             environment().get_template("rollback.html").render(
                 incident=incident.id,
@@ -198,6 +198,16 @@ class Actions:
                 site=Site(here="/", account=account(visitor)), refresh_s=0,
             )
         )
+
+    def _evidence(self, incident: Incident) -> Sequence[str]:
+        """For reading: what cannot be found out is said, and keeps nobody from deciding."""
+        lines: list[str] = []
+        try:
+            for line in evidence(incident, self.context_of):
+                lines.append(_line(line))
+        except RunbookError as error:
+            lines.append(f"How it looks now could not be found out: {_line(error.what)}")
+        return lines
 
     async def _roll_back(self, request: Request) -> Response:
         form, refused = await self._posted(request)

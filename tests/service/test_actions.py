@@ -324,6 +324,15 @@ def test_a_drained_node_is_given_back_after_its_evidence_was_shown(drained: Plac
     assert len(drained.store.load(INCIDENT).acts) == len(kept.acts)
 
 
+def test_nodes_that_cannot_be_looked_at_are_no_missing_incident(drained: Place) -> None:
+    kept = drained.store.load(INCIDENT)
+    drained.store.save(replace(kept, drained_nodes=(NodeName("gone-1"),), failure=recovered().failure))
+    answer = drained.browser(Role.ACT).get(f"{PATH}/rollback", headers=PAGE)
+    assert answer.status_code == 200
+    assert "could not be found out" in answer.text and "gone-1" in answer.text
+    assert "Take it back" in answer.text
+
+
 def test_what_was_done_before_a_fault_is_said(drained: Place) -> None:
     kept = drained.store.load(INCIDENT)
     drained.store.save(replace(kept, drained_nodes=(*kept.drained_nodes, NodeName("gone-1"))))
