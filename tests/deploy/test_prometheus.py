@@ -109,8 +109,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         try:
             files = prometheus_files(inventory)
             rules = {name: text for name, text in files.items() if name.endswith("rules.yml")}
+            waits = ("for:", "keep_firing_for:")
             write_files(folder, {
-                name: "\n".join(line for line in text.splitlines() if not line.strip().startswith("for:")) + "\n"
+                name: "".join(line for line in text.splitlines(keepends=True) if not line.strip().startswith(waits))
                 for name, text in rules.items()
             }, force=False)
             scrape = files["runbook-scrape.yml"].replace("scrape_interval: 15s", "scrape_interval: 1s")
