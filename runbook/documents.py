@@ -43,7 +43,7 @@ class Problem:
     next_step: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}"
+        place = f"{self.file}:{self.line}" if self.line else self.file
         path = f" {self.path}:" if self.path else ""
         return f"{place}:{path} {self.expected}" + (f" — {self.next_step}" if self.next_step else "")
 
@@ -57,7 +57,7 @@ class DocumentsInvalid(BadInput):
         super().__init__(
             f"{count} problem{'s' if count != 1 else ''} in documents:\n  "
             + "\n  ".join(str(problem) for problem in self.problems),
-            next_step="mend the lines named above, then `runbook playbooks check`",
+            next_step="mend what is named above, then `runbook playbooks check`",
         )
 
 
@@ -74,7 +74,7 @@ def load_document(path: Path, model: type[_Model], shown_as: str | None = None) 
     except UnicodeDecodeError as error:
         raise DocumentsInvalid([Problem(name, 1, "", f"expected UTF-8 text: {error}")]) from error
     except OSError as error:
-        raise DocumentsInvalid([Problem(name, 0, "", f"cannot be read: {error.strerror}")]) from error
+        raise DocumentsInvalid([Problem(name, 0, "", f"cannot be read: {error.strerror}", "let this user read it")]) from error
     return parse_document(text, model, name)
 
 

@@ -27,6 +27,8 @@ _ATTENTION = frozenset(
     {"escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person", "unreadable"}
 )
 _SLOW_S = 2.0
+_NARROWEST = 20
+"""Columns that a text needs beside its box to be broken there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,23 @@ class View:
             (f"{visit.box:<16}", "bold"),
             (f"{visit.outcome:<16} ", "yellow" if attention else "cyan"),
             (f"{took_s:6.1f} s  ", "dim"),
-            shorten(clean_line(visit.summary), 400),
         )
-        self._console.print(line)
+        indent = line.cell_len
+        line.append(shorten(clean_line(visit.summary), 400))
+        self._print(line, indent)
         self._current, self._last_line = "", ""
+
+    def _print(self, text: Text, indent: int) -> None:
+        """On a terminal, broken between words, what does not fit below where the words began; else one line."""
+        room = self._console.width - indent
+        if not self._console.is_terminal or text.cell_len <= self._console.width or room < _NARROWEST:
+            self._console.print(text)
+            return
+        head, rest = text[:indent], text[indent:]
+        for line in rest.wrap(self._console, room):
+            line.rstrip()
+            self._console.print(Text.assemble(head, line))
+            head = Text(" " * indent)
 
     def _tell(self, text: str) -> None:
         text = shorten(clean_line(text), 200)
@@ -155,7 +170,7 @@ class View:
         """A yes or a no from the person at the terminal; anything else is asked again. Raises `Interrupted` when the
         terminal is gone: that is no answer."""
         self._stop()
-        self._console.print(Text.assemble(("? ", "yellow bold"), clean_line(asked.sentence)))
+        self._print(Text.assemble(("? ", "yellow bold"), clean_line(asked.sentence)), 2)
         while True:
             self._console.print("  yes or no: ", end="")
             line = sys.stdin.readline()
@@ -178,9 +193,9 @@ class View:
         }.get(incident.state, "yellow")
         self._console.print()
         words = incident.state.value.replace("_", " ")
-        self._console.print(Text.assemble((f"{words}: ", f"bold {style}"), clean_line(incident.conclusion)))
+        self._print(Text.assemble((f"{words}: ", f"bold {style}"), clean_line(incident.conclusion)), len(words) + 2)
         for item in to_do(incident) if incident.state is not IncidentState.CLOSED else incident.to_do:
-            self._console.print(Text(f"  → {clean_line(item)}"))
+            self._print(Text(f"  → {clean_line(item)}"), 4)
         self._console.print(Text(f"report: {report}", style="dim"))
 
 

@@ -99,6 +99,13 @@ class Application:
         document = self.inventory.scheduler
         if document.kind == "local":
             return self.local_scheduler
+        if document.slurm_conf and not os.access(document.slurm_conf, os.R_OK):
+            # Slurm's commands would ask the name service for a controller instead, until they are ended.
+            raise Unavailable(
+                "there is no slurm.conf that can be read where the inventory names it",
+                where=document.slurm_conf,
+                next_step="mend scheduler.slurm_conf of the inventory, or leave it out for Slurm's own",
+            )
         from runbook.adapters.slurm_choice import choose_scheduler
 
         return choose_scheduler(

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -90,6 +91,8 @@ def test_at_a_terminal_each_act_is_asked_for_and_no_is_respected(shell: Shell) -
     screen, code = at_terminal(shell, ("oom", "--job", job), answer="no")
     assert "submit attempt 1" in screen
     assert code == 4
+    lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen).splitlines() if "report: " not in line]
+    assert [line for line in lines if len(line) > 80] == []  # what does not fit is broken between words
     incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
     assert incident["state"] == "escalated"
     assert incident["attempts"] == []
@@ -177,6 +180,15 @@ def test_an_inventory_with_errors_names_file_and_line(shell: Shell) -> None:
     done = shell("incidents")
     assert done.returncode == 2
     assert "here.yaml:9" in done.stderr
+
+
+def test_a_slurm_conf_that_is_not_there_is_told_at_once(shell: Shell) -> None:
+    text = shell.inventory.read_text()
+    missing = shell.folder / "slurm.conf"
+    shell.inventory.write_text(text.replace("{kind: local}", f"{{kind: slurm, slurm_conf: {missing}}}", 1))
+    done = shell("oom", "--job", "1", "--plan")
+    assert done.returncode == 6
+    assert str(missing) in done.stderr and "scheduler.slurm_conf" in done.stderr
 
 
 def test_a_state_folder_that_cannot_be_made(shell: Shell) -> None:
