@@ -74,7 +74,8 @@ def load_document(path: Path, model: type[_Model], shown_as: str | None = None) 
     except UnicodeDecodeError as error:
         raise DocumentsInvalid([Problem(name, 1, "", f"expected UTF-8 text: {error}")]) from error
     except OSError as error:
-        raise DocumentsInvalid([Problem(name, 0, "", f"cannot be read: {error.strerror}", "let this user read it")]) from error
+        problem = Problem(name, 0, "", f"cannot be read: {error.strerror}", "let this user read it")
+        raise DocumentsInvalid([problem]) from error
     return parse_document(text, model, name)
 
 

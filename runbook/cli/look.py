@@ -12,6 +12,9 @@ from runbook.cli.main import inventory_option
 from runbook.errors import NotFound
 from runbook.model.incident import IncidentState
 
+_WIDE = 110
+"""Columns from which what happened has room beside an incident; else it stands below it."""
+
 
 @click.command()
 @click.option("--state", type=click.Choice([state.value for state in IncidentState]), help="Only those in this state.")
@@ -35,19 +38,33 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
         click.echo("no incidents" + (f" in state {state}" if state else ""), err=True)
         return 0
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
+    narrow = console.width < _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("incident", "state", "opened", "job", "owner", "what happened"):
+    titles = ("incident", "state", "opened", "job", "owner", "what happened")
+    for title in titles[:-1] if narrow else titles:
         table.add_column(
             title, overflow="fold" if title == "what happened" else "ellipsis", no_wrap=title != "what happened"
         )
+    headlines = []
     for row in rows:
         opened = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_s))
         cells = (row.id, row.state.replace("_", " "), opened, row.job_name, row.owner)
-        table.add_row(*(Text(clean_line(cell)) for cell in cells), Text(shorten(clean_line(row.headline), 160)))
-    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+        headline = Text(shorten(clean_line(row.headline), 160))
+        table.add_row(*(Text(clean_line(cell)) for cell in cells), *(() if narrow else (headline,)))
+        headlines.append(headline)
+    if not narrow:
+        console.print(table)
+        return 0
+    lines = console.render_lines(table, console.options.update(no_wrap=True), pad=False)
+    for line, told in zip(lines, (None, *headlines), strict=False):
+        console.print(Text.assemble(*((part.text, part.style or "") for part in line)), no_wrap=True)
+        if told is not None:
+            console.print(Padding(told, (0, 0, 0, 4)))
     return 0
 
 

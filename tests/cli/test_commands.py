@@ -93,6 +93,9 @@ def test_at_a_terminal_each_act_is_asked_for_and_no_is_respected(shell: Shell) -
     assert code == 4
     lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen).splitlines() if "report: " not in line]
     assert [line for line in lines if len(line) > 80] == []  # what does not fit is broken between words
+    listed, _ = at_terminal(shell, ("incidents",), answer="no")
+    assert "Job 1 ran out of GPU memory" in listed and f"oom-here-{job}" in listed
+    assert len(listed.strip().splitlines()) <= 5  # a sentence has a line's room, not a column's
     incident = json.loads((shell.state / "incidents" / f"oom-here-{job}" / "incident.json").read_text())
     assert incident["state"] == "escalated"
     assert incident["attempts"] == []
