@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 
 from runbook.cli.driver import DriverLock
@@ -18,6 +19,7 @@ from runbook.cli.wiring import Application
 from runbook.engine import QUEUE, WORKFLOW, Engine, dbos_config, to_text, workflow_id
 from runbook.errors import Interrupted, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.model.units import IncidentId
 from runbook.service.answers import approval_topic_of
 from runbook.triggers import Opened, Opening, again
 
@@ -194,13 +196,24 @@ def follow(app: Application, incident: Incident, view: View, *, interactive: boo
             drawn += 1
         if current.finished or current.state is IncidentState.INTERRUPTED:
             return current
-        question = f"{len(current.visits)}:{current.awaiting}" if current.awaiting else ""
+        question = _question(current)
         if question and question != asked:
             asked = question
             if not interactive:
                 return current
-            answer_elsewhere(app, current, view.ask(Asked(current, current.awaiting)))
+            answer = view.ask(Asked(current, current.awaiting), partial(_still_asked, app, incident.id, question))
+            if answer is not None:
+                answer_elsewhere(app, current, answer)
         time.sleep(_FOLLOW_S)
+
+
+def _question(incident: Incident) -> str:
+    """What is asked now, different for each question; "" for none."""
+    return f"{len(incident.visits)}:{incident.awaiting}" if incident.awaiting else ""
+
+
+def _still_asked(app: Application, incident: IncidentId, question: str) -> bool:
+    return _question(app.store.load(incident)) == question
 
 
 def _mark_interrupted(app: Application, incident: Incident) -> None:

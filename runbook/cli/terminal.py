@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ _ATTENTION = frozenset(
     {"escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person", "unreadable"}
 )
 _SLOW_S = 2.0
+_LOOK_S = 1.0
+"""How often a question at the terminal looks whether somebody has answered it elsewhere."""
 _NARROWEST = 20
 """Columns that a text needs beside its box to be broken there."""
 
@@ -166,13 +169,18 @@ class View:
             self._status.stop()
             self._status = None
 
-    def ask(self, asked: Asked) -> bool:
-        """A yes or a no from the person at the terminal; anything else is asked again. Raises `Interrupted` when the
-        terminal is gone: that is no answer."""
+    def ask(self, asked: Asked, still: Callable[[], bool] | None = None) -> bool | None:
+        """A yes or a no from the person at the terminal; anything else is asked again. None once `still` says that
+        the question is open no more. Raises `Interrupted` when the terminal is gone: that is no answer."""
         self._stop()
         self._print(Text.assemble(("? ", "yellow bold"), clean_line(asked.sentence)), 2)
         while True:
             self._console.print("  yes or no: ", end="")
+            while still is not None and not select.select([sys.stdin], [], [], _LOOK_S)[0]:
+                if not still():
+                    self._console.print()
+                    self._console.print(Text("  answered elsewhere", style="dim"))
+                    return None
             line = sys.stdin.readline()
             if not line:
                 raise Interrupted("nobody is at the terminal any more")
@@ -209,7 +217,7 @@ def pump(
             return
         if isinstance(event, Asked):
             if interactive:
-                answer(event.incident, view.ask(event))
+                answer(event.incident, bool(view.ask(event)))
             else:
                 view.draw(Line(f"waits for a yes: {event.sentence} (runbook approve {event.incident.id})"))
             continue

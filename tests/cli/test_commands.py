@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -183,6 +184,41 @@ def test_an_inventory_with_errors_names_file_and_line(shell: Shell) -> None:
     done = shell("incidents")
     assert done.returncode == 2
     assert "here.yaml:9" in done.stderr
+
+
+def test_a_question_at_the_terminal_ends_when_it_is_answered_elsewhere(shell: Shell) -> None:
+    spool = shell.folder / "spool"
+    spool.mkdir()
+    shell.inventory.write_text(shell.inventory.read_text().replace(f"spool: {shell.state}", f"spool: {spool}"))
+    job = shell.failed_job()
+    environment = {**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory), "TERM": "xterm"}
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        (sys.executable, "-m", "runbook", "serve", "--port", "0"), env=environment, stderr=subprocess.PIPE
+    ) as daemon:
+        assert daemon.stderr is not None
+        try:
+            for line in daemon.stderr:
+                if b"reports and metrics" in line:
+                    break
+            process = subprocess.Popen(
+                (sys.executable, "-m", "runbook", "oom", "--job", job),
+                cwd=shell.work, env=environment, stdin=follower, stdout=follower, stderr=follower,
+            )
+            os.close(follower)
+            screen, said, deadline = b"", False, time.monotonic() + 60
+            while time.monotonic() < deadline and process.poll() is None:
+                if select.select([leader], [], [], 0.2)[0]:
+                    with contextlib.suppress(OSError):
+                        screen += os.read(leader, 65536)
+                if not said and b"yes or no:" in screen:
+                    said = shell("approve", "--no", f"oom-here-{job}").returncode in (0, 4)
+            assert b"answered elsewhere" in screen, screen
+            assert process.wait(1) == 4
+        finally:
+            daemon.terminate()
+            daemon.stderr.close()
+    os.close(leader)
 
 
 def test_a_slurm_conf_that_is_not_there_is_told_at_once(shell: Shell) -> None:
