@@ -248,6 +248,15 @@ class Inventory(Document):
     workers: int = Field(default=4, ge=1, le=64)
     """Incidents that the daemon works on at a time."""
 
+    @model_validator(mode="after")
+    def _has_a_spool_of_its_own(self) -> Inventory:
+        # What lies in the spool and is no event is set aside: incidents would be.
+        spool = Path(self.paths.spool).expanduser().resolve()
+        state = self.state_folder.resolve()
+        if spool == state or spool in state.parents or state / "incidents" in (spool, *spool.parents):
+            raise ValueError(f"paths.spool has to be a folder of its own, and {spool} holds the state folder {state}")
+        return self
+
     @property
     def state_folder(self) -> Path:
         if self.paths.state:

@@ -111,7 +111,7 @@ class Engine:
             DBOS.launch()
         except Exception as error:
             raise Unavailable(
-                f"the workflow database cannot be opened: {error}",
+                f"the workflow database cannot be opened: {str(error).partition(chr(10))[0]}",
                 where=database_url.split("@")[-1],
                 next_step="check the path, its rights and the free space; then try again",
             ) from error

@@ -19,7 +19,7 @@ cluster: here
 scheduler: {{kind: local}}
 nodes: {{kind: none}}
 policy: {{mode: {mode}, cancel_wait_s: 20}}
-paths: {{state: {state}, spool: {state}}}
+paths: {{state: {state}, spool: {state}/spool}}
 """
 
 SCRIPT = """\

@@ -187,9 +187,7 @@ def test_an_inventory_with_errors_names_file_and_line(shell: Shell) -> None:
 
 
 def test_a_question_at_the_terminal_ends_when_it_is_answered_elsewhere(shell: Shell) -> None:
-    spool = shell.folder / "spool"
-    spool.mkdir()
-    shell.inventory.write_text(shell.inventory.read_text().replace(f"spool: {shell.state}", f"spool: {spool}"))
+    (shell.state / "spool").mkdir(parents=True)
     job = shell.failed_job()
     environment = {**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory), "TERM": "xterm"}
     leader, follower = pty.openpty()

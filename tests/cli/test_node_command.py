@@ -189,7 +189,7 @@ def test_a_local_inventory_never_shows_this_machine_under_another_name(nodes: Se
     local = tmp_path / "local.yaml"
     local.write_text(
         "version: 1\nid: here\ntitle: here\ncluster: here\nscheduler: {kind: local}\nnodes: {kind: local}\n"
-        f"paths: {{state: {tmp_path}/state, spool: {tmp_path}}}\n"
+        f"paths: {{state: {tmp_path}/state, spool: {tmp_path}/spool}}\n"
     )
     done = runbook(nodes, "gpu-21", inventory=local)
     assert done.returncode == 2 and "this machine" in done.stderr
@@ -202,7 +202,7 @@ def test_a_job_that_the_local_scheduler_does_not_know_is_not_called_ended(nodes:
     local = tmp_path / "local.yaml"
     local.write_text(
         "version: 1\nid: here\ntitle: here\ncluster: here\nscheduler: {kind: local}\nnodes: {kind: local}\n"
-        f"paths: {{state: {tmp_path}/state, spool: {tmp_path}}}\n"
+        f"paths: {{state: {tmp_path}/state, spool: {tmp_path}/spool}}\n"
     )
     here = {
         "PATH": f"{nodes.folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin",

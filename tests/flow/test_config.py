@@ -75,3 +75,10 @@ def test_an_unknown_name_lists_what_there_is() -> None:
     with pytest.raises(BadInput) as caught:
         find_inventory("nowhere")
     assert "local" in str(caught.value)
+
+
+@pytest.mark.parametrize("spool", ["/var/lib/x", "/var/lib", "/var/lib/x/incidents", "/var/lib/x/../x"])
+def test_a_spool_that_would_sweep_up_the_incidents_is_refused(tmp_path: Path, spool: str) -> None:
+    with pytest.raises(DocumentsInvalid, match="folder of its own"):
+        load_inventory(write(tmp_path, GOOD + f"paths: {{state: /var/lib/x, spool: {spool}}}\n"))
+    load_inventory(write(tmp_path, GOOD + "paths: {state: /var/lib/x, spool: /var/lib/x/spool}\n"))
