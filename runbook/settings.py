@@ -60,8 +60,8 @@ class FlowSettings:
     cluster: str
     acts: ActSettings = field(default_factory=ActSettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
+    node_fan_out: int = 32
+    """Nodes asked at a time."""
     report_url: str = ""
     """Base address of `runbook serve`, for links; empty: links are file paths."""
     expected_gpus_per_node: int | None = None
-    node_fan_out: int = 32
-    """Nodes asked at a time."""
