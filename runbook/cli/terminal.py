@@ -25,7 +25,10 @@ from runbook.steps.base import Proposal
 
 _GOOD = "✔"
 _ATTENTION = frozenset(
-    {"escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person", "unreadable"}
+    {
+        "escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person", "unreadable",
+        "still_there", "still_queued", "still_occupied", "limit_reached", "started_over", "not_proven", "cannot_resume",
+    }
 )
 _SLOW_S = 2.0
 _LOOK_S = 1.0

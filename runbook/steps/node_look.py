@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from runbook.diagnosis.nodes import NodePolicy
-from runbook.errors import NotFound, RunbookError
+from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.job import JobRecord, JobState, NodeState
 from runbook.model.node import FoundJob, JobStanding, NodeFacts
 from runbook.model.units import JobId, Unknown
@@ -54,6 +54,9 @@ def found_jobs(scheduler: Scheduler, facts: Sequence[NodeFacts]) -> tuple[FoundJ
             state = scheduler.job(job).state
         except NotFound:
             found.append(FoundJob(job, JobStanding.FORGOTTEN))
+        except BadInput as error:
+            # This id alone: an array's, which stands for several jobs.
+            found.append(FoundJob(job, JobStanding.UNKNOWN, error.what))
         except RunbookError as error:
             silent = error.what
             found.append(FoundJob(job, JobStanding.UNKNOWN, silent))

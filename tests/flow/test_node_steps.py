@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
+from runbook.errors import BadInput
 from runbook.evidence.signatures import Signatures
 from runbook.evidence.xid import load_xids
 from runbook.locations import data_folder
 from runbook.model.incident import Failure, Incident, Policy
-from runbook.model.job import NodeState
+from runbook.model.job import JobRecord, NodeState
 from runbook.model.log import Finding, LogStory
-from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts, NodeVerdict, Reach
+from runbook.model.node import GpuFacts, GpuProcess, JobStanding, NodeAction, NodeFacts, NodeVerdict, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import check_node, drain_node, escalate, reduce_world
 from runbook.steps.base import Playbook, Ports, StepContext
+from runbook.steps.node_look import found_jobs
 from tests.contract.fakes import FakeClock, FakeScheduler
 from tests.flow.test_resuming import OnePlace
 from tests.flow.test_resuming import Scene as WithTemplate
@@ -329,3 +331,21 @@ def test_nothing_is_shown_of_nodes_that_were_not_drained() -> None:
     scene = Scene(nodes=ToldNodes({"gpu-21": PENDING}))
     scene.run(check_node)
     assert drain_node.undrain_evidence(scene.incident) == ()
+
+
+def test_a_job_id_that_stands_for_several_jobs_leaves_the_others_known() -> None:
+    clock = FakeClock()
+
+    class WithArray(FakeScheduler):
+        def job(self, job: JobId) -> JobRecord:
+            if job == "1000":
+                raise BadInput("job 1000 is an array of several tasks")
+            return super().job(job)
+
+    scheduler = WithArray(clock)
+    ended = scheduler.add()
+    scheduler.cancel(ended)
+    processes = tuple(GpuProcess(pid, Bytes(GIB), job=job) for pid, job in ((7, JobId("1000")), (8, ended)))
+    facts = NodeFacts(NodeName("gpu-21"), Reach.OK, gpus=(replace(GPU, processes=processes),))
+    standings = {job.id: job.standing for job in found_jobs(scheduler, (facts,))}
+    assert standings == {JobId("1000"): JobStanding.UNKNOWN, ended: JobStanding.ENDED}
