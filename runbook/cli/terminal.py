@@ -26,8 +26,9 @@ from runbook.steps.base import Proposal
 _GOOD = "✔"
 _ATTENTION = frozenset(
     {
-        "escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person", "unreadable",
-        "still_there", "still_queued", "still_occupied", "limit_reached", "started_over", "not_proven", "cannot_resume",
+        "escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person",
+        "unreadable", "still_there", "still_queued", "still_occupied", "limit_reached", "started_over", "not_proven",
+        "cannot_resume",
     }
 )
 _SLOW_S = 2.0
