@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -54,7 +55,9 @@ def guarded(command: Callable[[], int]) -> int:
         # `runbook … | head`: the reader has seen enough.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return DONE
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _say_unwritten(error)
         place = _keep(traceback.format_exc())
         print(  # noqa: T201
             f"runbook: a fault of this tool, not of your job. Nothing was left half done: every act is recorded.\n"
@@ -62,6 +65,31 @@ def guarded(command: Callable[[], int]) -> int:
             file=sys.stderr,
         )
         return BUG
+
+
+def written(code: int) -> int:
+    """The exit code, once what was printed is out. What cannot be written is said once, and left: the interpreter would
+    try again at its end and exit with a status of its own."""
+    error = _unwritable()
+    if error is None:
+        return code
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    return _say_unwritten(error) if code == DONE and not isinstance(error, BrokenPipeError) else code
+
+
+def _unwritable() -> OSError | None:
+    """Why what was printed cannot get out; None where it is out."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def _say_unwritten(error: OSError) -> int:
+    what = f"{error.filename}" if error.filename else "the answer"
+    print(f"runbook: {what} could not be written: {(error.strerror or str(error)).lower()}", file=sys.stderr)  # noqa: T201
+    return UNAVAILABLE
 
 
 def say_error(error: RunbookError) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import click
 
 from runbook import __version__
-from runbook.cli.exit import guarded
+from runbook.cli.exit import guarded, written
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "oom": ("oom", "Bring back a job that died of out-of-memory."),
@@ -85,7 +85,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the console script."""
-    code = guarded(lambda: _run(arguments))
+    code = written(guarded(lambda: _run(arguments)))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         # A workflow's thread may wait a day for an approval. What it does is recorded; it need not be waited for.
         with contextlib.suppress(OSError, ValueError):
@@ -100,6 +100,11 @@ def _run(arguments: list[str] | None) -> int:
         code = cli.main(args=arguments, prog_name="runbook", standalone_mode=False)
     except click.exceptions.Exit as ending:
         return ending.exit_code
+    except SystemExit as ending:
+        if ending.code != 1:
+            return ending.code if isinstance(ending.code, int) else 0
+        # So click ends where the reader of a pipe has gone.
+        raise BrokenPipeError from None
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as error:

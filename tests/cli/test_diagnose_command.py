@@ -326,6 +326,21 @@ def test_an_answer_that_cannot_be_written_is_no_fault_of_the_tool(log: Path) -> 
     assert b"the answer could not be written: no space left" in done.stderr
 
 
+@pytest.mark.parametrize("words", ["--help", "signatures", "levers", "explain PT-CUDA-07"])
+def test_no_command_takes_a_full_disk_for_a_fault_of_the_tool(words: str) -> None:
+    command = (sys.executable, "-m", "runbook", *words.split())
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, b"could not be written: no space left" in done.stderr) == (6, True), done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    command = f"{sys.executable} -m runbook signatures 2>&1 | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(("bash", "-c", command), capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines()[1:] == ["0"]
+
+
 def test_a_hostile_log_does_not_reach_the_terminal(log: Path) -> None:
     log.write_text(LOG.replace("starting", "\x1b]0;gone\x07\x1b[2J").replace("Tried", "\x1b[31m\u202eTried"))
     done = run("diagnose", str(log))
