@@ -51,7 +51,7 @@ def test_an_answer_given_elsewhere_reaches_the_daemon_that_drives(tmp_path: Path
     shell.write_inventory()
     spool = tmp_path / "spool"
     spool.mkdir()
-    text = shell.inventory.read_text(encoding="utf-8").replace(f"spool: {shell.state}", f"spool: {spool}")
+    text = shell.inventory.read_text(encoding="utf-8").replace(f"spool: {shell.state}/spool", f"spool: {spool}")
     shell.inventory.write_text(text + f"database: {database}\n", encoding="utf-8")
     environment = {**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}
     job = shell.failed_job()

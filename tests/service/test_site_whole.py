@@ -53,7 +53,7 @@ def shell(tmp_path: Path) -> Shell:
     made.write_inventory()
     spool = tmp_path / "spool"
     spool.mkdir()
-    text = made.inventory.read_text(encoding="utf-8").replace(f"spool: {made.state}", f"spool: {spool}")
+    text = made.inventory.read_text(encoding="utf-8").replace(f"spool: {made.state}/spool", f"spool: {spool}")
     made.inventory.write_text(text + MORE.format(folder=tmp_path), encoding="utf-8")
     return made
 
