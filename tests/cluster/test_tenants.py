@@ -26,9 +26,9 @@ TENANT = "python3 ../train/tenant.py --gib 60 --gpu-index 1 --seconds 200"
 
 
 def holders(cluster: Cluster) -> list[int]:
-    """Who holds memory of GPU 1, as the simulated GPU has it."""
+    """Who holds memory of GPU 1, as the simulated GPU has it: what was killed leaves its file there for a while."""
     folder = cluster.state.parents[1] / "gpus" / NODE / "processes" / "1"
-    return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    return [int(path.name) for path in folder.glob("*") if path.name.isdecimal() and lives(int(path.name))]
 
 
 def lives(pid: int) -> bool:
