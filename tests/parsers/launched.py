@@ -11,7 +11,7 @@ from pathlib import Path
 from runbook.model.template import TemplateFile
 
 _RECORD = """#!/bin/bash
-{ printf '%s\\0' "${0##*/}" "$@"; printf '\\n'; } >> "$RECORD"
+{ flock 9; printf '%s\\0' "${0##*/}" "$@" >&9; printf '\\n' >&9; } 9>> "$RECORD"  # two may start at once
 """
 _PASS_ON = """#!/bin/bash
 while [[ "$1" == -* ]]; do
