@@ -43,7 +43,7 @@ def told_of(text: str, submitted: str = "") -> Told:
     assert system is not None, "no system is recognised"
     return Told(
         system, find_settings(file, system.parameter_names(), KNOWN), (file,), submit_line=submitted,
-        work_dir="/home/ada/work", owner="ada", job="4711",
+        work_dir="/home/ada/run", owner="ada", job="4711",
     )
 
 
@@ -105,8 +105,8 @@ def test_a_program_and_its_configuration_start_no_jobs() -> None:
 @pytest.mark.parametrize(
     ("template", "wanted"),
     [
-        ("python -m verl.trainer.main_ppo trainer.project_name=p", "/home/ada/work/checkpoints/p/gsm8k"),
-        ("python -m verl.trainer.main_ppo trainer.default_local_dir=out", "/home/ada/work/out"),
+        ("python -m verl.trainer.main_ppo trainer.project_name=p", "/home/ada/run/checkpoints/p/gsm8k"),
+        ("python -m verl.trainer.main_ppo trainer.default_local_dir=out", "/home/ada/run/out"),
         ("srun torchrun train.py --save ../x --load /y/", "/home/ada/x /y"),
         ("srun torchrun train.py", ""),
     ],
