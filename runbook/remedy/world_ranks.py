@@ -40,18 +40,25 @@ def fewer_ranks(
     return edits if undivided is None else undivided
 
 
-def _counted(situation: Situation, parameters: Sequence[str], nodes: int, left: int) -> list[Edit] | Refusal:
+def _counted(
+    situation: Situation, parameters: Sequence[str], nodes: int, left: int, *, whose: str = "", but_one: bool = False
+) -> list[Edit] | Refusal:
+    """Numbers of nodes or ranks that shrink with the job; what follows Slurm's variables does so by itself. `but_one`:
+    a 1 stays as it is. `whose`: of whom a refusal speaks."""
+    world = situation.system.world
     edits: list[Edit] = []
     for parameter in parameters:
         setting = situation.setting(parameter)
         if setting is None or (setting.value is None and "SLURM_" in setting.unresolved):
             continue
+        if but_one and setting.value == "1":
+            continue
         present = situation.number(parameter)
         if isinstance(present, Refusal):
             return present
-        counts_nodes = parameter in situation.system.world.nodes
+        counts_nodes = parameter in (*world.nodes, world.step_nodes)
         if present is None or present * left % nodes or (counts_nodes and present != nodes):
-            return Refusal(f"{setting.spelling} {setting.value} does not go with {left} of {nodes} nodes")
+            return Refusal(f"{whose}{setting.spelling} {setting.value} does not go with {left} of {nodes} nodes")
         made = edit_of(situation, situation.system.parameter(parameter), str(present * left // nodes))
         if isinstance(made, Refusal):
             return made
@@ -62,22 +69,8 @@ def _counted(situation: Situation, parameters: Sequence[str], nodes: int, left: 
 def _steps(situation: Situation, nodes: int, left: int) -> list[Edit] | Refusal:
     """srun's own numbers. A step of one node or one task (an address to ask for, a file to copy) stays as it is."""
     world = situation.system.world
-    edits: list[Edit] = []
-    for parameter in (world.step_nodes, world.step_tasks):
-        setting = situation.setting(parameter) if parameter else None
-        if setting is None or setting.value == "1" or (setting.value is None and "SLURM_" in setting.unresolved):
-            continue
-        present = situation.number(parameter)
-        if isinstance(present, Refusal):
-            return present
-        counts_nodes = parameter == world.step_nodes
-        if present is None or present * left % nodes or (counts_nodes and present != nodes):
-            return Refusal(f"srun's {setting.spelling} {setting.value} does not go with {left} of {nodes} nodes")
-        made = edit_of(situation, situation.system.parameter(parameter), str(present * left // nodes))
-        if isinstance(made, Refusal):
-            return made
-        edits += made.edits
-    return edits
+    own = [parameter for parameter in (world.step_nodes, world.step_tasks) if parameter]
+    return _counted(situation, own, nodes, left, whose="srun's ", but_one=True)
 
 
 def _following(situation: Situation, nodes: int, left: int) -> list[Edit] | Refusal:
