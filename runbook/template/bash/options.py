@@ -102,17 +102,24 @@ def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNa
             return _separate(argv, index, token, spelling, name.bare_is_true)
         if prefix.startswith(f"{spelling}=") and spelling.startswith("-"):
             value = token.atoms[len(spelling) + 1 :]
-            inside = at_level(replace(token, atoms=value), token.level) if value else token
-            span = span_of(value)
-            quote = Quote.NESTED if token.quote is Quote.NESTED else (inside.quote if value else token.quote)
-            if value and token.level == 0 and token.quote is not Quote.NESTED:
-                quote = _written(value, 0)
-            site = span or ((inside.start, inside.end) if value else (token.end, token.end))
+            site, quote = _place(token, value)
             return Occurrence(
                 spelling, value, site, quote, token.level, token.line, trail_of(token, value), token.condition,
                 option=token,
             )
     return None
+
+
+def _place(token: Token, value: tuple[Atom, ...]) -> tuple[tuple[int, int], Quote]:
+    """Where a value inside a word stands, and how it is quoted there."""
+    quote = token.quote
+    site = (token.end, token.end)
+    if value:
+        inside = at_level(replace(token, atoms=value), token.level)
+        site = (inside.start, inside.end)
+        if token.quote is not Quote.NESTED:
+            quote = _written(value, 0) if token.level == 0 else inside.quote
+    return span_of(value) or site, quote
 
 
 def _override(token: Token, spelling: str) -> Occurrence | None:
@@ -122,12 +129,7 @@ def _override(token: Token, spelling: str) -> Occurrence | None:
         return None
     shown, whole, missing = found
     value, quoted = overrides.unquoted(whole)
-    inside = at_level(replace(token, atoms=value), token.level) if value else token
-    span = span_of(value)
-    quote = Quote.NESTED if token.quote is Quote.NESTED else (inside.quote if value else token.quote)
-    if value and token.level == 0 and token.quote is not Quote.NESTED:
-        quote = _written(value, 0)
-    site = span or ((inside.start, inside.end) if value else (token.end, token.end))
+    site, quote = _place(token, value)
     return Occurrence(
         shown, value, site, quote, token.level, token.line, trail_of(token, value), token.condition, missing,
         option=token, encoding="hydra, quoted" if quoted else "hydra",
