@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -13,13 +14,11 @@ from runbook.model.diagnosis import Kind
 from runbook.model.incident import IncidentState
 from runbook.model.remembered import Remembered
 from runbook.model.units import GIB
-from runbook.report.clean import clean_line
 from runbook.report.narrative import Again
-from runbook.report.search import IndexQuery, nodes_of
+from runbook.report.search import LONGEST, IndexQuery, asked, nodes_of
 from runbook.report.summary import IncidentSummary
 
 DAY_S = 86_400.0
-_LONGEST = 200
 _NAMED = 3
 _MOST_DAYS = 36_500
 
@@ -76,9 +75,7 @@ class HistoryQuery:
     def read(cls, parameters: Mapping[str, str]) -> HistoryQuery:
         """From an address's parameters; what is not understood is as if it were not there."""
 
-        def text(name: str) -> str:
-            return clean_line(parameters.get(name, "")[:_LONGEST]).strip()
-
+        text = partial(asked, parameters)
         days = text("days")
         return cls(
             text("user"), text("node"), text("system"), text("model"),
@@ -166,7 +163,7 @@ def _list_address(figures: Figures, rows: Sequence[IncidentSummary], query: Hist
         narrowed = replace(narrowed, user=owners.pop())
     names = {row.job_name for row in rows}
     if len(names) == 1:
-        narrowed = replace(narrowed, words=names.pop()[:_LONGEST])
+        narrowed = replace(narrowed, words=names.pop()[:LONGEST])
     return narrowed.address
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from urllib.parse import urlencode
 
 from runbook.model.diagnosis import Kind
@@ -33,8 +33,13 @@ PERIODS: dict[str, tuple[str, int]] = {
 }
 """Title and length in days."""
 _DAY_S = 86_400.0
-_LONGEST = 200
+LONGEST = 200
 _WORDS = 12
+
+
+def asked(parameters: Mapping[str, str], name: str) -> str:
+    """A text that an address asks for; "" where it does not."""
+    return clean_line(parameters.get(name, "")[:LONGEST]).strip()
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,7 @@ class IndexQuery:
     def read(cls, parameters: Mapping[str, str]) -> IndexQuery:
         """From an address's parameters; what is not understood is as if it were not there."""
 
-        def text(name: str) -> str:
-            return clean_line(parameters.get(name, "")[:_LONGEST]).strip()
-
+        text = partial(asked, parameters)
         state = text("state")
         number = parameters.get("page", "1")
         since, until = _day(text("from")), _day(text("to"))
