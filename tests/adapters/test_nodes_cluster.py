@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.nodes_many import check_many
 from runbook.adapters.nodes_ssh import SshNodes
 from runbook.adapters.ssh_settings import SshSettings
 from runbook.diagnosis.nodes import judge_node
 from runbook.evidence.xid import load_xids
+from runbook.fan_out import check_many
 from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach

@@ -15,11 +15,11 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from runbook.adapters.nodes_many import check_many
 from runbook.adapters.nodes_ssh import SshNodes
 from runbook.adapters.ssh import connected
 from runbook.adapters.ssh_failure import SshFailure
 from runbook.adapters.ssh_settings import SshSettings
+from runbook.fan_out import check_many
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from tests.adapters.sshd import SSHD, Server, free_port, make_key, running_sshd
