@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from runbook.model.units import IncidentId
 from runbook.report.codec import dump, load, load_contract
 from runbook.report.summary import IncidentSummary, LeverTry, summaries_adapter, summarize
 from runbook.report.tally import Tally
+from runbook.whole_file import sync_folder, whole_file
 
 _ID = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 _PRIVATE_FOLDERS = frozenset({"evidence"})
@@ -272,7 +272,7 @@ class IncidentStore:
             try:
                 folder.mkdir(mode=mode, exist_ok=True, parents=folder == self._root)
                 folder.chmod(mode)
-                _sync_folder(folder.parent)
+                sync_folder(folder.parent)
             except OSError as error:
                 raise _problem(error, "making", folder) from error
         return path
@@ -300,35 +300,12 @@ def _relative(relative: str) -> PurePosixPath:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int, owner: tuple[int, int] | None) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` when the block ends well, on disk before it does."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    """As `whole_file`, with the store's words for what goes wrong."""
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                yield stream
-                stream.flush()
-                if owner is not None and os.geteuid() == 0:
-                    os.fchown(stream.fileno(), *owner)
-                os.fchmod(stream.fileno(), mode)
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        _sync_folder(path.parent)
+        with whole_file(path, mode, owner) as stream:
+            yield stream
     except OSError as error:
         raise _problem(error, "writing", path) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is only durable once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _problem(error: OSError, doing: str, path: Path) -> RunbookError:

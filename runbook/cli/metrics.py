@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +10,7 @@ import click
 from runbook import __version__
 from runbook.cli.main import inventory_option
 from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
+from runbook.whole_file import whole_file
 
 if TYPE_CHECKING:
     from runbook.adapters.metrics import ServiceFigures
@@ -67,20 +65,10 @@ def report_address(inventory: Inventory, listen: str | None = None, port: int | 
 def write_readable(path: Path, content: bytes) -> None:
     """Put a file in place at once, readable for everybody: a collector must not see half of it. Raises `NotAllowed`,
     `Unavailable`; what was there before is then untouched."""
-    # A collector reads *.prom only, so that the file under work is no metric yet.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fchmod(stream.fileno(), 0o644)
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        # A collector reads *.prom only, so that the file under work is no metric yet.
+        with whole_file(path, 0o644, durable=False) as stream:
+            stream.write(content)
     except OSError as error:
         kind = NotAllowed if isinstance(error, PermissionError) else Unavailable
         raise kind(

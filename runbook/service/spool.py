@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.errors import Unavailable
 from runbook.model.units import JobId, NodeName
+from runbook.whole_file import whole_file
 
 FORMAT = 1
 MOST_BYTES = 4096
@@ -213,24 +213,12 @@ class SpoolReader:
         """Leave an alert's event, durably and whole or not at all; False when it waits there already. Raises
         `Unavailable`."""
         target = self._folder / event.file
-        temporary = target.with_name(f".{event.file}.{secrets.token_hex(4)}")
         try:
             if target.exists():
                 return False
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-                stream.write(alert_text(event))
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.rename(target)
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            with whole_file(target) as stream:
+                stream.write(alert_text(event).encode("ascii"))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
             raise _unavailable(error, target) from error
         return True
 

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from runbook.documents import Document, load_document
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.whole_file import whole_file
 
 LOG = logging.getLogger("runbook.service")
 
@@ -201,21 +202,12 @@ def _write(path: Path, tokens: tuple[TokenDocument, ...]) -> None:
     for token in tokens:
         lines += [f'- name: "{token.name}"', f"  role: {token.role.value}", f'  sha256: "{token.sha256}"']
         lines += [f"  until_s: {token.until_s:.0f}"] if token.until_s is not None else []
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         before = path.stat() if path.exists() else None
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write("\n".join(lines) + "\n")
-            stream.flush()
-            if before is not None:
-                if os.geteuid() == 0:
-                    os.fchown(stream.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(stream.fileno(), stat.S_IMODE(before.st_mode))
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        mode = stat.S_IMODE(before.st_mode) if before is not None else 0o600
+        with whole_file(path, mode, (before.st_uid, before.st_gid) if before is not None else None) as stream:
+            stream.write(("\n".join(lines) + "\n").encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise Unavailable(
             f"the file of tokens cannot be written: {error.strerror}",
             where=str(path),
