@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -14,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.adapters.ssh_settings import SshSettings
+from tests.loopback import free_port, make_key
+from tests.programs import find
 
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
+SSHD = find("sshd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +27,6 @@ class Server:
     port: int
     settings: SshSettings
     log: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def make_key(path: Path) -> str:
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)), check=True)
-    return path.with_name(path.name + ".pub").read_text().strip()
 
 
 @contextlib.contextmanager

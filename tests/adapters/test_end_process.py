@@ -25,12 +25,13 @@ from runbook.model.node import GpuProcess
 from runbook.model.process_end import EndedHow, ProcessEnd
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.ports import Nodes
-from tests.adapters.sshd import SSHD, Server, free_port
+from tests.adapters.sshd import Server
 from tests.adapters.test_ssh import HOST, server
+from tests.loopback import free_port
 
 __all__ = ["server"]
 
-pytestmark = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (apt-get install openssh-server)")
+pytestmark = pytest.mark.needs("sshd")
 
 SOMEBODY = "nobody" if os.geteuid() == 0 else getpass.getuser()
 DEAF = "trap '' TERM; "

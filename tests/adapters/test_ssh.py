@@ -22,12 +22,13 @@ from runbook.adapters.ssh_settings import SshSettings
 from runbook.fan_out import check_many
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
-from tests.adapters.sshd import SSHD, Server, free_port, make_key, running_sshd
-from tests.nvml.standin import GCC, SCENARIOS, library_folder
+from tests.adapters.sshd import Server, running_sshd
+from tests.loopback import free_port, make_key
+from tests.nvml.standin import SCENARIOS, library_folder
 
 HOST = NodeName("127.0.0.1")
 
-pytestmark = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (apt-get install openssh-server)")
+pytestmark = pytest.mark.needs("sshd")
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +306,7 @@ def test_an_nvidia_smi_that_hangs_costs_its_own_figures_only(server: Server) -> 
     assert took_s < 5
 
 
-@pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+@pytest.mark.needs("gcc")
 def test_the_probe_goes_along_and_answers_in_the_one_round_trip(server: Server) -> None:
     """The node's Python loads a stand-in for NVML; nvidia-smi is there and is not asked."""
     tool, library = server.folder / "bin" / "nvidia-smi", server.folder / "lib"

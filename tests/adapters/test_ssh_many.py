@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from runbook.adapters.ssh_settings import SshSettings
 from runbook.fan_out import Progress, ask_many, check_many
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import NodeName
+from tests.loopback import free_port
 
 NAMES = tuple(NodeName(f"gpu-{number}") for number in range(40))
 
@@ -69,10 +69,7 @@ def test_of_a_few_nodes_nothing_is_told() -> None:
 
 def test_connections_made_at_once_share_nothing_that_changes() -> None:
     """fabric's Config, shared, is empty for a moment while another connection is made."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = int(found.getsockname()[1])
-    settings = SshSettings(port=port, config_file="/dev/null", known_hosts_file="/dev/null", use_agent=False)
+    settings = SshSettings(port=free_port(), config_file="/dev/null", known_hosts_file="/dev/null", use_agent=False)
     names = tuple(NodeName(f"127.20.0.{number}") for number in range(1, 201))
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

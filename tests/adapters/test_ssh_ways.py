@@ -20,9 +20,10 @@ from runbook.adapters.ssh_failure import SshFailure
 from runbook.adapters.ssh_settings import SshSettings
 from runbook.model.node import Reach
 from runbook.model.units import NodeName
-from tests.adapters.sshd import SSHD, Server, make_key, running_sshd
+from tests.adapters.sshd import Server, running_sshd
+from tests.loopback import make_key
 
-pytestmark = pytest.mark.skipif(SSHD is None, reason="sshd is not installed (apt-get install openssh-server)")
+pytestmark = pytest.mark.needs("sshd")
 USER = getpass.getuser()
 
 

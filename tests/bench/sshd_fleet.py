@@ -13,7 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
+from tests.loopback import free_port
+from tests.programs import find
+
+SSHD = find("sshd")
 _ADDRESSES_A_DAEMON = 16
 """OpenSSH's sshd listens on no more."""
 
@@ -40,7 +43,7 @@ def fleet(count: int, folder: Path, environment: Mapping[str, str] | None = None
         subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)), check=True)
     shutil.copy(folder / "client_key.pub", folder / "authorized_keys")
     names = addresses(count)
-    port = _free_port()
+    port = free_port()
     host_key = (folder / "host_key.pub").read_text().strip()
     (folder / "known_hosts").write_text("".join(f"[{name}]:{port} {host_key}\n" for name in names))
     config = folder / "ssh_config"
@@ -78,12 +81,6 @@ def _server_config(folder: Path, port: int, group: Sequence[str], environment: M
         "UseDNS no\nMaxStartups 2000\nLogLevel ERROR\n"
         f"SetEnv {settings}\n"
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _await(address: str, port: int, log: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,9 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.loopback import free_port, make_key
 from tests.nvml.standin import SCENARIOS, library_folder
+from tests.programs import find
 
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin")
+SSHD = find("sshd")
 
 INVENTORY = """\
 version: 1
@@ -28,17 +29,6 @@ nodes: {{kind: ssh, user: {user}, key_file: {folder}/client_key, known_hosts_fil
   config_file: {folder}/ssh_config, connect_timeout_s: 2, command_timeout_s: 15}}
 paths: {{state: {folder}/state, spool: {folder}/spool}}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def make_key(path: Path) -> str:
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)), check=True)
-    return path.with_name(path.name + ".pub").read_text().strip()
 
 
 @dataclass

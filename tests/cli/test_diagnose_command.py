@@ -7,13 +7,14 @@ import gzip
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import require
 
 MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB "
@@ -45,8 +46,7 @@ def run_unprivileged(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]
     """As somebody whom the modes of files bind: root may read all, unless it lays that right down."""
     command = (sys.executable, "-m", "runbook", *words)
     if os.geteuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("root without setpriv reads everything")
+        require("setpriv")
         no_rights = "-dac_override,-dac_read_search"
         command = ("setpriv", f"--bounding-set={no_rights}", f"--inh-caps={no_rights}", *command)
     return subprocess.run(command, capture_output=True, check=False, timeout=60, cwd=cwd, text=True)

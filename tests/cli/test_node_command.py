@@ -15,13 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.node_servers import SSHD, Servers, servers
-from tests.nvml.standin import GCC, SCENARIOS, library_folder
+from tests.cli.node_servers import Servers, servers
+from tests.nvml.standin import SCENARIOS, library_folder
 
-pytestmark = [
-    pytest.mark.skipif(SSHD is None, reason="sshd is not installed (apt-get install openssh-server)"),
-    pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)"),
-]
+pytestmark = pytest.mark.needs("sshd", "gcc")
 
 XID_79 = "2026-11-21T02:12:01,000000+00:00 NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.\n"
 HOSTILE = "\x1b[31mevil\x1b]0;title\x07\u202etrain"

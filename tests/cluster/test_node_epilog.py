@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import NODES, ROOT, Cluster
-from tests.nvml.standin import GCC, SCENARIOS, library_folder, probe_file
+from tests.nvml.standin import SCENARIOS, library_folder, probe_file
 
 pytestmark = [
     pytest.mark.cluster, pytest.mark.timeout(240),
-    pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)"),
+    pytest.mark.needs("gcc"),
 ]
 LEFT = ROOT / "spool" / "nodes"
 PLACE = ROOT / "node-epilog"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell
+from tests.loopback import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -27,9 +27,7 @@ def database() -> Iterator[str]:
     assert binaries, "Debian's postgresql is not installed: apt-get install postgresql"
     folder = Path(tempfile.mkdtemp(prefix="runbook-pg-"))
     shutil.chown(folder, "postgres", "postgres")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def run(*argv: str) -> None:
         command = ("sudo", "-n", "-u", "postgres", str(binaries[-1].parent / argv[0]), *argv[1:])

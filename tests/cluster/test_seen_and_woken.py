@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,16 +18,14 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Cluster
-from tests.deploy.prometheus_tools import alertmanager, ask, free_port, prometheus, wait_for
+from tests.deploy.prometheus_tools import alertmanager, ask, prometheus, wait_for
+from tests.loopback import free_port
 
 CHROMIUM = "/usr/bin/chromium"
 
 pytestmark = [
     pytest.mark.cluster, pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not (shutil.which("prometheus") and shutil.which("prometheus-alertmanager") and Path(CHROMIUM).exists()),
-        reason="needs Debian's prometheus, prometheus-alertmanager and chromium",
-    ),
+    pytest.mark.needs("prometheus", "prometheus-alertmanager", "chromium"),
 ]
 
 SITE_RULES = """

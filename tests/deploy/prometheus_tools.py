@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import time
 import urllib.error
@@ -14,13 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.loopback import free_port
+
 _Found = TypeVar("_Found")
-
-
-def free_port() -> int:
-    with socket.socket() as channel:
-        channel.bind(("127.0.0.1", 0))
-        return int(channel.getsockname()[1])
 
 
 def wait_for(look: Callable[[], _Found | None], seconds: float, what: str) -> _Found:

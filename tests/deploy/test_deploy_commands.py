@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import stat
 import subprocess
 import sys
@@ -178,7 +177,7 @@ def test_whether_a_daemon_drives_is_seen_without_taking_its_lock(
     assert up not in _run(capsys, "metrics", "-i", str(inventory))
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_finds_no_fault_with_the_timer(tmp_path: Path) -> None:
     for name in ("runbook-metrics.service", "runbook-metrics.timer"):
         text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", (UNITS / name).read_text(), flags=re.MULTILINE)

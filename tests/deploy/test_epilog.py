@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.programs import require
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "slurm" / "runbook-epilog"
 FAILED_JOB = {
@@ -147,8 +148,7 @@ def test_spool_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     prefix: tuple[str, ...] = ()
     if os.geteuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("root writes everywhere, and setpriv to become somebody else is missing")
+        require("setpriv")
         prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
         if subprocess.run((*prefix, "test", "-r", str(SCRIPT)), check=False).returncode != 0:
             pytest.skip("the checkout cannot be read by an unprivileged user")

@@ -17,7 +17,7 @@ from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
 from runbook.service.spool import SpoolReader
-from tests.nvml.standin import GCC, environment, probe_file
+from tests.nvml.standin import environment, probe_file
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "slurm" / "runbook-node-epilog"
 FAILED_JOB = {
@@ -25,7 +25,7 @@ FAILED_JOB = {
     "SLURM_CLUSTER_NAME": "training", "SLURMD_NODENAME": "gpu-21", "SLURM_JOB_START_TIME": "1795156888",
 }
 NODE = NodeName("gpu-21")
-pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+pytestmark = pytest.mark.needs("gcc")
 
 
 @pytest.fixture

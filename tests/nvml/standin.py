@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from runbook.probe import build
+from tests.programs import find
 
 HERE = Path(__file__).parent
 SCENARIOS = HERE / "scenarios"
-GCC = shutil.which("gcc")
+GCC = find("gcc")
 
 
 def _folder(prefix: str) -> Path:

@@ -6,9 +6,9 @@ import pytest
 
 from runbook.evidence.node_probe import read_document
 from runbook.model.units import Unknown
-from tests.nvml.standin import GCC, document_of
+from tests.nvml.standin import document_of
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="the stand-in NVML needs gcc")
+pytestmark = pytest.mark.needs("gcc")
 
 
 def minors(scenario: str) -> list[int | Unknown]:

@@ -17,9 +17,9 @@ from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import GpuFacts, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
 from runbook.probe import build, nvml
-from tests.nvml.standin import GCC, SCENARIOS, document_of, environment, oldest_python, probe_file, run_probe
+from tests.nvml.standin import SCENARIOS, document_of, environment, oldest_python, probe_file, run_probe
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+pytestmark = pytest.mark.needs("gcc")
 
 CLEAN = {
     "lost": False, "row_remap_pending": False, "row_remap_failed": False, "sram_threshold_exceeded": False,

@@ -15,9 +15,9 @@ from runbook.adapters.nodes_local import LocalNodes
 from runbook.evidence.node_script import Limits, check_script
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
-from tests.nvml.standin import GCC, environment
+from tests.nvml.standin import environment
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+pytestmark = pytest.mark.needs("gcc")
 
 HERE = NodeName("gpu-21")
 ROW = "0, GPU-a, 00000000:19:00.0, NVIDIA H100 80GB HBM3, 570.86.15, 81559, 1, 81090, 0, 0, Disabled, None"
@@ -37,7 +37,7 @@ def node(tmp_path: Path) -> Node:
     """A node with a Python of the given body, an nvidia-smi and a kernel log."""
     def make(python: str, scenario: str = "h100_570_healthy", shell: str = "") -> LocalNodes:
         if shell:
-            (tmp_path / "sh").symlink_to(shell)
+            (tmp_path / "sh").symlink_to(shutil.which(shell) or shell)
         for name, body in {"python3": python, "nvidia-smi": SMI, "dmesg": LOG, "journalctl": "exit 1"}.items():
             (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
             (tmp_path / name).chmod(0o755)
@@ -51,7 +51,9 @@ REAL = f'exec {sys.executable} "$@"'
 PRETENDED = 'case "$*" in *version_info*) exit 0 ;; esac; cat >/dev/null; '
 
 
-@pytest.mark.parametrize("shell", [path for name in ("dash", "bash", "busybox") if (path := shutil.which(name))])
+@pytest.mark.parametrize(
+    "shell", ["dash", "bash", pytest.param("busybox", marks=pytest.mark.needs("busybox"))]
+)
 def test_where_nvml_answers_nvidia_smi_is_not_needed(node: Node, shell: str) -> None:
     facts = node(REAL, "h100_570_sram_threshold", shell).check(HERE, since_s=None, until_s=None)
     assert "by the probe" in facts.reach_detail

@@ -15,9 +15,9 @@ from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import NodeAction, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown, UserName
-from tests.nvml.standin import GCC, document_of
+from tests.nvml.standin import document_of
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+pytestmark = pytest.mark.needs("gcc")
 
 FOLDER = data_folder("playbooks") / "oom"
 

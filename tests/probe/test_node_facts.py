@@ -10,9 +10,9 @@ import pytest
 from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import DaemonProcess, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
-from tests.nvml.standin import GCC, document_of
+from tests.nvml.standin import document_of
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+pytestmark = pytest.mark.needs("gcc")
 
 
 def facts_of(document: dict[str, Any]) -> NodeFacts:

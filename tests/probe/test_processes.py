@@ -15,9 +15,9 @@ from runbook.evidence.node_processes import job_of_cgroup
 from runbook.model.node import GpuProcess
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.probe import cgroups
-from tests.nvml.standin import GCC, hanging_directory, run_probe
+from tests.nvml.standin import hanging_directory, run_probe
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+pytestmark = pytest.mark.needs("gcc")
 
 SLUID = "sEKNKTV3WPV500"
 LAYOUTS: list[tuple[list[str], dict[str, Any] | None]] = [

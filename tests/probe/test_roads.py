@@ -12,9 +12,9 @@ from ruamel.yaml import YAML
 from runbook.evidence.node_facts import read_left_document, read_node
 from runbook.model.node import NodeFacts
 from runbook.model.units import NodeName, Unknown
-from tests.nvml.standin import GCC, document_of
+from tests.nvml.standin import document_of
 
-pytestmark = pytest.mark.skipif(GCC is None, reason="gcc is not installed (apt-get install gcc)")
+pytestmark = pytest.mark.needs("gcc")
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "nvidia_smi"
 MARKER = "@@0123456789abcdef"

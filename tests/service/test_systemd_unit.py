@@ -37,7 +37,7 @@ def test_the_drop_in_shuts_the_door() -> None:
     assert settings["CapabilityBoundingSet"] == ""
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("drop_in", [False, True], ids=["unit", "unit with drop-in"])
 def test_systemd_finds_no_fault(tmp_path: Path, drop_in: bool) -> None:
     unit = tmp_path / "runbook.service"

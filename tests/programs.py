@@ -1,0 +1,48 @@
+"""The programs that tests need of the machine, and Debian's packages that hold them.
+
+A test that needs one says so by `@pytest.mark.needs("sshd", …)`, a fixture by `require("chromium")`: without the
+program the test is skipped by name, and with RUNBOOK_REQUIRE_ALL=1 it fails. `python -m tests.programs NAME…` prints
+the packages of those that are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import pytest
+
+PACKAGES = {
+    "busybox": "busybox",
+    "chromium": "chromium",
+    "gcc": "gcc libc6-dev",
+    "prometheus": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+    "promtool": "prometheus",
+    "amtool": "prometheus-alertmanager",
+    "setpriv": "util-linux",
+    "sshd": "openssh-server",
+    "systemd-analyze": "systemd",
+}
+
+
+def find(name: str) -> str | None:
+    """The program's path; those for root only are looked for where they are too."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+
+
+def require(*names: str) -> None:
+    """Skips the present test where one of the programs is missing; fails it where no test may be left out."""
+    missing = [name for name in names if find(name) is None]
+    if not missing:
+        return
+    packages = " ".join(PACKAGES[name] for name in missing)
+    reason = f"{', '.join(missing)} not installed (apt-get install {packages})"
+    if os.environ.get("RUNBOOK_REQUIRE_ALL") == "1":
+        pytest.fail(f"{reason}, and RUNBOOK_REQUIRE_ALL is set", pytrace=False)
+    pytest.skip(reason)
+
+
+if __name__ == "__main__":
+    print(*dict.fromkeys(PACKAGES[name] for name in sys.argv[1:] if find(name) is None))
