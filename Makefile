@@ -22,8 +22,8 @@ setup: $(STAMP) ## The virtual environment with everything in it
 demo: $(STAMP) ## The whole loop on this machine: no root, no Slurm, simulated GPUs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/demo/demo
 
-test: $(STAMP) ## All tests; on Debian as root also those on the sandbox cluster and in a browser
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/run
+test: $(STAMP) ## All tests; on Debian as root also those on the sandbox cluster and in a browser; ROOM=template: one folder
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/run $(ROOM)
 
 check: $(STAMP) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
