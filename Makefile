@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check bench fuzz accuracy cluster cluster-down clean
+.PHONY: help setup demo test check frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,12 @@ check: $(STAMP) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+frozen: $(STAMP) ## What the program answers, byte for byte as in tests/frozen/answers
+	@$(BIN)/python tests/frozen/freeze.py
+
+frozen-renew: $(STAMP) ## Write tests/frozen/answers anew; their diff is read like code
+	@$(BIN)/python tests/frozen/freeze.py --renew
 
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py

@@ -63,7 +63,7 @@ def _job(case: dict[str, Any]) -> JobRecord:
     )
 
 
-def _proposed(case: dict[str, Any]) -> Plan | NoPlan:
+def proposed(case: dict[str, Any]) -> Plan | NoPlan:
     system = DOCUMENTS[case.get("system", "pytorch")]
     runners = tuple(Hypothesis(Kind(kind), share) for kind, share in case.get("runners", {}).items())
     best = Hypothesis(Kind(case.get("kind", "true_oom")), 0.6, missing=tuple(case.get("missing", ())))
@@ -78,7 +78,7 @@ def _proposed(case: dict[str, Any]) -> Plan | NoPlan:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in CASES])
 def test_the_next_rung(case: dict[str, Any]) -> None:
-    outcome = _proposed(case)
+    outcome = proposed(case)
     for lever, why in case.get("refused", {}).items():
         assert why in {item.lever: item.why for item in outcome.refused}[lever]
     if "no_plan" in case:

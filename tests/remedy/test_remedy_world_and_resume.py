@@ -17,7 +17,7 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
-from runbook.model.template import Setting, TemplateFile
+from runbook.model.template import ParameterNames, Setting, TemplateFile
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.remedy import (
     LeverDocument,
@@ -50,15 +50,20 @@ def _set(system: LeverDocument, values: dict[str, Any]) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in WORLDS])
-def test_fewer_nodes_at_the_same_global_batch(case: dict[str, Any]) -> None:
+def reduced(case: dict[str, Any]) -> tuple[tuple[TemplateFile, ...], tuple[ParameterNames, ...], Plan | NoPlan]:
+    """The case's template, the names of its system, and what is proposed for the nodes that are left."""
     system = DOCUMENTS[case.get("system", "pytorch")]
     files = (TemplateFile("job.sh", f"#!/bin/bash\n{case['script']}"),) if "script" in case else ()
     names = system.parameter_names()
     settings = _set(system, case.get("settings", {})) + (find_settings(files[0], names) if files else ())
-    outcome = reduce_world(
+    return files, names, reduce_world(
         settings, JOB, nodes_left=case["left"], system=system, templates=files, nodes_gone=(NodeName("gpu-22"),)
     )
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in WORLDS])
+def test_fewer_nodes_at_the_same_global_batch(case: dict[str, Any]) -> None:
+    files, names, outcome = reduced(case)
     if "why" in case:
         assert isinstance(outcome, NoPlan) and case["why"] in outcome.why, outcome
         return
