@@ -314,10 +314,10 @@ def sample_incidents() -> dict[str, Incident]:
     }
 
 
-def store_samples(state: Path) -> None:
-    store = IncidentStore(state)
-    for incident in sample_incidents().values():
-        store.save(incident, {"version": 1})
+def store(state: Path, incidents: Iterable[Incident]) -> None:
+    kept = IncidentStore(state)
+    for incident in incidents:
+        kept.save(incident, {"version": 1})
 
 
 def told_people(incident: Incident) -> Parts:
@@ -355,10 +355,10 @@ def metrics(state: Path) -> str:
 
 def page(state: Path, address: str) -> str:
     """What the service answers, without signing in."""
-    store = IncidentStore(state)
+    kept = IncidentStore(state)
     app = create_app(
-        store, lambda _incident: FLOW, lambda: {"ok": True}, lambda: metrics(state).encode(), hosts=("testserver",),
-        more_routes=history_routes(store.list, StoredHistory(store), lambda: LATER_S), now=lambda: LATER_S,
+        kept, lambda _incident: FLOW, lambda: {"ok": True}, lambda: metrics(state).encode(), hosts=("testserver",),
+        more_routes=history_routes(kept.list, StoredHistory(kept), lambda: LATER_S), now=lambda: LATER_S,
     )
 
     async def asked() -> httpx.Response:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -23,6 +24,8 @@ sys.path.insert(0, str(REPOSITORY))
 
 ANSWERS = Path(__file__).parent / "answers"
 PROCESSES = 2
+LONGEST_TEXT = 300_000
+"""Characters; of a longer one only the digest is kept."""
 SHOWN_LINES = 12
 """Of the difference in one case."""
 SHOWN_CASES = 40
@@ -32,7 +35,7 @@ ENVIRONMENT = {
 }
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 Made = tuple[str, float, dict[str, str], int]
-"""A piece's part, how long it took, its files and how many cases."""
+"""A piece's part, the processor's time for it, its files and how many cases."""
 
 
 def main() -> int:
@@ -68,7 +71,7 @@ def made_now(folder: str, only: str) -> dict[str, str]:
             seconds[part] += took_s
             left[part] -= 1
             if not left[part]:
-                print(f"{part:<10} {cases[part]:5} cases {seconds[part]:6.1f} s", flush=True)
+                print(f"{part:<10} {cases[part]:5} cases {seconds[part]:6.1f} s of a processor", flush=True)
     print(f"{'in all':<10} {cases.total():5} cases {time.monotonic() - started_s:6.1f} s, "
           f"{sum(len(text.encode()) for text in files.values()) / 1e6:.1f} MB in {len(files)} files", flush=True)
     return files
@@ -93,23 +96,25 @@ def make(number: int) -> Made:
     from tests.frozen.parts import clear, pieces
 
     piece = pieces()[number]
-    started_s = time.monotonic()
+    started_s = time.process_time()
     files: dict[str, list[str]] = {}
     count = 0
     for name, title, parts in piece.answers(*piece.arguments):
         count += 1
         text = [f"##### {title}\n"] if title else []
         for head, body in parts:
+            if len(body) > LONGEST_TEXT:
+                body = f"{len(body)} characters, SHA-256 {sha256(plain(body).encode()).hexdigest()}"
             text.append((f"=== {head}\n" if head else "") + body + ("\n" if body and body[-1] != "\n" else ""))
         files.setdefault(name, []).extend(text)
     clear()
     made = {name: plain("".join(texts)) for name, texts in files.items()}
-    return piece.part, time.monotonic() - started_s, made, count
+    return piece.part, time.process_time() - started_s, made, count
 
 
 def plain(text: str) -> str:
     """Without this machine's folders, and with what no text file holds written out."""
-    for folder, name in ((str(Path.cwd()), "/work"), (str(REPOSITORY), "/repository")):
+    for folder, name in ((str(Path.cwd()), "/folder"), (str(REPOSITORY), "/repository")):
         text = text.replace(folder, name)
     text = CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
     return text.encode("utf-8", "backslashreplace").decode()

@@ -24,8 +24,6 @@ Answer = tuple[str, str, Parts]
 """The file's name under answers/, the case's title, and what came out."""
 
 LOGS_A_PIECE = 60
-LONGEST_DOCUMENT = 1_000_000
-"""Characters; of a longer one the digest is kept."""
 INVENTORY = """\
 version: 1
 id: here
@@ -33,7 +31,7 @@ title: This machine, for frozen answers
 cluster: alpha
 scheduler: {kind: local}
 nodes: {kind: none}
-paths: {state: state, spool: state/spool}
+paths: {state: ./state, spool: ./state/spool}
 """
 
 
@@ -225,37 +223,47 @@ MISTAKES = (
 
 
 def incidents() -> Iterator[Answer]:
-    _write("here.yaml", INVENTORY.encode())
-    state = Path("state")
-    faces.store_samples(state)
-    for name, incident in faces.sample_incidents().items():
-        told = [("runbook show", command("show", incident.id)), *faces.told_people(incident)]
-        yield f"incidents/{name}.txt", name, told
-        document = command("show", "--json", incident.id)
-        if len(document) > LONGEST_DOCUMENT:
-            document = f"{len(document)} characters, SHA-256 {hashlib.sha256(document.encode()).hexdigest()}"
-        yield f"incidents/{name}.json", "", [("", document)]
-        yield f"incidents/{name}.txt", f"{name}, drawn", [
-            ("runbook report --draw", command("report", "--draw", incident.id))
-        ]
-        html = (state / "incidents" / incident.id / "report.html").read_text(encoding="utf-8")
-        yield from _page(f"incidents/{name}.html", html)
-        yield from _page(f"pages/{name}.html", faces.page(state, f"/incidents/{incident.id}"))
-    for words in ("incidents", "incidents --json", "incidents --state escalated", "history", "history --json",
-                  "history --nodes", "history --nodes --json", "history --user ana", "history --kind fragmentation"):
-        yield "incidents/lists.txt", f"runbook {words}", [("printed", command(*words.split()))]
-    for title, address in PAGES.items():
-        yield from _page(f"pages/{title}.html", faces.page(state, address))
-    yield "incidents/metrics.txt", "", [("", faces.metrics(state))]
+    """Each incident alone, and lists of them. The hostile one is so large that it has a store of its own."""
+    samples = faces.sample_incidents()
+    hostile = {"hostile": samples.pop("hostile")}
+    shown: set[str] = set()
+    for folder, kept, lists, addresses in (
+        ("hostile", hostile, LISTS[:1], {"list-hostile": "/", "history-hostile": "/history"}),
+        ("others", samples, LISTS, PAGES),
+    ):
+        state = Path(folder)
+        _write("here.yaml", INVENTORY.replace("./state", folder).encode())
+        faces.store(state, kept.values())
+        for name, incident in kept.items():
+            yield f"incidents/{name}.txt", name, [
+                ("runbook show", command("show", incident.id)), *faces.told_people(incident),
+                ("runbook report --draw", command("report", "--draw", incident.id)),
+            ]
+            yield f"incidents/{name}.json", "", [("", command("show", "--json", incident.id))]
+            html = (state / "incidents" / incident.id / "report.html").read_text(encoding="utf-8")
+            yield from _page(f"incidents/{name}.html", html, shown)
+            yield from _page(f"pages/{name}.html", faces.page(state, f"/incidents/{incident.id}"), shown)
+        for words in lists:
+            yield f"incidents/lists-{folder}.txt", f"runbook {words}", [("printed", command(*words.split()))]
+        for title, address in addresses.items():
+            yield from _page(f"pages/{title}.html", faces.page(state, address), shown)
 
 
-def _page(name: str, text: str) -> Iterator[Answer]:
-    """A page, and apart from it, in a file of its own, the style that it has in common with others."""
+LISTS = (
+    "incidents", "incidents --json", "incidents --state escalated", "history", "history --json", "history --nodes",
+    "history --nodes --json", "history --user ana", "history --kind fragmentation",
+)
+
+
+def _page(name: str, text: str, shown: set[str]) -> Iterator[Answer]:
+    """A page, and apart from it, once, the style that it has in common with others."""
     found = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     if found is not None:
         style = hashlib.sha256(found[1].encode()).hexdigest()[:12]
         text = text.replace(found[1], style)
-        yield f"pages/style-{style}.css", "", [("", found[1])]
+        if style not in shown:
+            yield f"pages/style-{style}.css", "", [("", found[1])]
+        shown.add(style)
     yield name, "", [("", text)]
 
 
