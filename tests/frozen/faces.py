@@ -117,15 +117,16 @@ def lever_files() -> dict[str, list[LeverCase]]:
     return found
 
 
-def lever_answers(case: LeverCase) -> tuple[Parts, tuple[str, ...]]:
-    """What is read, proposed and written, and the names of the levers."""
+def lever_answers(case: LeverCase) -> tuple[Parts, str, tuple[str, ...]]:
+    """What is read, proposed and written; the system, and the names of the levers."""
     system = lever_cases.system_of(case)
     outcome = lever_cases.proposed(case)
     parts = [("system", f"{system.id}: {system.title}"), ("values", settings(lever_cases.settings_of(case, system))),
              ("outcome", proposal(outcome))]
     if isinstance(outcome, NoPlan):
-        return parts, ()
-    return [*parts, *patched(partial(lever_cases.patched, case, outcome))], tuple(use.lever for use in outcome.uses)
+        return parts, system.id, ()
+    parts += patched(partial(lever_cases.patched, case, outcome))
+    return parts, system.id, tuple(use.lever for use in outcome.uses)
 
 
 def settings(found: Iterable[Setting]) -> str:

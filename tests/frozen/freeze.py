@@ -43,7 +43,7 @@ def main() -> int:
     options.add_argument("--renew", action="store_true", help="write the files anew")
     options.add_argument("--only", default="", metavar="PART", help="only this part: logs, template, nodes, …")
     chosen = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="runbook-frozen-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="runbook_frozen_", dir="/tmp") as folder:
         settle(folder)
         files = made_now(folder, chosen.only)
         os.chdir("/")
@@ -79,7 +79,7 @@ def made_now(folder: str, only: str) -> dict[str, str]:
 
 def settle(folder: str) -> None:
     """In a folder of this process, and nothing of the machine's environment but where programs are. The folder's name
-    has the same length everywhere, as lines are broken around it."""
+    has the same length everywhere, and no place to break it, as lines are broken around it."""
     own = Path(folder) / f"{os.getpid():08}"
     home, work = own / "home", own / "work"
     home.mkdir(parents=True)

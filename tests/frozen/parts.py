@@ -86,15 +86,15 @@ def logs(start: int) -> Iterator[Answer]:
 
 def levers(name: str) -> Iterator[Answer]:
     for case in faces.lever_files()[name]:
-        parts, used = faces.lever_answers(case)
+        parts, system, used = faces.lever_answers(case)
         for file in case.files:
             _write(file.path, file.text.encode("utf-8", "surrogateescape"))
         main = case.files[0].path.lstrip("/")
         parts.append(("runbook template show --all", command("template", "show", "--all", main)))
         if used:
             words = [word for lever in used for word in ("--lever", lever)]
-            kind = case.failure.get("kind", "true_oom")
-            parts.append(("runbook patch", command("patch", "--template", main, "--kind", kind, "--yes", *words)))
+            words += ["--kind", case.failure.get("kind", "true_oom"), "--playbook", _playbook("job", system)]
+            parts.append(("runbook patch", command("patch", "--template", main, "--yes", *words)))
         yield f"levers/{name}.txt", case.title, parts
         clear()
 
@@ -152,7 +152,6 @@ def tables() -> Iterator[Answer]:
 
 
 def explained(group: str) -> Iterator[Answer]:
-    """From a playbook of one document of each sort: to read all of them for each name takes minutes."""
     for document, name in _names(group):
         words: tuple[str, ...] = ("explain", name)
         if document:
@@ -161,7 +160,8 @@ def explained(group: str) -> Iterator[Answer]:
 
 
 def _playbook(signatures: str, levers: str) -> str:
-    folder = Path(f"{signatures}-{levers}")
+    """A playbook of one document of each sort: to read all of them for each case takes minutes."""
+    folder = Path(f"../{signatures}-{levers}")
     for kind, name in (("signatures", signatures), ("levers", levers)):
         if not (folder / kind).is_dir():
             (folder / kind).mkdir(parents=True)
