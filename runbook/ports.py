@@ -10,9 +10,8 @@ from typing import BinaryIO, Protocol
 
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
-from runbook.model.node import GpuProcess, NodeFacts, ProcessView
-from runbook.model.process_end import ProcessEnd
-from runbook.model.remembered import Remembered
+from runbook.model.node import GpuProcess, NodeFacts, ProcessEnd, ProcessView
+from runbook.model.remedy import Remembered
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
 

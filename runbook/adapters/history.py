@@ -16,7 +16,7 @@ from functools import cache
 
 from runbook.adapters.store import IncidentStore, replacing
 from runbook.errors import RunbookError, Unavailable
-from runbook.model.remembered import Circumstances, Remembered, TriedLever
+from runbook.model.remedy import Circumstances, Remembered, TriedLever
 from runbook.model.units import IncidentId
 from runbook.report.remember import remember, remembered_adapter
 

@@ -23,11 +23,6 @@ from runbook.adapters.identity import current_identity
 from runbook.adapters.local_store import LocalStore
 from runbook.adapters.process import Runner, run
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
-from runbook.evidence import slurm_fields as fields
-from runbook.evidence.slurm_options import SbatchOption, header_options, last_value, parse_arguments, wrapped_text
-from runbook.evidence.slurm_paths import PatternValues, batch_paths
-from runbook.evidence.slurm_submit import comment_matches, sbatch_command, submit_environment
-from runbook.evidence.states import job_state
 from runbook.model.job import (
     JobClass,
     JobEnvironment,
@@ -41,6 +36,11 @@ from runbook.model.job import (
 )
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock
+from runbook.slurm import fields
+from runbook.slurm.job_record import PatternValues, batch_paths
+from runbook.slurm.sbatch_options import SbatchOption, header_options, last_value, parse_arguments, wrapped_text
+from runbook.slurm.states import job_state
+from runbook.slurm.submit import comment_matches, sbatch_command, submit_environment
 
 _START_TIMEOUT_S = 20.0
 _REFUSED = frozenset({"array", "wrap", "dependency", "begin", "test-only", "clusters"})

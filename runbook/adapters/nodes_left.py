@@ -8,10 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runbook.evidence.node_facts import read_left_document
-from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
-from runbook.model.process_end import ProcessEnd
+from runbook.model.node import GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.node.facts import read_left_document
 from runbook.ports import Nodes
 
 MOST_BYTES = 4 << 20

@@ -15,14 +15,12 @@ from runbook.adapters.nodes_ssh import new_marker
 from runbook.adapters.probe_program import end_program, probe_program
 from runbook.adapters.process import Runner, run
 from runbook.errors import BadInput, RunbookError
-from runbook.evidence.node_answers import read_answers
-from runbook.evidence.node_end import end_limit_s, end_script, read_end
-from runbook.evidence.node_facts import read_node, unreachable
-from runbook.evidence.node_processes import read_job_processes
-from runbook.evidence.node_script import Limits, check_script, process_script, shell_arguments
-from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
-from runbook.model.process_end import EndedHow, ProcessEnd
+from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.node.check_script import Limits, check_script, process_script, shell_arguments
+from runbook.node.facts import read_node, unreachable
+from runbook.node.processes import end_limit_s, end_script, read_end, read_job_processes
+from runbook.node.sections import read_answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,12 @@ from runbook.adapters.ssh import connected
 from runbook.adapters.ssh_failure import SshFailure
 from runbook.adapters.ssh_settings import SshSettings
 from runbook.errors import BadInput
-from runbook.evidence.node_answers import read_answers
-from runbook.evidence.node_end import end_limit_s, end_script, read_end
-from runbook.evidence.node_facts import read_node, unreachable
-from runbook.evidence.node_processes import read_job_processes
-from runbook.evidence.node_script import Limits, check_script, process_script, shell_command
-from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
-from runbook.model.process_end import EndedHow, ProcessEnd
+from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.node.check_script import Limits, check_script, process_script, shell_command
+from runbook.node.facts import read_node, unreachable
+from runbook.node.processes import end_limit_s, end_script, read_end, read_job_processes
+from runbook.node.sections import read_answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.job import JobClass, JobEnvironment, JobRecord, JobScript, JobState, NodeState, Submission
-from runbook.model.node import GpuProcess, NodeFacts, ProcessView, Reach
-from runbook.model.process_end import EndedHow, ProcessEnd
+from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
 

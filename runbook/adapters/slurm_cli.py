@@ -17,13 +17,16 @@ from runbook.adapters.process import SCRIPT_PLACE
 from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
 from runbook.adapters.slurm_gpu_indices import GpuIndicesOfRuns
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
-from runbook.evidence import slurm_accounting as accounting
-from runbook.evidence import slurm_nodes as nodes
-from runbook.evidence import slurm_queue as queue
-from runbook.evidence.slurm_fields import variables
-from runbook.evidence.slurm_options import wrapped_text
-from runbook.evidence.slurm_record import choose, merge, with_log_paths, with_submit_line
-from runbook.evidence.slurm_submit import (
+from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.ports import Clock
+from runbook.slurm import accounting as accounting
+from runbook.slurm import controller as nodes
+from runbook.slurm import controller as queue
+from runbook.slurm.fields import variables
+from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
+from runbook.slurm.sbatch_options import wrapped_text
+from runbook.slurm.submit import (
     SbatchCommand,
     comment_matches,
     read_submitted,
@@ -31,9 +34,6 @@ from runbook.evidence.slurm_submit import (
     sbatch_command,
     submit_environment,
 )
-from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
-from runbook.model.units import JobId, NodeName, Unknown, UserName
-from runbook.ports import Clock
 
 _ACCOUNTING_PATIENCE_S = 5.0
 _ORPHAN_PATIENCE_S = 60.0
@@ -88,7 +88,7 @@ class SlurmCli:
             kept = self._from_accounting(controller.id if controller else job)
         except NoAccounting:
             kept = None
-        record = merge(controller, kept)
+        record = merge_records(controller, kept)
         if record is None:
             raise NotFound(
                 f"Slurm knows no job {job}",
@@ -278,13 +278,13 @@ class SlurmCli:
             text = self._commands.ask("squeue", queue.job_arguments(_checked_job(job), separator))
         except NotFound:
             return None
-        return choose(queue.read_jobs(text, separator), job)
+        return choose_record(queue.read_jobs(text, separator), job)
 
     def _from_accounting(self, job: JobId) -> JobRecord | None:
         known = self._known_columns()
         separator = self._separator()
         text = self._commands.ask("sacct", accounting.job_arguments(job, known, separator))
-        return choose(accounting.read_jobs(text, known, separator), job)
+        return choose_record(accounting.read_jobs(text, known, separator), job)
 
     def _known_columns(self) -> frozenset[str]:
         if self._columns is None:

@@ -19,7 +19,7 @@ from tenacity import (
 from runbook.adapters.identity import LOGIN_PATH, Identity
 from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Completed, Runner, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
-from runbook.evidence.slurm_errors import Complaint, complaint
+from runbook.slurm.complaints import Complaint, complaint
 
 
 class Unreached(Unavailable):

@@ -13,9 +13,9 @@ from pathlib import Path
 from runbook.adapters.nodes_left import read_left
 from runbook.adapters.slurm_commands import SlurmCommands
 from runbook.errors import RunbookError
-from runbook.evidence.slurm_gpus import index_list, job_arguments, read_gpu_indices
 from runbook.model.job import GpuIndices, JobClass, JobRecord
 from runbook.model.units import JobId, NodeName
+from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
 
 _MOST_RUNS_KEPT = 256
 _SLACK_S = 60.0
@@ -43,7 +43,7 @@ class GpuIndicesOfRuns:
             if not settled or not record.nodes:
                 return record
             try:
-                told = read_gpu_indices(self._commands.ask("scontrol", job_arguments(record.id)))
+                told = read_gpu_indices(self._commands.ask("scontrol", gpu_indices_arguments(record.id)))
             except RunbookError:
                 return record
             while len(self._known) >= _MOST_RUNS_KEPT:

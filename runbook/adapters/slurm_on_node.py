@@ -7,9 +7,9 @@ import string
 from dataclasses import dataclass, field
 
 from runbook.adapters.slurm_commands import SlurmCommands
-from runbook.evidence.slurm_on_node import jobs_on_node, on_node_arguments
 from runbook.model.units import JobId, NodeName
 from runbook.ports import Clock
+from runbook.slurm.accounting import jobs_on_node, on_node_arguments
 
 
 @dataclass(frozen=True)

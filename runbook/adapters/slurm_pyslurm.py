@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
-from runbook.evidence.slurm_errors import Complaint, complaint
-from runbook.evidence.slurm_fields import gpu_count
-from runbook.evidence.slurm_gpus import index_list
-from runbook.evidence.slurm_hosts import expand_hosts
-from runbook.evidence.states import job_state, node_class, node_states
+from runbook.host_lists import expand_hosts
 from runbook.model.job import GpuIndices, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.ports import Scheduler
+from runbook.slurm.complaints import Complaint, complaint
+from runbook.slurm.controller import index_list
+from runbook.slurm.fields import gpu_count
+from runbook.slurm.states import job_state, node_class, node_states
 
 
 class PyslurmModule(Protocol):

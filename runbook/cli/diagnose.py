@@ -110,8 +110,7 @@ def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
     if as_json:
         import json
 
-        from runbook.diagnosis.contract import to_contract
-        from runbook.diagnosis.contract_story import story_to_contract
+        from runbook.diagnosis.contract import story_to_contract, to_contract
 
         told = {**to_contract(story, diagnosis), **story_to_contract(story)}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
@@ -130,7 +129,7 @@ def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:
         return None
     names: tuple[NodeName, ...] = ()
     if nodes is not None:
-        from runbook.evidence.slurm_hosts import expand_hosts
+        from runbook.host_lists import expand_hosts
 
         names = expand_hosts(nodes)
         if not names:

@@ -11,7 +11,7 @@ from runbook.errors import BadInput, NotFound
 from runbook.locations import playbook_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
-from runbook.model.template import Companion, Setting, Surroundings, TemplateFile
+from runbook.model.template import Companion, Setting, SubmitContext, TemplateFile
 from runbook.model.units import JobId
 from runbook.remedy import LeverDocument, load_levers
 from runbook.remedy.live_text import first_seen
@@ -28,7 +28,7 @@ class JobFiles:
     script: TemplateFile
     companions: tuple[Companion, ...]
     unread: tuple[str, ...]
-    known: Surroundings
+    known: SubmitContext
 
     @property
     def files(self) -> tuple[TemplateFile, ...]:
@@ -50,7 +50,7 @@ def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
     from runbook.steps.companions import read_companions
 
     script = TemplateFile(str(path), read_template(path, pipe=pipe))
-    known = Surroundings()
+    known = SubmitContext()
     files = OwnerFiles(identify=lambda _owner: current_identity())
     companions, unread = read_companions(files, job_of(path), script, known)
     return JobFiles(path, script, companions, unread, known)

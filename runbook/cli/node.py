@@ -19,7 +19,7 @@ from runbook.model.units import JobId, NodeName
 if TYPE_CHECKING:
     from runbook.cli.wiring import Application
     from runbook.model.job import JobRecord
-    from runbook.model.node_check import NodeCheck
+    from runbook.model.node import NodeCheck
 
 _MOST_NODES = 4096
 
@@ -80,7 +80,7 @@ def code_of(check: NodeCheck) -> int:
 
 
 def _expanded(texts: tuple[str, ...]) -> tuple[NodeName, ...]:
-    from runbook.evidence.slurm_hosts import expand_hosts
+    from runbook.host_lists import expand_hosts
     from runbook.report.clean import clean_line, shorten
 
     found: dict[NodeName, None] = {}

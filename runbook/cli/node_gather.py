@@ -12,21 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from runbook.diagnosis.nodes import judge_node, judge_node_alone
+from runbook.diagnosis.nodes.judgement import judge_node, judge_node_alone
 from runbook.errors import NotFound, RunbookError
+from runbook.model.catalogues import is_switch_event
 from runbook.model.job import JobRecord, NodeState
-from runbook.model.node import FoundJob, JobStanding, NodeFacts
-from runbook.model.node_check import CheckedNode, NodeCheck, XidWords
+from runbook.model.node import CheckedNode, FoundJob, JobStanding, NodeCheck, NodeFacts, XidWords
 from runbook.model.units import NodeName, Unknown
-from runbook.model.xid import is_switch_event
 from runbook.steps.node_look import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
 
 if TYPE_CHECKING:
     from rich.status import Status
 
     from runbook.cli.wiring import Application
-    from runbook.model.gpu_model import GpuModels
-    from runbook.model.xid import XidCatalogue
+    from runbook.model.catalogues import GpuModels, XidCatalogue
 
 _QUIET_S = 2.0
 """Nothing is said of progress before, and without a terminal not more often."""
@@ -132,15 +130,15 @@ class Gathering:
 
     @cached_property
     def _xids(self) -> XidCatalogue:
-        from runbook.evidence.xid import load_xids
         from runbook.locations import playbook_folder
+        from runbook.node.xid import load_xids
 
         return load_xids(playbook_folder() / "xid.yaml")
 
     @cached_property
     def _models(self) -> GpuModels:
-        from runbook.evidence.gpu_models import load_gpu_models
         from runbook.locations import playbook_folder
+        from runbook.node.gpu_models import load_gpu_models
 
         return load_gpu_models(playbook_folder() / "gpu_models.yaml")
 

@@ -168,9 +168,9 @@ class Application:
 
     @cached_property
     def playbook(self) -> Playbook:
-        from runbook.evidence.gpu_models import load_gpu_models
         from runbook.evidence.signatures import load_signatures
-        from runbook.evidence.xid import load_xids
+        from runbook.node.gpu_models import load_gpu_models
+        from runbook.node.xid import load_xids
         from runbook.remedy import load_levers, load_restarters
         from runbook.steps.base import Playbook
 

@@ -1,4 +1,4 @@
-"""What the rules work on, and what they answer with."""
+"""What the rules work on: the evidence, what its figures allow to compute, the allocator's settings; their answer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,236 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.diagnosis.allocator import AllocatorSettings, allocator_settings
-from runbook.diagnosis.figures import Figures, figures_of
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
-from runbook.model.units import NodeName, Unknown
+from runbook.model.units import GIB, MIB, NodeName, Unknown
+
+# What the figures of an out-of-memory message allow to compute (rules R-01 to R-04), with their rounding error.
+
+SMALL_REQUESTS = (2 * MIB, 20 * MIB)
+"""R-06: what the allocator asks the driver for when it needs anything up to 1 MiB, or up to 10 MiB."""
+
+ORDINARY_CONTEXT_BYTES = 3 * GIB // 2
+"""R-02: CUDA context, kernels, NCCL buffers and library workspaces of an ordinary process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of one message in bytes; None where the message does not say and nothing follows."""
+
+    fields: MemoryFields
+    reserved_bytes: int | None
+    """R-01."""
+    unallocated_bytes: int | None
+    """R-01: reserved and not allocated."""
+    outside_bytes: int | None
+    """R-02: of this process, outside PyTorch's allocator."""
+    unattributed_bytes: int | None
+    """R-03: in use and nobody's that the message names."""
+    available_bytes: int | None
+    """R-04: free plus reserved but unallocated, the most that a perfectly defragmented card could give."""
+
+    available_error_bytes: int = 0
+    """What rounding can put on `available_bytes`."""
+    reserved_error_bytes: int = 0
+    self_pid: int | None = None
+    """R-17 (a): the process of the message that must be the failing one, under its host's pid."""
+    self_certain: bool = False
+    """Its memory agrees with what PyTorch reserved."""
+    process_bytes: int | None = None
+    """All memory of the failing process, printed or by `self_pid`."""
+    unexplained_bytes: int | None = None
+    """Where the message lists no process at all: in use, and not reserved by PyTorch."""
+
+    @property
+    def tried(self) -> int | None:
+        return self.fields.tried_bytes
+
+    @property
+    def free(self) -> int | None:
+        return self.fields.free_bytes
+
+    @property
+    def short_bytes(self) -> int | None:
+        """Tried less free: what the driver could not give."""
+        if self.tried is None or self.free is None:
+            return None
+        return max(0, self.tried - self.free)
+
+    @property
+    def small_request(self) -> bool:
+        """R-06: the request says only "anything small"."""
+        return self.tried in SMALL_REQUESTS
+
+
+def figures_of(fields: MemoryFields, own_pids: frozenset[int] = frozenset()) -> Figures:
+    """Compute R-01 to R-04. Negative results within rounding become zero. `own_pids`: other processes of the job."""
+    allocated = fields.allocated_bytes
+    reserved: int | None = fields.reserved_bytes
+    unallocated: int | None = fields.reserved_unallocated_bytes
+    reserved_error, unallocated_error = print_error(reserved), print_error(unallocated)
+    if reserved is None and allocated is not None and unallocated is not None:
+        reserved = allocated + unallocated
+        reserved_error = print_error(allocated) + unallocated_error
+    if unallocated is None and allocated is not None and reserved is not None:
+        unallocated = max(0, reserved - allocated)
+        unallocated_error = print_error(reserved) + print_error(allocated)
+    self_pid, certain, process = _self(fields, reserved, reserved_error, own_pids)
+    outside = max(0, process - reserved) if process is not None and reserved is not None else None
+    unattributed = unexplained = None
+    others = [one.bytes for one in fields.other_processes if one.pid != self_pid]
+    if fields.capacity_bytes is not None and fields.free_bytes is not None:
+        used = fields.capacity_bytes - fields.free_bytes
+        if process is not None and None not in others:
+            unattributed = max(0, used - process - sum(value for value in others if value is not None))
+        elif process is None and not fields.other_processes and reserved is not None:
+            unexplained = max(0, used - reserved)
+    available = None
+    if fields.free_bytes is not None and unallocated is not None:
+        available = fields.free_bytes + unallocated
+    return Figures(
+        fields, reserved, unallocated, outside, unattributed, available,
+        print_error(fields.free_bytes) + unallocated_error, reserved_error, self_pid, certain, process, unexplained,
+    )
+
+
+def _self(
+    fields: MemoryFields, reserved: int | None, error: int, own_pids: frozenset[int]
+) -> tuple[int | None, bool, int | None]:
+    """(pid in the list, whether its size agrees, all memory of the failing process).
+
+    Where NVML runs in another pid namespace, "this process" is missing and the process stands in the list under its
+    host's pid: it is the only one, or the one whose size is what PyTorch reserved and a context (R-17 a)."""
+    if fields.process_bytes is not None or reserved is None:
+        return None, fields.process_bytes is not None, fields.process_bytes
+    listed = [one for one in fields.other_processes if one.pid not in own_pids]
+    error += 6 * MIB
+    least, most = reserved - error, reserved + 2 * ORDINARY_CONTEXT_BYTES + error
+    fitting = [(one.bytes, one.pid) for one in listed if one.bytes is not None and least <= one.bytes <= most]
+    if fitting:
+        size_bytes, pid = min(fitting)
+        return pid, len(fitting) == 1, size_bytes
+    if len(listed) == 1 and (listed[0].bytes is None or listed[0].bytes >= least):
+        return listed[0].pid, False, listed[0].bytes
+    return None, False, None
+
+
+def print_error(*figures: int | None) -> int:
+    """The most that PyTorch's print format (two decimals of KiB, MiB or GiB) is off for a sum of these figures."""
+    error = 0.0
+    for figure in figures:
+        if figure is not None and figure > 1 << 10:
+            unit = 1 << 10 if figure <= MIB else MIB if figure <= GIB else GIB
+            error += 0.005 * unit
+    return round(error)
+
+
+def size(value: int | None) -> str:
+    """"1.91 GiB": a figure as the reasons show it."""
+    if value is None:
+        return "an unknown amount"
+    if abs(value) >= GIB:
+        return f"{value / GIB:.2f} GiB"
+    if abs(value) >= MIB:
+        return f"{value / MIB:.0f} MiB"
+    return f"{value} bytes"
+
+
+# The allocator's settings in force, and whether this PyTorch reads the variable that holds them.
+#
+# What the log shows of its own environment outweighs the launch script: a container or a framework may set it anew.
+
+CUDA_NAME = "PYTORCH_CUDA_ALLOC_CONF"
+NEW_NAME = "PYTORCH_ALLOC_CONF"
+_NAMES = {
+    CUDA_NAME: CUDA_NAME, "PYTORCH_HIP_ALLOC_CONF": CUDA_NAME, "ALLOCATOR_CUDA": CUDA_NAME,
+    "EXPANDABLE_SEGMENTS": CUDA_NAME, NEW_NAME: NEW_NAME, "ALLOCATOR_NEWER": NEW_NAME,
+}
+"""The variables, and the ids under which lever documents name them."""
+_ON = re.compile(r"(?:^|[,\s'\"])expandable_segments\s*[:=]\s*true\b", re.IGNORECASE)
+_FRACTION = re.compile(r"(?:^|,)\s*per_process_memory_fraction\s*:\s*([0-9.]+)", re.IGNORECASE)
+_ROUNDUP = re.compile(r"roundup_power2_divisions\s*:", re.IGNORECASE)
+_IN_FORCE = "expandable segments mode"
+_UNSUPPORTED = "expandable_segments not supported"
+"""What PyTorch itself says in a log; the reader of logs keeps these words as names without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """What is known about expandable segments, a memory fraction and the rounding of requests."""
+
+    expandable: bool
+    """Set, and read by this PyTorch as far as its version is known."""
+    ignored: str = ""
+    """Why a setting that is there has no effect, in a sentence."""
+    fraction: float | None = None
+    known: bool = False
+    """Whether any allocator variable was among the settings, or the log tells the state."""
+    rounds_up: bool = False
+    """roundup_power2_divisions: requests are rounded up to shares of a power of two (R-07)."""
+
+
+def allocator_settings(
+    settings: Mapping[str, str], version: str | None, said: Mapping[str, str] | None = None
+) -> AllocatorSettings:
+    """Read the template's parameters, and what the log `said` of its own environment. `version` is "2.6.0" or a range
+    "2.4-2.9"; None where unknown.
+
+    PYTORCH_ALLOC_CONF has no effect before 2.9 and does not reach the CUDA allocator in 2.9 (pytorch issue 183387);
+    later, of several variables the CUDA one is read."""
+    said = said or {}
+    printed = {name for name in said if name.upper() in _NAMES}
+    expandable, ignored, fraction, rounds_up = False, "", None, False
+    named = {name.upper(): value for name, value in settings.items() if name.upper() in _NAMES} if not printed else {}
+    named |= {name.upper(): said[name] for name in printed}
+    variables = {_NAMES[name] for name in named}
+    newest = newest_minor(version)
+    for name, value in named.items():
+        on = bool(_ON.search(value)) or (name == "EXPANDABLE_SEGMENTS" and value.strip().lower() == "true")
+        unread = _why_unread(newest, CUDA_NAME in variables) if _NAMES[name] == NEW_NAME else ""
+        if unread:
+            ignored = f"{NEW_NAME} sets expandable_segments, but {unread}" if on else ignored
+            continue
+        found = _FRACTION.search(value)
+        fraction = float(found[1]) if found and found[1].replace(".", "", 1).isdigit() else fraction
+        rounds_up = rounds_up or bool(_ROUNDUP.search(value))
+        expandable = expandable or on
+    if _UNSUPPORTED in said:
+        expandable, ignored = False, "The log says that expandable_segments is not supported on this platform"
+    elif _IN_FORCE in said:
+        expandable = True
+    known = bool(named) or _UNSUPPORTED in said or _IN_FORCE in said
+    return AllocatorSettings(expandable, "" if expandable else ignored, fraction, known, rounds_up)
+
+
+def _why_unread(newest: int | None, beside_cuda_name: bool) -> str:
+    """Why the newer variable's value does not reach the CUDA allocator; "" where it does, or may."""
+    if newest is not None and newest < 10:
+        return (
+            f"PyTorch 2.{newest} does not read that variable for CUDA ({CUDA_NAME} is the name it reads)"
+        )
+    return f"{CUDA_NAME} is set too, and it is the one that PyTorch reads" if beside_cuda_name else ""
+
+
+def newest_minor(version: str | None) -> int | None:
+    """Minor number of the newest PyTorch 2 that "2.6.0" or "2.4-2.9" allows; 0 for PyTorch 1, None for unknown."""
+    numbers = _minors(version)
+    return numbers[-1] if numbers else None
+
+
+def oldest_minor(version: str | None) -> int | None:
+    """As `newest_minor`, for the oldest."""
+    numbers = _minors(version)
+    return numbers[0] if numbers else None
+
+
+def _minors(version: str | None) -> list[int]:
+    return [int(minor) if int(major) >= 2 else 0 for major, minor in re.findall(r"(\d+)\.(\d+)", version or "")]
+
+
+# What the rules work on, and what they answer with.
 
 _COLOCATE = frozenset({"verl", "slime", "relax", "areal", "openrlhf", "roll", "skyrl", "nemo-rl", "trl"})
 """Reinforcement learning frameworks that put trainer and engine on one card, by default or by an option."""
@@ -107,7 +330,7 @@ class Vote:
     detail: Detail = Detail.NONE
 
 
-def build(
+def build_case(
     story: LogStory, job: JobRecord | None, judgements: Sequence[NodeJudgement], facts: Sequence[NodeFacts],
     settings: Mapping[str, str],
 ) -> Case:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.diagnosis import gpu_rules, line_rules, other_rules, tenants
-from runbook.diagnosis.case import Case, Vote, build
-from runbook.diagnosis.fragmentation import fragmentation, not_fragmentation
+from runbook.diagnosis import co_tenant_rules, message_rules, signature_rules, undecided_rules
+from runbook.diagnosis.case import Case, Vote, build_case
 from runbook.diagnosis.growth import host_leak, leak
+from runbook.diagnosis.message_rules import fragmentation, not_fragmentation
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
@@ -18,29 +18,29 @@ Rule = Callable[[Case], Vote | tuple[Vote, ...] | None]
 """One vote, none, or several: a reading and what else the same evidence may mean."""
 
 RULES: tuple[Rule, ...] = (
-    line_rules.faulty_node,
-    gpu_rules.absurd_size,
-    line_rules.by_signature,
-    line_rules.engine_capture,
-    gpu_rules.impossible,
-    gpu_rules.limit,
-    gpu_rules.free_enough,
-    tenants.checked_tenant,
-    tenants.listed_processes,
-    gpu_rules.private_pools,
-    gpu_rules.outside_allocator,
-    tenants.unattributed,
+    signature_rules.faulty_node,
+    message_rules.absurd_size,
+    signature_rules.by_signature,
+    signature_rules.engine_capture,
+    message_rules.impossible,
+    message_rules.limit,
+    message_rules.free_enough,
+    co_tenant_rules.checked_tenant,
+    co_tenant_rules.listed_processes,
+    message_rules.private_pools,
+    message_rules.outside_allocator,
+    co_tenant_rules.unattributed,
     leak,
-    gpu_rules.without_unallocated,
-    gpu_rules.exhausted,
-    gpu_rules.edge_of_free,
+    message_rules.without_unallocated,
+    message_rules.exhausted,
+    message_rules.edge_of_free,
     fragmentation,
     not_fragmentation,
-    other_rules.without_figures,
-    other_rules.engine_process,
-    other_rules.by_accounting,
+    undecided_rules.without_figures,
+    undecided_rules.engine_process,
+    undecided_rules.by_accounting,
     host_leak,
-    other_rules.nothing_found,
+    undecided_rules.nothing_found,
 )
 """In the order of decision. Sanity first, then who else holds memory, then what one message allows to compute."""
 
@@ -60,7 +60,7 @@ def diagnose(
     """Judge one failure. `settings` are the template's parameters in force, with "pytorch_version" where known.
 
     Confidences of one diagnosis sum to at most 1. What could not be seen is named in `missing`."""
-    case = build(story, job, judgements, facts, settings or {})
+    case = build_case(story, job, judgements, facts, settings or {})
     votes: list[Vote] = []
     for rule in RULES:
         vote = rule(case)
@@ -118,7 +118,7 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
 def _perhaps_quoted(case: Case, leading: Vote) -> Vote:
     """Words inside a sentence say little, unless Slurm's accounting says the same of the host's memory."""
     root = case.root
-    if root is None or not root.quoted or (leading.kind is Kind.HOST_OOM and line_rules.killed_steps(case)):
+    if root is None or not root.quoted or (leading.kind is Kind.HOST_OOM and signature_rules.killed_steps(case)):
         return leading
     if leading.rule == "node check: faulty":
         return leading

@@ -10,8 +10,7 @@ from runbook.model.diagnosis import Diagnosis
 from runbook.model.job import JobRecord, JobScript, NodeState
 from runbook.model.log import LogStory, Progress
 from runbook.model.node import NodeFacts, NodeJudgement
-from runbook.model.remedy import NoPlan, Plan
-from runbook.model.remembered import Circumstances
+from runbook.model.remedy import Circumstances, NoPlan, Plan
 from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 

@@ -1,10 +1,16 @@
-"""What a node says about its GPUs. Every figure may be `Unknown`, with the reason."""
+"""What a node says about its GPUs, the judgement on it, and what `runbook node` answers.
+
+Every figure may be `Unknown`, with the reason.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from runbook.model.catalogues import XidClass
+from runbook.model.job import NodeState
 from runbook.model.units import Bytes, JobId, NodeName, Unknown, UserName
 
 
@@ -290,3 +296,68 @@ class ProcessView:
     environment: dict[str, str] = field(default_factory=dict)
     """Only the variables that were asked for."""
     rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedNode:
+    """One node."""
+
+    facts: NodeFacts
+    judgement: NodeJudgement
+    state: NodeState | None = None
+    """As the scheduler sees it; None: not known, see `NodeCheck.scheduler_unknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidWords:
+    """What an Xid code means by itself."""
+
+    xid_class: XidClass
+    title: str
+    action: str = ""
+    """The vendor's action, in the vendor's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """All nodes of one question, in the order in which they were named."""
+
+    nodes: tuple[CheckedNode, ...]
+    checked_at_s: float
+    job: JobId | None = None
+    """The job whose nodes, window and processes are meant; None: nobody's."""
+    job_state: str = ""
+    since_s: float | None = None
+    """From when to when the kernel log counts. Both None without job and time: nothing counts for anybody."""
+    until_s: float | None = None
+    jobs: tuple[FoundJob, ...] = ()
+    """Of the processes that were found on the GPUs."""
+    scheduler_unknown: str = ""
+    """Why node states and jobs are not known; "": they are."""
+    not_answered: tuple[NodeName, ...] = ()
+    """Nodes that had not answered when the check was interrupted."""
+    xids: Mapping[int, XidWords] = field(default_factory=dict)
+    """The codes that stand in the nodes' kernel logs."""
+
+
+class EndedHow(StrEnum):
+    TERMINATED = "terminated"
+    """It ended after SIGTERM."""
+    KILLED = "killed"
+    """It ended by SIGKILL, after the time of grace."""
+    GONE = "gone"
+    """There was nothing to end any more."""
+    REFUSED = "refused"
+    """Nothing was sent: the node's own look spoke against it, or it was not allowed."""
+    STILL_THERE = "still_there"
+    """It was sent a signal and has not ended."""
+    UNKNOWN = "unknown"
+    """The node did not answer; what was sent is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """The node's answer, with a sentence on it."""
+
+    how: EndedHow
+    detail: str = ""

@@ -57,7 +57,7 @@ class ParameterNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SubmitContext:
     """What a template was submitted with. None: not known, so what depends on it is said, not assumed."""
 
     environment: dict[str, str] | None = None

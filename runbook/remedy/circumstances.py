@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from runbook.masking import masked
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
-from runbook.model.remembered import Circumstances
+from runbook.model.remedy import Circumstances
 from runbook.model.template import Setting, TemplateFile
 from runbook.remedy.document import LeverDocument
 from runbook.remedy.release import releases

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from runbook.model.remedy import LeverUse, Plan
-from runbook.model.remembered import Remembered, TriedLever
+from runbook.model.remedy import LeverUse, Plan, Remembered, TriedLever
 
 NEAR = 2.0
 """Micro-batches and sequence lengths are near one another up to this factor."""

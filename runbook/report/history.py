@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import IncidentState
-from runbook.model.remembered import Remembered
+from runbook.model.remedy import Remembered
 from runbook.model.units import GIB
 from runbook.report.narrative import Again
 from runbook.report.search import LONGEST, IndexQuery, asked, nodes_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runbook.model.diagnosis import Kind
-from runbook.model.remembered import Remembered
+from runbook.model.remedy import Remembered
 from runbook.report.diagnosis_words import KIND_TITLES
 from runbook.report.history import HistoryQuery, groups
 from runbook.report.node_history import NodeHistory, Verdict, node_histories

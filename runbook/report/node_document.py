@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from runbook.model.node_check import NodeCheck
+from runbook.model.node import NodeCheck
 from runbook.report.codec import encoded
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runbook.model.diagnosis import Kind
-from runbook.model.remembered import Remembered
+from runbook.model.remedy import Remembered
 from runbook.report.summary import IncidentSummary
 
 FALSE_DISCOVERIES = 0.05

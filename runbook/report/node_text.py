@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeVerdict, Reach, XidEvent
-from runbook.model.node_check import CheckedNode, NodeCheck
+from runbook.model.catalogues import is_switch_event
+from runbook.model.node import CheckedNode, GpuFacts, NodeAction, NodeCheck, NodeFacts, NodeVerdict, Reach, XidEvent
 from runbook.model.units import Bytes, Unknown
-from runbook.model.xid import is_switch_event
 from runbook.report import node_words
 from runbook.report.clean import clean_line
 from runbook.report.tables import columns, labelled, paragraph

@@ -5,19 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from runbook.model.catalogues import XidClass
 from runbook.model.node import (
+    CheckedNode,
     FoundJob,
     GpuProcess,
     JobMemory,
     JobStanding,
     NodeAction,
+    NodeCheck,
     NodeFacts,
     NodeVerdict,
     Reach,
 )
-from runbook.model.node_check import CheckedNode, NodeCheck
 from runbook.model.units import JobId, Unknown
-from runbook.model.xid import XidClass
 from runbook.report.clean import clean_line, shorten
 from runbook.report.words import duration, moment, size
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import Attempt, Failure, Incident
 from runbook.model.log import LogStory, Phase
-from runbook.model.remedy import LeverUse
-from runbook.model.remembered import Circumstances, Remembered, TriedLever
+from runbook.model.remedy import Circumstances, LeverUse, Remembered, TriedLever
 from runbook.model.template import condition_of
 from runbook.model.units import Unknown
 from runbook.report.clean import clean_line, shorten

@@ -12,11 +12,11 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from runbook.model import checkpoint, diagnosis, incident, job, log, node, remedy, remembered, template, units
+from runbook.model import checkpoint, diagnosis, incident, job, log, node, remedy, template, units
 from runbook.report.codec import CONTRACT_KEY, adapter
 
 _MODULES: tuple[ModuleType, ...] = (
-    incident, checkpoint, diagnosis, job, log, node, remedy, remembered, template, units,
+    incident, checkpoint, diagnosis, job, log, node, remedy, remedy, template, units,
 )
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from runbook.model.remembered import Remembered
+from runbook.model.remedy import Remembered
 from runbook.report.history import HistoryQuery
 from runbook.report.history_page import render_history
 from runbook.report.site import Site, security_policy

@@ -9,10 +9,9 @@ from typing import BinaryIO, Protocol
 
 from runbook.errors import RunbookError
 from runbook.evidence.signatures import Signatures
-from runbook.model.gpu_model import GpuModels
+from runbook.model.catalogues import GpuModels, XidCatalogue
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.units import IncidentId
-from runbook.model.xid import XidCatalogue
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
 from runbook.remedy import LeverDocument, Restarter
 from runbook.settings import FlowSettings

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes import judge_node
-from runbook.diagnosis.nodes_rules import Rule
+from runbook.diagnosis.nodes.judgement import judge_node
+from runbook.diagnosis.nodes.signs import Rule
 from runbook.errors import RunbookError
 from runbook.fan_out import Progress, check_many
 from runbook.model.job import NodeState

@@ -14,7 +14,7 @@ from dataclasses import replace
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Incident
 from runbook.model.job import JobRecord
-from runbook.model.template import Companion, Patch, Surroundings, TemplateFile
+from runbook.model.template import Companion, Patch, SubmitContext, TemplateFile
 from runbook.ports import Files
 from runbook.steps.base import StepContext
 from runbook.steps.template_view import surroundings
@@ -36,7 +36,7 @@ def with_companions(context: StepContext, incident: Incident) -> Incident:
 
 
 def read_companions(
-    files: Files, job: JobRecord, script: TemplateFile, known: Surroundings
+    files: Files, job: JobRecord, script: TemplateFile, known: SubmitContext
 ) -> tuple[tuple[Companion, ...], tuple[str, ...]]:
     """What a job's script names, what those name, and so on, read as the job's owner; and what could not be read.
 
@@ -99,7 +99,7 @@ def files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, .
     return tuple(sorted(changed))
 
 
-def submitted_files(patch: Patch, known: Surroundings) -> tuple[TemplateFile, ...]:
+def submitted_files(patch: Patch, known: SubmitContext) -> tuple[TemplateFile, ...]:
     """The files of a patch as they are submitted: pointed at the copies. Raises `CannotEdit`."""
     if not patch.copies:
         return patch.files

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from runbook.checkpoints.judgement import SMALL_FILE_BYTES, choose_checkpoint, judge_checkpoints, wanted_small_files
 from runbook.errors import NotAllowed, NotFound
-from runbook.evidence.checkpoints import SMALL_FILE_BYTES, choose_checkpoint, judge_checkpoints, wanted_small_files
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory, Phase

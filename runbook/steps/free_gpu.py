@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes_leaks import (
+from runbook.diagnosis.nodes.signs import Rule
+from runbook.diagnosis.nodes.tenants import (
     HELPERS,
     SECOND_LOOK_S,
-    Surroundings,
+    LeakContext,
     end_refused,
     node_in_use,
     second_look_refused,
 )
-from runbook.diagnosis.nodes_rules import Rule
 from runbook.errors import NotFound
 from runbook.model.incident import Act
 from runbook.model.job import NodeState
-from runbook.model.node import GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
-from runbook.model.process_end import EndedHow, ProcessEnd
+from runbook.model.node import EndedHow, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, ProcessEnd, Reach
 from runbook.model.units import GIB, JobId, NodeName, Unknown
 from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
 from runbook.steps.check_node import SETTLE_S, look
@@ -180,9 +179,9 @@ def _once(context: StepContext, leak: _Leak, second: _Look) -> _Done:
 
 def _around(
     context: StepContext, live: frozenset[JobId] | None, states: Sequence[NodeState], facts: NodeFacts
-) -> Surroundings:
+) -> LeakContext:
     state = next((one for one in states if one.name == facts.node), None)
-    return Surroundings(context.settings.acts.may_end_leaked_processes, live, state, facts.partial_view)
+    return LeakContext(context.settings.acts.may_end_leaked_processes, live, state, facts.partial_view)
 
 
 def _leaks(context: StepContext) -> tuple[list[_Leak], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from runbook.diagnosis.nodes import NodePolicy
+from runbook.diagnosis.nodes.judgement import NodePolicy
 from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.job import JobRecord, JobState, NodeState
 from runbook.model.node import FoundJob, JobStanding, NodeFacts

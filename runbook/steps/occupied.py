@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.diagnosis.nodes_rules import Rule
+from runbook.diagnosis.nodes.signs import Rule
 from runbook.model.incident import Failure
 from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import JobId, NodeName, Unknown

@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.model.incident import Incident
-from runbook.model.template import Edit, Patch, Surroundings, TemplateFile
+from runbook.model.template import Edit, Patch, SubmitContext, TemplateFile
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.companions import copies_of, submitted_files
@@ -70,7 +70,7 @@ def _file_name(path: str) -> str:
     return posixpath.basename(path).lstrip(".")[:150] or "job.sh"
 
 
-def _resume_edits(context: StepContext, known: Surroundings) -> tuple[Edit, ...]:
+def _resume_edits(context: StepContext, known: SubmitContext) -> tuple[Edit, ...]:
     """Resume flags, settings that would cost the checkpoint, and restarters that would repeat the failure."""
     told = told_of(context, known)
     if told is None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runbook.checkpoints.judgement import choose_checkpoint
 from runbook.errors import BadInput, RunbookError
-from runbook.evidence.checkpoints import choose_checkpoint
-from runbook.evidence.slurm_hosts import expand_hosts
-from runbook.evidence.slurm_submit import options_in_force
+from runbook.host_lists import expand_hosts
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobEnvironment, JobRecord, NodeClass, NodeState
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
 from runbook.remedy import Obstacle, reduce_world, world_options
+from runbook.slurm.submit import options_in_force
 from runbook.steps.base import StepContext
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.template_view import settings_in_force, system_of, told_of

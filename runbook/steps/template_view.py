@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runbook.errors import BadInput
-from runbook.evidence.slurm_options import parse_submit_line
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
 from runbook.remedy import LeverDocument, Told, recognise
 from runbook.remedy.open_words import open_word, with_open_batch
+from runbook.slurm.sbatch_options import parse_submit_line
 from runbook.steps.base import StepContext
 from runbook.template import all_settings
 from runbook.template import settings_in_force as in_force
@@ -31,7 +31,7 @@ def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
 
 
 def read_settings(
-    system: LeverDocument, files: Sequence[TemplateFile], known: Surroundings, unread: Sequence[str]
+    system: LeverDocument, files: Sequence[TemplateFile], known: SubmitContext, unread: Sequence[str]
 ) -> tuple[tuple[Setting, ...], str]:
     """Every memory parameter of a system that a job's files set, with the value in force or why it is not known; and
     the first word of the training program that is not known, "" where all are.
@@ -57,7 +57,7 @@ def _with_unread(
     ))
 
 
-def told_of(context: StepContext, known: Surroundings | None = None) -> Told | None:
+def told_of(context: StepContext, known: SubmitContext | None = None) -> Told | None:
     """The templates as the rules on checkpoints and restarters look at them; None: an unknown framework. `known`: the
     job's surroundings, where the caller has asked for them already."""
     system = system_of(context)
@@ -80,7 +80,7 @@ def parameter_names(context: StepContext) -> tuple[ParameterNames, ...]:
     return system.parameter_names() if system is not None else ()
 
 
-def surroundings(context: StepContext) -> Surroundings:
+def surroundings(context: StepContext) -> SubmitContext:
     """What the script was submitted with. It is asked for anew in each box: an environment holds secrets, and the
     incident, which is published, must not. To ask may cost a command of Slurm's; within a box it is handed on."""
     job = context.incident.original.job if context.incident.original else context.failure.job
@@ -91,7 +91,7 @@ def surroundings(context: StepContext) -> Surroundings:
         # What sbatch itself sets for the script, as far as it does not change from one submission to the next.
         environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
         environment.setdefault("SLURM_JOB_NAME", job.name)
-    return Surroundings(environment=environment, arguments=_arguments(job))
+    return SubmitContext(environment=environment, arguments=_arguments(job))
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:

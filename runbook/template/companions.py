@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.model.template import ParameterNames, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import ParameterNames, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.commands import LAUNCHERS, basename, chain, program_at
 from runbook.template.bash.options import Occurrence, options_given
 from runbook.template.bash.runs import Command
@@ -58,7 +58,7 @@ class NamedFile:
     own folder, which is not known."""
 
 
-def named_files(file: TemplateFile, known: Surroundings | None = None) -> tuple[NamedFile, ...]:
+def named_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:
     """The files that the training command and its launchers name, in order; of a configuration file those that its
     own keys name (`deepspeed: ds.json`). What is in no language of ours names none."""
     try:

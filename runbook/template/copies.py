@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
-from runbook.model.template import Edit, Patch, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import Edit, Patch, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.change import change_value
 from runbook.template.bash.edit import check_result
 from runbook.template.bash.insert import insert
@@ -31,7 +31,7 @@ from runbook.template.splices import Change, splice, unified_diff
 
 
 def point_to_copies(
-    file: TemplateFile, copies: Mapping[str, str], known: Surroundings | None = None
+    file: TemplateFile, copies: Mapping[str, str], known: SubmitContext | None = None
 ) -> Patch:
     """The script with the paths of `copies` (as `named_files` gave them) replaced by those of the copies.
 
@@ -76,7 +76,7 @@ def point_to_copies(
 
 
 def wire_copies(
-    files: Sequence[TemplateFile], copies: Mapping[str, str], known: Surroundings | None = None
+    files: Sequence[TemplateFile], copies: Mapping[str, str], known: SubmitContext | None = None
 ) -> Patch:
     """All files of a job with every path that has a copy rewritten to it, wherever one of them names it.
 
@@ -175,7 +175,7 @@ def _hydra(script: Script, command: Command, place: Place, copy: str) -> list[Ch
     return [_rewritten(script, place, stem), *insert(script, edit)]
 
 
-def _check(before: Script, after: TemplateFile, copies: Mapping[str, str], known: Surroundings | None) -> None:
+def _check(before: Script, after: TemplateFile, copies: Mapping[str, str], known: SubmitContext | None) -> None:
     """The changed script names the copies where it named the originals, and nothing else moved."""
     old, new = named_files(before.file, known), named_files(after, known)
     kept = len(old) == len(new)

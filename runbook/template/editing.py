@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.model.template import Edit, ParameterNames, Patch, Setting, SettingKind, Splice, Surroundings, TemplateFile
+from runbook.model.template import (
+    Edit,
+    ParameterNames,
+    Patch,
+    Setting,
+    SettingKind,
+    Splice,
+    SubmitContext,
+    TemplateFile,
+)
 from runbook.template.bash import edit as bash_edit
 from runbook.template.bash import overrides
 from runbook.template.bash.commands import launches
@@ -20,7 +29,7 @@ from runbook.template.splices import restore, splice, unified_diff
 
 
 def find_settings(
-    file: TemplateFile, names: Sequence[ParameterNames], known: Surroundings | None = None
+    file: TemplateFile, names: Sequence[ParameterNames], known: SubmitContext | None = None
 ) -> tuple[Setting, ...]:
     """The parameters that a template sets, in the order of `names`; an absent one has no setting.
 
@@ -44,7 +53,7 @@ def apply(
     edits: Sequence[Edit],
     *,
     names: Sequence[ParameterNames] = (),
-    known: Surroundings | None = None,
+    known: SubmitContext | None = None,
 ) -> Patch:
     """The files with exactly these edits made; only the bytes of the splices differ.
 
@@ -121,7 +130,7 @@ def invert(patch: Patch) -> tuple[TemplateFile, ...]:
 
 
 def read_all(
-    files: Sequence[TemplateFile], names: Sequence[ParameterNames], known: Surroundings | None
+    files: Sequence[TemplateFile], names: Sequence[ParameterNames], known: SubmitContext | None
 ) -> list[Script | Config]:
     """The files as they are read together: a script goes on from what the scripts in front of it export.
 

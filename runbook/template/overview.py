@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from runbook.model.template import ParameterNames, Setting, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.listing import script_settings
 from runbook.template.bash.script import Script, read_script
 from runbook.template.config import edit as config_edit
@@ -29,7 +29,7 @@ _SHORT = {
 
 
 def settings_in_force(
-    files: Sequence[TemplateFile], names: Sequence[ParameterNames], known: Surroundings | None = None
+    files: Sequence[TemplateFile], names: Sequence[ParameterNames], known: SubmitContext | None = None
 ) -> tuple[Setting, ...]:
     """The parameters that a job's files set, at most one setting each, in the order of `names`.
 
@@ -73,7 +73,7 @@ def _left_out(read: Sequence[Script | Config], name: ParameterNames) -> bool:
 
 
 def _overrides(
-    scripts: Sequence[Script], keys: Sequence[str], known: Surroundings | None
+    scripts: Sequence[Script], keys: Sequence[str], known: SubmitContext | None
 ) -> dict[str, Setting]:
     """What the scripts say of these keys."""
     if not keys:
@@ -83,7 +83,7 @@ def _overrides(
     return {item.parameter: item for script in read_all(files, names, known) for item in settings_of(script, names)}
 
 
-def all_settings(files: Sequence[TemplateFile], known: Surroundings | None = None) -> tuple[Setting, ...]:
+def all_settings(files: Sequence[TemplateFile], known: SubmitContext | None = None) -> tuple[Setting, ...]:
     """Everything that a job's files make in force, file by file, in the order of the text.
 
     `parameter` is the name itself: an option with its dashes, a variable, a directive, a dotted key. `trail` begins

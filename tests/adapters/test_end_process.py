@@ -20,9 +20,8 @@ from runbook.adapters.nodes_left import NodesWithLeft
 from runbook.adapters.nodes_local import LocalNodes
 from runbook.adapters.nodes_ssh import SshNodes
 from runbook.adapters.offline import NoNodes
-from runbook.diagnosis.nodes_leaks import HELPERS
-from runbook.model.node import GpuProcess
-from runbook.model.process_end import EndedHow, ProcessEnd
+from runbook.diagnosis.nodes.tenants import HELPERS
+from runbook.model.node import EndedHow, GpuProcess, ProcessEnd
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.ports import Nodes
 from tests.adapters.sshd import Server

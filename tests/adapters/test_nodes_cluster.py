@@ -13,13 +13,13 @@ import pytest
 
 from runbook.adapters.nodes_ssh import SshNodes
 from runbook.adapters.ssh_settings import SshSettings
-from runbook.diagnosis.nodes import judge_node
-from runbook.evidence.xid import load_xids
+from runbook.diagnosis.nodes.judgement import judge_node
 from runbook.fan_out import check_many
 from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import GIB, JobId, NodeName, Unknown, UserName
+from runbook.node.xid import load_xids
 
 ROOT = Path("/var/lib/runbook-sandbox")
 SANDBOX = Path(__file__).resolve().parents[2] / "deploy" / "sandbox" / "sandbox"

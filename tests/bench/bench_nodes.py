@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from runbook.adapters.probe_program import probe_program
-from runbook.evidence.node_script import Limits, check_script, shell_command
+from runbook.node.check_script import Limits, check_script, shell_command
 from tests.bench.sshd_fleet import SSHD, Fleet, fleet
 
 REPOSITORY = Path(__file__).resolve().parents[2]

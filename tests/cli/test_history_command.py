@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 
 from runbook.adapters.store import IncidentStore
-from runbook.model.remembered import Circumstances
+from runbook.model.remedy import Circumstances
 from runbook.model.units import IncidentId, NodeName
 from tests.cli.conftest import Shell
 from tests.report.sample_incidents import recovered

@@ -11,9 +11,6 @@ from typing import BinaryIO
 
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.errors import NotAllowed, NotFound
-from runbook.evidence.slurm_options import parse_arguments
-from runbook.evidence.slurm_submit import comment_matches, sbatch_command
-from runbook.evidence.states import job_state
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import (
     JobClass,
@@ -25,6 +22,9 @@ from runbook.model.job import (
     Submission,
 )
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.slurm.sbatch_options import parse_arguments
+from runbook.slurm.states import job_state
+from runbook.slurm.submit import comment_matches, sbatch_command
 
 
 class FakeClock:

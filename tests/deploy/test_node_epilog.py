@@ -13,9 +13,9 @@ import pytest
 
 from runbook.adapters.nodes_left import NodesWithLeft
 from runbook.adapters.offline import NoNodes
-from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
+from runbook.node.facts import read_left_document
 from runbook.service.spool import SpoolReader
 from tests.nvml.standin import environment, probe_file
 

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.diagnosis.case import Case, build
+from runbook.diagnosis.case import Case, build_case
 from runbook.diagnosis.growth import host_leak, how_it_grew, leak, reserved_creeps
-from runbook.diagnosis.trend import kendall, mann_kendall, slope, steady_rise
+from runbook.diagnosis.series import kendall, mann_kendall, slope, steady_rise
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Progress
 from runbook.model.units import GIB, MIB, Bytes
@@ -28,7 +28,7 @@ def case(samples: Sequence[MemorySample], means: str = "true_oom", failed: int |
     )
     root = Finding("PT-CUDA-07", means, "train.out", 0, 1, "", rank=RANK, step=failed or last + 1, fields=fields)
     story = LogStory(root, progress=Progress(last, first_step=1, memory=tuple(samples)), world_size=8)
-    return build(story, None, (), (), {})
+    return build_case(story, None, (), (), {})
 
 
 def sample(step: int, **figures: float | str) -> MemorySample:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runbook.diagnosis.nodes_leaks import Surroundings, end_refused, second_look_refused
+from runbook.diagnosis.nodes.tenants import LeakContext, end_refused, second_look_refused
 from runbook.model.job import NodeClass, NodeState
 from runbook.model.node import GpuProcess
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
@@ -17,7 +17,7 @@ LEAKED = GpuProcess(
     88, Bytes(20 * GIB), "python", UserName("bob"), JobId("99"), 9000.0, start_ticks=123,
     cgroup="0::/system.slice/slurmstepd.scope/job_99/step_0/user/task_0",
 )
-IDLE = Surroundings(
+IDLE = LeakContext(
     True, frozenset(), NodeState(NodeName("gpu-21"), NodeClass.AVAILABLE, ("IDLE",), gpus=8, gpus_allocated=0)
 )
 

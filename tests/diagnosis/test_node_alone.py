@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runbook.diagnosis.nodes import judge_node_alone
+from runbook.diagnosis.nodes.judgement import judge_node_alone
 from runbook.model.node import NodeJudgement, Reach
 from runbook.model.units import JobId, Unknown
 from tests.diagnosis.test_nodes import START_S, XIDS, facts_of

@@ -11,11 +11,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from runbook.diagnosis.nodes import NodePolicy, judge_node
-from runbook.diagnosis.nodes_rules import RULES, Rule, Weight
-from runbook.evidence.gpu_models import load_gpu_models
-from runbook.evidence.states import node_class
-from runbook.evidence.xid import load_xids
+from runbook.diagnosis.nodes.judgement import NodePolicy, judge_node
+from runbook.diagnosis.nodes.signs import RULES, Rule, Weight
 from runbook.locations import data_folder
 from runbook.model.job import GpuIndices, JobClass, JobRecord, JobState, NodeState
 from runbook.model.node import (
@@ -30,6 +27,9 @@ from runbook.model.node import (
     XidEvent,
 )
 from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, Unknown, UserName
+from runbook.node.gpu_models import load_gpu_models
+from runbook.node.xid import load_xids
+from runbook.slurm.states import node_class
 
 START_S = 1_700_000_000.0
 XIDS = load_xids(data_folder("playbooks") / "oom" / "xid.yaml")

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.diagnosis import diagnose
-from runbook.diagnosis.allocator import allocator_settings
+from runbook.diagnosis.case import allocator_settings, figures_of, print_error
 from runbook.diagnosis.contract import to_contract
-from runbook.diagnosis.figures import figures_of, print_error
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, ProcessUse, Progress

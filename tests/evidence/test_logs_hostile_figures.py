@@ -9,8 +9,7 @@ import time
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.diagnosis.contract import to_contract
-from runbook.diagnosis.contract_story import story_to_contract
+from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.evidence.logs import LogReader
 from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder

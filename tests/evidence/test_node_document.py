@@ -9,14 +9,14 @@ import pytest
 
 from runbook.documents import DocumentsInvalid
 from runbook.errors import BadInput
-from runbook.evidence.node_answers import printable, read_answers
-from runbook.evidence.node_facts import read_node
-from runbook.evidence.node_script import Limits, check_script, process_script
-from runbook.evidence.xid import load_xids, read_xid
 from runbook.locations import data_folder
+from runbook.model.catalogues import LinkAsk, XidClass
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
-from runbook.model.xid import LinkAsk, XidClass
+from runbook.node.check_script import Limits, check_script, process_script
+from runbook.node.facts import read_node
+from runbook.node.sections import printable, read_answers
+from runbook.node.xid import load_xids, read_xid
 
 MARKER = "@@0123456789abcdef"
 CATALOGUE = data_folder("playbooks") / "oom" / "xid.yaml"

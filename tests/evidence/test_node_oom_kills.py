@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.evidence.node_oom_kills import LogLine, read_oom_kills
 from runbook.model.units import Unknown
+from runbook.node.kernel_log import LogLine, read_oom_kills
 
 GROUP = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,"

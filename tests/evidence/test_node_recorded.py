@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from runbook.evidence.node_facts import read_node
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import MIB, NodeName, Unknown
+from runbook.node.facts import read_node
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 ORIGINS = {"written-after-documentation", "simulated", "captured"}

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from runbook.errors import BadInput
-from runbook.evidence import slurm_accounting as accounting
-from runbook.evidence import slurm_nodes as nodes
-from runbook.evidence import slurm_queue as queue
-from runbook.evidence.slurm_columns import long_format, rows
-from runbook.evidence.slurm_errors import Complaint, complaint
-from runbook.evidence.slurm_record import choose, merge, with_log_paths, with_submit_line
 from runbook.model.job import JobClass, JobRecord, NodeClass
 from runbook.model.units import GIB, MIB, JobId, NodeName
+from runbook.slurm import accounting as accounting
+from runbook.slurm import controller as nodes
+from runbook.slurm import controller as queue
+from runbook.slurm.complaints import Complaint, complaint
+from runbook.slurm.fields import long_format, rows
+from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm"
 SEPARATOR = "~recordedseparator~"
@@ -58,21 +58,21 @@ def test_a_job_whose_name_imitates_a_record() -> None:
 def test_controller_and_accounting_together() -> None:
     (live,) = from_squeue("squeue_failed.txt")
     (kept,) = from_sacct("sacct_failed.txt")
-    both = merge(live, kept)
+    both = merge_records(live, kept)
     assert both is not None
     assert both.source == "squeue+sacct"
     assert both.submit_line.endswith("/tmp/oom.sh arg one two")
     assert [step.id for step in both.steps] == ["115.batch", "115.0"]
     assert both.stderr_path == live.stderr_path
-    assert merge(None, kept) == kept
-    assert merge(live, None) == live
+    assert merge_records(None, kept) == kept
+    assert merge_records(live, None) == live
 
 
 def test_a_number_given_out_again_does_not_lend_its_submit_line() -> None:
     (live,) = from_squeue("squeue_failed.txt")
     (kept,) = from_sacct("sacct_failed.txt")
     older = replace(kept, submit_time_s=1_600_000_000.0)
-    both = merge(live, older)
+    both = merge_records(live, older)
     assert both is not None and both.submit_line == ""
 
 
@@ -117,12 +117,12 @@ def test_host_memory_is_in_the_step() -> None:
 def test_array_tasks() -> None:
     tasks = from_squeue("squeue_array.txt")
     assert sorted(task.id for task in tasks) == ["117_3", "117_4"]
-    third = choose(tasks, JobId("117_3"))
+    third = choose_record(tasks, JobId("117_3"))
     assert third is not None
     assert (third.array_job_id, third.stdout_path) == ("117", f"{HOME}/s.sh-117_3.out")
     assert third.exit_code is None and third.end_time_s is None
     with pytest.raises(BadInput, match="117_"):
-        choose(tasks, JobId("117"))
+        choose_record(tasks, JobId("117"))
     assert sorted(task.id for task in from_sacct("sacct_array.txt")) == ["117_3", "117_4"]
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.evidence import slurm_fields as fields
-from runbook.evidence.slurm_hosts import expand_hosts, fold_hosts
-from runbook.evidence.slurm_paths import PatternValues, expand
-from runbook.evidence.slurm_queue import wait_status
-from runbook.evidence.states import JOB_STATES, job_state, node_class, node_states
+from runbook.host_lists import expand_hosts, fold_hosts
 from runbook.model.job import JobClass, NodeClass
 from runbook.model.units import GIB, MIB
+from runbook.slurm import fields as fields
+from runbook.slurm.controller import wait_status
+from runbook.slurm.job_record import PatternValues, expand_pattern
+from runbook.slurm.states import JOB_STATES, job_state, node_class, node_states
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ VALUES = PatternValues("117", "llm pre", "alice", "gpu-21.example.org", "115", "
     ],
 )
 def test_file_name_patterns(pattern: str, path: str) -> None:
-    assert expand(pattern, VALUES) == path
+    assert expand_pattern(pattern, VALUES) == path
 
 
 def test_a_pattern_that_needs_what_is_not_known() -> None:
-    assert expand("%N.out", PatternValues("1", "x", "alice")) is None
+    assert expand_pattern("%N.out", PatternValues("1", "x", "alice")) is None
 
 
 def test_environments_keep_values_of_several_lines() -> None:
@@ -175,6 +175,6 @@ def test_no_text_breaks_a_reader(text: str) -> None:
     fields.variables(text)
     wait_status(text)
     expand_hosts(text)
-    expand(text, VALUES)
+    expand_pattern(text, VALUES)
     job_state(text)
     node_class(node_states(text))

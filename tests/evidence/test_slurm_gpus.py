@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.evidence.slurm_gpus import index_list, read_gpu_indices
 from runbook.model.job import GpuIndices, JobClass, JobRecord, JobState
 from runbook.model.units import JobId, NodeName, UserName
+from runbook.slurm.controller import index_list, read_gpu_indices
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm" / "22.05.8"
 LINE = "     Nodes={} CPU_IDs=0-3 Mem=64 GRES={} \n"

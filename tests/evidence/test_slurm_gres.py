@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from runbook.evidence.node_answers import NodeAnswers, Section, read_answers
-from runbook.evidence.node_gres import SCRIPT, SECTION, read_slurm_gpus
 from runbook.model.node import SlurmGpus
 from runbook.model.units import NodeName, Unknown
+from runbook.node.gres import SCRIPT, SECTION, read_slurm_gpus
+from runbook.node.sections import NodeAnswers, Section, read_answers
 
 NODE = NodeName("gpu-21")
 

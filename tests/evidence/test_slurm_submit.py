@@ -7,22 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.errors import BadInput, NotAllowed
-from runbook.evidence.slurm_options import (
-    SbatchOption,
-    header_options,
-    parse_arguments,
-    parse_submit_line,
-    wrapped_text,
-)
-from runbook.evidence.slurm_submit import (
-    comment_matches,
-    read_submitted,
-    sbatch_command,
-    submit_environment,
-)
-from runbook.evidence.states import job_state
 from runbook.model.job import JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, NodeName, UserName
+from runbook.slurm.sbatch_options import SbatchOption, header_options, parse_arguments, parse_submit_line, wrapped_text
+from runbook.slurm.states import job_state
+from runbook.slurm.submit import comment_matches, read_submitted, sbatch_command, submit_environment
 
 TOKEN = "runbook:oom-c-7:1"
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from runbook.diagnosis.nodes_xids import recovery_action_of
+from runbook.diagnosis.nodes.xid_signs import recovery_action_of
 from runbook.documents import DocumentsInvalid, load_document
-from runbook.evidence.gpu_models import GpuModelDocument, load_gpu_models
-from runbook.evidence.node_kernel_log import in_window, merged
-from runbook.evidence.xid import XidDocument, XidFormat, load_xids, read_xid
 from runbook.locations import data_folder
+from runbook.model.catalogues import XidClass
 from runbook.model.node import XidEvent
 from runbook.model.units import MIB, Unknown
-from runbook.model.xid import XidClass
+from runbook.node.gpu_models import GpuModelDocument, load_gpu_models
+from runbook.node.kernel_log import in_window, merged
+from runbook.node.xid import XidDocument, XidFormat, load_xids, read_xid
 
 PATH = data_folder("playbooks") / "oom" / "xid.yaml"
 MODELS = PATH.with_name("gpu_models.yaml")

@@ -11,7 +11,7 @@ from runbook.errors import Unavailable
 from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
 from runbook.model.incident import Attempt, Incident, IncidentState, Verdict
 from runbook.model.log import LogStory
-from runbook.model.remembered import Remembered
+from runbook.model.remedy import Remembered
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, UserName
 from runbook.report.text import render_text
 from runbook.steps import choose_lever

@@ -10,13 +10,13 @@ import pytest
 
 from runbook.errors import BadInput
 from runbook.evidence.signatures import Signatures
-from runbook.evidence.xid import load_xids
 from runbook.locations import data_folder
 from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.log import Finding, LogStory
 from runbook.model.node import GpuFacts, GpuProcess, JobStanding, NodeAction, NodeFacts, NodeVerdict, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
+from runbook.node.xid import load_xids
 from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import check_node, drain_node, escalate, reduce_world
 from runbook.steps.base import Playbook, Ports, StepContext

@@ -8,12 +8,12 @@ from typing import BinaryIO, cast
 import pytest
 
 from runbook.evidence.signatures import load_signatures
-from runbook.evidence.xid import load_xids
 from runbook.locations import data_folder
 from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
+from runbook.node.xid import load_xids
 from runbook.ports import Files
 from runbook.settings import FlowSettings
 from runbook.steps import check_node, classify, read_error

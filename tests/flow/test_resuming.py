@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from runbook.evidence.signatures import load_signatures
-from runbook.evidence.xid import load_xids
 from runbook.flow import load_flow
 from runbook.locations import data_folder
 from runbook.model.checkpoint import Checkpoint
@@ -20,6 +19,7 @@ from runbook.model.log import Finding, LogStory, Phase, Progress
 from runbook.model.remedy import Plan
 from runbook.model.template import TemplateFile
 from runbook.model.units import IncidentId, Unknown
+from runbook.node.xid import load_xids
 from runbook.remedy import load_levers, load_restarters
 from runbook.settings import FlowSettings
 from runbook.steps import cancel_job, find_checkpoint, patch, verify

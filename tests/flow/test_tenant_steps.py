@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.evidence.states import job_state
 from runbook.flow import load_flow
 from runbook.locations import data_folder
 from runbook.model.incident import WAITS, Attempt, BoxVisit, Policy
 from runbook.model.job import NodeClass, NodeState
 from runbook.model.message import Severity
-from runbook.model.node import LEFT_BY_EPILOG, GpuProcess, NodeFacts, NodeVerdict, Reach
-from runbook.model.process_end import EndedHow, ProcessEnd
+from runbook.model.node import LEFT_BY_EPILOG, EndedHow, GpuProcess, NodeFacts, NodeVerdict, ProcessEnd, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.report.messages import messages
 from runbook.settings import ActSettings, FlowSettings, VerifySettings
+from runbook.slurm.states import job_state
 from runbook.steps import (
     check_node,
     classify,

@@ -23,20 +23,18 @@ from runbook.adapters.history import StoredHistory
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.cli.main import main
-from runbook.diagnosis.contract import to_contract
-from runbook.diagnosis.contract_story import story_to_contract
-from runbook.diagnosis.nodes import judge_node, judge_node_alone
-from runbook.evidence.node_facts import read_left_document
+from runbook.diagnosis.contract import story_to_contract, to_contract
+from runbook.diagnosis.nodes.judgement import judge_node, judge_node_alone
 from runbook.flow import load_flow
 from runbook.locations import data_folder
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.message import Message
-from runbook.model.node import NodeFacts, NodeJudgement
-from runbook.model.node_check import CheckedNode, NodeCheck
+from runbook.model.node import CheckedNode, NodeCheck, NodeFacts, NodeJudgement
 from runbook.model.remedy import NoPlan, Plan
-from runbook.model.template import Edit, ParameterNames, Patch, Setting, Surroundings, TemplateFile
+from runbook.model.template import Edit, ParameterNames, Patch, Setting, SubmitContext, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
+from runbook.node.facts import read_left_document
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.report.diagnosis_text import render_diagnosis
 from runbook.report.messages import messages, reminder
@@ -190,7 +188,7 @@ def configuration_cases() -> Iterator[tuple[str, Parts]]:
 
 
 def _values(
-    files: tuple[TemplateFile, ...], names: Sequence[ParameterNames], known: Surroundings | None
+    files: tuple[TemplateFile, ...], names: Sequence[ParameterNames], known: SubmitContext | None
 ) -> Parts:
     parts = [(f"values of {file.path}", settings(find_settings(file, names, known))) for file in files if names]
     parts += [("values together", settings(settings_in_force(files, names, known))),

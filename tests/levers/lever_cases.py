@@ -30,7 +30,7 @@ from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Phase, ProcessUse, Progress
-from runbook.model.template import Surroundings, TemplateFile
+from runbook.model.template import SubmitContext, TemplateFile
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from tests.case_files import read_cases
 
@@ -119,9 +119,9 @@ class LeverCase:
         return (Checkpoint("/ckpt/step_100", 100, True, reshardable=self.failure["reshardable"] == "yes"),)
 
     @property
-    def surroundings(self) -> Surroundings:
+    def surroundings(self) -> SubmitContext:
         environment = {"HOME": "/home/ada", "USER": "ada", "SLURM_SUBMIT_DIR": "/proj/ada"}
-        return Surroundings(environment=environment, arguments=())
+        return SubmitContext(environment=environment, arguments=())
 
     def _bytes(self, key: str) -> Bytes | None:
         return Bytes(int(float(self.failure[key]) * GIB)) if key in self.failure else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.evidence.node_probe import read_document
 from runbook.model.units import Unknown
+from runbook.node.probe_document import read_document
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runbook.evidence.node_facts import read_left_document, read_node
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import NodeName, Unknown
+from runbook.node.facts import read_left_document, read_node
 
 NODE = NodeName("n")
 MARKER = "@@0123456789abcdef"

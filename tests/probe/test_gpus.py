@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import GpuFacts, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
+from runbook.node.facts import read_left_document
 from runbook.probe import build, nvml
 from tests.nvml.standin import SCENARIOS, document_of, environment, oldest_python, probe_file, run_probe
 

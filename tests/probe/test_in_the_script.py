@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from runbook.adapters.nodes_local import LocalNodes
-from runbook.evidence.node_script import Limits, check_script
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
+from runbook.node.check_script import Limits, check_script
 from tests.nvml.standin import environment
 
 pytestmark = pytest.mark.needs("gcc")

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.diagnosis.nodes import judge_node
-from runbook.evidence.gpu_models import load_gpu_models
-from runbook.evidence.node_facts import read_left_document
-from runbook.evidence.xid import load_xids
+from runbook.diagnosis.nodes.judgement import judge_node
 from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import NodeAction, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.node.facts import read_left_document
+from runbook.node.gpu_models import load_gpu_models
+from runbook.node.xid import load_xids
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")

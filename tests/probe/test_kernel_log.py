@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import NodeFacts
 from runbook.model.units import NodeName, Unknown
+from runbook.node.facts import read_left_document
 from tests.nvml.standin import run_probe
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from runbook.evidence.node_facts import read_left_document
 from runbook.model.node import DaemonProcess, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
+from runbook.node.facts import read_left_document
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from runbook.evidence.node_facts import read_left_document
-from runbook.evidence.node_processes import job_of_cgroup
 from runbook.model.node import GpuProcess
 from runbook.model.units import JobId, NodeName, Unknown
+from runbook.node.facts import read_left_document
+from runbook.node.processes import job_of_cgroup
 from runbook.probe import cgroups
 from tests.nvml.standin import hanging_directory, run_probe
 

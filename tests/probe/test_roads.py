@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from runbook.evidence.node_facts import read_left_document, read_node
 from runbook.model.node import NodeFacts
 from runbook.model.units import NodeName, Unknown
+from runbook.node.facts import read_left_document, read_node
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")

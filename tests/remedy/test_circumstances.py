@@ -7,8 +7,8 @@ import pytest
 from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
-from runbook.model.remembered import Circumstances
-from runbook.model.template import Surroundings, TemplateFile
+from runbook.model.remedy import Circumstances
+from runbook.model.template import SubmitContext, TemplateFile
 from runbook.model.units import JobId, UserName
 from runbook.remedy import circumstances, load_levers, recognise
 from runbook.template import all_settings, settings_in_force
@@ -51,7 +51,7 @@ CASES = {
 def test_what_a_template_tells(name: str) -> None:
     text, expected = CASES[name]
     files = (TemplateFile("job.sh", f"#!/bin/bash\n{text}\n"),)
-    known, story = Surroundings(environment=None, arguments=()), LogStory(root_cause=None)
+    known, story = SubmitContext(environment=None, arguments=()), LogStory(root_cause=None)
     system = recognise(files, story, DOCUMENTS)
     assert system is not None
     settings = settings_in_force(files, system.parameter_names(), known)

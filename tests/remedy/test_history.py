@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runbook.model.diagnosis import Kind
-from runbook.model.remedy import Effect, LeverUse, Plan
-from runbook.model.remembered import Circumstances, Remembered, TriedLever
+from runbook.model.remedy import Circumstances, Effect, LeverUse, Plan, Remembered, TriedLever
 from runbook.model.units import GIB, IncidentId
 from runbook.remedy import Likeness, with_reasons, witnesses
 from runbook.remedy.history import reasons

@@ -15,7 +15,7 @@ from runbook.documents import DocumentsInvalid
 from runbook.locations import data_folder
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.log import LogStory, Progress
-from runbook.model.template import Surroundings, TemplateFile
+from runbook.model.template import SubmitContext, TemplateFile
 from runbook.remedy import (
     ResumeKind,
     Told,
@@ -34,7 +34,7 @@ PLAYBOOK = data_folder("playbooks") / "oom"
 ALL = load_levers(PLAYBOOK / "levers")
 COMMON = load_restarters(PLAYBOOK / "restarters.yaml")
 CASES: list[dict[str, Any]] = YAML(typ="safe").load(Path(__file__).parent / "resumes.yaml")
-KNOWN = Surroundings(environment={}, arguments=())
+KNOWN = SubmitContext(environment={}, arguments=())
 
 
 def told_of(text: str, submitted: str = "") -> Told:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.evidence.slurm_submit import options_in_force, sbatch_command
 from runbook.model.job import JobClass, JobRecord, JobState, Submission
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.remedy import world_options
+from runbook.slurm.submit import options_in_force, sbatch_command
 
 JOB = JobRecord(
     JobId("7"), "c", "n", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=4, gpus_per_node=8,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.model.diagnosis import Kind
-from runbook.model.remembered import Circumstances, Remembered, TriedLever
+from runbook.model.remedy import Circumstances, Remembered, TriedLever
 from runbook.model.units import GIB, IncidentId, NodeName
 from runbook.report.history import HistoryQuery, groups
 from runbook.report.history_page import render_history

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.diagnosis.nodes import judge_node_alone
+from runbook.diagnosis.nodes.judgement import judge_node_alone
+from runbook.model.catalogues import XidCatalogue, XidClass
 from runbook.model.job import NodeClass, NodeState
 from runbook.model.node import (
+    CheckedNode,
     DaemonProcess,
     FoundJob,
     GpuFacts,
@@ -16,15 +18,15 @@ from runbook.model.node import (
     JobMemory,
     JobStanding,
     NodeAction,
+    NodeCheck,
     NodeFacts,
     NodeFinding,
     OomKill,
     Reach,
     XidEvent,
+    XidWords,
 )
-from runbook.model.node_check import CheckedNode, NodeCheck, XidWords
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
-from runbook.model.xid import XidCatalogue, XidClass
 from runbook.report.node_text import render
 from runbook.report.tables import columns
 from runbook.report.text import render_text

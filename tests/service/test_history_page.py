@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from runbook.adapters.history import StoredHistory
 from runbook.adapters.store import IncidentStore
-from runbook.model.remembered import Circumstances
+from runbook.model.remedy import Circumstances
 from runbook.model.units import IncidentId
 from runbook.service.app import create_app
 from runbook.service.history_page import history_routes

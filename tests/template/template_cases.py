@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runbook.model.template import Edit, ParameterNames, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import Edit, ParameterNames, SettingKind, SubmitContext, TemplateFile
 from tests.case_files import read_cases
 
 CASES = Path(__file__).parent / "cases"
@@ -52,13 +52,13 @@ class Case:
         return TemplateFile(name, text)
 
     @property
-    def known(self) -> Surroundings | None:
+    def known(self) -> SubmitContext | None:
         environment = self.parts.get("environment")
         arguments = self.parts.get("arguments")
         if environment is None and arguments is None:
             return None
         pairs = dict(line.split("=", 1) for line in (environment or "").splitlines())
-        return Surroundings(
+        return SubmitContext(
             pairs if environment is not None else None, tuple(arguments.split()) if arguments is not None else None
         )
 

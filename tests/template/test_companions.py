@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.model.template import Edit, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import Edit, SettingKind, SubmitContext, TemplateFile
 from runbook.template import CannotEdit, apply, invert, named_files, point_to_copies, wire_copies
 
 
@@ -53,7 +53,7 @@ def test_variables_are_followed_and_what_is_computed_says_why() -> None:
     assert computed.path is None and "$(pick)" in computed.unresolved
     given = script("python train.py --config $1")
     assert named_files(given)[0].path is None
-    assert named_files(given, Surroundings({}, ("x.yaml",)))[0].path == "x.yaml"
+    assert named_files(given, SubmitContext({}, ("x.yaml",)))[0].path == "x.yaml"
 
 
 def test_a_file_given_only_sometimes_is_not_known() -> None:

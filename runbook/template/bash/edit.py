@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.model.template import Edit, ParameterNames, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import Edit, ParameterNames, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.change import change_value, remove
 from runbook.template.bash.commands import launches
 from runbook.template.bash.find import in_force, written_at
@@ -121,7 +121,7 @@ def _refuse_hazards(script: Script) -> None:
 
 def check_result(
     before: Script, after: TemplateFile, edits: Sequence[Edit], names: Sequence[ParameterNames],
-    known: Surroundings | None, above: Sequence[Script] = (),
+    known: SubmitContext | None, above: Sequence[Script] = (),
 ) -> None:
     """Read the patched text again: every edit is in force, nothing else moved, the syntax is no worse."""
     script = read_script(after, names, known, above)

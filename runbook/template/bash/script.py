@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from runbook.model.template import ParameterNames, SettingKind, Surroundings, TemplateFile
+from runbook.model.template import ParameterNames, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.commands import ray_starts
 from runbook.template.bash.header import Header, read_header
 from runbook.template.bash.options import Occurrence, by_spelling, options_among
@@ -39,7 +39,7 @@ class Script:
 
 
 def read_script(
-    file: TemplateFile, names: Sequence[ParameterNames], known: Surroundings | None, above: Sequence[Script] = ()
+    file: TemplateFile, names: Sequence[ParameterNames], known: SubmitContext | None, above: Sequence[Script] = ()
 ) -> Script:
     """Read a script with these parameters in mind. `above` are the scripts that run this one."""
     data = to_bytes(file.text)

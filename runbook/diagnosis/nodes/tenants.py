@@ -1,0 +1,264 @@
+"""Who else holds memory on the job's GPUs: neighbours, leaked processes, and memory that no process owns.
+
+The check comes after the job was cancelled, so that its own processes may be gone or just going: they are never
+tenants. Whose a process is comes from its cgroup, its owner and its age; where that cannot be read, it is said so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runbook.diagnosis.nodes.hardware import hidden_sign
+from runbook.diagnosis.nodes.signs import JobGpus, NodePolicy, Rule, Sign, Weight, gpu_name, sign, size
+from runbook.model.job import JobRecord, NodeState
+from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts
+from runbook.model.units import JobId, Unknown
+
+# May a leaked process be ended? Only where nothing at all speaks against it.
+#
+# Every condition must hold, and what is not known does not hold. A process that no Slurm job is known for is never
+# ended: nobody can tell a leak from somebody's work beside Slurm.
+
+HELPERS = frozenset(
+    {
+        "nv-hostengine", "dcgm-exporter", "nvidia-dcgm", "nvidia-persistenced", "nv-fabricmanager",
+        "nvidia-fabricmanager", "nvidia-imex", "nvsm_core", "nvidia-smi", "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server", "Xorg", "X", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland",
+    }
+)
+"""Programs of the driver, of monitoring and of displays. `dcgmproftester` is none: it loads a GPU on purpose."""
+
+SECOND_LOOK_S = 10.0
+_STEP = re.compile(
+    r"/(?:slurm[^/]*/uid_\d+|[^/]*slurmstepd\.scope)/job_(?P<job>\d+)/step_(?P<step>\d+|batch)(?:/|$)"
+)
+"""Of Slurm's own cgroups only: below those that a user may make, any name can stand."""
+_ROOT = frozenset({"root", "0"})
+_QUIET = frozenset({"IDLE", "DRAINED"})
+_WORKING = frozenset({"ALLOCATED", "ALLOC", "MIXED", "COMPLETING", "COMP", "DRAINING", "SUSPENDED"})
+
+
+@dataclass(frozen=True, slots=True)
+class LeakContext:
+    """What the scheduler and the inventory say around a process that may be leaked."""
+
+    allowed: bool
+    """`policy.may_end_leaked_processes` of the inventory."""
+    live_jobs: frozenset[JobId] | None
+    node_state: NodeState | None
+    partial_view: str = ""
+
+
+def end_refused(process: GpuProcess, around: LeakContext) -> tuple[str, ...]:
+    """Why the process must not be ended, by one look; () where only the second look is still missing."""
+    reasons: list[str] = []
+    if not around.allowed:
+        reasons.append("the inventory does not allow it (policy.may_end_leaked_processes)")
+    if around.partial_view:
+        reasons.append(f"the node was not seen whole: {around.partial_view}")
+    if isinstance(process.owner, Unknown) or process.owner in _ROOT:
+        reasons.append("its owner is root or not known")
+    if is_helper_program(process.name):
+        reasons.append("it is a program of the driver, of monitoring or of a display")
+    if isinstance(process.start_ticks, Unknown):
+        reasons.append("its start time is not known, so that it could be another process by then")
+    step = None if isinstance(process.cgroup, Unknown) else _STEP.search(process.cgroup)
+    if step is None:
+        reasons.append("its cgroup is not that of a step of a Slurm job")
+    elif step["job"] != process.job:
+        reasons.append("its cgroup and its environment name different jobs, or one task of an array")
+    if around.live_jobs is None or not isinstance(process.job, str):
+        reasons.append("whether its job still runs is not known")
+    elif process.job in around.live_jobs:
+        reasons.append(f"its job {process.job} still runs")
+    reasons += node_in_use(around.node_state)
+    return tuple(reasons)
+
+
+def is_helper_program(name: str) -> bool:
+    """Whether a process's name, or its command line, is that of one of `HELPERS`."""
+    words = name.split()
+    return bool(words) and words[0].rsplit("/", 1)[-1] in HELPERS
+
+
+def second_look_refused(first: GpuProcess, second: GpuProcess | None, seconds_between: float) -> tuple[str, ...]:
+    """Why the second look does not confirm the first: it must be the same process, still in the same place."""
+    if second is None:
+        return ("it has ended by itself",)
+    reasons = []
+    if seconds_between < SECOND_LOOK_S:
+        reasons.append(f"the two looks are only {seconds_between:.0f} s apart")
+    same = (first.pid, first.start_ticks, first.owner, first.cgroup, first.job) == (
+        second.pid, second.start_ticks, second.owner, second.cgroup, second.job
+    )
+    if not same or isinstance(second.start_ticks, Unknown):
+        reasons.append("the second look found another process, or less about it")
+    return tuple(reasons)
+
+
+def node_in_use(state: NodeState | None) -> list[str]:
+    """Why the node may have jobs. Without any allocation neither its GPUs nor the owner can have a live job there."""
+    if state is None:
+        return ["whether other jobs run on the node is not known"]
+    words = set(state.states)
+    if words & _WORKING or not words & _QUIET or (state.gpus_allocated or 0) > 0:
+        return ["jobs run on the node, or may"]
+    return []
+
+
+_START_SLACK_S = 10.0
+
+
+def tenant_signs(
+    facts: NodeFacts,
+    job: JobRecord,
+    gpus: JobGpus,
+    policy: NodePolicy,
+    around: LeakContext,
+    *,
+    named_pids: frozenset[int] = frozenset(),
+    own_pids: frozenset[int] = frozenset(),
+    spare_nodes: bool | None = None,
+) -> tuple[list[tuple[GpuProcess, Sign]], list[Sign]]:
+    """Tenants with a sentence each, those of the failing GPU first, then the largest; and what is not a tenant but
+    must be said. `named_pids`: processes that the error message itself lists on the GPU that ran out of memory.
+    `own_pids`: what the job's own log says are its processes. `spare_nodes`: whether the job can run elsewhere."""
+    judge = _Judge(facts, job, gpus, policy, around, named_pids, own_pids, spare_nodes)
+    tenants: list[tuple[GpuProcess, Sign]] = []
+    others: list[Sign] = []
+    for gpu in () if isinstance(facts.gpus, Unknown) else facts.gpus:
+        if not gpus.counts(gpu.index) or isinstance(gpu.processes, Unknown):
+            continue
+        for process in gpu.processes:
+            one = judge.process(process, gpu)
+            if one is None:
+                continue
+            if one.weight is Weight.OCCUPIED:
+                tenants.append((process, one))
+            else:
+                others.append(one)
+        hidden = hidden_sign(gpu, facts, job, policy)
+        if hidden is not None:
+            others.append(hidden)
+    tenants.sort(key=lambda pair: (pair[1].gpu != gpus.failing, -_bytes(pair[0])))
+    return tenants, others
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    facts: NodeFacts
+    job: JobRecord
+    gpus: JobGpus
+    policy: NodePolicy
+    around: LeakContext
+    named_pids: frozenset[int]
+    own_pids: frozenset[int]
+    spare_nodes: bool | None
+
+    def process(self, process: GpuProcess, gpu: GpuFacts) -> Sign | None:
+        """None: nothing to say of it."""
+        job, used = self.job, process.used_bytes
+
+        def found(rule: Rule, text: str, weight: Weight | None = None, action: NodeAction | None = None) -> Sign:
+            return sign(rule, f"{gpu_name(gpu)}: {text}", gpu.index, "co-tenant", weight=weight, action=action)
+
+        if process.job == job.id:
+            return found(Rule.OWN_PROCESS, f"process {process.pid} of the job itself is still there{_held(process)}")
+        if _is_helper(process, self.policy):
+            return found(Rule.KNOWN_HELPER, f"{_described(process)} belongs to the driver, to monitoring or a display")
+        if used == 0:
+            return None
+        if isinstance(process.owner, Unknown) and isinstance(process.job, Unknown):
+            return found(
+                Rule.PROCESS_UNKNOWN,
+                f"process {process.pid} ({_short(process.name)}){_held(process)} is nobody's as far as can be seen: "
+                f"{process.owner.unknown}",
+            )
+        mine = process.owner == job.owner and _started_after(process, self.facts, job)
+        described = _described(process)
+        if mine and process.pid in self.own_pids:
+            return found(Rule.OWN_PROCESS, f"{described} is one of the job's own: its log names it")
+        if mine and (isinstance(process.job, Unknown) or (process.job is not None and not job.id.isdecimal())):
+            whose = process.job.unknown if isinstance(process.job, Unknown) else f"it is in Slurm job {process.job}"
+            return found(
+                Rule.OWN_PROCESS,
+                f"{described} started during the job and belongs to its owner; perhaps the job's own leftover "
+                f"({whose})",
+            )
+        if isinstance(used, Unknown):
+            return found(
+                Rule.PROCESS_UNKNOWN, f"{described}: how much memory it holds is not known ({used.unknown})"
+            )
+        if isinstance(process.job, Unknown):
+            return found(
+                Rule.TENANT_UNKNOWN_JOB, f"{described}; its Slurm job is not known ({process.job.unknown})"
+            )
+        if process.job is None:
+            own = " (started during the job by its owner: perhaps the job's own leftover)" if mine else ""
+            return found(
+                Rule.TENANT_NO_JOB, f"{described} belongs to no Slurm job: leaked, or started beside Slurm{own}"
+            )
+        return self._of_a_job(process, described, found)
+
+    def _of_a_job(self, process: GpuProcess, described: str, found: Callable[..., Sign]) -> Sign:
+        live = self.around.live_jobs
+        if live is not None and process.job not in live:
+            refused = end_refused(process, self.around)
+            text = f"{described} is leaked: its Slurm job {process.job} has ended"
+            if not refused:
+                text += f"; it may be ended once a second look {SECOND_LOOK_S:.0f} s later finds it unchanged"
+                return found(Rule.TENANT_ENDED_JOB, text, action=NodeAction.END_LEAKED_PROCESS)
+            return found(Rule.TENANT_ENDED_JOB, text)
+        named = process.pid in self.named_pids
+        if not named and not self.gpus.whole_node and self.gpus.indexes is None:
+            return found(
+                Rule.TENANT_RUNNING,
+                f"{described} of Slurm job {process.job}: a neighbour; which GPUs of the node this job had is not "
+                "known",
+                weight=Weight.WARN,
+            )
+        state = "" if live is None else ", which has not ended"
+        by_message = "; the error message names it on the GPU that ran out of memory" if named else ""
+        wait = NodeAction.WAIT_FOR_TENANT if self.spare_nodes is False else None
+        return found(
+            Rule.TENANT_RUNNING, f"{described} of Slurm job {process.job}{state}{by_message}", action=wait
+        )
+
+
+def _is_helper(process: GpuProcess, policy: NodePolicy) -> bool:
+    small = isinstance(process.used_bytes, Unknown) or process.used_bytes < policy.helper_bytes
+    return is_helper_program(process.name) and small
+
+
+def _started_after(process: GpuProcess, facts: NodeFacts, job: JobRecord) -> bool:
+    if isinstance(process.age_s, Unknown) or facts.checked_at_s is None or job.start_time_s is None:
+        return False
+    return facts.checked_at_s - process.age_s >= job.start_time_s - _START_SLACK_S
+
+
+def _described(process: GpuProcess) -> str:
+    owner = "of an owner that is not known" if isinstance(process.owner, Unknown) else f"of {process.owner}"
+    age = "" if isinstance(process.age_s, Unknown) else f", {_duration(process.age_s)} old"
+    return f"process {process.pid} ({_short(process.name)}) {owner}{_held(process)}{age}"
+
+
+def _held(process: GpuProcess) -> str:
+    return "" if isinstance(process.used_bytes, Unknown) else f" with {size(process.used_bytes)}"
+
+
+def _short(name: str) -> str:
+    if not name:
+        return "unnamed"
+    return name if len(name) <= 60 else name[:59] + "…"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _bytes(process: GpuProcess) -> int:
+    return 0 if isinstance(process.used_bytes, Unknown) else process.used_bytes

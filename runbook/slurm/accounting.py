@@ -1,0 +1,188 @@
+"""`sacct`: a job as accounting keeps it, its steps, its script and its environment; which jobs had a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from runbook.host_lists import expand_hosts
+from runbook.model.job import JobRecord, StepRecord
+from runbook.model.units import JobId, NodeName, UserName
+from runbook.slurm import fields
+from runbook.slurm.controller import per_node_gpus, per_node_memory
+from runbook.slurm.fields import rows
+from runbook.slurm.states import job_state
+
+#: JobID must stay first. Restarts, StdOut and StdErr came with 24.05 and 24.11: what a version lacks is not asked for.
+COLUMNS = (
+    "JobID", "JobIDRaw", "JobName", "User", "UID", "GID", "State", "ExitCode", "DerivedExitCode", "Reason",
+    "NodeList", "NNodes", "NTasks", "AllocTRES", "ReqTRES", "MaxRSS", "Submit", "Start", "End", "TimelimitRaw",
+    "WorkDir", "SubmitLine", "Comment", "Partition", "Account", "QOS", "Cluster", "Restarts", "StdOut", "StdErr",
+)  # fmt: skip
+TOKEN_COLUMNS = ("JobID", "Submit", "Comment", "SubmitLine")
+
+_TITLE = re.compile(r"(Batch Script for|Environment used for) .*\n-+\n")
+
+
+def known_columns(help_format: str) -> frozenset[str]:
+    """The columns that `sacct --helpformat` lists, in lower case."""
+    return frozenset(word.lower() for word in help_format.split())
+
+
+def store_flags(config: str) -> frozenset[str]:
+    """What accounting keeps of a job, from `scontrol show config`: "job_script", "job_env", "job_comment"."""
+    found = re.search(r"^AccountingStoreFlags\s*= *(.*)$", config, re.MULTILINE)
+    return frozenset(word.strip().lower() for word in found[1].split(",")) if found else frozenset()
+
+
+def job_arguments(job: JobId, known: Collection[str], separator: str) -> tuple[str, ...]:
+    """Arguments of sacct for one job with its steps, of its latest run (sacct leaves out earlier ones itself)."""
+    columns = _format(COLUMNS, known)
+    return ("--noheader", "--parsable", f"--delimiter={separator}", f"--jobs={job}", f"--format={columns}")
+
+
+def token_arguments(since: str, known: Collection[str], separator: str) -> tuple[str, ...]:
+    """Arguments of sacct for the comments and submit lines of everybody's jobs since then ("now-30days")."""
+    return (
+        "--noheader", "--allusers", "--allocations", "--parsable", f"--delimiter={separator}",
+        f"--starttime={since}", f"--format={_format(TOKEN_COLUMNS, known)}",
+    )  # fmt: skip
+
+
+def script_arguments(job: JobId) -> tuple[str, ...]:
+    return (f"--jobs={job}", "--batch-script")
+
+
+def environment_arguments(job: JobId) -> tuple[str, ...]:
+    return (f"--jobs={job}", "--env-vars")
+
+
+def read_stored_text(text: str) -> str | None:
+    """The script or environment under sacct's title; None when it was not kept ("NONE", or no title)."""
+    title = _TITLE.match(text)
+    if title is None:
+        return None
+    body = text[title.end() :]
+    following = _TITLE.search(body)
+    if following and body[: following.start()].endswith("\n"):
+        body = body[: following.start()]
+    # sacct ends what it prints with a line break of its own.
+    body = body.removesuffix("\n")
+    return None if body.strip() in ("", "NONE") else body
+
+
+def read_jobs(text: str, known: Collection[str], separator: str) -> tuple[JobRecord, ...]:
+    """One record a job, steps inside. Array tasks are jobs of their own."""
+    columns = [column for column in COLUMNS if column.lower() in known]
+    found: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    for row in rows(text, columns, separator):
+        if "." in row["JobID"]:
+            if found:
+                found[-1][1].append(row)
+        else:
+            found.append((row, []))
+    return tuple(_record(row, steps) for row, steps in found)
+
+
+def read_comments(text: str, known: Collection[str], separator: str) -> list[tuple[JobId, float, str]]:
+    """(job, submit time, comment); where accounting keeps no comments, the one in the submit line."""
+    columns = [column for column in TOKEN_COLUMNS if column.lower() in known]
+    found = []
+    for row in rows(text, columns, separator):
+        comment = fields.text_or_empty(row.get("Comment"))
+        if not comment:
+            given = re.search(r" --comment[= ](runbook:\S+)", row.get("SubmitLine", ""))
+            comment = given[1] if given else ""
+        found.append((JobId(row["JobID"].strip()), fields.epoch_s(row["Submit"]) or 0.0, comment))
+    return found
+
+
+def _format(columns: Collection[str], known: Collection[str]) -> str:
+    return ",".join(column for column in columns if column.lower() in known)
+
+
+def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
+    job = row["JobID"].strip()
+    state = job_state(row.get("State", ""))
+    ended = state.job_class.ended
+    exit_code, signal = fields.exit_and_signal(row.get("ExitCode"))
+    derived, _ = fields.exit_and_signal(row.get("DerivedExitCode"))
+    num_nodes = fields.number(row.get("NNodes"))
+    limit = fields.number(row.get("TimelimitRaw"))
+    stdout, stderr = (fields.text_or_empty(row.get(column)) for column in ("StdOut", "StdErr"))
+    allocated = row.get("AllocTRES", "") or row.get("ReqTRES", "")
+    launched = [step for step in steps if not step["JobID"].strip().endswith((".batch", ".extern"))]
+    tasks = max((fields.number(step.get("NTasks")) or 0 for step in launched), default=0)
+    return JobRecord(
+        id=JobId(job),
+        cluster=row.get("Cluster", "").strip(),
+        name=row.get("JobName", ""),
+        owner=UserName(row.get("User", "").strip()),
+        state=state,
+        uid=fields.number(row.get("UID")),
+        gid=fields.number(row.get("GID")),
+        exit_code=exit_code if ended else None,
+        signal=signal if ended else None,
+        derived_exit_code=derived if ended else None,
+        reason="" if row.get("Reason", "None").strip() == "None" else row["Reason"].strip(),
+        nodes=expand_hosts(row.get("NodeList", "")),
+        num_nodes=num_nodes,
+        num_tasks=tasks or None,
+        gpus_per_node=per_node_gpus("", allocated, num_nodes),
+        memory_limit_bytes_per_node=per_node_memory(allocated, num_nodes),
+        submit_time_s=fields.epoch_s(row.get("Submit")),
+        start_time_s=fields.epoch_s(row.get("Start")),
+        end_time_s=fields.epoch_s(row.get("End")),
+        time_limit_s=limit * 60.0 if limit else None,
+        work_dir=row.get("WorkDir", ""),
+        stdout_path=stdout,
+        stderr_path="" if stderr == stdout else stderr,
+        submit_line=fields.text_or_empty(row.get("SubmitLine")),
+        comment=fields.text_or_empty(row.get("Comment")),
+        partition=row.get("Partition", "").strip(),
+        account=row.get("Account", "").strip(),
+        qos=row.get("QOS", "").strip(),
+        restarts=fields.number(row.get("Restarts")) or 0,
+        array_job_id=JobId(job.partition("_")[0]) if "_" in job else None,
+        steps=tuple(_step(step) for step in steps),
+        source="sacct",
+    )
+
+
+def _step(row: dict[str, str]) -> StepRecord:
+    exit_code, signal = fields.exit_and_signal(row.get("ExitCode"))
+    return StepRecord(
+        id=row["JobID"].strip(),
+        state=job_state(row.get("State", "")),
+        exit_code=exit_code,
+        signal=signal,
+        max_rss_bytes=fields.resident_bytes(row.get("MaxRSS")),
+        nodes=expand_hosts(row.get("NodeList", "")),
+    )
+
+
+ON_NODE_COLUMNS = ("JobID", "Start", "End", "NodeList")
+_MARGIN_S = 60
+
+
+def on_node_arguments(node: NodeName, ago_s: float, separator: str) -> tuple[str, ...]:
+    """Arguments of sacct for everybody's jobs on a node around a moment so many seconds ago. Times are relative, so
+    that no time zone and no summer time come in between."""
+    since = f"now-{max(int(ago_s), 0) + _MARGIN_S}seconds"
+    until = f"now-{int(ago_s) - _MARGIN_S}seconds" if ago_s > _MARGIN_S else "now"
+    return (
+        "--noheader", "--allusers", "--allocations", "--parsable", f"--delimiter={separator}", f"--nodelist={node}",
+        f"--starttime={since}", f"--endtime={until}", f"--format={','.join(ON_NODE_COLUMNS)}",
+    )  # fmt: skip
+
+
+def jobs_on_node(text: str, node: NodeName, at_s: float, separator: str) -> tuple[JobId, ...]:
+    """The jobs that had the node at that moment, each once. A job without a start did not run; one without an end
+    runs."""
+    found: list[JobId] = []
+    for row in rows(text, ON_NODE_COLUMNS, separator):
+        start_s, end_s = fields.epoch_s(row["Start"]), fields.epoch_s(row["End"])
+        ran = start_s is not None and start_s <= at_s and (end_s is None or at_s <= end_s)
+        if ran and node in expand_hosts(row["NodeList"]):
+            found.append(JobId(row["JobID"].strip()))
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,248 @@
+"""What the controller knows: jobs by `squeue`, nodes by `sinfo`, the GPUs of a running job by `scontrol`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runbook.host_lists import expand_hosts, fold_hosts
+from runbook.model.job import GpuIndices, JobRecord, NodeState
+from runbook.model.units import Bytes, JobId, NodeName, UserName
+from runbook.slurm import fields
+from runbook.slurm.fields import long_format, rows
+from runbook.slurm.job_record import PatternValues, expand_pattern
+from runbook.slurm.states import job_state, node_class, node_states
+
+# `squeue`: a job as the controller remembers it (running, or ended less than MinJobAge ago).
+
+JOB_COLUMNS = (
+    "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "Name", "UserName", "UserID",
+    "GroupID", "State", "Reason", "exit_code", "DerivedEC", "NodeList", "NumNodes", "NumTasks", "tres-alloc",
+    "tres-per-node", "SubmitTime", "StartTime", "EndTime", "TimeLimit", "WorkDir", "Command", "Comment",
+    "Partition", "Account", "QOS", "Restartcnt", "Requeue", "STDOUT", "STDERR", "BatchHost", "Cluster",
+)  # fmt: skip
+TOKEN_COLUMNS = ("JobID", "JobArrayID", "SubmitTime", "Comment")
+
+
+def job_arguments(job: JobId, separator: str) -> tuple[str, ...]:
+    """Arguments of squeue for one job in whatever state, array tasks each on a row."""
+    return ("--noheader", "--array", "--states=all", f"--jobs={job}", "-O", long_format(JOB_COLUMNS, separator))
+
+
+def read_jobs(text: str, separator: str) -> tuple[JobRecord, ...]:
+    return tuple(_record(row) for row in rows(text, JOB_COLUMNS, separator))
+
+
+def token_arguments(separator: str) -> tuple[str, ...]:
+    """Arguments of squeue for the comments of all jobs in the controller's memory."""
+    return ("--noheader", "--all", "--array", "--states=all", "-O", long_format(TOKEN_COLUMNS, separator))
+
+
+def read_comments(text: str, separator: str) -> list[tuple[JobId, float, str]]:
+    """(job, submit time, comment)."""
+    return [
+        (_display_id(row), fields.epoch_s(row["SubmitTime"]) or 0.0, fields.text_or_empty(row["Comment"]))
+        for row in rows(text, TOKEN_COLUMNS, separator)
+    ]
+
+
+def wait_status(value: str | None) -> tuple[int | None, int | None]:
+    """squeue's `exit_code`: a raw wait status in 22.05 (2816 is exit 11, 15 is SIGTERM), "status:signal" elsewhere."""
+    if ":" in (value or ""):
+        return fields.exit_and_signal(value)
+    status = fields.number(value)
+    return (None, None) if status is None else ((status >> 8) & 0xFF, status & 0x7F)
+
+
+def _display_id(row: dict[str, str]) -> JobId:
+    """"123", an array task "123_4", a heterogeneous component "123+1"."""
+    het = fields.number(row.get("HetJobID"))
+    if het is not None and fields.number(row.get("HetJobOffset")) is not None:
+        return JobId(f"{het}+{row['HetJobOffset'].strip()}")
+    return JobId((row["JobArrayID"] or row["JobID"]).strip())
+
+
+def _record(row: dict[str, str]) -> JobRecord:
+    state = job_state(row["State"])
+    ended = state.job_class.ended
+    exit_code, signal = wait_status(row["exit_code"])
+    derived, _ = wait_status(row["DerivedEC"])
+    job = _display_id(row)
+    nodes = expand_hosts(row["NodeList"])
+    num_nodes = fields.number(row["NumNodes"])
+    array_job = row["ArrayJobID"].strip() if "_" in job else ""
+    name = fields.text_or_empty(row["Name"])
+    record = JobRecord(
+        id=job,
+        cluster=fields.text_or_empty(row["Cluster"]).strip(),
+        name=name,
+        owner=UserName(row["UserName"].strip()),
+        state=state,
+        uid=fields.number(row["UserID"]),
+        gid=fields.number(row["GroupID"]),
+        exit_code=exit_code if ended else None,
+        signal=signal if ended else None,
+        derived_exit_code=derived if ended else None,
+        reason="" if row["Reason"].strip() == "None" else row["Reason"].strip(),
+        nodes=nodes,
+        num_nodes=num_nodes,
+        num_tasks=fields.number(row["NumTasks"]),
+        gpus_per_node=per_node_gpus(row["tres-per-node"], row["tres-alloc"], num_nodes),
+        memory_limit_bytes_per_node=per_node_memory(row["tres-alloc"], num_nodes),
+        submit_time_s=fields.epoch_s(row["SubmitTime"]),
+        start_time_s=fields.epoch_s(row["StartTime"]) if nodes else None,
+        end_time_s=fields.epoch_s(row["EndTime"]) if ended else None,
+        time_limit_s=fields.duration_s(row["TimeLimit"]),
+        work_dir=fields.text_or_empty(row["WorkDir"]),
+        command=fields.text_or_empty(row["Command"]),
+        comment=fields.text_or_empty(row["Comment"]),
+        partition=row["Partition"].strip(),
+        account=fields.text_or_empty(row["Account"]).strip(),
+        qos=fields.text_or_empty(row["QOS"]).strip(),
+        restarts=fields.number(row["Restartcnt"]) or 0,
+        requeueable={"1": True, "0": False}.get(row["Requeue"].strip()),
+        array_job_id=JobId(array_job) if array_job else None,
+        source="squeue",
+    )
+    values = PatternValues(
+        job_id=row["JobID"].strip(),
+        name=name,
+        user=record.owner,
+        node=row["BatchHost"].strip(),
+        array_job_id=array_job,
+        array_task_id=row["ArrayTaskID"].strip() if array_job else "",
+        restarts=record.restarts,
+    )
+    stdout = expand_pattern(fields.text_or_empty(row["STDOUT"]), values) or ""
+    stderr = expand_pattern(fields.text_or_empty(row["STDERR"]), values) or ""
+    return replace(record, stdout_path=stdout, stderr_path="" if stderr == stdout else stderr)
+
+
+def per_node_gpus(requested: str, allocated: str, num_nodes: int | None) -> int | None:
+    """GPUs a node as requested, or else the allocation's total where it divides evenly."""
+    asked = fields.gpu_count(requested)
+    if asked is not None:
+        return asked
+    total = fields.gpu_count(allocated)
+    return total // num_nodes if total and num_nodes and total % num_nodes == 0 else None
+
+
+def per_node_memory(allocated: str, num_nodes: int | None) -> Bytes | None:
+    """Memory a node of an allocation ("cpu=2,mem=2G,node=2"), where it divides evenly."""
+    for part in allocated.split(","):
+        if part.startswith("mem="):
+            total = fields.memory_bytes(part[4:])
+            if total and num_nodes and total % num_nodes == 0:
+                return Bytes(total // num_nodes)
+    return None
+
+
+# `sinfo`: nodes with all their state words, and the drain reason as it was written.
+
+NODE_COLUMNS = ("NodeList", "StateComplete", "Reason", "Gres", "GresUsed", "Partition")
+
+
+def node_arguments(names: Sequence[NodeName] | None, separator: str) -> tuple[str, ...]:
+    """Arguments of sinfo: a row a node and partition, hidden partitions too."""
+    chosen = (f"--nodes={fold_hosts(names)}",) if names else ()
+    return ("--noheader", "--Node", "--all", *chosen, "-O", long_format(NODE_COLUMNS, separator))
+
+
+def read_nodes(text: str, separator: str) -> tuple[NodeState, ...]:
+    """Nodes in sinfo's order, each once."""
+    found: dict[NodeName, NodeState] = {}
+    for row in rows(text, NODE_COLUMNS, separator):
+        name = NodeName(row["NodeList"].strip())
+        partition = row["Partition"].strip().removesuffix("*")
+        before = found.get(name)
+        partitions = (*(before.partitions if before else ()), *((partition,) if partition else ()))
+        words = node_states(row["StateComplete"])
+        reason = row["Reason"]
+        found[name] = NodeState(
+            name=name,
+            node_class=node_class(words),
+            states=words,
+            reason="" if reason.strip().lower() in ("none", "(null)", "") else reason,
+            gpus=fields.gpu_count(row["Gres"]),
+            gpus_allocated=fields.gpu_count(row["GresUsed"]),
+            partitions=tuple(dict.fromkeys(partitions)),
+        )
+    return tuple(found.values())
+
+
+def drain_arguments(node: NodeName, reason: str) -> tuple[str, ...]:
+    """Arguments of scontrol."""
+    return ("update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+
+def resume_arguments(node: NodeName) -> tuple[str, ...]:
+    return ("update", f"NodeName={node}", "State=RESUME")
+
+
+# `scontrol show job -d`: which of each node's GPUs a job was given, while it runs.
+#
+# Slurm prints a line for each group of nodes with the same share, below `JOB_GRES`:
+#
+#          Nodes=gpu-[21-22] CPU_IDs=0-3 Mem=64 GRES=gpu:h100:2(IDX:0,3),nic:1(IDX:0)
+#
+# `IDX` counts the entries of the node's gres.conf, whatever their types. When the job has ended, `GRES=` is empty
+# (seen on 22.05.8), and neither squeue, sacct nor the environment of EpilogSlurmctld has the indices.
+
+_LINE = re.compile(r" {3,8}Nodes=(?P<nodes>\S+) CPU_IDs=\S* Mem=\d+ (?:GRES|GRES_IDX)=(?P<gres>\S*) *")
+_PART = re.compile(r"(?:gres[:/])?(?P<name>[A-Za-z0-9_]+)(?::[^:()]+)*(?::\d+)?(?P<more>\([^()]*\))*")
+_INDICES = re.compile(r"\(IDX:(?P<list>[0-9,-]+)\)")
+_MOST_INDICES = 1024
+
+
+def gpu_indices_arguments(job: JobId) -> tuple[str, ...]:
+    """Arguments of scontrol."""
+    return ("show", "job", "-d", job)
+
+
+def read_gpu_indices(text: str) -> tuple[GpuIndices, ...]:
+    """The indices of each node. () where a node comes twice, or a share of GPUs has no indices: then nothing is known.
+
+    A job's name may hold lines that look like Slurm's own. It cannot take those away, so that a forged line makes its
+    node come twice."""
+    found: dict[NodeName, tuple[int, ...]] = {}
+    for line in text.split("\n"):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        indices = _of_gres(match["gres"])
+        nodes = expand_hosts(match["nodes"])
+        if indices is None or not nodes or any(node in found for node in nodes):
+            return ()
+        found.update(dict.fromkeys(nodes, indices))
+    return tuple(GpuIndices(node, indices) for node, indices in found.items() if indices)
+
+
+def index_list(text: str) -> tuple[int, ...] | None:
+    """"0-2,5" as numbers; None for what is no such list."""
+    numbers: set[int] = set()
+    for item in text.split(","):
+        first, dash, last = item.partition("-")
+        if not (first.isdecimal() and len(first) < 5) or (dash and not (last.isdecimal() and len(last) < 5)):
+            return None
+        low, high = int(first), int(last or first)
+        if not low <= high < _MOST_INDICES:
+            return None
+        numbers.update(range(low, high + 1))
+    return tuple(sorted(numbers))
+
+
+def _of_gres(gres: str) -> tuple[int, ...] | None:
+    """The GPUs of one share, of all types; () for none. None where GPUs are named without their indices, and for
+    shards and MPS, whose GPUs several jobs share."""
+    numbers: list[int] = []
+    for part in re.split(r",(?![^(]*\))", gres):
+        match = _PART.fullmatch(part)
+        if not part or (match and match["name"] not in ("gpu", "shard", "mps")):
+            continue
+        listed = _INDICES.search(part)
+        indices = index_list(listed["list"]) if listed else None
+        if match is None or match["name"] != "gpu" or indices is None:
+            return None
+        numbers += indices
+    return tuple(sorted(numbers)) if len(set(numbers)) == len(numbers) else None

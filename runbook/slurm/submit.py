@@ -1,0 +1,243 @@
+"""How a job is submitted again: sbatch's arguments from the original submit line less what the plan changes.
+
+Pure: the adapter runs the command as the owner, from the job's working directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from runbook.errors import BadInput, NotAllowed
+from runbook.host_lists import expand_hosts, fold_hosts
+from runbook.model.job import JobRecord, Submission
+from runbook.model.units import NodeName
+from runbook.slurm.sbatch_options import (
+    SbatchOption,
+    SubmitLine,
+    header_options,
+    last_value,
+    parse_arguments,
+    parse_submit_line,
+)
+
+#: Options that do not go into a second submission, and what a person should know about each.
+_LEFT_OUT = {
+    "dependency": "the original's --dependency is not repeated: the jobs it waited for belong to the first submission",
+    "begin": "the original's --begin is not repeated",
+    "deadline": "the original's --deadline is not repeated",
+    "hold": "the original was submitted held; the relaunch is not",
+    "uid": "--uid is not repeated: the relaunch runs as the job's owner",
+    "gid": "--gid is not repeated: the relaunch runs as the job's owner",
+}
+_SILENTLY_LEFT_OUT = frozenset({"wrap", "wait", "parsable", "quiet", "verbose", "test-only", "help",
+    "usage", "version",
+})  # fmt: skip
+_OURS = frozenset({"comment", "chdir", "job-name"})
+
+#: Variables that sbatch reads as options (sbatch(1), "INPUT ENVIRONMENT VARIABLES"). They rank below its command line
+#: and above `#SBATCH` lines, so an option on the command line says the same.
+_VARIABLE_OPTIONS = {
+    "SBATCH_ACCOUNT": "account", "SBATCH_ACCTG_FREQ": "acctg-freq", "SBATCH_BATCH": "batch",
+    "SBATCH_CLUSTERS": "clusters", "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_CONTAINER": "container", "SBATCH_CORE_SPEC": "core-spec", "SBATCH_CPU_FREQ_REQ": "cpu-freq",
+    "SBATCH_CPUS_PER_GPU": "cpus-per-gpu", "SBATCH_DISTRIBUTION": "distribution", "SBATCH_ERROR": "error",
+    "SBATCH_EXPORT": "export", "SBATCH_GPU_BIND": "gpu-bind", "SBATCH_GPU_FREQ": "gpu-freq", "SBATCH_GPUS": "gpus",
+    "SBATCH_GPUS_PER_NODE": "gpus-per-node", "SBATCH_GPUS_PER_TASK": "gpus-per-task", "SBATCH_GRES": "gres",
+    "SBATCH_GRES_FLAGS": "gres-flags", "SBATCH_HINT": "hint", "SBATCH_INPUT": "input",
+    "SBATCH_MEM_BIND": "mem-bind", "SBATCH_MEM_PER_CPU": "mem-per-cpu", "SBATCH_MEM_PER_GPU": "mem-per-gpu",
+    "SBATCH_MEM_PER_NODE": "mem", "SBATCH_NETWORK": "network", "SBATCH_OPEN_MODE": "open-mode",
+    "SBATCH_OUTPUT": "output", "SBATCH_PARTITION": "partition", "SBATCH_POWER": "power",
+    "SBATCH_PROFILE": "profile", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": "reservation",
+    "SBATCH_SIGNAL": "signal", "SBATCH_THREADS_PER_CORE": "threads-per-core", "SBATCH_TIMELIMIT": "time",
+    "SBATCH_WCKEY": "wckey",
+}  # fmt: skip
+_VARIABLE_FLAGS = {
+    "SBATCH_EXCLUSIVE": "exclusive", "SBATCH_NO_KILL": "no-kill", "SBATCH_OVERCOMMIT": "overcommit",
+    "SBATCH_REQUEUE": "requeue", "SBATCH_NO_REQUEUE": "no-requeue", "SBATCH_SPREAD_JOB": "spread-job",
+    "SBATCH_USE_MIN_NODES": "use-min-nodes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SbatchCommand:
+    """What to run, and what a person should know about how it differs from the first submission."""
+
+    argv: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def sbatch_command(
+    submission: Submission, original: JobRecord, *, sbatch: str = "sbatch", wrapped: str = ""
+) -> SbatchCommand:
+    """The command that submits `submission.script_path` with the original's options.
+
+    Options of `submission.options` replace the original's of the same name; excluded nodes are merged and taken out of
+    `--nodelist`. Script arguments are the submission's, or else the original's. `wrapped` is the text behind `--wrap`.
+    Raises `NotAllowed` for array tasks and heterogeneous jobs, `BadInput` for a submit line that cannot be read."""
+    refuse_families(original)
+    notes: list[str] = []
+    line = _original_line(original, wrapped, notes)
+    if line.has("array"):
+        raise _array(original)
+    replacing = parse_arguments(submission.options).options
+    replaced = {option.name for option in replacing}
+    inherited = [*_variable_options(submission.environment.variables if submission.environment else {}, line)]
+    kept: list[SbatchOption] = []
+    for option in (*inherited, *line.options):
+        if option.name in _LEFT_OUT:
+            notes.append(_LEFT_OUT[option.name])
+        elif option.name not in replaced | _OURS | _SILENTLY_LEFT_OUT | {"exclude", "nodelist"}:
+            kept.append(option)
+    kept += [option for option in replacing if option.name not in _OURS | {"exclude", "nodelist"}]
+    kept += _node_options((*inherited, *line.options), replacing, notes)
+    _note_output(original, kept, notes)
+    name = last_value(replacing, "job-name") or original.name
+    arguments = submission.script_arguments or line.arguments
+    argv = (
+        sbatch,
+        "--parsable",
+        *(option.argument() for option in kept),
+        *((f"--job-name={name}",) if name else ()),
+        f"--chdir={submission.work_dir}",
+        f"--comment={_comment(submission.comment, last_value(replacing, 'comment') or original.comment)}",
+        submission.script_path,
+        *arguments,
+    )
+    return SbatchCommand(argv, tuple(dict.fromkeys(notes)))
+
+
+def options_in_force(original: JobRecord, script: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The options with a value that a job was submitted with, by long name: the command line before sbatch's variables
+    before the script's `#SBATCH` lines. Raises `BadInput` for what cannot be read."""
+    line = _original_line(original, "", [])
+    sources = (*header_options(script), *_variable_options(variables, line), *line.options)
+    return {option.name: option.value for option in sources if option.value is not None}
+
+
+def refuse_families(original: JobRecord) -> None:
+    """Raises `NotAllowed` for a task of an array and a component of a heterogeneous job."""
+    if original.array_job_id or "_" in original.id:
+        raise _array(original)
+    if "+" in original.id:
+        raise NotAllowed(
+            "a component of a heterogeneous job is not relaunched alone",
+            where=f"job {original.id}",
+            next_step="submit the whole job by hand with the patched script",
+        )
+
+
+def submit_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment for sbatch: the submitter's, without what Slurm itself reads or had put there."""
+    return {
+        name: value for name, value in variables.items() if not name.startswith(("SBATCH_", "SLURM_", "SLURMD_"))
+    }
+
+
+def comment_matches(comment: str, token: str) -> bool:
+    """Whether a comment carries a token: equal, or followed by a space or a deeper part, never by more of a number."""
+    return bool(token) and comment.startswith(token) and comment[len(token) : len(token) + 1] in ("", " ", ":")
+
+
+def read_submitted(text: str) -> str | None:
+    """The job id in sbatch's `--parsable` answer ("123" or "123;cluster"); site banners before it are skipped."""
+    for line in reversed(text.strip().splitlines()):
+        number = line.strip().partition(";")[0]
+        if number.isascii() and number.isdecimal():
+            return number
+    return None
+
+
+def _array(original: JobRecord) -> NotAllowed:
+    return NotAllowed(
+        "a task of a job array is not relaunched: alone it would see another SLURM_ARRAY_TASK_COUNT",
+        where=f"job {original.id}",
+        next_step="submit by hand with the patched script, e.g. `sbatch --array=TASK …`",
+    )
+
+
+def _original_line(original: JobRecord, wrapped: str, notes: list[str]) -> SubmitLine:
+    if original.submit_line:
+        known = {"job-name": original.name, "comment": original.comment, "chdir": original.work_dir}
+        return parse_submit_line(
+            original.submit_line, known=known, script=_script_of(original.command), wrapped=wrapped
+        )
+    notes.append(
+        "Slurm did not keep the submit line (no accounting, or not submitted by sbatch): partition, account, QOS, "
+        "nodes, tasks and time limit are taken from the job record; other options of its command line are not known"
+    )
+    return SubmitLine(tuple(_recorded_options(original)))
+
+
+def _script_of(command: str) -> str:
+    """The script's path in `Command=`, which carries the arguments too (joined by spaces) in some versions."""
+    return command.partition(" ")[0] if command.startswith("/") else ""
+
+
+def _recorded_options(original: JobRecord) -> Iterable[SbatchOption]:
+    values = {
+        "partition": original.partition,
+        "account": original.account,
+        "qos": original.qos,
+        "nodes": str(original.num_nodes or ""),
+        "ntasks": str(original.num_tasks or ""),
+        "time": str(max(1, int(original.time_limit_s // 60))) if original.time_limit_s else "",
+        "gpus-per-node": str(original.gpus_per_node or ""),
+    }
+    return (SbatchOption(name, value) for name, value in values.items() if value)
+
+
+def _variable_options(variables: Mapping[str, str], line: SubmitLine) -> Iterable[SbatchOption]:
+    for variable, name in _VARIABLE_OPTIONS.items():
+        value = variables.get(variable, "")
+        if value and not line.has(name):
+            yield SbatchOption(name, value)
+    for variable, name in _VARIABLE_FLAGS.items():
+        if variable in variables and not line.has(name):
+            yield SbatchOption(name)
+
+
+def _node_options(
+    original: Iterable[SbatchOption], replacing: Iterable[SbatchOption], notes: list[str]
+) -> list[SbatchOption]:
+    options = list(original)
+    ours = list(replacing)
+    excluded: list[NodeName] = []
+    for option in (*options, *ours):
+        if option.name == "exclude" and option.value:
+            if "/" in option.value:
+                raise BadInput(
+                    "the original names excluded nodes by a file", where=option.argument(),
+                    next_step="submit by hand with the patched script",
+                )  # fmt: skip
+            excluded += expand_hosts(option.value)
+    made = [SbatchOption("exclude", fold_hosts(excluded))] if excluded else []
+    wanted = last_value(ours, "nodelist") or last_value(options, "nodelist")
+    if wanted:
+        if "/" in wanted:
+            return [*made, SbatchOption("nodelist", wanted)]
+        left = [node for node in expand_hosts(wanted) if node not in set(excluded)]
+        if left:
+            made.append(SbatchOption("nodelist", fold_hosts(left)))
+        if set(expand_hosts(wanted)) & set(excluded):
+            notes.append("excluded nodes were taken out of the original's --nodelist")
+    return made
+
+
+def _note_output(original: JobRecord, kept: Iterable[SbatchOption], notes: list[str]) -> None:
+    options = list(kept)
+    for name, path in (("output", original.stdout_path), ("error", original.stderr_path)):
+        pattern = last_value(options, name)
+        if pattern and not any(mark in pattern for mark in ("%j", "%A", "%J")) and path != "/dev/null":
+            if last_value(options, "open-mode") == "append":
+                notes.append(f"--{name}={pattern} names one file for every run: the relaunch appends to it")
+            else:
+                notes.append(f"--{name}={pattern} names one file for every run: the relaunch overwrites it")
+
+
+def _comment(token: str, original: str) -> str:
+    """The token first, then the original's comment, without a token that an earlier relaunch had put there."""
+    kept = original
+    while kept.startswith("runbook:"):
+        kept = kept.partition(" ")[2]
+    return f"{token} {kept}".strip()
