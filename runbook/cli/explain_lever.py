@@ -13,7 +13,7 @@ import click
 from runbook.model.template import condition_of
 
 if TYPE_CHECKING:
-    from runbook.remedy.document import (
+    from runbook.remedy.lever_document import (
         Conflict,
         Diagnostic,
         EditRule,
@@ -87,7 +87,7 @@ def _bare(name: str) -> str:
 
 def names_of(item: Answer) -> tuple[str, ...]:
     """The spellings of an entry beside its id."""
-    from runbook.remedy.document import Diagnostic, OutOfReach, Parameter
+    from runbook.remedy.lever_document import Diagnostic, OutOfReach, Parameter
 
     entry = item.entry
     if isinstance(entry, Parameter):
@@ -159,7 +159,7 @@ def _rows(width: int, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _in_short(item: Answer, width: int) -> None:
-    from runbook.remedy.document import LeverRule, Parameter
+    from runbook.remedy.lever_document import LeverRule, Parameter
 
     entry = item.entry
     if isinstance(entry, LeverRule):
@@ -177,7 +177,7 @@ def _in_short(item: Answer, width: int) -> None:
 
 
 def _in_full(item: Answer, width: int) -> None:
-    from runbook.remedy.document import LeverRule, OutOfReach, Parameter
+    from runbook.remedy.lever_document import LeverRule, OutOfReach, Parameter
 
     entry, document = item.entry, item.document
     if isinstance(entry, LeverRule):

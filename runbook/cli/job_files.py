@@ -14,8 +14,7 @@ from runbook.model.log import LogStory
 from runbook.model.template import Companion, Setting, SubmitContext, TemplateFile
 from runbook.model.units import JobId
 from runbook.remedy import LeverDocument, load_levers
-from runbook.remedy.live_text import first_seen
-from runbook.remedy.recognise import weight
+from runbook.remedy.recognition import first_uncommented_match, mark_weight
 
 _LARGEST_BYTES = 4 << 20
 
@@ -127,7 +126,7 @@ def marks_of(document: LeverDocument, files: Sequence[TemplateFile], story: LogS
     for mark in document.marks:
         if mark.framework and mark.framework == story.framework:
             found.append(SeenMark(mark.framework, "the log", mark.weight))
-        elif mark.pattern and (seen := first_seen(mark.pattern, files)) is not None:
+        elif mark.pattern and (seen := first_uncommented_match(mark.pattern, files)) is not None:
             text, file, line = seen
             found.append(SeenMark(text, f"{file.path}:{line}", mark.weight))
     return tuple(sorted(found, key=lambda item: -item.weight))
@@ -137,7 +136,7 @@ def contenders(
     documents: Sequence[LeverDocument], files: Sequence[TemplateFile], story: LogStory
 ) -> tuple[LeverDocument, ...]:
     """Where no system was recognised: those that weigh the same."""
-    weights = {item.id: weight(item, files, story) for item in documents if not item.fallback}
+    weights = {item.id: mark_weight(item, files, story) for item in documents if not item.fallback}
     best = max(weights.values(), default=0)
     return tuple(item for item in documents if best and weights.get(item.id) == best)
 

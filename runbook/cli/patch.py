@@ -63,7 +63,7 @@ def patch(
     """
     from runbook.cli.job_files import lever_documents, read_job_files
     from runbook.cli.patch_evidence import evidence_of
-    from runbook.cli.patch_plan import plan, situation_of, the_system
+    from runbook.cli.patch_plan import context_of, plan, the_system
     from runbook.report.clean import clean_line
     from runbook.template.language import language
 
@@ -79,10 +79,10 @@ def patch(
     if seen.refused:
         click.echo(clean_line(seen.refused), err=True)
     document = the_system(documents, job, seen.story, system)
-    situation = situation_of(document, job, seen)
+    context = context_of(document, job, seen)
     try:
         planned = plan(
-            situation, levers, assignments, documents, job=job, from_log=seen.from_log, yes=yes,
+            context, levers, assignments, documents, job=job, from_log=seen.from_log, yes=yes,
             may_change_training=may_change_training,
         )
     except RunbookError as error:

@@ -18,11 +18,10 @@ from runbook.model.remedy import Effect, LeverUse, RefusedLever
 from runbook.model.template import Edit, condition_of
 from runbook.remedy import LeverDocument, recognise
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.document import LeverRule, Parameter
-from runbook.remedy.edits import edit_of
+from runbook.remedy.edits.edit import edit_of
 from runbook.remedy.ladder import use_lever
-from runbook.remedy.release import releases
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.lever_context import LeverContext, Refusal, releases
+from runbook.remedy.lever_document import LeverRule, Parameter
 
 _NO_LEVER_HELPS = {
     Kind.CO_TENANT: "another process holds the GPU's memory, and no change of the template helps against that",
@@ -72,57 +71,57 @@ def the_system(
     )
 
 
-def situation_of(document: LeverDocument, job: JobFiles, seen: Evidence) -> Situation:
+def context_of(document: LeverDocument, job: JobFiles, seen: Evidence) -> LeverContext:
     """As the flow has it when it chooses a lever."""
     settings, _ = job.settings(document)
-    return Situation(
+    return LeverContext(
         document, settings, seen.story, seen.job, seen.diagnosis(settings),
         releases=releases(document, settings, job.files), files=tuple(file.path for file in job.files),
     )
 
 
 def plan(
-    situation: Situation, levers: Sequence[str], assignments: Sequence[str], documents: Sequence[LeverDocument],
+    context: LeverContext, levers: Sequence[str], assignments: Sequence[str], documents: Sequence[LeverDocument],
     *, job: JobFiles, from_log: bool, yes: bool, may_change_training: bool,
 ) -> Planned:
     """All changes, in the order in which they are named; later ones see what earlier ones changed. Raises `Refused`,
     `NotFound` for a lever or parameter that the system does not have, `BadInput` for a value that it cannot have."""
-    document, planned = situation.system, Planned(_failure(situation, from_log=from_log))
+    document, planned = context.system, Planned(_failure(context, from_log=from_log))
     for name in levers:
         rule = _lever(document, name, documents)
-        _on_its_ladder(situation, rule, from_log=from_log, yes=yes)
-        if not _in_version(situation, rule):
-            present = ", ".join(item.title for item in situation.releases)
+        _on_its_ladder(context, rule, from_log=from_log, yes=yes)
+        if not _in_version(context, rule):
+            present = ", ".join(item.title for item in context.releases)
             raise Refused(f"{rule.id}: this version of {document.title} ({present}) does not have it")
         asked = rule
         if yes:
             # A person who names the lever and says yes has answered what it would ask.
             kept = tuple(item for item in rule.conflicts if not item.ask)
             asked = rule.model_copy(update={"conflicts": kept, "consent": ""})
-        outcome = use_lever(situation, asked, (), may_change_training)
+        outcome = use_lever(context, asked, (), may_change_training)
         if isinstance(outcome, RefusedLever):
-            raise _refused(situation, job, rule, outcome)
+            raise _refused(context, job, rule, outcome)
         planned.uses.append(outcome)
         planned.effect_words[rule.id] = effect_of(rule)
         planned.relieves[rule.id] = ", ".join(item.replace("_", " ") for item in rule.relieves)
         if outcome.needs_reshard:
             planned.notes.append("the checkpoint to go on from has to load at another sharding")
-        situation = _after(situation, outcome.edits, planned)
+        context = _after(context, outcome.edits, planned)
     for assignment in assignments:
-        edits = _assigned(situation, assignment, planned, may_change_training=may_change_training)
-        situation = _after(situation, edits, planned)
+        edits = _assigned(context, assignment, planned, may_change_training=may_change_training)
+        context = _after(context, edits, planned)
     return planned
 
 
-def _after(situation: Situation, edits: Sequence[Edit], planned: Planned) -> Situation:
-    """The situation with these edits; an edit of what was edited before takes its place."""
+def _after(context: LeverContext, edits: Sequence[Edit], planned: Planned) -> LeverContext:
+    """The context with these edits; an edit of what was edited before takes its place."""
     for edit in edits:
         before = next((item for item in planned.edits if item.parameter == edit.parameter), None)
         if before is not None:
             planned.edits.remove(before)
             edit = replace(before, new=edit.new)
         planned.edits.append(edit)
-    return situation.with_changes({edit.parameter: edit.new for edit in edits})
+    return context.with_changes({edit.parameter: edit.new for edit in edits})
 
 
 def _lever(document: LeverDocument, name: str, documents: Sequence[LeverDocument]) -> LeverRule:
@@ -151,17 +150,17 @@ def _lever(document: LeverDocument, name: str, documents: Sequence[LeverDocument
     raise NotFound(f"{document.title} has no lever {name!r}", next_step=step)
 
 
-def _on_its_ladder(situation: Situation, rule: LeverRule, *, from_log: bool, yes: bool) -> None:
+def _on_its_ladder(context: LeverContext, rule: LeverRule, *, from_log: bool, yes: bool) -> None:
     """A lever for another failure may turn the right knob the wrong way: the engine's share goes both ways."""
-    if situation.diagnosis is None or yes:
+    if context.diagnosis is None or yes:
         return
-    kind, document = situation.diagnosis.best.kind, situation.system
+    kind, document = context.diagnosis.best.kind, context.system
     question = "May it be used all the same? Then say --yes."
     if kind in _NO_LEVER_HELPS:
         raise Refused(f"{rule.id}: {_NO_LEVER_HELPS[kind]}", next_step=question)
-    failure = _failure(situation, from_log=from_log)
+    failure = _failure(context, from_log=from_log)
     if from_log:
-        ladder = document.ladder(kind, situation.phase, situation.role, situation.detail)
+        ladder = document.ladder(kind, context.phase, context.role, context.detail)
         levers = list(ladder.levers) if ladder is not None else []
     else:
         levers = list(dict.fromkeys(name for item in document.ladders if kind in item.kinds for name in item.levers))
@@ -176,51 +175,51 @@ def _on_its_ladder(situation: Situation, rule: LeverRule, *, from_log: bool, yes
         )
 
 
-def _failure(situation: Situation, *, from_log: bool) -> str:
+def _failure(context: LeverContext, *, from_log: bool) -> str:
     """ "true oom in backward of actor", as far as it is known."""
-    if situation.diagnosis is None:
+    if context.diagnosis is None:
         return ""
-    kind = situation.diagnosis.best.kind.replace("_", " ")
+    kind = context.diagnosis.best.kind.replace("_", " ")
     if not from_log:
         return kind
-    phase = "" if situation.phase == "unknown" else f" in {situation.phase.replace('_', ' ')}"
-    role = f" of {situation.role}" if situation.role else ""
+    phase = "" if context.phase == "unknown" else f" in {context.phase.replace('_', ' ')}"
+    role = f" of {context.role}" if context.role else ""
     return f"{kind}{phase}{role}"
 
 
-def _refused(situation: Situation, job: JobFiles, rule: LeverRule, refused: RefusedLever) -> Refused:
+def _refused(context: LeverContext, job: JobFiles, rule: LeverRule, refused: RefusedLever) -> Refused:
     steps = [refused.question] if refused.question else []
     if rule.effect is Effect.TRAINING and refused.why.startswith("it changes the experiment"):
         steps.append("If so, say --may-change-training.")
     elif refused.question and (rule.consent or any(item.ask for item in rule.conflicts)) \
             and (refused.why.startswith(("a person has to agree", "not beside"))):
         steps.append("If so, say --yes.")
-    if situation.world_size is None and re.search(r"\brank|\bworld|\bGPUs\b|\bnodes?\b", refused.why):
+    if context.world_size is None and re.search(r"\brank|\bworld|\bGPUs\b|\bnodes?\b", refused.why):
         hint = _directives_hint(job)
         steps.append(f"If the job ran as its #SBATCH lines say, add {hint}." if hint else "Add --nodes N --gpus N.")
     return Refused(f"{rule.id} is not used: {refused.why}", where=str(job.path), next_step=" ".join(steps))
 
 
 def _assigned(
-    situation: Situation, assignment: str, planned: Planned, *, may_change_training: bool
+    context: LeverContext, assignment: str, planned: Planned, *, may_change_training: bool
 ) -> tuple[Edit, ...]:
     name, equals, value = assignment.partition("=")
     if not equals or not name.strip() or not value.strip():
         raise BadInput(f"--set: {assignment!r} is no PARAMETER=VALUE", next_step="for example --set micro_batch_size=2")
-    entry = _parameter(situation.system, name.strip())
+    entry = _parameter(context.system, name.strip())
     new = _value(entry, value.strip())
-    made = edit_of(situation, entry, new)
+    made = edit_of(context, entry, new)
     if isinstance(made, Refusal):
         raise Refused(f"--set {name}: {made.why}", next_step=made.question)
-    after = situation.with_changes({edit.parameter: edit.new for edit in made.edits})
-    rules = levers_of(situation.system, entry.id)
-    _still_holds(situation, after, rules, assignment, planned)
-    why = _another_experiment(situation, after, entry, rules)
+    after = context.with_changes({edit.parameter: edit.new for edit in made.edits})
+    rules = levers_of(context.system, entry.id)
+    _still_holds(context, after, rules, assignment, planned)
+    why = _another_experiment(context, after, entry, rules)
     if why and not may_change_training:
         raise Refused(
             f"--set {assignment}: {why}", next_step="May the experiment be changed? Then say --may-change-training.",
         )
-    old = situation.setting(entry.id)
+    old = context.setting(entry.id)
     shown = "(not set)" if old is None else old.value if old.value is not None else "(not known)"
     spelling = condition_of(made.edits[0].spellings[0])[0] if made.edits else name
     planned.set_words.append(f"{spelling} {shown} → {new if new is not None else '(taken out)'}")
@@ -230,42 +229,42 @@ def _assigned(
 
 
 def _still_holds(
-    situation: Situation, after: Situation, rules: Sequence[LeverRule], assignment: str, planned: Planned
+    context: LeverContext, after: LeverContext, rules: Sequence[LeverRule], assignment: str, planned: Planned
 ) -> None:
     """What the levers of a parameter keep, a value given by hand must not break. What cannot be told, or does not hold
     as the template is, is said."""
     for rule in rules:
-        if not _in_version(situation, rule):
+        if not _in_version(context, rule):
             continue
         for need in rule.holds:
             check = CONSTRAINTS[need.constraint]
             unmet = check(after, need.arguments)
             if unmet is None:
                 continue
-            if check(situation, need.arguments) is None:
+            if check(context, need.arguments) is None:
                 raise Refused(f"--set {assignment}: {unmet.why}", next_step=unmet.question)
             note = f"not certain: {unmet.why}"
             if note not in planned.notes:
                 planned.notes.append(note)
 
 
-def _in_version(situation: Situation, rule: LeverRule) -> bool:
+def _in_version(context: LeverContext, rule: LeverRule) -> bool:
     """Whether a version that the template can be for has the lever."""
-    possible = {item.id for item in situation.releases}
+    possible = {item.id for item in context.releases}
     return not rule.versions or not possible or bool(possible & set(rule.versions))
 
 
 def _another_experiment(
-    situation: Situation, after: Situation, entry: Parameter, rules: Sequence[LeverRule]
+    context: LeverContext, after: LeverContext, entry: Parameter, rules: Sequence[LeverRule]
 ) -> str:
     """Why a value may be another experiment; "" where it is none by the document."""
-    batch = situation.system.batch
+    batch = context.system.batch
     parts = (batch.micro, batch.accumulation, batch.total, *batch.model_parallel) if batch is not None else ()
     if entry.id in parts:
         misfit = _misfit(after)
         if misfit:
             raise Refused(f"{condition_of(entry.spellings[0])[0]}: {misfit}")
-        before, now = _global_batch(situation), _global_batch(after)
+        before, now = _global_batch(context), _global_batch(after)
         if before is not None and before == now:
             return ""
         return (
@@ -279,35 +278,35 @@ def _another_experiment(
     return ""
 
 
-def _misfit(situation: Situation) -> str:
+def _misfit(context: LeverContext) -> str:
     """Why the numbers of a batch do not divide; "" where they do, or that is not known."""
-    batch = situation.system.batch
-    total, ranks = situation.total_batch(), situation.data_parallel()
+    batch = context.system.batch
+    total, ranks = context.total_batch(), context.data_parallel()
     if isinstance(ranks, Refusal):
         return ranks.why
-    micro = situation.number(batch.micro) if batch is not None else None
+    micro = context.number(batch.micro) if batch is not None else None
     if isinstance(total, int) and isinstance(micro, int) and ranks and total % (micro * ranks):
         return f"a global batch of {total} is no multiple of micro-batch {micro} × {ranks} data-parallel ranks"
     return ""
 
 
-def _global_batch(situation: Situation) -> int | None:
+def _global_batch(context: LeverContext) -> int | None:
     """Its option where the program derives the rest from it, else the product, in samples; None: not known."""
-    from runbook.remedy.batch import derives
+    from runbook.remedy.edits.global_batch import derives
 
-    batch = situation.system.batch
+    batch = context.system.batch
     if batch is None:
         return None
-    total = situation.total_batch()
-    micro = situation.number(batch.micro)
-    ranks = situation.data_parallel()
+    total = context.total_batch()
+    micro = context.number(batch.micro)
+    ranks = context.data_parallel()
     if not isinstance(micro, int) or isinstance(total, Refusal) or isinstance(ranks, Refusal):
         return None
-    if derives(situation):
+    if derives(context):
         if total is None:
             return micro * ranks if ranks and batch.total_when_absent == "micro_times_ranks" else None
         return total if ranks and total % (micro * ranks) == 0 else None
-    steps = situation.number(batch.accumulation) if batch.accumulation else 1
+    steps = context.number(batch.accumulation) if batch.accumulation else 1
     # Without the number of ranks the samples of a step on one rank decide, as long as no degree changes: those of the
     # two situations are compared with each other alone.
     if not isinstance(steps, int) or (ranks is None and batch.model_parallel):

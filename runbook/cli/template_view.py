@@ -11,11 +11,17 @@ from runbook.cli.job_files import JobFiles, SeenMark, contenders, job_of, marks_
 from runbook.locations import playbook_folder
 from runbook.model.log import LogStory
 from runbook.model.template import Setting, condition_of
-from runbook.remedy import LeverDocument, ResumeFindings, Told, find_restarters, load_restarters, resume_findings
-from runbook.remedy.document import Parameter, VersionMark
-from runbook.remedy.release import releases
-from runbook.remedy.restarters import RestarterFindings
-from runbook.remedy.situation import Situation
+from runbook.remedy import (
+    LeverDocument,
+    ResumeFindings,
+    TemplateSettings,
+    find_restarters,
+    load_restarters,
+    resume_findings,
+)
+from runbook.remedy.lever_context import LeverContext, releases
+from runbook.remedy.lever_document import Parameter, VersionMark
+from runbook.remedy.resume import RestarterFindings
 from runbook.report.tables import labelled, paragraph, table
 
 _STORY = LogStory(root_cause=None)
@@ -149,15 +155,15 @@ def view_of(
     if document is None:
         return View(job, None, (), contenders(documents, job.files, _STORY), (), (), rest, None, None)
     versions = releases(document, settings, job.files)
-    told = Told(document, settings, job.files, work_dir=str(job.path.absolute().parent), open_word=open_one)
-    situation = Situation(
+    told = TemplateSettings(document, settings, job.files, work_dir=str(job.path.absolute().parent), open_word=open_one)
+    context = LeverContext(
         document, settings, _STORY, job_of(job.path), releases=versions,
         files=tuple(file.path for file in job.files),
     )
     rows = tuple(
-        Row(entry, situation.setting(entry.id), situation.default(entry.id))
+        Row(entry, context.setting(entry.id), context.default(entry.id))
         for entry in document.parameters
-        if situation.setting(entry.id) is not None or _exists(entry, versions)
+        if context.setting(entry.id) is not None or _exists(entry, versions)
     )
     return View(
         job, document, marks_of(document, job.files, _STORY), (), versions, rows, rest,

@@ -1,32 +1,42 @@
 """Levers, constraints and ladders: from a diagnosis and a template's values to a plan or a refusal."""
 
 from runbook.remedy.checkpoint_rules import Obstacle, Restarter
-from runbook.remedy.circumstances import circumstances
-from runbook.remedy.document import LeverDocument
-from runbook.remedy.history import Likeness, Witness, what_worked, with_reasons, witnesses
-from runbook.remedy.ladder import propose
-from runbook.remedy.limits import cool_off_left_s, drain_refused, relaunch_refused
+from runbook.remedy.earlier_incidents import (
+    SimilarIncident,
+    Similarity,
+    circumstances,
+    similar_incidents,
+    what_worked,
+    with_reasons,
+)
+from runbook.remedy.ladder import cool_off_left_s, drain_refused, propose, relaunch_refused
+from runbook.remedy.lever_document import LeverDocument
 from runbook.remedy.loading import load_levers, load_restarters
-from runbook.remedy.recognise import recognise
-from runbook.remedy.restarters import find_restarters
-from runbook.remedy.resume import resume_edits
-from runbook.remedy.resume_check import ResumeFindings, checkpoint_folders, resume_findings
-from runbook.remedy.resume_proof import Resumed, ResumeKind, resume_proof
-from runbook.remedy.settings_told import Told
-from runbook.remedy.world import REDUCE_WORLD, reduce_world
-from runbook.remedy.world_options import world_options
+from runbook.remedy.recognition import recognise
+from runbook.remedy.resume import (
+    Resumed,
+    ResumeFindings,
+    ResumeKind,
+    checkpoint_folders,
+    find_restarters,
+    resume_edits,
+    resume_findings,
+    resume_proof,
+)
+from runbook.remedy.template_settings import TemplateSettings
+from runbook.remedy.world import REDUCE_WORLD, reduce_world, world_options
 
 __all__ = [
     "REDUCE_WORLD",
     "LeverDocument",
-    "Likeness",
     "Obstacle",
     "Restarter",
     "ResumeFindings",
     "ResumeKind",
     "Resumed",
-    "Told",
-    "Witness",
+    "SimilarIncident",
+    "Similarity",
+    "TemplateSettings",
     "checkpoint_folders",
     "circumstances",
     "cool_off_left_s",
@@ -41,8 +51,8 @@ __all__ = [
     "resume_edits",
     "resume_findings",
     "resume_proof",
+    "similar_incidents",
     "what_worked",
     "with_reasons",
-    "witnesses",
     "world_options",
 ]

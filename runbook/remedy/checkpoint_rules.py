@@ -1,7 +1,7 @@
 """What a lever document says of checkpoints: where they lie, how a job goes on from one, what stands in the way.
 
 Also what it says of restarters: whatever else starts the job again beside this tool. The rules are used by
-`resume_check.py`, `resume.py` and `restarters.py`.
+`resume.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""The ladder: the next lever for a diagnosis that fits, was not tried, and changes no experiment unasked."""
+"""The ladder: the next lever for a diagnosis that fits, was not tried, and changes no experiment unasked; and how
+much an incident may do.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,10 +15,11 @@ from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, Setting, TemplateFile, condition_of
 from runbook.remedy.constraints import CONSTRAINTS, allocator_could_have_served, request_fits_the_gpu
-from runbook.remedy.document import LeverDocument, LeverRule
-from runbook.remedy.functions import FUNCTIONS
-from runbook.remedy.release import releases
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.edits import FUNCTIONS
+from runbook.remedy.lever_context import LeverContext, Refusal, releases
+from runbook.remedy.lever_document import LeverDocument, LeverRule
+
+# The ladder: the next lever for a diagnosis that fits, was not tried, and changes no experiment unasked.
 
 ELSEWHERE = frozenset({Kind.CO_TENANT, Kind.HARDWARE_FAULT})
 """Kinds that no template change helps: the unchanged job runs on other nodes."""
@@ -54,11 +58,11 @@ def propose(
     if kind in _NOTHING_TO_CHANGE:
         return NoPlan(_NOTHING_TO_CHANGE[kind], exhausted=False, question=_missing(diagnosis))
     known = tuple(checkpoints) if checkpoints is not None else None
-    situation = Situation(
+    context = LeverContext(
         system, tuple(settings), story, job, diagnosis, known, releases=releases(system, settings, templates),
         files=tuple(file.path for file in templates),
     )
-    ladder = system.ladder(kind, situation.phase, situation.role, situation.detail)
+    ladder = system.ladder(kind, context.phase, context.role, context.detail)
     if ladder is None:
         return NoPlan(
             f"{system.title} has no ladder for {kind.value.replace('_', ' ')}", exhausted=False,
@@ -67,10 +71,10 @@ def propose(
     if not ladder.levers:
         return NoPlan(ladder.why, exhausted=False, question=ladder.question)
     refused: list[RefusedLever] = []
-    for name in _rungs(situation, kind, ladder.levers):
-        if not _in_this_version(situation, system.lever(name)):
+    for name in _rungs(context, kind, ladder.levers):
+        if not _in_this_version(context, system.lever(name)):
             continue
-        outcome = use_lever(situation, system.lever(name), tried, allow_training_change)
+        outcome = use_lever(context, system.lever(name), tried, allow_training_change)
         if isinstance(outcome, LeverUse):
             return Plan(uses=(outcome,), refused=tuple(refused), system=system.id, ladder=ladder.id)
         refused.append(outcome)
@@ -78,11 +82,11 @@ def propose(
 
 
 def use_lever(
-    situation: Situation, rule: LeverRule, tried: Sequence[str], allow_training_change: bool
+    context: LeverContext, rule: LeverRule, tried: Sequence[str], allow_training_change: bool
 ) -> LeverUse | RefusedLever:
-    """One lever in this situation, with values; or why not."""
+    """One lever in this context, with values; or why not."""
     for conflict in rule.conflicts:
-        setting = situation.setting(conflict.parameter)
+        setting = context.setting(conflict.parameter)
         if setting is None or setting.value in conflict.unless:
             continue
         if setting.value is None or not conflict.values or setting.value in conflict.values:
@@ -90,20 +94,20 @@ def use_lever(
             question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
             return RefusedLever(rule.id, f"not beside {shown}: {conflict.why}", bool(question), question)
     for need in rule.needs:
-        unmet = CONSTRAINTS[need.constraint](situation, need.arguments)
+        unmet = CONSTRAINTS[need.constraint](context, need.arguments)
         if unmet is not None:
             return _refused(rule, unmet)
     edits: list[Edit] = []
     remarks: list[str] = []
     for step in rule.edits:
-        made = FUNCTIONS[step.function](situation, situation.system.parameter(step.parameter), step.arguments)
+        made = FUNCTIONS[step.function](context, context.system.parameter(step.parameter), step.arguments)
         if isinstance(made, Refusal):
             return _refused(rule, made)
         edits += made.edits
         remarks += made.remarks
         changed = {edit.parameter: edit.new for edit in made.edits if edit.new is not None}
-        situation = replace(situation, changed={**situation.changed, **changed})
-    after = situation.with_changes({edit.parameter: edit.new for edit in edits})
+        context = replace(context, changed={**context.changed, **changed})
+    after = context.with_changes({edit.parameter: edit.new for edit in edits})
     for need in rule.holds:
         unmet = CONSTRAINTS[need.constraint](after, need.arguments)
         if unmet is not None:
@@ -133,26 +137,26 @@ def use_lever(
     )
 
 
-def _rungs(situation: Situation, kind: Kind, levers: Sequence[str]) -> tuple[str, ...]:
+def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[str, ...]:
     """The ladder's levers, and those against fragmentation where it cannot be excluded: in front when likely, for
     they cost no experiment, else behind."""
     if kind is not Kind.TRUE_OOM:
         return tuple(levers)
-    possible = allocator_could_have_served(situation, {}) is None and request_fits_the_gpu(situation, {}) is None
-    confidence = situation.confidence(Kind.FRAGMENTATION)
-    other = situation.system.ladder(Kind.FRAGMENTATION, situation.phase, situation.role)
+    possible = allocator_could_have_served(context, {}) is None and request_fits_the_gpu(context, {}) is None
+    confidence = context.confidence(Kind.FRAGMENTATION)
+    other = context.system.ladder(Kind.FRAGMENTATION, context.phase, context.role)
     if not possible or other is None or confidence < WORTH_TRYING_FROM:
         return tuple(levers)
-    cheap = [name for name in other.levers if situation.system.lever(name).effect is Effect.NONE and name not in levers]
+    cheap = [name for name in other.levers if context.system.lever(name).effect is Effect.NONE and name not in levers]
     if confidence >= CHEAP_FIRST_FROM:
         return tuple(dict.fromkeys((*cheap[:1], *levers, *cheap[1:])))
     return tuple(dict.fromkeys((*levers, *cheap)))
 
 
-def _in_this_version(situation: Situation, rule: LeverRule) -> bool:
+def _in_this_version(context: LeverContext, rule: LeverRule) -> bool:
     """Whether a version that the template can be written for has the lever."""
-    return not rule.versions or not situation.releases or any(
-        item.id in rule.versions for item in situation.releases
+    return not rule.versions or not context.releases or any(
+        item.id in rule.versions for item in context.releases
     )
 
 
@@ -174,3 +178,37 @@ def _nothing_left(refused: Sequence[RefusedLever], question: str) -> NoPlan:
 def _missing(diagnosis: Diagnosis) -> str:
     missing = diagnosis.best.missing
     return f"What would settle it: {'; '.join(missing)}." if missing else ""
+
+
+# How much an incident may do: relaunches, waiting between them, nodes drained. "" means allowed, else why not.
+
+def relaunch_refused(done: int, most: int) -> str:
+    """Whether another relaunch is over the policy's number, all attempts of the incident together."""
+    if done < most:
+        return ""
+    return f"the job was relaunched {done} times, as often as the policy allows ({most})"
+
+
+def cool_off_left_s(last_relaunch_s: float | None, now_s: float, cool_off_s: float) -> float:
+    """Seconds to wait before the next relaunch. A clock that went back never makes it longer than the cool-off."""
+    if last_relaunch_s is None:
+        return 0.0
+    passed = max(0.0, now_s - last_relaunch_s)
+    return max(0.0, cool_off_s - passed)
+
+
+def drain_refused(drained_by_us: int, nodes: int | None, share: float, *, may_drain: bool = True) -> str:
+    """Whether one more drained node is over the policy's share of the cluster.
+
+    One node is always allowed where draining is; with an unknown number of nodes no second one is.
+    """
+    if not may_drain:
+        return "the policy does not let this tool drain nodes"
+    if drained_by_us == 0:
+        return ""
+    if nodes is None:
+        return f"{drained_by_us} drained already, and how many nodes the cluster has is not known"
+    most = max(1, math.floor(nodes * share))
+    if drained_by_us < most:
+        return ""
+    return f"{drained_by_us} of {nodes} nodes are drained by this tool already; the policy allows {most}"

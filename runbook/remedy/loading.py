@@ -1,33 +1,37 @@
-"""Lever documents and restarters as they are used: read and checked once, then remembered until one of them changes."""
+"""Lever documents and restarters as they are used: read, checked, and remembered until one of them changes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from runbook.document_cache import Cached
+from runbook.documents import DocumentsInvalid, Problem, load_folder
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
-from runbook.remedy import checkpoint_rules, document
+from runbook.model.template import SettingKind
+from runbook.remedy import checkpoint_rules
 from runbook.remedy.checkpoint_rules import Restarter
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.document import LeverDocument
-from runbook.remedy.functions import FUNCTIONS
+from runbook.remedy.edits import FUNCTIONS
+from runbook.remedy.lever_context import texts_of
+from runbook.remedy.lever_document import LeverDocument, Need
 
 
 def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
     """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file.
 
     Parsing and checking them takes seconds, so documents without a problem are remembered."""
-    made_by = [Path(__file__).with_name(name) for name in ("document.py", "document_check.py", "checkpoint_rules.py")]
+    made_by = [Path(__file__).with_name(name) for name in ("lever_document.py", "loading.py", "checkpoint_rules.py")]
     words = (*sorted(FUNCTIONS), *sorted(CONSTRAINTS), *Kind, *Detail, *Phase, *Effect)
     cached = Cached.of("levers", folder, sorted(folder.glob("*.yaml")), made_by, words)
     if cached is not None and (known := _restored(cached.read())) is not None:
         return known
-    made = document.load_levers(folder)
+    made = read_levers(folder)
     if cached is not None:
         plain = [item.model_dump(mode="json", exclude_defaults=True) for item in made]
         if _restored(plain) == made:
@@ -58,3 +62,91 @@ def _restored(plain: Any) -> tuple[LeverDocument, ...] | None:
         return tuple(LeverDocument.model_validate(item) for item in plain)
     except ValidationError:
         return None
+
+
+def read_levers(folder: Path) -> tuple[LeverDocument, ...]:
+    """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file."""
+    loaded = load_folder(folder, LeverDocument)
+    problems = [problem for path, document in loaded for problem in check_document(document, str(path))]
+    ids = [document.id for _, document in loaded]
+    problems += [
+        Problem(str(path), 1, "id", f"{document.id} is the id of two documents", "rename one")
+        for path, document in loaded
+        if ids.count(document.id) > 1
+    ]
+    if problems:
+        raise DocumentsInvalid(problems)
+    return tuple(document for _, document in loaded)
+
+
+_NAME_PARAMETERS = frozenset({
+    "parameter", "parameters", "longest", "degree", "degrees", "part", "whole", "heads", "kv_heads", "vocabulary",
+    "hidden", "buffer", "budget", "newer", "as", "experts", "unless", "layers", "stages", "other", "like",
+    "micro", "by", "sequence", "config", "keys", "total", "size", "groups", "ranks", "also",
+})
+"""Arguments of functions and constraints whose values are ids of parameters."""
+
+
+def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
+    """Names that point nowhere: parameters, levers, functions, constraints, versions."""
+    parameters = {item.id for item in document.parameters}
+    levers = {item.id for item in document.levers}
+    versions = {item.id for item in document.versions}
+
+    def missing(path: str, wanted: Sequence[str], present: set[str] | frozenset[str], what: str) -> Iterator[Problem]:
+        for item in wanted:
+            if item and item not in present:
+                yield Problem(name, 1, path, f"no {what} {item!r}", f"known are: {', '.join(sorted(present))}")
+
+    for rule in document.levers:
+        path = f"levers.{rule.id}"
+        conditions = (*rule.needs, *rule.holds)
+        yield from missing(path, [edit.parameter for edit in rule.edits], parameters, "parameter")
+        yield from missing(path, [conflict.parameter for conflict in rule.conflicts], parameters, "parameter")
+        yield from missing(path, [edit.function for edit in rule.edits], frozenset(FUNCTIONS), "function")
+        yield from missing(path, [need.constraint for need in conditions], frozenset(CONSTRAINTS), "constraint")
+        yield from missing(path, _named(conditions), parameters, "parameter")
+        yield from missing(path, rule.versions, versions, "version")
+        yield from missing(path, _named([Need(constraint="-", arguments=edit.arguments) for edit in rule.edits]),
+                           parameters, "parameter")
+    for ladder in document.ladders:
+        yield from missing(f"ladders.{ladder.id}", ladder.levers, levers, "lever")
+    used = {lever for ladder in document.ladders for lever in ladder.levers}
+    for lever in sorted(levers - used):
+        yield Problem(name, 1, f"levers.{lever}", "stands on no ladder", "put it on one, or remove it")
+    world = document.world
+    named: list[str] = [*world.nodes, *world.ranks, world.shard_degree]
+    named += [world.launcher_nodes, world.per_node, world.one_node, world.step_nodes, world.step_tasks]
+    named += [world.hostfile, *world.follow]
+    named += [name for group in world.divide for item in group for name in item.split("|")]
+    named += [name for item in world.stays for name in item.parameters]
+    named += document.checkpoint.named
+    named += [document.configuration.parameter] if document.configuration is not None else []
+    named += [name for item in document.restarters if item.condition is not None for name in item.condition.parameters]
+    if document.batch is not None:
+        batch = document.batch
+        named += [batch.micro, batch.accumulation, batch.total, *batch.model_parallel]
+    kept = document.remembered
+    named += [*kept.micro_batch, *kept.accumulation, *kept.global_batch, *kept.sequence_length, *kept.degrees]
+    yield from missing("", named, parameters, "parameter")
+    for item in document.parameters:
+        yield from missing(f"parameters.{item.id}.in_version", tuple(item.in_version), versions, "version")
+        by_version = tuple(item.default_in_version)
+        yield from missing(f"parameters.{item.id}.default_in_version", by_version, versions, "version")
+        spelt = [spelling for spelling in item.in_version.values() if spelling is not None]
+        yield from missing(f"parameters.{item.id}.in_version", spelt, frozenset(item.spellings), "spelling")
+    spellings = [
+        spelling for item in document.parameters for spelling in item.spellings if item.kind is not SettingKind.SBATCH
+    ]
+    for spelling in sorted({item for item in spellings if spellings.count(item) > 1}):
+        yield Problem(name, 1, "parameters", f"{spelling} belongs to two parameters", "keep it in one")
+
+
+def _named(conditions: Sequence[Need]) -> tuple[str, ...]:
+    found: list[str] = []
+    for condition in conditions:
+        for key in condition.arguments:
+            if key in _NAME_PARAMETERS:
+                # `by` is a number in other functions
+                found += [item for item in texts_of(condition.arguments, key) if item[:1].isalpha()]
+    return tuple(found)

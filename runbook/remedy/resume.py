@@ -1,16 +1,24 @@
-"""What makes a template go on from a checkpoint."""
+"""How a template goes on from a checkpoint, whether it would, who else starts the job again, and whether it did go
+on.
+"""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from runbook.model.checkpoint import Checkpoint
+from runbook.model.log import Progress
 from runbook.model.template import Edit, Setting, TemplateFile
-from runbook.remedy.checkpoint_rules import ResumeRule
-from runbook.remedy.document import LeverDocument
-from runbook.remedy.settings_told import Told
+from runbook.remedy.checkpoint_rules import FolderRule, MovingName, Obstacle, Restarter, ResumeRule
+from runbook.remedy.lever_context import Refusal
+from runbook.remedy.lever_document import LeverDocument
+from runbook.remedy.template_settings import TemplateSettings, UncommentedLine
 
+# What makes a template go on from a checkpoint.
 
 def resume_edits(
     settings: Sequence[Setting],
@@ -24,7 +32,7 @@ def resume_edits(
     A value that cannot be read from the template gives an edit too: applying it is then refused with the reason,
     for a job that does not resume starts from scratch without a word.
     """
-    told = Told(system, tuple(settings), tuple(templates))
+    told = TemplateSettings(system, tuple(settings), tuple(templates))
     edits = []
     for parameter, rules in _by_parameter(system, checkpoint).items():
         rule = next((item for item in rules if _applies(item, checkpoint)), None)
@@ -78,3 +86,315 @@ def _same(present: str | None, wanted: str | None, rule: ResumeRule) -> bool:
     # A relative path is meant from the job's own folder: the wanted one ends with it.
     tail = posixpath.normpath(present)
     return not tail.startswith("..") and f"{posixpath.normpath(wanted)}/".endswith(f"/{tail}/")
+
+
+# Would the relaunched job go on, or start over without a word? Judged before it is submitted.
+
+_MOVING = re.compile(
+    r"[(`]\s*(?:date|uuidgen|mktemp)\b|\bnow:%|\bSLURM_(?:JOB_?ID|ARRAY_\w+|RESTART_COUNT|STEP_?ID)\b"
+    r"|\b(?:RANDOM|EPOCHSECONDS|EPOCHREALTIME|SRANDOM|SECONDS|BASHPID|TIMESTAMP)\b|\$\$"
+)
+"""What the reader of templates says it could not follow, where that is another one each time."""
+_MOVING_VALUE = re.compile(r"\$\{now:|\$\(|`")
+"""The same in a value that was read: Hydra's and OmegaConf's own time, a command that nobody ran."""
+_CHANGES_FOLDER = re.compile(r"^\s*(?:cd|pushd)\s+(?P<to>\S[^;&|#]{0,200})|\bhydra\.job\.chdir=(?P<hydra>[Tt]rue)\b")
+_STAYS = re.compile(r"""^["']?\$\{?SLURM_SUBMIT_DIR\}?["']?\s*$""")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFindings:
+    """What a person is told, what stops the relaunch, and what is changed beside the resume flags."""
+
+    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    to_do: tuple[str, ...] = ()
+
+
+def resume_findings(
+    told: TemplateSettings, checkpoint: Checkpoint | None, *, made_steps: bool | None
+) -> ResumeFindings:
+    """`made_steps`: whether the job that died had finished any step; None when that is not known. One that had not
+    loses nothing by starting over, so then nothing is refused."""
+    rules = told.system.checkpoint
+    notes: list[str] = []
+    to_do: list[str] = []
+    refusals: list[Refusal] = []
+    edits: list[Edit] = []
+    hindered = [*_moving(told, checkpoint)]
+    if checkpoint is None:
+        hindered += [_obstacle(told, item) for item in rules.never_saves if told.holds(item)]
+        notes += [
+            f"what {told.named(item.parameter)} is, is not known, and so neither whether the job saves: {item.why}"
+            for item in rules.never_saves
+            if told.holds(item) is None
+        ]
+        if made_steps is False:
+            notes += [item.why for item in hindered]
+            to_do += [item.question for item in hindered]
+        else:
+            refusals += hindered
+        return ResumeFindings(_once(notes), tuple(refusals), (), _once(to_do))
+    refusals += hindered
+    refusals += [_obstacle(told, item) for item in rules.downgrades if told.holds(item)]
+    notes += [
+        f"whether {told.named(item.parameter)} stands in the way is not known: {item.why}"
+        for item in rules.downgrades
+        if told.holds(item) is None
+    ]
+    notes += [
+        f"nothing newer will be saved: {item.why}" for item in rules.never_saves if told.holds(item)
+    ]
+    notes += [_rotation(told, item, checkpoint) for item in rules.rotates if told.holds(item)]
+    if rules.only_latest and checkpoint.latest is False:
+        refusals.append(Refusal(
+            f"{told.system.title} loads only what its tracker names, which is not {checkpoint.path}",
+            f"May the tracker beside {checkpoint.path} be set back to it? Another process could be writing there.",
+        ))
+    refusals += _unknown_options(told, checkpoint)
+    for change in rules.adjust:
+        if told.holds(change):
+            edits.append(told.edit(change.parameter, change.set))
+            notes.append(f"{told.named(change.parameter)} is set to {change.set or 'nothing'}: {change.why}")
+    if rules.copy_first:
+        notes.append(rules.copy_first)
+        to_do.append(f"Before the relaunch, copy {checkpoint.path}: it is the only checkpoint, and is written over.")
+    if rules.caution:
+        notes.append(rules.caution)
+    return ResumeFindings(_once(notes), tuple(refusals), tuple(edits), _once(to_do))
+
+
+def _rotation(told: TemplateSettings, rule: Obstacle, checkpoint: Checkpoint) -> str:
+    setting = told.setting(rule.parameter)
+    value = f" = {setting.value}" if setting is not None and setting.value is not None else ""
+    return (
+        f"{told.named(rule.parameter)}{value}: {rule.why} Once the relaunched job saves, {checkpoint.path} "
+        "can be deleted; copy it where it is to be kept."
+    )
+
+
+def _obstacle(told: TemplateSettings, rule: Obstacle) -> Refusal:
+    setting = told.setting(rule.parameter)
+    shown = told.place(setting) if setting is not None else f"{told.named(rule.parameter)} (not in the template)"
+    value = f" = {setting.value}" if setting is not None and setting.value not in (None, "true") else ""
+    return Refusal(
+        f"{shown}{value}: {rule.why}",
+        rule.question or f"{rule.why} May the job start again with {told.named(rule.parameter)} as it is? If not, "
+        "change it in the template and submit the job anew.",
+    )
+
+
+def _unknown_options(told: TemplateSettings, checkpoint: Checkpoint) -> Iterator[Refusal]:
+    """Options that would have to be added to a program that may not know them."""
+    for edit in resume_edits(told.settings, checkpoint, system=told.system, templates=told.templates):
+        entry = told.system.parameter(edit.parameter)
+        if edit.new is not None and not entry.addable and told.setting(edit.parameter) is None:
+            yield Refusal(
+                f"the template has no option by which the program goes on from a checkpoint (such as "
+                f"{entry.spellings[0]}), so the relaunch would start from scratch",
+                f"By which option does the program load {checkpoint.path}? Write it into the template.",
+            )
+
+
+def _moving(told: TemplateSettings, checkpoint: Checkpoint | None) -> Iterator[Refusal]:
+    """Folders that are another one in each submission, or in each working folder."""
+    repaired = (
+        {rule.parameter for rule in told.system.checkpoint.resume if rule.value in ("parent", "path")}
+        if checkpoint is not None
+        else set()
+    )
+    changes = next(iter(_folder_changes(told)), None)
+    for rule in told.system.checkpoint.moving_names:
+        if rule.unless and told.setting(rule.unless) is not None:
+            continue
+        if rule.parameter in repaired:
+            continue
+        setting = told.setting(rule.parameter)
+        if setting is None:
+            continue
+        reason = _moves(setting, rule, changes)
+        if reason:
+            yield Refusal(
+                f"{told.place(setting)}: {reason}, so the relaunch would neither find the checkpoints of the job that "
+                "died nor write to their folder",
+                f"Which folder did the job write its checkpoints to{_number(told, setting)}? Write it into "
+                f"{told.place(setting)} as plain text, an absolute path, and submit that.",
+            )
+
+
+def _moves(setting: Setting, rule: MovingName, changes: UncommentedLine | None) -> str:
+    if setting.value is None:
+        moves = _MOVING.search(setting.unresolved)
+        return f"it is another one in each submission ({setting.unresolved})" if moves else ""
+    if _MOVING_VALUE.search(setting.value):
+        return f"it is another one in each submission ({setting.value[:120]})"
+    if not rule.relative or not setting.value or changes is None:
+        return ""
+    if posixpath.isabs(setting.value) or "://" in setting.value or setting.value.startswith(("$", "~")):
+        return ""
+    where = f"{changes.place}: {changes.text.strip()[:80]}"
+    return f"{setting.value[:120]} is relative, and the job changes its folder ({where})"
+
+
+def _number(told: TemplateSettings, setting: Setting) -> str:
+    """What the job's number was, where the folder is named after it."""
+    return f" (its SLURM_JOB_ID was {told.job})" if told.job and "SLURM_JOB" in setting.unresolved else ""
+
+
+def _folder_changes(told: TemplateSettings) -> Iterator[UncommentedLine]:
+    """Live lines that change the folder in which the program runs to another than that of the submission."""
+    for line in told.lines():
+        match = _CHANGES_FOLDER.search(line.text) if not line.directive and line.number else None
+        if match is None:
+            continue
+        to = match["to"]
+        if to is not None and (_STAYS.match(to) or to.strip().strip("\"'").rstrip("/") == told.work_dir.rstrip("/")):
+            continue
+        yield line
+
+
+def checkpoint_folders(told: TemplateSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where checkpoints are to be looked for, as the template has it, and what is not known about it."""
+    rules = told.system.checkpoint
+    folders: list[str] = []
+    notes: list[str] = []
+    for setting in told.settings:
+        if setting.parameter not in rules.parameters:
+            continue
+        if setting.value is None:
+            notes.append(f"{told.place(setting)} is not known: {setting.unresolved}")
+        elif setting.value:
+            folders.append(setting.value)
+    for rule in rules.folders:
+        if rule.unless and told.setting(rule.unless) is not None:
+            continue
+        if rule.where and told.matching(rule.where) is None:
+            continue
+        path = _filled(told, rule, notes)
+        if path:
+            folders.append(path)
+    joined = [posixpath.normpath(posixpath.join(told.work_dir or "/", folder)) for folder in folders]
+    return tuple(dict.fromkeys(joined)), _once(notes)
+
+
+def _filled(told: TemplateSettings, rule: FolderRule, notes: list[str]) -> str:
+    values: dict[str, str] = {"user": told.owner}
+    for parameter in rule.parameters:
+        setting = told.setting(parameter)
+        value = setting.value if setting is not None else told.default(parameter)
+        if value is None:
+            why = setting.unresolved if setting is not None else "the template does not set it"
+            notes.append(f"{told.named(parameter)}, a part of the checkpoint folder, is not known: {why}")
+            return ""
+        values[parameter] = value
+    return rule.path.format(**values)
+
+
+def _once(texts: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+# Whatever else starts the job again beside this tool: noticed in the template, with what the plan does about it.
+
+@dataclass(frozen=True, slots=True)
+class RestarterFindings:
+    """What a person is told of them, what is changed for the relaunch, and what is left to look at."""
+
+    notes: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    to_do: tuple[str, ...] = ()
+
+
+def find_restarters(told: TemplateSettings, common: Sequence[Restarter] = ()) -> RestarterFindings:
+    """The restarters of the system and those that every system can have."""
+    notes: list[str] = []
+    edits: list[Edit] = []
+    to_do: list[str] = []
+    for restarter in (*told.system.restarters, *common):
+        place = _place(told, restarter)
+        if place is None:
+            continue
+        notes.append(f"{restarter.title} ({place}): {restarter.what_happens}")
+        if restarter.to_do:
+            to_do.append(restarter.to_do)
+        if restarter.set is not None and restarter.condition is not None:
+            edits.append(told.edit(restarter.condition.parameter, restarter.set))
+    return RestarterFindings(tuple(dict.fromkeys(notes)), tuple(edits), tuple(dict.fromkeys(to_do)))
+
+
+def _place(told: TemplateSettings, restarter: Restarter) -> str | None:
+    """Where it is seen; None when it is not there."""
+    if restarter.condition is not None:
+        # A value that is not known may be one that restarts: it is told, and set where the rule sets one.
+        if told.holds(restarter.condition) is False:
+            return None
+        setting = told.setting(restarter.condition.parameter)
+        return told.place(setting) if setting is not None else f"{told.named(restarter.condition.parameter)} is not set"
+    compiled = re.compile(restarter.pattern)
+    line = next((line for line in told.lines() if compiled.search(line.text)), None)
+    return line.place if line is not None else None
+
+
+# Did the relaunched job go on from its checkpoint? Told from what its log says.
+
+TOLERANCE = 1
+"""Programs number the step that a checkpoint was written after, or the one that comes next."""
+
+
+SKIPPED_BELOW = 0.3
+"""Steps that take less than this share of the usual time may be batches that are skipped."""
+
+
+class ResumeKind(StrEnum):
+    RESUMED = "resumed"
+    FROM_SCRATCH = "from_scratch"
+    ELSEWHERE = "elsewhere"
+    """It went on from a step, but from another one."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What the log proves, in a sentence."""
+
+    kind: ResumeKind
+    why: str
+
+
+def resume_proof(progress: Progress, checkpoint: Checkpoint, usual_step_s: float | None = None) -> Resumed:
+    """The line by which the program says where it begins decides; the steps that it prints afterwards can contradict.
+
+    Steps alone prove a start from scratch only where the counter runs to a total beyond the checkpoint's step, so that
+    it cannot be one that begins anew with each epoch, and where a step takes as long as it did (`usual_step_s`): a
+    program that skips the batches that it has seen counts them too, much faster.
+    """
+    wanted, said, first = checkpoint.step, progress.resumed_from_step, progress.first_step
+    if wanted is None:
+        if progress.from_scratch:
+            return Resumed(ResumeKind.FROM_SCRATCH, "its log says that it starts from scratch")
+        return Resumed(ResumeKind.UNKNOWN, "the checkpoint's step is not known, so the log cannot prove it")
+    goes_on = first is not None and first > TOLERANCE and first >= wanted - TOLERANCE
+    if said is not None and said > 0:
+        if abs(said - wanted) <= TOLERANCE:
+            return Resumed(ResumeKind.RESUMED, f"its log says that it goes on from step {said}")
+        if goes_on and first is not None and first - wanted <= TOLERANCE:
+            return Resumed(ResumeKind.RESUMED, f"its first step is {first}, after the checkpoint of step {wanted}")
+        # Weights of another model can be loaded from a checkpoint too: only the steps show that it was this one.
+        if first is not None and said < first + TOLERANCE < wanted:
+            why = f"its log says that it goes on from step {said}, not from {wanted}, and its first step is {first}"
+            return Resumed(ResumeKind.ELSEWHERE, why)
+    if goes_on:
+        return Resumed(ResumeKind.RESUMED, f"its first step is {first}, after the checkpoint of step {wanted}")
+    if wanted <= TOLERANCE:
+        return Resumed(ResumeKind.UNKNOWN, f"the checkpoint is of step {wanted}, which a start from scratch looks like")
+    if progress.from_scratch or (said == 0 and first is not None and first <= TOLERANCE):
+        return Resumed(ResumeKind.FROM_SCRATCH, f"its log says that it starts from scratch, not from step {wanted}")
+    counts_all = progress.total_steps is not None and progress.total_steps > wanted
+    took = progress.step_duration_s
+    trains = took is not None and usual_step_s is not None and took >= SKIPPED_BELOW * usual_step_s
+    if first is not None and counts_all and trains and first <= TOLERANCE:
+        return Resumed(
+            ResumeKind.FROM_SCRATCH,
+            f"its first step is {first} of {progress.total_steps}, although the checkpoint is of step {wanted}",
+        )
+    return Resumed(ResumeKind.UNKNOWN, f"its log does not show that it went on from step {wanted}")

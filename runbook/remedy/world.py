@@ -2,19 +2,205 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
 from runbook.model.template import Edit, Setting, TemplateFile
 from runbook.model.units import NodeName
-from runbook.remedy.batch import derives
-from runbook.remedy.document import LeverDocument
-from runbook.remedy.edits import edit_of
-from runbook.remedy.release import releases
-from runbook.remedy.situation import Refusal, Situation, largest_divisor
-from runbook.remedy.world_ranks import fewer_ranks
+from runbook.remedy.edits.edit import edit_of
+from runbook.remedy.edits.global_batch import derives
+from runbook.remedy.lever_context import LeverContext, Refusal, largest_divisor, releases
+from runbook.remedy.lever_document import LeverDocument
+
+# Fewer ranks: what of a template counts nodes or ranks, what has to divide the ranks that are left, and what names
+# nodes that are gone.
+
+_MPIRUN_RANKS = re.compile(r"\b(?:mpirun|mpiexec(?:\.hydra)?)\b[^|;#]{0,200}\s-np?[ =]?(?P<ranks>[^\s;|]{1,80})")
+"""mpirun(1), mpiexec(1): a number of ranks that no lever document edits."""
+_WORLD_SIZE = re.compile(r"(?:^|\s)WORLD_SIZE=[\"']?(?P<ranks>\d{1,7})\b")
+"""torch.distributed's env:// rendezvous, where the script sets it itself."""
+
+
+def fewer_ranks(
+    context: LeverContext, nodes: int, left: int, templates: Sequence[TemplateFile] = (),
+    gone: Sequence[NodeName] = (),
+) -> list[Edit] | Refusal:
+    """Literal numbers of nodes and ranks in the template; those that follow Slurm need no change. `gone`: nodes that
+    are not used any more, which the template must not name."""
+    named = _names_hosts(context, templates, gone)
+    if named is not None:
+        return named
+    edits: list[Edit] = []
+    world = context.system.world
+    for made in (
+        _counted(context, (*world.nodes, *world.ranks), nodes, left),
+        _steps(context, nodes, left),
+        _following(context, nodes, left),
+    ):
+        if isinstance(made, Refusal):
+            return made
+        edits += made
+    undivided = _does_not_divide(context, nodes, left)
+    return edits if undivided is None else undivided
+
+
+def _counted(
+    context: LeverContext, parameters: Sequence[str], nodes: int, left: int, *, whose: str = "", but_one: bool = False
+) -> list[Edit] | Refusal:
+    """Numbers of nodes or ranks that shrink with the job; what follows Slurm's variables does so by itself. `but_one`:
+    a 1 stays as it is. `whose`: of whom a refusal speaks."""
+    world = context.system.world
+    edits: list[Edit] = []
+    for parameter in parameters:
+        setting = context.setting(parameter)
+        if setting is None or (setting.value is None and "SLURM_" in setting.unresolved):
+            continue
+        if but_one and setting.value == "1":
+            continue
+        present = context.number(parameter)
+        if isinstance(present, Refusal):
+            return present
+        counts_nodes = parameter in (*world.nodes, world.step_nodes)
+        if present is None or present * left % nodes or (counts_nodes and present != nodes):
+            return Refusal(f"{whose}{setting.spelling} {setting.value} does not go with {left} of {nodes} nodes")
+        made = edit_of(context, context.system.parameter(parameter), str(present * left // nodes))
+        if isinstance(made, Refusal):
+            return made
+        edits += made.edits
+    return edits
+
+
+def _steps(context: LeverContext, nodes: int, left: int) -> list[Edit] | Refusal:
+    """srun's own numbers. A step of one node or one task (an address to ask for, a file to copy) stays as it is."""
+    world = context.system.world
+    own = [parameter for parameter in (world.step_nodes, world.step_tasks) if parameter]
+    return _counted(context, own, nodes, left, whose="srun's ", but_one=True)
+
+
+def _following(context: LeverContext, nodes: int, left: int) -> list[Edit] | Refusal:
+    """Degrees whose product has to be the number of data-parallel ranks: the first that divides gets smaller."""
+    parameters = context.system.world.follow
+    if not parameters:
+        return []
+    fixed: dict[str, int] = {}
+    for parameter in parameters:
+        text = context.text(parameter)
+        if isinstance(text, Refusal):
+            return text
+        if text == "-1":
+            continue
+        degree = context.number(parameter)
+        if isinstance(degree, Refusal):
+            return degree
+        if degree is None:
+            return _not_known(context, parameter)
+        fixed[parameter] = degree
+    ranks = context.data_parallel()
+    if isinstance(ranks, Refusal):
+        return ranks
+    if ranks is None:
+        return Refusal("the number of data-parallel ranks is not known")
+    product, fewer = math.prod(fixed.values()), ranks * left // nodes
+    names = " × ".join(context.spelling(parameter) for parameter in fixed)
+    if len(fixed) < len(parameters):
+        if fewer % product:
+            return Refusal(f"{names} = {product} does not divide the {fewer} data-parallel ranks left")
+        return []
+    if product != ranks:
+        return Refusal(f"{names} = {product} is not the {ranks} data-parallel ranks of the job")
+    for parameter, degree in fixed.items():
+        if degree > 1 and degree * left % nodes == 0:
+            made = edit_of(context, context.system.parameter(parameter), str(degree * left // nodes))
+            return made if isinstance(made, Refusal) else list(made.edits)
+    return Refusal(f"{names} = {product} cannot be made the {fewer} data-parallel ranks left")
+
+
+def _does_not_divide(context: LeverContext, nodes: int, left: int) -> Refusal | None:
+    rules, world = context.system.world, context.world_size
+    groups = (*(((rules.shard_degree,),) if rules.shard_degree else ()), *rules.divide)
+    for group in groups:
+        product = 1
+        names: list[str] = []
+        for alternatives in group:
+            wanted = alternatives.split("|")
+            parameter = next((item for item in wanted if context.is_set(item)), wanted[-1])
+            degree = context.number(parameter)
+            if isinstance(degree, Refusal):
+                return degree
+            if degree is None and group != (rules.shard_degree,):
+                return _not_known(context, parameter)
+            product *= degree or 1
+            names.append(f"{context.spelling(parameter)} {degree}")
+        if product == 1:
+            continue
+        if world is None:
+            return Refusal("the number of ranks is not known, so whether the sharding still divides is not known")
+        if (world * left // nodes) % product:
+            if group == (rules.shard_degree,):
+                return Refusal(f"a sharding degree of {product} does not divide the {world * left // nodes} ranks left")
+            return Refusal(f"{' × '.join(names)} does not divide the {world * left // nodes} ranks left")
+    return None
+
+
+def _not_known(context: LeverContext, parameter: str) -> Refusal:
+    spelling = context.spelling(parameter)
+    return Refusal(
+        f"{spelling} is not in the template and its default is not known",
+        f"What is {spelling}? Write it into the template with its present value.",
+    )
+
+
+def _names_hosts(context: LeverContext, templates: Sequence[TemplateFile], gone: Sequence[NodeName]) -> Refusal | None:
+    """A template that names its nodes, or starts ranks by a number that is not edited here, is a person's."""
+    names = [re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])") for name in gone]
+    for file in templates:
+        for number, line in enumerate(file.text.split("\n"), start=1):
+            if line.lstrip().startswith("#"):
+                continue
+            for name, pattern in zip(gone, names, strict=True):
+                if name in line and pattern.search(line):
+                    return Refusal(
+                        f"{file.path}:{number} names {name}, which is not used any more",
+                        f"May {file.path} do without {name}? Then let it take its nodes from SLURM_JOB_NODELIST.",
+                    )
+            ranks = _counts_ranks(line)
+            if ranks:
+                return Refusal(
+                    f"{file.path}:{number} gives the number of ranks, {ranks}, which is not changed here",
+                    f"Let {file.path}:{number} take the number of ranks from SLURM_NTASKS.",
+                )
+    return _own_hostfile(context, templates)
+
+
+def _counts_ranks(line: str) -> str:
+    """A number of ranks for mpirun, or as WORLD_SIZE, that does not follow Slurm; "" where there is none."""
+    found = (_MPIRUN_RANKS.search(line) if "mpi" in line else None) or _WORLD_SIZE.search(line)
+    return found["ranks"] if found is not None and found["ranks"] != "1" and "SLURM_" not in found["ranks"] else ""
+
+
+def _own_hostfile(context: LeverContext, templates: Sequence[TemplateFile]) -> Refusal | None:
+    """A host file that the script does not write itself names nodes of another day."""
+    parameter = context.system.world.hostfile
+    setting = context.setting(parameter) if parameter else None
+    if setting is None:
+        return None
+    name = (setting.value or "").rpartition("/")[2]
+    for file in templates:
+        for line in file.text.split("\n"):
+            if line.lstrip().startswith("#") or ">" not in line:
+                continue
+            written = line.partition(">")[2]
+            if (name and name in written) or (not name and re.search(r"hostfile|HOSTFILE", written)):
+                return None
+    return Refusal(
+        f"{setting.spelling} {setting.value or setting.unresolved} names the nodes, and the script does not write it",
+        f"Let the script write {setting.spelling}'s file from SLURM_JOB_NODELIST.",
+    )
+
 
 REDUCE_WORLD = "reduce_world"
 """The lever's name in a plan. It is never the owner's to keep: the template stays for the nodes that it was written
@@ -34,14 +220,14 @@ def reduce_world(
     """The edits for `nodes_left` nodes, or why the global batch could not be kept exactly.
 
     `nodes_gone`: nodes that must not be used any more, which the template must not name."""
-    situation = Situation(
+    context = LeverContext(
         system, tuple(settings), story or LogStory(root_cause=None), job,
         releases=releases(system, settings, templates),
     )
     nodes = job.num_nodes or len(job.nodes)
     if nodes_left < 1 or nodes_left >= nodes:
         return NoPlan(f"{nodes_left} of {nodes} nodes is no reduction", exhausted=False)
-    outcome = _edits(situation, nodes, nodes_left, templates, nodes_gone)
+    outcome = _edits(context, nodes, nodes_left, templates, nodes_gone)
     if isinstance(outcome, Refusal):
         return NoPlan(outcome.why, exhausted=False, question=outcome.question)
     edits, kept = outcome
@@ -51,7 +237,7 @@ def reduce_world(
         why="No spare node is free. The samples of an optimizer step stay exactly the same.",
         source="The training-OOM runbook: drain the node, resume at reduced world size.",
         effect=Effect.NUMERICS,
-        cost=_cost(situation, nodes, nodes_left, edits),
+        cost=_cost(context, nodes, nodes_left, edits),
         edits=edits,
         key=f"reduce_world:nodes={nodes_left}," + ",".join(f"{edit.parameter}={edit.new}" for edit in edits),
         expectation=kept,
@@ -60,10 +246,10 @@ def reduce_world(
     return Plan(uses=(use,), system=system.id, ladder=REDUCE_WORLD)
 
 
-def _cost(situation: Situation, nodes: int, left: int, edits: Sequence[Edit]) -> str:
-    rules, degree = situation.system, situation.system.world.shard_degree
+def _cost(context: LeverContext, nodes: int, left: int, edits: Sequence[Edit]) -> str:
+    rules, degree = context.system, context.system.world.shard_degree
     costs = [f"Steps take about {nodes / left:.1f} times as long."]
-    if not (degree and situation.is_set(degree)):
+    if not (degree and context.is_set(degree)):
         costs.append(
             f"Where weights or states are sharded over all ranks, each rank holds {nodes / left:.2f} times its share."
         )
@@ -75,30 +261,30 @@ def _cost(situation: Situation, nodes: int, left: int, edits: Sequence[Edit]) ->
 
 
 def _edits(
-    situation: Situation, nodes: int, left: int, templates: Sequence[TemplateFile], gone: Sequence[NodeName]
+    context: LeverContext, nodes: int, left: int, templates: Sequence[TemplateFile], gone: Sequence[NodeName]
 ) -> tuple[tuple[Edit, ...], str] | Refusal:
-    world = fewer_ranks(situation, nodes, left, templates, gone)
+    world = fewer_ranks(context, nodes, left, templates, gone)
     if isinstance(world, Refusal):
         return world
-    batch = _batch(situation, nodes, left)
+    batch = _batch(context, nodes, left)
     if isinstance(batch, Refusal):
         return batch
     values, kept = batch
     edits = list(world)
     for parameter, value in values.items():
-        made = edit_of(situation, situation.system.parameter(parameter), value)
+        made = edit_of(context, context.system.parameter(parameter), value)
         if isinstance(made, Refusal):
             return made
         edits += [edit for edit in made.edits if edit.new != edit.old]
     return tuple(edits), kept
 
 
-def _batch(situation: Situation, nodes: int, left: int) -> tuple[dict[str, str], str] | Refusal:
+def _batch(context: LeverContext, nodes: int, left: int) -> tuple[dict[str, str], str] | Refusal:
     """New values of micro-batch and accumulation; the micro-batch only ever shrinks."""
-    rules = situation.system.batch
+    rules = context.system.batch
     if rules is None:
         return Refusal("the system's document does not say what makes up the global batch")
-    micro, total, ranks = situation.number(rules.micro), situation.total_batch(), situation.data_parallel()
+    micro, total, ranks = context.number(rules.micro), context.total_batch(), context.data_parallel()
     for value in (micro, total, ranks):
         if isinstance(value, Refusal):
             return value
@@ -107,9 +293,9 @@ def _batch(situation: Situation, nodes: int, left: int) -> tuple[dict[str, str],
         return Refusal("the micro-batch size is not known")
     if ranks is not None and ranks * left % nodes:
         return Refusal(f"{ranks} data-parallel ranks on {nodes} nodes are no whole number on {left}")
-    if derives(situation):
-        return _derived(situation, micro, total, ranks, nodes, left)
-    steps = situation.number(rules.accumulation)
+    if derives(context):
+        return _derived(context, micro, total, ranks, nodes, left)
+    steps = context.number(rules.accumulation)
     if isinstance(steps, Refusal):
         return steps
     if steps is None:
@@ -136,16 +322,16 @@ def _batch(situation: Situation, nodes: int, left: int) -> tuple[dict[str, str],
 
 
 def _derived(
-    situation: Situation, micro: int, total: int | None, ranks: int | None, nodes: int, left: int
+    context: LeverContext, micro: int, total: int | None, ranks: int | None, nodes: int, left: int
 ) -> tuple[dict[str, str], str] | Refusal:
-    rules = situation.system.batch
+    rules = context.system.batch
     assert rules is not None
     if ranks is None:
         return Refusal("the number of data-parallel ranks is not known")
     values: dict[str, str] = {}
     if total is None:
-        if situation.ranks_not_certain:
-            return Refusal(f"the global batch size is not set and cannot be pinned: {situation.ranks_not_certain}")
+        if context.ranks_not_certain:
+            return Refusal(f"the global batch size is not set and cannot be pinned: {context.ranks_not_certain}")
         total = micro * ranks
         values[rules.total] = str(total)
     fewer = ranks * left // nodes
@@ -160,3 +346,55 @@ def _derived(
 def _whole(samples: int, micro: int) -> int:
     return largest_divisor(samples, min(micro, samples))
 
+
+# The submission's own options that go with the number of nodes: sbatch's totals, which stand for all nodes together.
+#
+# Source: sbatch(1). A number for each node (`--ntasks-per-node`, `--gpus-per-node`, `--mem`, `--cpus-per-task`) stays.
+
+_GPUS = re.compile(r"(?P<kind>[A-Za-z][\w.]{0,63}:)?(?P<count>[1-9][0-9]{0,5})\Z")
+
+
+def world_options(
+    asked: Mapping[str, str], nodes: int, left: int, *, wanted_nodes: Sequence[NodeName] = (),
+    gone: Sequence[NodeName] = (),
+) -> tuple[str, ...] | Refusal:
+    """What has to be said anew on sbatch's command line for `left` of `nodes` nodes, beside `--nodes` itself.
+
+    `asked`: the options in force by long name, of whatever source; `wanted_nodes`: `--nodelist` as a list."""
+    if "nodefile" in asked:
+        return Refusal("--nodefile names the job's nodes", "Submit it with the nodes that are left in that file.")
+    if asked.get("distribution", "").startswith("arbitrary"):
+        return Refusal("--distribution=arbitrary places the ranks on named nodes")
+    segment = asked.get("segment", "")
+    if segment.isdecimal() and int(segment) and left % int(segment):
+        return Refusal(f"--segment={segment} does not divide {left} nodes")
+    options: list[str] = []
+    tasks = asked.get("ntasks")
+    if tasks is not None:
+        if not tasks.isdecimal() or int(tasks) * left % nodes:
+            return Refusal(f"--ntasks={tasks} does not go with {left} of {nodes} nodes")
+        options.append(f"--ntasks={int(tasks) * left // nodes}")
+    gpus = asked.get("gpus")
+    if gpus is not None:
+        fewer = _gpus(gpus, nodes, left)
+        if fewer is None:
+            return Refusal(f"--gpus={gpus} does not go with {left} of {nodes} nodes")
+        options.append(f"--gpus={fewer}")
+    if wanted_nodes:
+        kept = [node for node in wanted_nodes if node not in set(gone)]
+        if len(kept) > left:
+            named = asked.get("nodelist", "")
+            return Refusal(f"--nodelist={named} asks for {len(kept)} of the nodes, and {left} are free")
+        if kept:
+            options.append(f"--nodelist={','.join(kept)}")
+    return tuple(options)
+
+
+def _gpus(text: str, nodes: int, left: int) -> str | None:
+    parts: list[str] = []
+    for part in text.split(","):
+        match = _GPUS.match(part)
+        if match is None or int(match["count"]) * left % nodes:
+            return None
+        parts.append(f"{match['kind'] or ''}{int(match['count']) * left // nodes}")
+    return ",".join(parts)

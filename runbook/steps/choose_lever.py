@@ -9,7 +9,7 @@ from runbook.errors import RunbookError
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
-from runbook.remedy import Witness, circumstances, propose, what_worked, with_reasons, witnesses
+from runbook.remedy import SimilarIncident, circumstances, propose, similar_incidents, what_worked, with_reasons
 from runbook.report.remember import remember
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.find_checkpoint import list_checkpoints
@@ -74,7 +74,7 @@ def run(context: StepContext) -> StepResult:
     return StepResult(Outcome.LEVER, incident, "; ".join(titles) or "unchanged, elsewhere")
 
 
-def _witnesses(context: StepContext, incident: Incident) -> tuple[Incident, tuple[Witness, ...]]:
+def _witnesses(context: StepContext, incident: Incident) -> tuple[Incident, tuple[SimilarIncident, ...]]:
     """Earlier incidents like this one. Where they cannot be read there are none, and a note says so."""
     history, diagnosis = context.ports.history, context.failure.diagnosis
     now = remember(incident)
@@ -86,7 +86,7 @@ def _witnesses(context: StepContext, incident: Incident) -> tuple[Incident, tupl
         now, kind=diagnosis.best.kind, detail=diagnosis.best.detail, phase=cause.phase if cause else now.phase
     )
     try:
-        return incident, witnesses(now, history.like(now))
+        return incident, similar_incidents(now, history.like(now))
     except RunbookError as error:
         return with_notes(incident, f"earlier incidents could not be read, so none is named: {error.what}"), ()
 

@@ -8,8 +8,8 @@ from runbook.errors import BadInput
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
-from runbook.remedy import LeverDocument, Told, recognise
-from runbook.remedy.open_words import open_word, with_open_batch
+from runbook.remedy import LeverDocument, TemplateSettings, recognise
+from runbook.remedy.template_settings import unresolved_argument, with_unresolved_batch
 from runbook.slurm.sbatch_options import parse_submit_line
 from runbook.steps.base import StepContext
 from runbook.template import all_settings
@@ -38,8 +38,8 @@ def read_settings(
 
     `unread`: sentences on files of the job that could not be read."""
     names, listed = system.parameter_names(), all_settings(files, known)
-    found = with_open_batch(in_force(files, names, known), listed, system)
-    return _with_unread(found, names, unread), open_word(listed)
+    found = with_unresolved_batch(in_force(files, names, known), listed, system)
+    return _with_unread(found, names, unread), unresolved_argument(listed)
 
 
 def _with_unread(
@@ -57,7 +57,7 @@ def _with_unread(
     ))
 
 
-def told_of(context: StepContext, known: SubmitContext | None = None) -> Told | None:
+def told_of(context: StepContext, known: SubmitContext | None = None) -> TemplateSettings | None:
     """The templates as the rules on checkpoints and restarters look at them; None: an unknown framework. `known`: the
     job's surroundings, where the caller has asked for them already."""
     system = system_of(context)
@@ -67,7 +67,7 @@ def told_of(context: StepContext, known: SubmitContext | None = None) -> Told | 
         known = surroundings(context)
     settings, open_one = read_settings(system, context.incident.templates, known, context.incident.unread)
     job = context.incident.original.job if context.incident.original else context.failure.job
-    return Told(
+    return TemplateSettings(
         system, settings, context.incident.templates, submit_line=job.submit_line or "",
         work_dir=job.work_dir or "", owner=job.owner, job=context.failure.job.id,
         open_word=open_one,

@@ -71,10 +71,11 @@ def yaml(lines: int = _YAML_LINES) -> str:
 def templates(row: Callable[..., None]) -> None:
     """Print the figures through `row(name, seconds, unit, note)`."""
     from runbook.locations import data_folder
-    from runbook.remedy import document, load_levers
+    from runbook.remedy import load_levers
+    from runbook.remedy.loading import read_levers
 
     folder = data_folder("playbooks") / "oom" / "levers"
-    row("lever documents, parsed and checked", _timed(lambda: document.load_levers(folder), 5))
+    row("lever documents, parsed and checked", _timed(lambda: read_levers(folder), 5))
     row("lever documents, as they are remembered", _timed(lambda: load_levers(folder), _RUNS))
     documents = load_levers(folder)
     with tempfile.TemporaryDirectory() as place:
@@ -102,7 +103,7 @@ def _look(path: Path, documents: Sequence[LeverDocument]) -> None:
     from runbook.cli.template_view import view_of
     from runbook.model.log import LogStory
     from runbook.remedy import recognise
-    from runbook.remedy.live_text import _first_in
+    from runbook.remedy.recognition import _first_in
     from runbook.template.bash.script import _walk_alone
     from runbook.template.config.edit import read_config
 

@@ -17,7 +17,7 @@ import pytest
 from runbook.cli.main import main
 from runbook.locations import data_folder
 from runbook.remedy import load_levers
-from runbook.remedy.functions import FUNCTIONS
+from runbook.remedy.edits import FUNCTIONS
 
 MEGATRON = """\
 #!/bin/bash

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from runbook.locations import data_folder
 from runbook.remedy import LeverDocument, load_levers
-from runbook.remedy.document import Diagnostic, Ladder, LeverRule, OutOfReach, Parameter
+from runbook.remedy.lever_document import Diagnostic, Ladder, LeverRule, OutOfReach, Parameter
 
 DOCUMENTS = {item.id: item for item in load_levers(data_folder("playbooks") / "oom" / "levers")}
 GUIDES: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "guide_parameters.yaml")

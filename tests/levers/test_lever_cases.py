@@ -12,8 +12,8 @@ from runbook.locations import data_folder
 from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Patch, Setting
 from runbook.remedy import LeverDocument, load_levers, propose, recognise
-from runbook.remedy.open_words import with_open_batch
-from runbook.remedy.release import releases
+from runbook.remedy.lever_context import releases
+from runbook.remedy.template_settings import with_unresolved_batch
 from runbook.template import all_settings, apply, invert, settings_in_force
 from tests.levers.lever_cases import LeverCase, load_cases
 
@@ -32,7 +32,7 @@ def system_of(case: LeverCase) -> LeverDocument:
 
 def settings_of(case: LeverCase, system: LeverDocument) -> tuple[Setting, ...]:
     found = settings_in_force(case.files, system.parameter_names(), case.surroundings)
-    return with_open_batch(found, all_settings(case.files, case.surroundings), system)
+    return with_unresolved_batch(found, all_settings(case.files, case.surroundings), system)
 
 
 def proposed(case: LeverCase) -> Plan | NoPlan:

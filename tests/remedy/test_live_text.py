@@ -9,7 +9,7 @@ import pytest
 from runbook.locations import data_folder
 from runbook.model.template import TemplateFile
 from runbook.remedy import load_levers
-from runbook.remedy.live_text import first_seen, needed_words
+from runbook.remedy.recognition import first_uncommented_match, needed_words
 from tests.levers.lever_cases import load_cases
 
 
@@ -42,7 +42,7 @@ def test_every_mark_is_found_where_a_plain_search_finds_it() -> None:
     seen = 0
     for case in load_cases():
         for pattern in patterns:
-            found = first_seen(pattern, case.files)
+            found = first_uncommented_match(pattern, case.files)
             assert found == _plainly(pattern, case.files), pattern
             seen += found is not None
     assert seen > 100

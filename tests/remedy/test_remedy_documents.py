@@ -14,9 +14,8 @@ from runbook.model.diagnosis import Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.remedy import load_levers
-from runbook.remedy.allocator import merge, read_options, write_options
-from runbook.remedy.situation import Refusal, largest_divisor
-from runbook.remedy.versions import read_versions
+from runbook.remedy.edits.allocator_variable import merge, read_options, write_options
+from runbook.remedy.lever_context import Refusal, largest_divisor, read_versions
 
 FOLDER = data_folder("playbooks") / "oom" / "levers"
 

@@ -12,8 +12,8 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting
 from runbook.model.units import JobId, UserName
 from runbook.remedy import load_levers
-from runbook.remedy.pipeline_edits import fewer_edge_layers
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.edits.numbers import fewer_edge_layers
+from runbook.remedy.lever_context import LeverContext, Refusal
 
 MEGATRON = next(item for item in load_levers(data_folder("playbooks") / "oom" / "levers") if item.id == "megatron")
 LAST = MEGATRON.parameter("decoder_last_pipeline_num_layers")
@@ -23,7 +23,7 @@ ARGUMENTS = {
 }
 
 
-def situation(settings: dict[str, int], rank: int | None = None) -> Situation:
+def context(settings: dict[str, int], rank: int | None = None) -> LeverContext:
     found = tuple(
         Setting(key, MEGATRON.parameter(key).kind, MEGATRON.parameter(key).spellings[0], str(value))
         for key, value in settings.items()
@@ -31,7 +31,7 @@ def situation(settings: dict[str, int], rank: int | None = None) -> Situation:
     job = JobRecord(
         JobId("1"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=2, gpus_per_node=8
     )
-    return Situation(MEGATRON, found, LogStory(Finding("PT-CUDA-1", "true_oom", "a.log", 0, 1, "", rank=rank)), job)
+    return LeverContext(MEGATRON, found, LogStory(Finding("PT-CUDA-1", "true_oom", "a.log", 0, 1, "", rank=rank)), job)
 
 
 def megatron(layers: int, stages: int, **more: int) -> dict[str, int]:
@@ -40,7 +40,7 @@ def megatron(layers: int, stages: int, **more: int) -> dict[str, int]:
 
 @given(st.integers(1, 40), st.integers(2, 12))
 def test_the_other_stages_share_evenly_what_the_edge_leaves(share: int, stages: int) -> None:
-    outcome = fewer_edge_layers(situation(megatron(share * stages, stages)), LAST, ARGUMENTS)
+    outcome = fewer_edge_layers(context(megatron(share * stages, stages)), LAST, ARGUMENTS)
     if isinstance(outcome, Refusal):
         assert share < stages, "there was room for one step"
         return
@@ -60,6 +60,6 @@ def test_the_other_stages_share_evenly_what_the_edge_leaves(share: int, stages: 
     ],
 )
 def test_what_stands_in_the_way(settings: dict[str, int], rank: int | None, words: str) -> None:
-    outcome = fewer_edge_layers(situation(settings, rank), LAST, ARGUMENTS)
+    outcome = fewer_edge_layers(context(settings, rank), LAST, ARGUMENTS)
     assert isinstance(outcome, Refusal)
     assert words in outcome.why

@@ -12,9 +12,9 @@ from runbook.model.log import LogStory
 from runbook.model.template import Setting, SettingKind, condition_of
 from runbook.model.units import JobId, UserName
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.document import LeverDocument, VersionMark
-from runbook.remedy.functions import FUNCTIONS
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.edits import FUNCTIONS
+from runbook.remedy.lever_context import LeverContext, Refusal
+from runbook.remedy.lever_document import LeverDocument, VersionMark
 
 NAMES = ("micro", "other", "round", "group", "eval_group", "size", "ranks", "nodes", "gpus", "critic", "batch", "text")
 SYSTEM = LeverDocument.model_validate({
@@ -31,43 +31,43 @@ JOB = JobRecord(
 NEW, OLD = SYSTEM.versions
 
 
-def situation(job: JobRecord = JOB, releases: tuple[VersionMark, ...] = (NEW, OLD), **values: str | None) -> Situation:
+def context(job: JobRecord = JOB, releases: tuple[VersionMark, ...] = (NEW, OLD), **values: str | None) -> LeverContext:
     settings = tuple(
         Setting(name, SettingKind.ARGUMENT, f"--{name}", value, "run.sh", unresolved="" if value else "a command")
         for name, value in values.items()
     )
-    return Situation(SYSTEM, settings, LogStory(None), job, releases=releases)
+    return LeverContext(SYSTEM, settings, LogStory(None), job, releases=releases)
 
 
-def why(name: str, made: Situation, **arguments: Any) -> str:
+def why(name: str, made: LeverContext, **arguments: Any) -> str:
     outcome = CONSTRAINTS[name](made, arguments)
     return f"{outcome.why} / {outcome.question}" if outcome is not None else ""
 
 
 def test_numbers_of_two_files_agree_or_follow() -> None:
     rule = {"parameters": ("micro", "other")}
-    assert not why("alike_or_auto", situation(micro="8", other="auto"), **rule)
-    assert not why("alike_or_auto", situation(micro="8", other="8"), **rule)
-    assert not why("alike_or_auto", situation(micro="8"), **rule)
-    assert "--micro 8, --other 4" in why("alike_or_auto", situation(micro="8", other="4"), **rule)
-    assert "--other is not known" in why("alike_or_auto", situation(micro="8", other=None), **rule)
+    assert not why("alike_or_auto", context(micro="8", other="auto"), **rule)
+    assert not why("alike_or_auto", context(micro="8", other="8"), **rule)
+    assert not why("alike_or_auto", context(micro="8"), **rule)
+    assert "--micro 8, --other 4" in why("alike_or_auto", context(micro="8", other="4"), **rule)
+    assert "--other is not known" in why("alike_or_auto", context(micro="8", other=None), **rule)
 
 
 def test_a_round_is_whole_micro_batches() -> None:
     rule = {"total": "round", "micro": "micro", "ranks": "ranks"}
-    assert not why("whole_rounds", situation(micro="4"), **rule)
-    assert not why("whole_rounds", situation(micro="4", round="64"), **rule)
-    assert "no multiple of 4 × 8 ranks" in why("whole_rounds", situation(micro="4", round="40"), **rule)
-    assert not why("whole_rounds", situation(micro="4", round="40", ranks="2"), **rule)
+    assert not why("whole_rounds", context(micro="4"), **rule)
+    assert not why("whole_rounds", context(micro="4", round="64"), **rule)
+    assert "no multiple of 4 × 8 ranks" in why("whole_rounds", context(micro="4", round="40"), **rule)
+    assert not why("whole_rounds", context(micro="4", round="40", ranks="2"), **rule)
     unknown = replace(JOB, num_nodes=None, gpus_per_node=None)
-    assert "a multiple of 4 × the ranks" in why("whole_rounds", situation(unknown, micro="4", round="40"), **rule)
+    assert "a multiple of 4 × the ranks" in why("whole_rounds", context(unknown, micro="4", round="40"), **rule)
 
 
 def test_a_batch_of_whole_groups() -> None:
     rule = {"size": "size", "groups": ("eval_group", "group")}
-    assert not why("whole_groups", situation(size="1"), **rule)
-    assert not why("whole_groups", situation(size="1", group="8"), **rule)
-    both = situation(size="1", group="8", eval_group="16")
+    assert not why("whole_groups", context(size="1"), **rule)
+    assert not why("whole_groups", context(size="1", group="8"), **rule)
+    both = context(size="1", group="8", eval_group="16")
     assert "no multiple of --eval_group 16" in why("whole_groups", both, **rule)
 
 
@@ -79,7 +79,7 @@ def test_a_batch_of_whole_groups() -> None:
 def test_a_version_that_counts_only_where_the_job_resumes(
     checkpoints: tuple[()] | None, releases: tuple[VersionMark, ...], wanted: str
 ) -> None:
-    made = replace(situation(releases=releases), checkpoints=checkpoints)
+    made = replace(context(releases=releases), checkpoints=checkpoints)
     said = why("in_release_when_resumed", made, versions=("new",), why="it does so", question="Which one?")
     assert wanted in said
     assert bool(said) is bool(wanted)
@@ -88,31 +88,31 @@ def test_a_version_that_counts_only_where_the_job_resumes(
 
 def test_a_text_that_must_not_be_there() -> None:
     rule = {"parameters": ("text",), "pattern": "segments:True", "why": "they exclude each other"}
-    assert not why("text_lacks", situation(), **rule)
-    assert not why("text_lacks", situation(text="segments:False"), **rule)
-    assert "exclude each other" in why("text_lacks", situation(text="segments:True"), **rule)
+    assert not why("text_lacks", context(), **rule)
+    assert not why("text_lacks", context(text="segments:False"), **rule)
+    assert "exclude each other" in why("text_lacks", context(text="segments:True"), **rule)
 
 
-def halved(made: Situation, **arguments: Any) -> str:
+def halved(made: LeverContext, **arguments: Any) -> str:
     outcome = FUNCTIONS["halve_dividing"](made, SYSTEM.parameter("micro"), arguments)
     return outcome.why if isinstance(outcome, Refusal) else str(outcome.edits[0].new)
 
 
 def test_the_micro_batch_of_a_part_of_the_ranks() -> None:
     ray = {"whole": ("batch",), "ranks": ("nodes", "gpus"), "also": ("critic",)}
-    assert halved(situation(micro="8", batch="128", nodes="1", gpus="4"), **ray) == "4"
-    assert halved(situation(micro="6", batch="72", nodes="1", gpus="4"), **ray) == "3"
+    assert halved(context(micro="8", batch="128", nodes="1", gpus="4"), **ray) == "4"
+    assert halved(context(micro="6", batch="72", nodes="1", gpus="4"), **ray) == "3"
     assert "no multiple of micro-batch 8 × 3 ranks" in halved(
-        situation(micro="8", batch="128", nodes="1", gpus="3"), **ray
+        context(micro="8", batch="128", nodes="1", gpus="3"), **ray
     )
     assert "no multiple of micro-batch 8 × 3 ranks" in halved(
-        situation(micro="8", batch="128", nodes="1", gpus="4", critic="3"), **ray
+        context(micro="8", batch="128", nodes="1", gpus="4", critic="3"), **ray
     )
-    assert "--gpus is not in the template" in halved(situation(micro="8", batch="128", nodes="1"), **ray)
-    assert halved(situation(micro="8", batch="128"), whole=("batch",)) == "4"
-    assert "as small as it gets" in halved(situation(micro="1", batch="128"), whole=("batch",))
+    assert "--gpus is not in the template" in halved(context(micro="8", batch="128", nodes="1"), **ray)
+    assert halved(context(micro="8", batch="128"), whole=("batch",)) == "4"
+    assert "as small as it gets" in halved(context(micro="1", batch="128"), whole=("batch",))
     unknown = replace(JOB, num_nodes=None, gpus_per_node=None)
-    assert "ranks is not known" in halved(situation(unknown, micro="8", batch="128"), whole=("batch",))
+    assert "ranks is not known" in halved(context(unknown, micro="8", batch="128"), whole=("batch",))
 
 
 def test_a_spelling_and_the_files_in_which_it_holds() -> None:

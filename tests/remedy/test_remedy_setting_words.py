@@ -12,10 +12,10 @@ from runbook.model.log import Finding, LogStory, MemoryFields, ProcessUse
 from runbook.model.template import Setting, SettingKind
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.document import LeverDocument
-from runbook.remedy.functions import FUNCTIONS
-from runbook.remedy.setting_words import off
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.constraints.sizes import off
+from runbook.remedy.edits import FUNCTIONS
+from runbook.remedy.lever_context import LeverContext, Refusal
+from runbook.remedy.lever_document import LeverDocument
 
 NAMES = (
     "kl", "teacher", "budget", "own_budget", "config", "file_budget", "context", "prompt", "answer", "degree", "micro",
@@ -32,15 +32,15 @@ JOB = JobRecord(
 )
 
 
-def situation(fields: MemoryFields | None = None, **values: str) -> Situation:
+def context(fields: MemoryFields | None = None, **values: str) -> LeverContext:
     settings = tuple(
         Setting(name, SettingKind.ARGUMENT, f"--{name}", value, "run.sh") for name, value in values.items()
     )
     story = LogStory(Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", fields=fields or MemoryFields()))
-    return Situation(SYSTEM, settings, story, JOB)
+    return LeverContext(SYSTEM, settings, story, JOB)
 
 
-def why(name: str, made: Situation, **arguments: Any) -> str:
+def why(name: str, made: LeverContext, **arguments: Any) -> str:
     outcome = CONSTRAINTS[name](made, arguments)
     return outcome.why if outcome is not None else ""
 
@@ -57,30 +57,30 @@ def test_words_for_yes(text: str) -> None:
 
 def test_one_of_several_in_force() -> None:
     rule = {"parameters": ("kl", "teacher"), "why": "there is no reference"}
-    assert "none of --kl, --teacher is set, so there is no reference" in why("any_in_force", situation(), **rule)
-    assert why("any_in_force", situation(kl="0.00"), **rule)
-    assert not why("any_in_force", situation(teacher="/models/t"), **rule)
+    assert "none of --kl, --teacher is set, so there is no reference" in why("any_in_force", context(), **rule)
+    assert why("any_in_force", context(kl="0.00"), **rule)
+    assert not why("any_in_force", context(teacher="/models/t"), **rule)
 
 
 def test_a_coefficient_of_zero_is_not_in_force() -> None:
-    assert not why("not_set", situation(kl="0.0"), parameters=("kl",))
-    assert why("not_set", situation(kl="0.01"), parameters=("kl",))
+    assert not why("not_set", context(kl="0.0"), parameters=("kl",))
+    assert why("not_set", context(kl="0.01"), parameters=("kl",))
 
 
 def test_a_number_above_another() -> None:
     rule = {"parameter": "own_budget", "other": "budget", "why": "lowering it alone helps nobody"}
-    assert not why("larger_than", situation(own_budget="30720", budget="10240"), **rule)
-    assert why("larger_than", situation(own_budget="10240", budget="10240"), **rule)
-    assert why("larger_than", situation(budget="10240"), **rule)
+    assert not why("larger_than", context(own_budget="30720", budget="10240"), **rule)
+    assert why("larger_than", context(own_budget="10240", budget="10240"), **rule)
+    assert why("larger_than", context(budget="10240"), **rule)
 
 
 def test_what_is_seen_in_the_template() -> None:
     rule: dict[str, Any] = {"parameter": "kl", "values": ("bad:True",)}
-    assert "is not in the template" in why("stands_as", situation(), **rule)
-    assert why("stands_as", situation(kl="bad:False"), **rule) == "--kl is bad:False"
-    assert not why("stands_as", situation(kl="bad:True"), **rule)
+    assert "is not in the template" in why("stands_as", context(), **rule)
+    assert why("stands_as", context(kl="bad:False"), **rule) == "--kl is bad:False"
+    assert not why("stands_as", context(kl="bad:True"), **rule)
     setting = Setting("kl", SettingKind.ARGUMENT, "--kl", None, unresolved="a function")
-    unknown = replace(situation(), settings=(setting,))
+    unknown = replace(context(), settings=(setting,))
     outcome = CONSTRAINTS["stands_as"](unknown, rule)
     assert outcome is not None
     assert outcome.why == "--kl is not known: a function"
@@ -89,12 +89,12 @@ def test_what_is_seen_in_the_template() -> None:
 
 def test_a_file_that_wins_over_the_command_line() -> None:
     rule = {"config": "config", "keys": ("file_budget",)}
-    assert not why("not_overridden", situation(budget="4096"), **rule)
-    given = situation(config="conf/own.yaml")
+    assert not why("not_overridden", context(budget="4096"), **rule)
+    given = context(config="conf/own.yaml")
     assert "what --config conf/own.yaml sets is not known" in why("not_overridden", given, **rule)
     read = replace(given, files=("run.sh", "/proj/ada/conf/own.yaml"))
     assert not why("not_overridden", read, **rule)
-    inside = replace(situation(config="conf/own.yaml", file_budget="8192"), files=("run.sh", "conf/own.yaml"))
+    inside = replace(context(config="conf/own.yaml", file_budget="8192"), files=("run.sh", "conf/own.yaml"))
     assert "wins over the command line" in why("not_overridden", inside, **rule)
 
 
@@ -103,7 +103,7 @@ def test_memory_that_was_free_and_not_given(free: int | None, tried: int, held: 
     fields = MemoryFields(
         free_bytes=Bytes(free * GIB) if free is not None else None, tried_bytes=Bytes(tried * GIB)
     )
-    assert (CONSTRAINTS["free_held_the_request"](situation(fields), {}) is None) is held
+    assert (CONSTRAINTS["free_held_the_request"](context(fields), {}) is None) is held
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_what_others_hold(
     fields = MemoryFields(
         capacity_bytes=sizes[0], free_bytes=sizes[1], process_bytes=sizes[2], other_processes=named
     )
-    said = why("others_hold", situation(fields), percent=10)
+    said = why("others_hold", context(fields), percent=10)
     assert words in said if words else not said
 
 
@@ -141,12 +141,12 @@ def test_what_others_hold(
 )
 def test_a_budget_by_the_whole_sequence_or_its_parts(values: dict[str, str], new: str) -> None:
     rule: dict[str, Any] = {"sequence": "context", "longest": ("prompt", "answer"), "degree": "degree"}
-    outcome = FUNCTIONS["lower_budget"](situation(None, **values), SYSTEM.parameter("budget"), rule)
+    outcome = FUNCTIONS["lower_budget"](context(None, **values), SYSTEM.parameter("budget"), rule)
     assert not isinstance(outcome, Refusal)
     assert outcome.edits[0].new == new
 
 
 def test_a_budget_against_a_micro_batch_that_several_ranks_share() -> None:
     rule = {"budget": "budget", "micro": "micro", "sequence": "context", "longest": (), "degree": "degree"}
-    assert not why("budget_below_batch", situation(budget="8192", micro="4", context="4096"), **rule)
-    assert why("budget_below_batch", situation(budget="8192", micro="4", context="4096", degree="2"), **rule)
+    assert not why("budget_below_batch", context(budget="8192", micro="4", context="4096"), **rule)
+    assert why("budget_below_batch", context(budget="8192", micro="4", context="4096", degree="2"), **rule)

@@ -13,13 +13,11 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.model.units import JobId, UserName
 from runbook.remedy import load_levers
-from runbook.remedy.configuration import defaults_hold
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.document import Configuration, LeverDocument
-from runbook.remedy.edits import Made
-from runbook.remedy.functions import FUNCTIONS
-from runbook.remedy.release import releases
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.edits import FUNCTIONS
+from runbook.remedy.edits.edit import Edits
+from runbook.remedy.lever_context import LeverContext, Refusal, defaults_hold, releases
+from runbook.remedy.lever_document import Configuration, LeverDocument
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "strategy": {"default": "fsdp"}, "group": {}, "config": {}, "backend": {}, "micro": {}, "mini": {}, "budget": {},
@@ -42,7 +40,7 @@ SYSTEM = LeverDocument.model_validate({
 })
 
 
-def situation(text: str = "", *, nodes: int = 2, frames: tuple[str, ...] = (), **values: str) -> Situation:
+def context(text: str = "", *, nodes: int = 2, frames: tuple[str, ...] = (), **values: str) -> LeverContext:
     settings = tuple(Setting(name, SettingKind.KEY, f"a.{name}", value) for name, value in values.items())
     job = JobRecord(
         JobId("1"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=nodes,
@@ -50,16 +48,16 @@ def situation(text: str = "", *, nodes: int = 2, frames: tuple[str, ...] = (), *
     )
     story = LogStory(Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", frames=frames))
     found = releases(SYSTEM, settings, (TemplateFile("run.sh", text),))
-    return Situation(SYSTEM, settings, story, job, releases=found)
+    return LeverContext(SYSTEM, settings, story, job, releases=found)
 
 
-def check(name: str, made: Situation, **arguments: Any) -> Refusal | None:
+def check(name: str, made: LeverContext, **arguments: Any) -> Refusal | None:
     return CONSTRAINTS[name](made, arguments)
 
 
-def edit(name: str, made: Situation, parameter: str, **arguments: Any) -> str | None | Refusal:
+def edit(name: str, made: LeverContext, parameter: str, **arguments: Any) -> str | None | Refusal:
     outcome = FUNCTIONS[name](made, SYSTEM.parameter(parameter), arguments)
-    return outcome.edits[0].new if isinstance(outcome, Made) else outcome
+    return outcome.edits[0].new if isinstance(outcome, Edits) else outcome
 
 
 @pytest.mark.parametrize(
@@ -70,27 +68,27 @@ def edit(name: str, made: Situation, parameter: str, **arguments: Any) -> str | 
     ],
 )
 def test_every_mark_that_is_there_narrows_the_versions(text: str, wanted: list[str]) -> None:
-    assert [item.id for item in situation(text).releases] == wanted
+    assert [item.id for item in context(text).releases] == wanted
 
 
 def test_a_lever_of_some_releases() -> None:
     why = "it is not read before 2"
-    assert check("in_release", situation("new_word"), versions=("3", "2"), why=why) is None
-    older = check("in_release", situation("toy==1"), versions=("3", "2"), why=why)
+    assert check("in_release", context("new_word"), versions=("3", "2"), why=why) is None
+    older = check("in_release", context("toy==1"), versions=("3", "2"), why=why)
     assert older == Refusal("it is not read before 2, and this is toy 1")
-    unknown = check("in_release", situation(), versions=("3", "2"), why=why)
+    unknown = check("in_release", context(), versions=("3", "2"), why=why)
     assert unknown is not None and unknown.question == "Which version of toy is installed (3, 2, 1)?"
 
 
 def test_a_default_that_changed_is_known_where_the_version_is() -> None:
-    assert situation("toy==1").text("eager") == "true"
-    assert situation("toy==3").text("eager") == "false"
-    assert situation("new_word").text("eager") == "false"
-    assert situation().text("eager") is None
-    assert situation(eager="true").text("eager") == "true"
+    assert context("toy==1").text("eager") == "true"
+    assert context("toy==3").text("eager") == "false"
+    assert context("new_word").text("eager") == "false"
+    assert context().text("eager") is None
+    assert context(eager="true").text("eager") == "true"
 
 
-def chosen(made: Situation) -> Refusal | None:
+def chosen(made: LeverContext) -> Refusal | None:
     return check(
         "chosen", made, parameter="strategy", values=("fsdp", "fsdp2"), by=("group", "config"),
         names=("dp", "plain"), others=("mega",),
@@ -98,68 +96,68 @@ def chosen(made: Situation) -> Refusal | None:
 
 
 def test_the_engine_that_a_configuration_chooses() -> None:
-    assert chosen(situation()) is None
-    assert chosen(situation(strategy="fsdp2", group="mega")) is None
-    assert chosen(situation(group="dp", config="mega")) is None
-    assert chosen(situation(config="conf/plain.yaml")) is None
-    for made in (situation(strategy="mega"), situation(group="mega", config="plain")):
+    assert chosen(context()) is None
+    assert chosen(context(strategy="fsdp2", group="mega")) is None
+    assert chosen(context(group="dp", config="mega")) is None
+    assert chosen(context(config="conf/plain.yaml")) is None
+    for made in (context(strategy="mega"), context(group="mega", config="plain")):
         refusal = chosen(made)
         assert refusal is not None and not refusal.question
-    other = chosen(situation(config="mine"))
+    other = chosen(context(config="mine"))
     assert other is not None and other.question == "Does a.config mine have a.strategy fsdp or fsdp2?"
 
 
 def test_the_first_of_several_spellings_of_a_place_decides() -> None:
     arguments: dict[str, Any] = {"parameters": ("backend", "strategy"), "pattern": "^sg", "means": "SG"}
-    assert check("text_matches", situation(backend="sg:d4"), **arguments) is None
-    assert check("text_matches", situation(strategy="sg:d4"), **arguments) is None
-    assert check("text_matches", situation(backend="null", strategy="sg:d4"), **arguments) is None
-    other = check("text_matches", situation(backend="vl:d4", strategy="sg:d4"), **arguments)
+    assert check("text_matches", context(backend="sg:d4"), **arguments) is None
+    assert check("text_matches", context(strategy="sg:d4"), **arguments) is None
+    assert check("text_matches", context(backend="null", strategy="sg:d4"), **arguments) is None
+    other = check("text_matches", context(backend="vl:d4", strategy="sg:d4"), **arguments)
     assert other is not None and not other.question
-    absent = check("text_matches", situation(), **arguments)
+    absent = check("text_matches", context(), **arguments)
     assert absent is not None and absent.question == "Is a.backend SG?"
 
 
 def test_what_the_traceback_shows() -> None:
     arguments = {"pattern": "^entropy", "means": "the entropy"}
-    assert check("frames_show", situation(frames=("update", "entropy_of")), **arguments) is None
-    assert check("frames_show", situation(frames=("update", "no_entropy")), **arguments) is not None
-    assert check("frames_show", situation(), **arguments) is not None
+    assert check("frames_show", context(frames=("update", "entropy_of")), **arguments) is None
+    assert check("frames_show", context(frames=("update", "no_entropy")), **arguments) is not None
+    assert check("frames_show", context(), **arguments) is not None
 
 
 def test_what_is_certain_on_one_node_is_asked_on_several() -> None:
-    assert check("on_one_node", situation(nodes=1), question="Is it shared?") is None
-    several = check("on_one_node", situation(nodes=2), question="Is it shared?")
+    assert check("on_one_node", context(nodes=1), question="Is it shared?") is None
+    several = check("on_one_node", context(nodes=2), question="Is it shared?")
     assert several == Refusal("the job has 2 nodes", "Is it shared?")
 
 
 def test_a_size_over_all_ranks_gives_each_a_whole_part() -> None:
     arguments = {"parameters": ("micro", "degree")}
-    assert check("whole_per_rank", situation(micro="32"), **arguments) is None
-    assert check("whole_per_rank", situation(micro="8", degree="2"), **arguments) is None
-    assert check("whole_per_rank", situation(micro="24"), **arguments) is not None
-    assert check("whole_per_rank", situation(micro="8"), **arguments) is not None
+    assert check("whole_per_rank", context(micro="32"), **arguments) is None
+    assert check("whole_per_rank", context(micro="8", degree="2"), **arguments) is None
+    assert check("whole_per_rank", context(micro="24"), **arguments) is not None
+    assert check("whole_per_rank", context(micro="8"), **arguments) is not None
 
 
 def test_a_budget_in_place_of_a_micro_batch_takes_less() -> None:
     arguments = {"budget": "budget", "micro": "micro", "longest": ("prompt", "answer")}
-    less = situation(budget="8000", micro="4", prompt="1000", answer="3000")
+    less = context(budget="8000", micro="4", prompt="1000", answer="3000")
     assert check("budget_below_batch", less, **arguments) is None
-    same = situation(budget="8000", micro="2", prompt="1000", answer="3000")
+    same = context(budget="8000", micro="2", prompt="1000", answer="3000")
     assert check("budget_below_batch", same, **arguments) is not None
-    assert check("budget_below_batch", situation(budget="8000", prompt="1", answer="3"), **arguments) is not None
+    assert check("budget_below_batch", context(budget="8000", prompt="1", answer="3"), **arguments) is not None
 
 
 def test_a_setting_that_follows_another_until_it_is_set() -> None:
     like: dict[str, Any] = {"longest": ("prompt",), "like": "budget"}
-    assert edit("lower_budget", situation(budget="8000", prompt="1000"), "own_budget", **like) == "4000"
-    own = situation(budget="8000", own_budget="6000", prompt="1000")
+    assert edit("lower_budget", context(budget="8000", prompt="1000"), "own_budget", **like) == "4000"
+    own = context(budget="8000", own_budget="6000", prompt="1000")
     assert edit("lower_budget", own, "own_budget", **like) == "3000"
-    assert isinstance(edit("lower_budget", situation(prompt="1000"), "own_budget", **like), Refusal)
-    assert edit("halve_number", situation(micro="8"), "mini", like="micro") == "4"
+    assert isinstance(edit("lower_budget", context(prompt="1000"), "own_budget", **like), Refusal)
+    assert edit("halve_number", context(micro="8"), "mini", like="micro") == "4"
     same: dict[str, Any] = {"parameter": "config", "values": ("x",), "like": "group"}
-    assert check("value_is", situation(group="x"), **same) is None
-    assert check("value_is", situation(group="x", config="y"), **same) is not None
+    assert check("value_is", context(group="x"), **same) is None
+    assert check("value_is", context(group="x", config="y"), **same) is not None
 
 
 @pytest.mark.parametrize(
@@ -172,12 +170,12 @@ def test_a_setting_that_follows_another_until_it_is_set() -> None:
     ],
 )
 def test_half_of_one_degree_moves_to_another(text: str, part: str, new: str) -> None:
-    assert edit("move_parallelism", situation(backend=text), "backend", part=part, give="d", take="t") == new
+    assert edit("move_parallelism", context(backend=text), "backend", part=part, give="d", take="t") == new
 
 
 @pytest.mark.parametrize("text", ["sglang:d1", "sglang:(attn:d4|ffn:e4)", "vllm", "d4"])
 def test_degrees_that_cannot_be_moved(text: str) -> None:
-    made = situation(backend=text)
+    made = context(backend=text)
     assert isinstance(edit("move_parallelism", made, "backend", part="sglang:", give="d", take="t"), Refusal)
 
 
@@ -210,7 +208,7 @@ def test_the_allocators_variable_for_cuda_is_not_added_on_rocm(said: str) -> Non
     levers = load_levers(data_folder("playbooks") / "oom" / "levers")
     system = next(item for item in levers if item.id == "pytorch")
     made = replace(
-        situation(), system=system, releases=(), story=LogStory(Finding("PT-HIP-01", "true_oom", "log", 0, 1, said))
+        context(), system=system, releases=(), story=LogStory(Finding("PT-HIP-01", "true_oom", "log", 0, 1, said))
     )
     options = {"newer": "allocator_newer", "option": "expandable_segments", "value": "True"}
     refused = FUNCTIONS["merge_allocator"](made, system.parameter("allocator_cuda"), options)
@@ -219,4 +217,4 @@ def test_the_allocators_variable_for_cuda_is_not_added_on_rocm(said: str) -> Non
     edited = FUNCTIONS["merge_allocator"](
         replace(made, settings=(there,)), system.parameter("allocator_cuda"), options
     )
-    assert isinstance(edited, Made) and edited.edits[0].spellings[0] == "PYTORCH_HIP_ALLOC_CONF"
+    assert isinstance(edited, Edits) and edited.edits[0].spellings[0] == "PYTORCH_HIP_ALLOC_CONF"

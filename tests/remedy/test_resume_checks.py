@@ -18,7 +18,7 @@ from runbook.model.log import LogStory, Progress
 from runbook.model.template import SubmitContext, TemplateFile
 from runbook.remedy import (
     ResumeKind,
-    Told,
+    TemplateSettings,
     checkpoint_folders,
     find_restarters,
     load_levers,
@@ -37,11 +37,11 @@ CASES: list[dict[str, Any]] = YAML(typ="safe").load(Path(__file__).parent / "res
 KNOWN = SubmitContext(environment={}, arguments=())
 
 
-def told_of(text: str, submitted: str = "") -> Told:
+def told_of(text: str, submitted: str = "") -> TemplateSettings:
     file = TemplateFile("job.sh", text)
     system = recognise((file,), LogStory(None), ALL)
     assert system is not None, "no system is recognised"
-    return Told(
+    return TemplateSettings(
         system, find_settings(file, system.parameter_names(), KNOWN), (file,), submit_line=submitted,
         work_dir="/home/ada/run", owner="ada", job="4711",
     )
@@ -78,7 +78,7 @@ def test_a_template(case: dict[str, Any]) -> None:
         _written(told, case, checkpoint, edits)
 
 
-def _written(told: Told, case: dict[str, Any], checkpoint: Checkpoint | None, edits: Any) -> None:
+def _written(told: TemplateSettings, case: dict[str, Any], checkpoint: Checkpoint | None, edits: Any) -> None:
     """The template with the edits asks for no further ones."""
     changed = apply(told.templates, edits, names=told.system.parameter_names(), known=KNOWN).files[0]
     again = told_of(changed.text)
@@ -98,7 +98,7 @@ def test_what_a_word_that_is_not_known_may_hold_is_not_taken_to_be_absent() -> N
 def test_a_program_and_its_configuration_start_no_jobs() -> None:
     told = told_of("#!/bin/bash\nsrun torchrun train.py --save /ckpt\n")
     more = (TemplateFile("train.py", "os.system('scontrol requeue 1')\n"), TemplateFile("c.yaml", "a: sbatch $0\n"))
-    with_files = Told(told.system, told.settings, (*told.templates, *more))
+    with_files = TemplateSettings(told.system, told.settings, (*told.templates, *more))
     assert not find_restarters(with_files, COMMON).notes
 
 

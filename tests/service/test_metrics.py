@@ -15,7 +15,7 @@ from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
-from runbook.remedy.limits import relaunch_refused
+from runbook.remedy.ladder import relaunch_refused
 from runbook.report.summary import IncidentSummary, summarize
 from runbook.report.tally import BUDGET_WORDS
 from runbook.triggers import again

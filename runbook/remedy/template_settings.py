@@ -1,4 +1,6 @@
-"""What the rules on checkpoints and restarters ask of a template: values in force, conditions, live lines."""
+"""A template as the lever document of its system understands it: settings in force, conditions on them, words of the
+training command that are not known.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from dataclasses import dataclass, field
 
 from runbook.model.template import Edit, Setting, SettingKind, TemplateFile
 from runbook.remedy.checkpoint_rules import Condition
-from runbook.remedy.configuration import defaults_hold
-from runbook.remedy.document import LeverDocument, VersionMark
-from runbook.remedy.release import releases, with_prefix
-from runbook.remedy.situation import setting_of
+from runbook.remedy.lever_context import defaults_hold, releases, setting_of, with_prefix
+from runbook.remedy.lever_document import LeverDocument, VersionMark
+
+# What the rules on checkpoints and restarters ask of a template: values in force, conditions, live lines.
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 _NO_SCRIPTS = (".py", ".yaml", ".yml", ".json", ".toml")
@@ -19,7 +21,7 @@ _NOTHING = ("none", "null", "~", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TemplateSettings:
     """A template with its settings, as the lever document of its system understands them."""
 
     system: LeverDocument
@@ -33,10 +35,10 @@ class Told:
     """The number of the job that died."""
     open_word: str = ""
     """A word of the training command that is not known: an option that is not seen may stand in it."""
-    _lines: tuple[Line, ...] = field(init=False, default=())
+    _lines: tuple[UncommentedLine, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_lines", tuple(_live_lines(self.templates)))
+        object.__setattr__(self, "_lines", tuple(_uncommented_lines(self.templates)))
 
     def setting(self, parameter: str) -> Setting | None:
         """The setting as found; of several files the one that says most."""
@@ -86,14 +88,14 @@ class Told:
             return not condition.absent
         return None if setting.value is None else _matches(condition, setting.value)
 
-    def matching(self, pattern: str) -> Line | None:
+    def matching(self, pattern: str) -> UncommentedLine | None:
         """The first live line that matches. `#SBATCH` lines do not count: they are no part of a command."""
         compiled = re.compile(pattern)
         return next((line for line in self._lines if not line.directive and compiled.search(line.text)), None)
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[UncommentedLine, ...]:
         """Live lines and directives, and the options of the submission as a line of their own."""
-        submitted = (Line("the submission", 0, self.submit_line),) if self.submit_line else ()
+        submitted = (UncommentedLine("the submission", 0, self.submit_line),) if self.submit_line else ()
         return (*self._lines, *submitted)
 
     def edit(self, parameter: str, new: str | None) -> Edit:
@@ -119,7 +121,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class UncommentedLine:
     """A live line of a template. `number` 0: the file has no lines."""
 
     file: str
@@ -132,7 +134,7 @@ class Line:
         return f"{self.file}:{self.number}" if self.number else self.file
 
 
-def _live_lines(templates: Sequence[TemplateFile]) -> Iterator[Line]:
+def _uncommented_lines(templates: Sequence[TemplateFile]) -> Iterator[UncommentedLine]:
     """Lines of scripts that are no comments. `#SBATCH` counts before the script's first command only, as Slurm has
     it. A program's text and its configuration start no jobs."""
     for file in templates:
@@ -143,11 +145,11 @@ def _live_lines(templates: Sequence[TemplateFile]) -> Iterator[Line]:
             stripped = text.lstrip()
             if stripped.startswith("#"):
                 if stripped.startswith("#SBATCH") and not commands:
-                    yield Line(file.path, number, text, directive=True)
+                    yield UncommentedLine(file.path, number, text, directive=True)
                 continue
             if stripped:
                 commands = True
-                yield Line(file.path, number, text)
+                yield UncommentedLine(file.path, number, text)
 
 
 def _matches(condition: Condition, value: str) -> bool:
@@ -167,3 +169,74 @@ def _matches(condition: Condition, value: str) -> bool:
         if condition.at_least is not None and number < condition.at_least:
             return False
     return True
+
+
+# Words of the training command whose meaning or text is not known: what they may hold is not taken to be absent.
+#
+# A sourced array, `$EXTRA` or `"$@"` may set the global batch size or a parallel degree. Everything else that is not
+# seen can be set behind it, for the last of equal options wins; but a global batch reckoned with a default would be
+# another one.
+
+_LAUNCHERS = frozenset({
+    "srun", "torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "torch.distributed.run",
+    "torch.distributed.launch", "submit", "ray",
+})
+_SHORTENED = re.compile(r"--[a-z]+[-_.][-_.a-z]+")
+"""Options of two words at least: a shorter one (`--train`) is more often one of the program's own."""
+
+
+def with_unresolved_batch(
+    settings: Sequence[Setting], listed: Sequence[Setting], system: LeverDocument
+) -> tuple[Setting, ...]:
+    """The settings, with an open one for each option that makes up the global batch, is not seen, and may stand in a
+    word that is not known. `listed` is everything that the template makes in force (`template.all_settings`)."""
+    words = [item for item in listed if _is_unresolved(item)]
+    batch = system.batch
+    if batch is None:
+        return tuple(settings)
+    settings = _without_shortened(settings, listed, system)
+    if not words:
+        return tuple(settings)
+    seen = {item.parameter for item in settings}
+    why = f"it may stand in {words[0].spelling}: {words[0].unresolved}"
+    return (*settings, *(
+        Setting(entry.id, entry.kind, entry.spellings[0], None, words[0].file, words[0].line, unresolved=why)
+        for parameter in dict.fromkeys((batch.accumulation, batch.total, *batch.model_parallel))
+        if parameter and parameter not in seen
+        for entry in [system.parameter(parameter)]
+        if any(item.startswith("-") for item in entry.spellings)
+    ))
+
+
+def _without_shortened(
+    settings: Sequence[Setting], listed: Sequence[Setting], system: LeverDocument
+) -> tuple[Setting, ...]:
+    """The settings, those of the batch not known where the command has the beginning of such an option
+    (`--gradient_accumulation`): Python's argparse takes it for the whole, unless the program has it by itself."""
+    batch = system.batch
+    own = {spelling for entry in system.parameters for spelling in entry.spellings}
+    options = [item for item in listed if _SHORTENED.fullmatch(item.spelling) and item.spelling not in own]
+    if batch is None or not options:
+        return tuple(settings)
+    open_ones = {}
+    for parameter in dict.fromkeys((batch.micro, batch.accumulation, batch.total, *batch.model_parallel)):
+        entry = system.parameter(parameter) if parameter else None
+        for item in options if entry is not None else ():
+            if entry is not None and any(spelling.startswith(item.spelling) for spelling in entry.spellings):
+                why = f"{item.spelling} may be short for it"
+                open_ones[entry.id] = Setting(
+                    entry.id, entry.kind, entry.spellings[0], None, item.file, item.line, unresolved=why
+                )
+    return (*(item for item in settings if item.parameter not in open_ones), *open_ones.values())
+
+
+def unresolved_argument(listed: Sequence[Setting]) -> str:
+    """The first word of the training program that is not known, as written; "" where all are."""
+    return next((item.spelling for item in listed if _is_unresolved(item)), "")
+
+
+def _is_unresolved(item: Setting) -> bool:
+    """Whether it is a word of the training program that is not known."""
+    if item.kind is not SettingKind.ARGUMENT or item.value is not None or not item.trail:
+        return False
+    return item.spelling.lstrip('"').startswith("$") and item.trail[0].partition(" at line")[0] not in _LAUNCHERS

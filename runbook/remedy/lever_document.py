@@ -1,17 +1,16 @@
 """Lever documents: one YAML file a system, saying how to know it, what can be set, and what may be changed when.
 
-What a document may get wrong is in `document_check.py`.
+They are read and checked in `loading.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from runbook.documents import Document, DocumentsInvalid, Pattern, Problem, load_folder
+from runbook.documents import Document, Pattern
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
@@ -134,7 +133,7 @@ class Parameter(Document):
 
 
 class EditRule(Document):
-    """A named function (`functions.py`) on one parameter."""
+    """A named function (`edits/`) on one parameter."""
 
     function: str
     parameter: str
@@ -142,7 +141,7 @@ class EditRule(Document):
 
 
 class Need(Document):
-    """A named constraint (`constraints.py`) that must hold before the lever is used."""
+    """A named constraint (`constraints/`) that must hold before the lever is used."""
 
     constraint: str
     arguments: dict[str, Value | tuple[Value, ...]] = {}
@@ -329,20 +328,3 @@ class LeverDocument(Document):
             and (not item.details or detail in item.details)
         ]
         return max(fitting, key=lambda item: bool(item.phases) + bool(item.roles) + bool(item.details), default=None)
-
-
-def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
-    """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file."""
-    from runbook.remedy.document_check import check_document
-
-    loaded = load_folder(folder, LeverDocument)
-    problems = [problem for path, document in loaded for problem in check_document(document, str(path))]
-    ids = [document.id for _, document in loaded]
-    problems += [
-        Problem(str(path), 1, "id", f"{document.id} is the id of two documents", "rename one")
-        for path, document in loaded
-        if ids.count(document.id) > 1
-    ]
-    if problems:
-        raise DocumentsInvalid(problems)
-    return tuple(document for _, document in loaded)

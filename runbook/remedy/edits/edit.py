@@ -6,26 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runbook.model.template import Edit, SettingKind, condition_of
-from runbook.remedy.arguments import Arguments
-from runbook.remedy.document import Parameter
-from runbook.remedy.release import spelling_to_write, with_prefix
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.lever_context import Arguments, LeverContext, Refusal, spelling_to_write, with_prefix
+from runbook.remedy.lever_document import Parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Edits:
     """Edits of one function, with what a person should know about them."""
 
     edits: tuple[Edit, ...]
     remarks: tuple[str, ...] = ()
 
 
-Function = Callable[[Situation, Parameter, Arguments], Made | Refusal]
+Function = Callable[[LeverContext, Parameter, Arguments], Edits | Refusal]
 
 
-def edit_of(situation: Situation, parameter: Parameter, new: str | None) -> Made | Refusal:
+def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edits | Refusal:
     """Set a parameter, in the spelling that the template has; refused where it may not be added."""
-    setting = situation.setting(parameter.id)
+    setting = context.setting(parameter.id)
     if setting is None and not parameter.addable:
         return Refusal(
             f"{parameter.spellings[0]} is not in the template, and a program that does not know it could go on with "
@@ -43,21 +41,21 @@ def edit_of(situation: Situation, parameter: Parameter, new: str | None) -> Made
     if setting is not None:
         spellings = parameter.spellings_after(setting.spelling)
     else:
-        spellings = spelling_to_write(situation, parameter)
+        spellings = spelling_to_write(context, parameter)
         if isinstance(spellings, Refusal):
             return spellings
-        spellings = _where_the_batch_is(situation, parameter, spellings)
-        spellings = with_prefix(situation.system, parameter, spellings)
+        spellings = _where_the_batch_is(context, parameter, spellings)
+        spellings = with_prefix(context.system, parameter, spellings)
     old = setting.value if setting is not None else None
-    return Made((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag"),))
+    return Edits((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag"),))
 
 
 def _where_the_batch_is(
-    situation: Situation, parameter: Parameter, spellings: tuple[str, ...]
+    context: LeverContext, parameter: Parameter, spellings: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The key in front of the option where the micro-batch is a key of a configuration file: a program that reads all
     of its arguments from a file may take none beside it (transformers, hf_argparser.py)."""
-    micro = situation.setting(situation.system.batch.micro) if situation.system.batch is not None else None
+    micro = context.setting(context.system.batch.micro) if context.system.batch is not None else None
     in_file = micro is not None and micro.file.endswith((".yaml", ".yml", ".json", ".toml"))
     if not in_file or parameter.kind is not SettingKind.KEY or parameter.launcher:
         return spellings

@@ -1,6 +1,6 @@
 """The conditions that lever documents name: None when met, else why not.
 
-Those on sizes are in `sizes.py`, those on words in `words.py`.
+Those on sizes are in `sizes.py`, those on what settings say in `setting_values.py`.
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runbook.model.units import GIB
-from runbook.remedy import round_words, setting_words, sizes, words
-from runbook.remedy.arguments import Arguments
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.constraints import setting_values, sizes
+from runbook.remedy.lever_context import Arguments, LeverContext, Refusal
 
-Constraint = Callable[[Situation, Arguments], Refusal | None]
+Constraint = Callable[[LeverContext, Arguments], Refusal | None]
 
 
-def allocator_could_have_served(situation: Situation, arguments: Arguments) -> Refusal | None:
+def allocator_could_have_served(context: LeverContext, arguments: Arguments) -> Refusal | None:
     """Free plus reserved but unallocated memory must hold the request: else no allocator setting could have helped.
 
     Rule R-04 (perfect defragmentation). Missing figures exclude nothing."""
-    fields = situation.fields
+    fields = context.fields
     free, unallocated, tried = fields.free_bytes, fields.reserved_unallocated_bytes, fields.tried_bytes
     if free is None or unallocated is None or tried is None:
         return None
@@ -31,17 +30,17 @@ def allocator_could_have_served(situation: Situation, arguments: Arguments) -> R
     )
 
 
-def request_fits_the_gpu(situation: Situation, arguments: Arguments) -> Refusal | None:
+def request_fits_the_gpu(context: LeverContext, arguments: Arguments) -> Refusal | None:
     """A request above the GPU's capacity is not a matter of the allocator (R-08)."""
-    tried, capacity = situation.fields.tried_bytes, situation.fields.capacity_bytes
+    tried, capacity = context.fields.tried_bytes, context.fields.capacity_bytes
     if tried is None or capacity is None or tried <= capacity:
         return None
     return Refusal(f"the request of {tried / GIB:.2f} GiB is larger than the GPU ({capacity / GIB:.2f} GiB)")
 
 
-def no_private_pools(situation: Situation, arguments: Arguments) -> Refusal | None:
+def no_private_pools(context: LeverContext, arguments: Arguments) -> Refusal | None:
     """Memory in private pools (CUDA graphs) is not the allocator's to give (R-14)."""
-    held = situation.fields.private_pool_bytes
+    held = context.fields.private_pool_bytes
     if not held:
         return None
     return Refusal(
@@ -50,12 +49,12 @@ def no_private_pools(situation: Situation, arguments: Arguments) -> Refusal | No
     )
 
 
-def checkpoint_reshardable(situation: Situation, arguments: Arguments) -> Refusal | None:
+def checkpoint_reshardable(context: LeverContext, arguments: Arguments) -> Refusal | None:
     """The checkpoint to resume from must not be known to be tied to its sharding. Where that is not known yet, the
     lever's `needs_reshard` makes the choice of the checkpoint ask for one that can be loaded at another sharding."""
-    if situation.system.checkpoint.reshardable is False:
+    if context.system.checkpoint.reshardable is False:
         return Refusal("this system's checkpoints load only at the sharding they were saved with")
-    usable = [item for item in situation.checkpoints or () if item.complete]
+    usable = [item for item in context.checkpoints or () if item.complete]
     if usable and not any(item.reshardable for item in usable):
         return Refusal(
             f"no complete checkpoint is known to load at another sharding (the newest is {usable[0].path})",
@@ -64,29 +63,29 @@ def checkpoint_reshardable(situation: Situation, arguments: Arguments) -> Refusa
     return None
 
 
-def above_one(situation: Situation, arguments: Arguments) -> Refusal | None:
+def above_one(context: LeverContext, arguments: Arguments) -> Refusal | None:
     """The degree named by the argument `parameter` must be larger than one."""
     parameter = str(arguments["parameter"])
-    degree = situation.number(parameter)
+    degree = context.number(parameter)
     if isinstance(degree, Refusal):
         return degree
     if degree is not None and degree > 1:
         return None
-    return Refusal(f"{situation.system.parameter(parameter).spellings[0]} is not above 1")
+    return Refusal(f"{context.system.parameter(parameter).spellings[0]} is not above 1")
 
 
 CONSTRAINTS: dict[str, Constraint] = {
     function.__name__: function
     for function in (
-        above_one, allocator_could_have_served, request_fits_the_gpu, no_private_pools, checkpoint_reshardable,
-        round_words.alike_or_auto, round_words.any_stands, round_words.asked_in_release, round_words.in_release_beside,
-        round_words.in_release_when_resumed, round_words.text_lacks, round_words.whole_groups,
-        round_words.whole_rounds, setting_words.any_in_force,
-        setting_words.free_held_the_request, setting_words.larger_than, setting_words.not_overridden,
-        setting_words.others_hold, setting_words.stands_as, sizes.at_least,
-        sizes.budget_holds_longest, sizes.buffer_holds_largest_tensor, sizes.divides, sizes.divides_heads,
-        sizes.divides_ranks, sizes.host_memory_holds, sizes.is_set, sizes.not_set, sizes.same_value,
-        sizes.set_together, sizes.value_is, words.budget_below_batch, words.chosen, words.frames_show,
-        words.in_release, words.on_one_node, words.text_matches, words.whole_per_rank,
+        above_one, allocator_could_have_served, checkpoint_reshardable, no_private_pools, request_fits_the_gpu,
+        setting_values.alike_or_auto, setting_values.any_stands, setting_values.asked_in_release,
+        setting_values.budget_below_batch, setting_values.chosen, setting_values.frames_show,
+        setting_values.in_release, setting_values.in_release_beside, setting_values.in_release_when_resumed,
+        setting_values.on_one_node, setting_values.text_lacks, setting_values.text_matches,
+        setting_values.whole_groups, setting_values.whole_per_rank, setting_values.whole_rounds,
+        sizes.any_in_force, sizes.at_least, sizes.budget_holds_longest, sizes.buffer_holds_largest_tensor,
+        sizes.divides, sizes.divides_heads, sizes.divides_ranks, sizes.free_held_the_request,
+        sizes.host_memory_holds, sizes.is_set, sizes.larger_than, sizes.not_overridden, sizes.not_set,
+        sizes.others_hold, sizes.same_value, sizes.set_together, sizes.stands_as, sizes.value_is,
     )
 }

@@ -1,8 +1,4 @@
-"""Searching patterns in the live lines of a template: those that are no comments, one line at a time.
-
-Documents have hundreds of patterns and configurations thousands of lines, so a line is looked at only where it holds
-the words that the pattern cannot match without.
-"""
+"""Which system a job runs, told from its template and its log."""
 
 from __future__ import annotations
 
@@ -10,13 +6,20 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from runbook.model.log import LogStory
 from runbook.model.template import TemplateFile
+from runbook.remedy.lever_document import LeverDocument
+
+# Searching patterns in the live lines of a template: those that are no comments, one line at a time.
+#
+# Documents have hundreds of patterns and configurations thousands of lines, so a line is looked at only where it holds
+# the words that the pattern cannot match without.
 
 _QUANTIFIERS = "*?{"
 _PUNCTUATION = frozenset("""!"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ """)
 
 
-def first_seen(pattern: str, templates: Sequence[TemplateFile]) -> tuple[str, TemplateFile, int] | None:
+def first_uncommented_match(pattern: str, templates: Sequence[TemplateFile]) -> tuple[str, TemplateFile, int] | None:
     """The first match, its file and its line's number; None where no live line has one."""
     for file in templates:
         found = _first_in(pattern, file)
@@ -130,3 +133,34 @@ def _group_end(pattern: str, start: int) -> int:
         if not depth:
             break
     return at
+
+
+def recognise(
+    templates: Sequence[TemplateFile], story: LogStory, documents: Sequence[LeverDocument]
+) -> LeverDocument | None:
+    """The system with the heaviest marks; None when no system's marks are there, or two weigh the same.
+
+    A fallback system is taken only when no other is recognised. Comments of the template do not count.
+    """
+    weights = {document.id: mark_weight(document, templates, story) for document in documents}
+    for fallback in (False, True):
+        found = [item for item in documents if item.fallback is fallback and weights[item.id]]
+        best = max((weights[item.id] for item in found), default=0)
+        chosen = [item for item in found if weights[item.id] == best]
+        if len(chosen) == 1:
+            return chosen[0]
+        if chosen:
+            return None
+    return None
+
+
+def mark_weight(document: LeverDocument, templates: Sequence[TemplateFile], story: LogStory) -> int:
+    """The sum of the marks that are there."""
+    if any(first_uncommented_match(pattern, templates) for pattern in document.excluded_by):
+        return 0
+    return sum(
+        mark.weight
+        for mark in document.marks
+        if (mark.framework and mark.framework == story.framework)
+        or (mark.pattern and first_uncommented_match(mark.pattern, templates))
+    )

@@ -1,47 +1,46 @@
-"""The edits that lever documents name: from a situation to new values, or why not.
+"""The edits that lever documents name: from a context to new values, or why not.
 
-Each function takes the situation, the parameter and the document's arguments. A function never returns the value
-that is in force already. Functions on the allocator's variable are in `allocator_edits.py`, those on the batch in
-`batch.py`, those on other numbers and lists in `number_edits.py`.
+Each function takes the context, the parameter and the document's arguments. A function never returns the value
+that is in force already. Functions on the allocator's variable are in `allocator_variable.py`, those on the batch in
+`global_batch.py`, those on other numbers and lists in `numbers.py`.
 """
 
 from __future__ import annotations
 
-from runbook.remedy import number_edits, part_edits, pipeline_edits
-from runbook.remedy.allocator_edits import merge_allocator
-from runbook.remedy.arguments import Arguments
-from runbook.remedy.batch import double_to_keep_global_batch, halve
-from runbook.remedy.document import Parameter
-from runbook.remedy.edits import Function, Made, edit_of
-from runbook.remedy.situation import Refusal, Situation
+from runbook.remedy.edits import global_batch, numbers
+from runbook.remedy.edits.allocator_variable import merge_allocator
+from runbook.remedy.edits.edit import Edits, Function, edit_of
+from runbook.remedy.edits.global_batch import double_to_keep_global_batch, halve
+from runbook.remedy.lever_context import Arguments, LeverContext, Refusal
+from runbook.remedy.lever_document import Parameter
 
 
-def set_value(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
     """Set to the argument `value`."""
     value = str(arguments["value"])
-    present = situation.text(parameter.id)
+    present = context.text(parameter.id)
     if isinstance(present, Refusal):
         return present
     if present is not None and (present == value or present.lower() == value.lower() in ("true", "false")):
-        return Refusal(f"{situation.spelling(parameter.id)} is {value} already")
-    return edit_of(situation, parameter, value)
+        return Refusal(f"{context.spelling(parameter.id)} is {value} already")
+    return edit_of(context, parameter, value)
 
 
-def also_set(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+def also_set(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
     """As `set`, for the second of a pair: nothing to do where it has the value already."""
-    present = situation.text(parameter.id)
+    present = context.text(parameter.id)
     value = str(arguments["value"])
     if isinstance(present, Refusal):
         return present
-    if present is not None and situation.is_set(parameter.id) and present.lower() == value.lower():
-        return Made(())
-    return edit_of(situation, parameter, value)
+    if present is not None and context.is_set(parameter.id) and present.lower() == value.lower():
+        return Edits(())
+    return edit_of(context, parameter, value)
 
 
-def next_in(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+def next_in(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
     """The next of the parameter's `allowed` values, which go from most memory to least; with the argument `only`,
     that one if it comes next or later."""
-    present = situation.text(parameter.id)
+    present = context.text(parameter.id)
     spelling = parameter.spellings[0]
     if isinstance(present, Refusal):
         return present
@@ -56,16 +55,16 @@ def next_in(situation: Situation, parameter: Parameter, arguments: Arguments) ->
     wanted = str(arguments.get("only", later[0] if later else ""))
     if wanted not in later:
         return Refusal(f"{spelling} is {present} already")
-    return edit_of(situation, parameter, wanted)
+    return edit_of(context, parameter, wanted)
 
 
-def next_divisor_of_world(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+def next_divisor_of_world(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
     """The next larger degree that divides the number of ranks."""
-    world = situation.world_size
+    world = context.world_size
     spelling = parameter.spellings[0]
     if world is None:
         return Refusal("the number of ranks is not known")
-    present = situation.number(parameter.id)
+    present = context.number(parameter.id)
     if isinstance(present, Refusal):
         return present
     if present is None:
@@ -75,17 +74,17 @@ def next_divisor_of_world(situation: Situation, parameter: Parameter, arguments:
     larger = next((degree for degree in range(present + 1, world + 1) if world % degree == 0), None)
     if larger is None:
         return Refusal(f"{spelling} is {present}: all {world} ranks share the states already")
-    return edit_of(situation, parameter, str(larger))
+    return edit_of(context, parameter, str(larger))
 
 
-def remove(situation: Situation, parameter: Parameter, arguments: Arguments) -> Made | Refusal:
+def remove(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
     """Take the parameter out; nothing where it is not set."""
-    setting = situation.setting(parameter.id)
+    setting = context.setting(parameter.id)
     if setting is None:
-        return Made(())
+        return Edits(())
     if setting.value is None:
         return Refusal(f"{setting.spelling} is not known: {setting.unresolved}")
-    return edit_of(situation, parameter, None)
+    return edit_of(context, parameter, None)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -100,10 +99,10 @@ FUNCTIONS: dict[str, Function] = {
     **{
         function.__name__: function
         for function in (
-            number_edits.double, number_edits.drop_from_list, number_edits.follow, number_edits.halve_list,
-            number_edits.halve_number, number_edits.lower_budget, number_edits.move_parallelism,
-            number_edits.multiply_as, number_edits.next_below, number_edits.shift, part_edits.halve_dividing,
-            pipeline_edits.fewer_edge_layers,
+            numbers.double, numbers.drop_from_list, numbers.follow, numbers.halve_list,
+            numbers.halve_number, numbers.lower_budget, numbers.move_parallelism,
+            numbers.multiply_as, numbers.next_below, numbers.shift, global_batch.halve_dividing,
+            numbers.fewer_edge_layers,
         )
     },
 }

@@ -6,11 +6,19 @@ and to leave it out would try something that nobody has proven.
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from runbook.model.remedy import LeverUse, Plan, Remembered, TriedLever
+from runbook.masking import masked
+from runbook.model.job import JobRecord
+from runbook.model.log import LogStory
+from runbook.model.remedy import Circumstances, LeverUse, Plan, Remembered, TriedLever
+from runbook.model.template import Setting, TemplateFile
+from runbook.remedy.lever_context import LeverContext, Refusal, releases
+from runbook.remedy.lever_document import LeverDocument
 
 NEAR = 2.0
 """Micro-batches and sequence lengths are near one another up to this factor."""
@@ -21,8 +29,8 @@ _FEW = 3
 """Below so many judged cases the sentence says that they are few."""
 
 
-class Likeness(IntEnum):
-    """How near an earlier incident is. A greater one is a better witness."""
+class Similarity(IntEnum):
+    """How near an earlier incident is. A greater one is a better similar."""
 
     ALIKE = 1
     """The same framework, kind of failure and GPU memory; model, batch and sequence where both are known."""
@@ -33,33 +41,33 @@ class Likeness(IntEnum):
 
 
 _PLACES = {
-    Likeness.SAME_SCRIPT: "with the same script",
-    Likeness.SAME_SERIES: "in the owner's jobs of the same name",
-    Likeness.ALIKE: "in similar failures (same framework, kind of failure and GPU memory)",
+    Similarity.SAME_SCRIPT: "with the same script",
+    Similarity.SAME_SERIES: "in the owner's jobs of the same name",
+    Similarity.ALIKE: "in similar failures (same framework, kind of failure and GPU memory)",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class SimilarIncident:
     """An earlier incident, and how near it is."""
 
-    likeness: Likeness
+    similarity: Similarity
     of: Remembered
     points: int
     """Of two that are equally alike, the one with more in common goes first."""
 
 
-def witnesses(now: Remembered, earlier: Sequence[Remembered]) -> tuple[Witness, ...]:
+def similar_incidents(now: Remembered, earlier: Sequence[Remembered]) -> tuple[SimilarIncident, ...]:
     """Those of the earlier incidents that are like this one, the nearest first, and of those the newest. What was
     simulated is compared with what was simulated alone."""
     found = []
     for past in earlier:
         if past.incident == now.incident or past.simulated != now.simulated:
             continue
-        likeness = _likeness(now, past)
-        if likeness is not None:
-            found.append(Witness(likeness, past, _points(now, past)))
-    return tuple(sorted(found, key=lambda item: (item.likeness, item.points, item.of.opened_s), reverse=True))
+        similarity = _similarity(now, past)
+        if similarity is not None:
+            found.append(SimilarIncident(similarity, past, _points(now, past)))
+    return tuple(sorted(found, key=lambda item: (item.similarity, item.points, item.of.opened_s), reverse=True))
 
 
 def near(one: int | None, other: int | None, factor: float = NEAR) -> bool | None:
@@ -69,42 +77,42 @@ def near(one: int | None, other: int | None, factor: float = NEAR) -> bool | Non
     return max(one, other) <= factor * min(one, other)
 
 
-def with_reasons(plan: Plan, found: Sequence[Witness], framework_version: str = "") -> Plan:
+def with_reasons(plan: Plan, found: Sequence[SimilarIncident], framework_version: str = "") -> Plan:
     """The plan, each of its levers with what earlier incidents say of it. Nothing else of it changes."""
     uses = tuple(replace(use, seen_before=reasons(use, found, framework_version)) for use in plan.uses)
     return replace(plan, uses=uses)
 
 
-def reasons(use: LeverUse, found: Sequence[Witness], framework_version: str = "") -> tuple[str, ...]:
-    """How a lever ended in these incidents, a sentence for each degree of likeness; () where none tried it.
+def reasons(use: LeverUse, found: Sequence[SimilarIncident], framework_version: str = "") -> tuple[str, ...]:
+    """How a lever ended in these incidents, a sentence for each degree of similarity; () where none tried it.
 
     Incidents are named by their ids: a report says nothing of another person's jobs."""
     told: list[str] = []
-    for likeness in sorted(Likeness, reverse=True):
+    for similarity in sorted(Similarity, reverse=True):
         cases = [
-            (item.of, tried) for item in found if item.likeness is likeness
+            (item.of, tried) for item in found if item.similarity is similarity
             for tried in item.of.levers if tried.lever == use.lever
         ]
         if cases:
-            told.append(_sentence(use, _PLACES[likeness], cases, framework_version))
+            told.append(_sentence(use, _PLACES[similarity], cases, framework_version))
     told += _what_followed(use, found)
     return tuple(told)
 
 
-def what_worked(found: Sequence[Witness]) -> str:
+def what_worked(found: Sequence[SimilarIncident]) -> str:
     """What got the newest like incident of the same script or series past its failure, for a person who has to decide
     without a lever of the ladder; "" where none is known to have."""
-    own = [item for item in found if item.likeness is not Likeness.ALIKE]
-    for witness in sorted(own, key=lambda item: item.of.opened_s, reverse=True):
-        proven = max((tried.attempt for tried in witness.of.levers if tried.worked), default=0)
+    own = [item for item in found if item.similarity is not Similarity.ALIKE]
+    for similar in sorted(own, key=lambda item: item.of.opened_s, reverse=True):
+        proven = max((tried.attempt for tried in similar.of.levers if tried.worked), default=0)
         if proven:
-            together = [tried for tried in witness.of.levers if tried.attempt <= proven]
+            together = [tried for tried in similar.of.levers if tried.attempt <= proven]
             levers = "; ".join(f"{tried.lever.replace('_', ' ')} {tried.change}" for tried in together)
-            return f"{_PLACES[witness.likeness]}, {witness.of.incident} got past this failure with {levers}"
+            return f"{_PLACES[similar.similarity]}, {similar.of.incident} got past this failure with {levers}"
     return ""
 
 
-def _likeness(now: Remembered, past: Remembered) -> Likeness | None:
+def _similarity(now: Remembered, past: Remembered) -> Similarity | None:
     here, there = now.circumstances, past.circumstances
     same_system = bool(here.system) and here.system == there.system
     if now.kind is not past.kind or not same_system:
@@ -114,15 +122,15 @@ def _likeness(now: Remembered, past: Remembered) -> Likeness | None:
     if same_memory is False:
         return None
     if now.script and now.script == past.script:
-        return Likeness.SAME_SCRIPT
+        return Similarity.SAME_SCRIPT
     if now.series and now.series == past.series:
-        return Likeness.SAME_SERIES
+        return Similarity.SAME_SERIES
     if same_memory is None or (here.model and there.model and here.model != there.model):
         return None
     figures = (
         near(here.micro_batch, there.micro_batch), near(here.sequence_length, there.sequence_length),
     )
-    return None if False in figures else Likeness.ALIKE
+    return None if False in figures else Similarity.ALIKE
 
 
 def _points(now: Remembered, past: Remembered) -> int:
@@ -178,20 +186,93 @@ def _names(use: LeverUse, cases: Sequence[tuple[Remembered, TriedLever]]) -> str
     return ", ".join(names[:_NAMED]) + more
 
 
-def _what_followed(use: LeverUse, found: Sequence[Witness]) -> list[str]:
+def _what_followed(use: LeverUse, found: Sequence[SimilarIncident]) -> list[str]:
     """Where the newest incident of the same script needed more than this lever: what worked on top of it."""
-    for witness in sorted(found, key=lambda item: item.of.opened_s, reverse=True):
-        if witness.likeness is not Likeness.SAME_SCRIPT:
+    for similar in sorted(found, key=lambda item: item.of.opened_s, reverse=True):
+        if similar.similarity is not Similarity.SAME_SCRIPT:
             continue
-        levers = witness.of.levers
+        levers = similar.of.levers
         failed = [tried for tried in levers if tried.key == use.key and tried.worked is False]
         proven = [tried for tried in levers if tried.worked]
         if failed and proven and proven[0].attempt > failed[0].attempt:
             worked = "; ".join(f"{tried.lever.replace('_', ' ')} {tried.change}" for tried in proven)
-            return [f"what worked on top of it in {witness.of.incident}: {worked}"]
+            return [f"what worked on top of it in {similar.of.incident}: {worked}"]
         return []
     return []
 
 
 def _spoken(levers: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(name.replace("_", " ") for name in levers))
+
+
+# What a template tells the job to do, in the figures by which failures are compared.
+
+_LONGEST_MODEL = 80
+
+
+def circumstances(
+    system: LeverDocument,
+    settings: Sequence[Setting],
+    listed: Sequence[Setting],
+    story: LogStory,
+    job: JobRecord,
+    templates: Sequence[TemplateFile] = (),
+) -> Circumstances:
+    """`settings`: the system's parameters in force; `listed`: everything that the templates set, by its own name. A
+    figure that the template leaves open is None, or the program's default where that is known."""
+    versions = releases(system, settings, templates)
+    context = LeverContext(
+        system, tuple(settings), story, job, releases=versions, files=tuple(file.path for file in templates)
+    )
+    kept = system.remembered
+    batch = system.batch
+    return Circumstances(
+        system=system.id,
+        releases=tuple(item.id for item in versions) if len(versions) < len(system.versions) else (),
+        model=_model(kept.model, listed),
+        micro_batch=_first(context, (*([batch.micro] if batch else []), *kept.micro_batch)),
+        accumulation=_first(context, (*([batch.accumulation] if batch else []), *kept.accumulation)),
+        global_batch=_first(context, (*([batch.total] if batch else []), *kept.global_batch)),
+        sequence_length=_first(context, kept.sequence_length) if len(kept.sequence_length) == 1
+        else _sum(context, kept.sequence_length),
+        degrees={
+            name: value
+            for name in dict.fromkeys((*(batch.model_parallel if batch else ()), *kept.degrees))
+            if context.is_set(name) and (value := _number(context, name)) is not None
+        },
+    )
+
+
+def _first(context: LeverContext, parameters: Sequence[str]) -> int | None:
+    """The first that is known."""
+    known = (_number(context, name) for name in parameters if name)
+    return next((value for value in known if value is not None), None)
+
+
+def _sum(context: LeverContext, parameters: Sequence[str]) -> int | None:
+    """Prompt and answer together make the sequence; None where one of them is not known."""
+    values = [_number(context, name) for name in parameters]
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _number(context: LeverContext, parameter: str) -> int | None:
+    value = context.number(parameter)
+    return None if isinstance(value, Refusal) else value
+
+
+def _model(spellings: Sequence[str], listed: Sequence[Setting]) -> str:
+    """The last part of the first of these that is set: a path says who keeps it where."""
+    for spelling in spellings:
+        for item in listed:
+            if item.value and item.parameter and _plain(item.parameter) == _plain(spelling):
+                name = posixpath.basename(item.value.strip().rstrip("/"))
+                name = masked(re.sub(r"\s+", " ", name))[:_LONGEST_MODEL]
+                if name.strip("."):
+                    return name
+    return ""
+
+
+def _plain(name: str) -> str:
+    """One name for `--model-name-or-path`, `--model_name_or_path` and the key of that name."""
+    return name.lstrip("-+").replace("-", "_")

@@ -3,19 +3,109 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import lru_cache
 
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Detail, Diagnosis, Kind
 from runbook.model.job import JobRecord
-from runbook.model.log import LogStory, MemoryFields, Phase
-from runbook.model.template import Setting, condition_of
-from runbook.remedy.configuration import defaults_hold
-from runbook.remedy.cues import phase_and_role
-from runbook.remedy.document import LeverDocument, VersionMark
-from runbook.remedy.versions import Versions, read_versions
+from runbook.model.log import Finding, LogStory, MemoryFields, Phase
+from runbook.model.template import Setting, SettingKind, TemplateFile, condition_of
+from runbook.remedy.lever_document import LeverDocument, Parameter, Value, VersionMark
+from runbook.remedy.recognition import first_uncommented_match
+
+# Whether a program's own defaults are what holds where a template sets nothing.
+
+def defaults_hold(system: LeverDocument, settings: Sequence[Setting]) -> bool:
+    """False where the job names a configuration that is not the system's own and was not read with its template: what
+    stands there is in force, and is not known."""
+    rule = system.configuration
+    if rule is None:
+        return True
+    named = [item for item in settings if item.parameter == rule.parameter]
+    return all(item.value is not None and _known(item.value, rule.own, settings) for item in named)
+
+
+def _known(value: str, own: Sequence[str], settings: Sequence[Setting]) -> bool:
+    stem = _stem(value)
+    if stem in own:
+        return True
+    read = [item.file for item in settings]
+    read += [word.partition(":")[0] for item in settings for word in " ".join(item.trail).split()]
+    return any(path.endswith((".yaml", ".yml")) and _stem(path) == stem for path in read)
+
+
+def _stem(path: str) -> str:
+    return path.rsplit("/", 1)[-1].removesuffix(".yaml").removesuffix(".yml")
+
+
+# Which box of a system's training loop failed, by the names in the traceback and the process that speaks.
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+def phase_and_role(system: LeverDocument, cause: Finding | None) -> tuple[Phase, str]:
+    """The phase and the role, each from the first cue of the system's document that says it.
+
+    Frames outweigh the speaker's name: a driver process passes a worker's traceback on. Without a cue the phase is
+    the one that the frames say in general, and the role is "".
+    """
+    if cause is None:
+        return Phase.UNKNOWN, ""
+    phase: Phase | None = None
+    role = ""
+    for text in ("\n".join(cause.frames), cause.speaker):
+        if not text:
+            continue
+        for cue in system.cues:
+            if (phase is not None or cue.phase is None) and (role or not cue.role):
+                continue
+            if _compiled(cue.pattern).search(text):
+                phase = phase if phase is not None else cue.phase
+                role = role or cue.role
+    return phase if phase is not None else cause.phase, role
+
+
+# PyTorch versions as a log tells them: one, a range, or unknown.
+
+Version = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The lowest and highest version that it can be; None: not bounded."""
+
+    lowest: Version | None = None
+    highest: Version | None = None
+    said: str = ""
+
+    def surely_at_least(self, version: Version) -> bool:
+        return self.lowest is not None and self.lowest >= version
+
+    def surely_below(self, version: Version) -> bool:
+        return self.highest is not None and self.highest < version
+
+
+def read_versions(text: str) -> Versions:
+    """ "2.6.0", "2.4-2.13", ">=2.4", "2.4+", "<2.1", "<=2.0", "" (unknown)."""
+    numbers = [(int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)(?:\.\d+)?", text)]
+    stripped = text.strip()
+    if not numbers:
+        return Versions(said=text)
+    first = numbers[0]
+    if len(numbers) >= 2 and "-" in stripped:
+        return Versions(first, numbers[1], text)
+    if stripped.startswith("<="):
+        return Versions(None, first, text)
+    if stripped.startswith("<"):
+        return Versions(None, (first[0], first[1] - 1), text)
+    if stripped.startswith(">") or re.search(r"\d(?:\+|-)$", stripped):
+        return Versions(first, None, text)
+    return Versions(first, first, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +117,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class LeverContext:
     """The failure, the template and the system, as one value."""
 
     system: LeverDocument
@@ -40,7 +130,7 @@ class Situation:
     changed: dict[str, str] = field(default_factory=dict)
     """New values that earlier edits of the same lever gave."""
     releases: tuple[VersionMark, ...] = ()
-    """The versions of the system that the template can be written for (`release.py`)."""
+    """The versions of the system that the template can be written for (`releases`)."""
     files: tuple[str, ...] = ()
     """The files that were read for the settings: the template and those that it names."""
 
@@ -135,8 +225,8 @@ class Situation:
     def is_set(self, parameter: str) -> bool:
         return self.setting(parameter) is not None
 
-    def with_changes(self, changes: dict[str, str | None]) -> Situation:
-        """The situation as it would be with these values in the template."""
+    def with_changes(self, changes: dict[str, str | None]) -> LeverContext:
+        """The context as it would be with these values in the template."""
         kept = tuple(item for item in self.settings if item.parameter not in changes)
         made = tuple(
             Setting(parameter, entry.kind, self.spelling(parameter), value)
@@ -153,10 +243,10 @@ class Situation:
         if self.story.world_size:
             return self.story.world_size
         world, tasks = self.system.world, self.job.num_tasks
-        nodes = self._told(world.launcher_nodes) or self.job.num_nodes or len(self.job.nodes) or None
+        nodes = self._launcher_number(world.launcher_nodes) or self.job.num_nodes or len(self.job.nodes) or None
         if world.one_node and self.is_set(world.one_node):
             nodes = 1
-        started = self._told(world.per_node)
+        started = self._launcher_number(world.per_node)
         gpus = started or self.job.gpus_per_node
         if nodes is None or gpus is None:
             return None
@@ -171,7 +261,7 @@ class Situation:
         per_node = self.setting(world.per_node) if world.per_node else None
         if self.story.world_size or per_node is None:
             return ""
-        if self._told(world.per_node) is None and "SLURM_" not in per_node.unresolved:
+        if self._launcher_number(world.per_node) is None and "SLURM_" not in per_node.unresolved:
             return f"{per_node.spelling} is {per_node.value or 'not known'}, which is no number of ranks"
         if (self.job.num_nodes or len(self.job.nodes) or 1) == 1 or (world.one_node and self.is_set(world.one_node)):
             return ""
@@ -179,11 +269,11 @@ class Situation:
         if nodes is None:
             spelling = self.spelling(world.launcher_nodes) if world.launcher_nodes else "the number of nodes"
             return f"{spelling} is not given to the launcher, which takes one node then, and the job has several"
-        if self._told(world.launcher_nodes) is None and "SLURM_" not in nodes.unresolved:
+        if self._launcher_number(world.launcher_nodes) is None and "SLURM_" not in nodes.unresolved:
             return f"{nodes.spelling} is not known"
         return ""
 
-    def _told(self, parameter: str) -> int | None:
+    def _launcher_number(self, parameter: str) -> int | None:
         """A launcher's number, where it stands in the template as one."""
         setting = self.setting(parameter) if parameter else None
         value = setting.value if setting is not None else None
@@ -234,3 +324,96 @@ def largest_divisor(number: int, at_most: int) -> int:
     """The largest divisor of `number` that is not above `at_most` (which is at least 1)."""
     return next(candidate for candidate in range(at_most, 0, -1) if number % candidate == 0)
 
+
+# The arguments that a lever document gives its functions and constraints, and the parameters that they name.
+
+Arguments = Mapping[str, Value | tuple[Value, ...]]
+
+
+def texts_of(arguments: Arguments, name: str) -> tuple[str, ...]:
+    """What an argument lists, a single value as a list of one; nothing where it is not given."""
+    if name not in arguments:
+        return ()
+    value = arguments[name]
+    return tuple(str(item) for item in value) if isinstance(value, tuple) else (str(value),)
+
+
+def text_of(arguments: Arguments, name: str) -> str:
+    """The value of an argument that has to be given; the first where it is a list."""
+    return texts_of(arguments, name)[0]
+
+
+def product_of(context: LeverContext, parameters: Sequence[str], *, unset_is_one: bool = False) -> int | Refusal:
+    """The product of parameters' numbers. One that is neither set nor known by default is asked for, or counts as one
+    with `unset_is_one`."""
+    product = 1
+    for parameter in parameters:
+        number = context.number(parameter)
+        if isinstance(number, Refusal):
+            return number
+        if number is None and not unset_is_one:
+            return unknown_parameter(context, parameter)
+        product *= number or 1
+    return product
+
+
+def unknown_parameter(context: LeverContext, parameter: str) -> Refusal:
+    """For a parameter that is neither set nor known by default."""
+    spelling = context.spelling(parameter)
+    return Refusal(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
+
+
+# Which releases of a system a template is written for, by how it spells things; and the spelling to write.
+
+def releases(
+    system: LeverDocument, settings: Sequence[Setting], templates: Sequence[TemplateFile] = ()
+) -> tuple[VersionMark, ...]:
+    """The versions that the template's spellings and marks allow; all where nothing tells; none where they exclude one
+    another. A pattern that several versions have as a mark says that it is one of these."""
+    allowed = system.versions
+    for setting in settings:
+        spelt = next((item.in_version for item in system.parameters if item.id == setting.parameter), {})
+        if setting.spelling.lstrip("+") in {value.lstrip("+") for value in spelt.values() if value is not None}:
+            allowed = tuple(item for item in allowed if _same(spelt.get(item.id, setting.spelling), setting.spelling))
+    for pattern in dict.fromkeys(mark for item in system.versions for mark in item.marks):
+        if first_uncommented_match(pattern, templates):
+            allowed = tuple(item for item in allowed if pattern in item.marks)
+    return allowed
+
+
+def spelling_to_write(context: LeverContext, parameter: Parameter) -> tuple[str, ...] | Refusal:
+    """The spellings of a parameter that the template does not set, the one to write first; refused where versions
+    differ and which one this is is not known, or where this version does not have it."""
+    possible = {item.id for item in context.releases}
+    title = context.system.title
+    if not parameter.in_version:
+        return parameter.spellings
+    if context.system.versions and not possible:
+        return Refusal(
+            f"the template mixes spellings of several versions of {title}",
+            f"Which version of {title} is installed?",
+        )
+    choices = parameter.spelt_among(context.releases)
+    if len(choices) > 1:
+        shown = ", ".join(f"{parameter.in_version.get(item) or 'none'} in {item}" for item in sorted(possible))
+        return Refusal(
+            f"how {parameter.id.replace('_', ' ')} is spelt depends on the version of {title} ({shown})",
+            f"Which version of {title} is installed? Write {parameter.spellings[0]} into the template with its present "
+            "value, in that version's spelling.",
+        )
+    chosen = next(iter(choices), parameter.spellings[0])
+    if chosen is None:
+        return Refusal(f"this version of {title} has no {parameter.spellings[0]}")
+    return parameter.spellings_after(chosen)
+
+
+def with_prefix(system: LeverDocument, parameter: Parameter, spellings: tuple[str, ...]) -> tuple[str, ...]:
+    """`++a.b` in front where the system's command line takes an unknown key only so."""
+    prefix = system.adds_with if parameter.adds_with is None else parameter.adds_with
+    if not prefix or parameter.kind is not SettingKind.KEY or spellings[0].startswith(("-", "+")):
+        return spellings
+    return (prefix + spellings[0], *spellings[1:])
+
+
+def _same(spelt: str | None, found: str) -> bool:
+    return spelt is not None and spelt.lstrip("+") == found.lstrip("+")
