@@ -1,4 +1,4 @@
-"""Acting as another local user: who that is, by which road we can become them, and what to allow when we cannot."""
+"""Acting as another local user: who that is, how a process becomes them, and what to allow when we cannot."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Identity:
         }
 
 
-class Road(StrEnum):
+class PrivilegeMode(StrEnum):
     """How a process gets another user's rights."""
 
     SAME = "same user"
@@ -71,14 +71,14 @@ def current_identity() -> Identity:
         return Identity(UserName(str(uid)), uid, os.getegid(), tuple(os.getgroups()), home, "/bin/sh")
 
 
-def road_to(identity: Identity) -> Road:
-    """How to become `identity`; that sudo really lets us is only known once it has been tried."""
+def privilege_mode(identity: Identity) -> PrivilegeMode:
+    """How to become `identity`; whether sudo really lets us is only known once it has been tried."""
     if identity.uid == os.geteuid():
-        return Road.SAME
-    return Road.ROOT if os.geteuid() == 0 else Road.SUDO
+        return PrivilegeMode.SAME
+    return PrivilegeMode.ROOT if os.geteuid() == 0 else PrivilegeMode.SUDO
 
 
-def refused(identity: Identity, words: str) -> NotAllowed:
+def sudo_refused(identity: Identity, words: str) -> NotAllowed:
     """The error when sudo does not let us act as `identity`, with the line that would."""
     ours = current_identity().name
     return NotAllowed(

@@ -9,6 +9,8 @@ own rights, and becomes the command.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import selectors
@@ -16,11 +18,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Protocol
 
-from runbook.adapters.identity import Identity, Road, refused, road_to, stage_interpreter
+from runbook.adapters.identity import Identity, PrivilegeMode, privilege_mode, stage_interpreter, sudo_refused
 from runbook.errors import NotFound, Unavailable
 
 OUTPUT_LIMIT_BYTES = 64 << 20
@@ -137,7 +140,7 @@ def run(
     """
     command = tuple(argv)
     started = time.monotonic()
-    staged = as_user is not None and road_to(as_user) is not Road.SAME
+    staged = as_user is not None and privilege_mode(as_user) is not PrivilegeMode.SAME
     if staged:
         assert as_user is not None
         head = json.dumps(
@@ -193,15 +196,15 @@ def start_as(
 ) -> subprocess.Popen[bytes]:
     """Start a program of ours with another user's rights: a session of its own, in `/`, with a bare environment.
 
-    `stdin` may be a socket: both roads hand it on unchanged. Standard output and error are pipes. The caller must
+    `stdin` may be a socket: setuid and sudo hand it on unchanged. Standard output and error are pipes. The caller must
     end it with `stop`."""
     environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "LANG": "C.UTF-8"}
-    match road_to(identity):
-        case Road.SAME:
+    match privilege_mode(identity):
+        case PrivilegeMode.SAME:
             return _popen(tuple(argv), stdin, env=environment, cwd="/", hold=hold)
-        case Road.ROOT:
+        case PrivilegeMode.ROOT:
             return _popen(tuple(argv), stdin, env=environment, cwd="/", become=identity, hold=hold)
-        case Road.SUDO:
+        case PrivilegeMode.SUDO:
             return _popen(("sudo", "-n", "-u", identity.name, "--", *argv), stdin, env=environment, cwd="/")
 
 
@@ -209,7 +212,7 @@ def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> 
     """Kill a process and its group, and reap it. False when it does not go away in 2 s."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    if identity is not None and road_to(identity) is Road.SUDO and process.poll() is None:
+    if identity is not None and privilege_mode(identity) is PrivilegeMode.SUDO and process.poll() is None:
         # sudo runs as root, out of our reach; the owner may kill the command, and sudo ends with it.
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
@@ -300,8 +303,8 @@ def _stage_answer(stderr: bytes, argv: tuple[str, ...], cwd: str, identity: Iden
         raise _not_started(argv, cwd, cwd if words[1] == b"enter" else "", error)
     if not ready:
         words_text = stderr.decode("utf-8", "replace").strip().replace("\n", "; ")[-300:]
-        if road_to(identity) is Road.SUDO:
-            raise refused(identity, words_text)
+        if privilege_mode(identity) is PrivilegeMode.SUDO:
+            raise sudo_refused(identity, words_text)
         raise Unavailable(
             f"cannot act as user {identity.name}: {words_text or 'the helper process said nothing'}",
             where=stage_interpreter(),
@@ -360,3 +363,40 @@ def _shown(argv: tuple[str, ...], identity: Identity | None) -> str:
     text = " ".join(argv)
     who = f" as {identity.name}" if identity else ""
     return (text if len(text) <= 200 else text[:197] + "...") + who
+
+
+# One at a time across processes: a lock that a child keeps for as long as it lives, even when we are killed.
+
+_POLL_S = 0.05
+
+
+@contextlib.contextmanager
+def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
+    """Hold the lock of `name` and yield its descriptor, to be handed to the child that acts.
+
+    The kernel keeps an flock until the last process that inherited the descriptor has ended. So whoever resumes after
+    a kill waits here until an orphaned `sbatch` is done, and then finds what it submitted. Raises `Unavailable` when
+    that takes longer than `timeout_s`."""
+    path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unavailable(f"a lock cannot be made: {error.strerror}", where=str(path)) from error
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise Unavailable(
+                        f"an earlier submission of {name} has not ended yet",
+                        where=str(path),
+                        next_step="look for an sbatch process that hangs, then try again",
+                    ) from None
+                time.sleep(_POLL_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -140,7 +140,7 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
     import getpass
 
     from runbook.cli.wiring import application
-    from runbook.service.undo import check_undoable, evidence, undo, what_is_undone
+    from runbook.service.decisions import check_undoable, evidence, undo, what_is_undone
 
     app = application(inventory)
     stored = _load(app, incident)

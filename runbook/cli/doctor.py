@@ -107,7 +107,7 @@ def _pages(app: Application) -> Iterator[Found]:
 
 def _notifications(app: Application) -> Iterator[Found]:
     """Whether the addresses are understood. Nothing is sent."""
-    from runbook.adapters.apprise_send import service_of
+    from runbook.adapters.delivery import service_of
     from runbook.cli.notify_targets import targets_of
 
     targets = targets_of(app.inventory.notify)

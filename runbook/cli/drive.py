@@ -20,7 +20,7 @@ from runbook.engine import QUEUE, WORKFLOW, Engine, dbos_config, to_text, workfl
 from runbook.errors import Interrupted, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
-from runbook.service.answers import approval_topic_of
+from runbook.service.decisions import approval_topic_of
 from runbook.triggers import Opened, Opening, again
 
 _FOLLOW_S = 0.3

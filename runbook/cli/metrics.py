@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from runbook import __version__
+from runbook.adapters.whole_file import whole_file
 from runbook.cli.main import inventory_option
 from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
-from runbook.whole_file import whole_file
 
 if TYPE_CHECKING:
     from runbook.adapters.metrics import ServiceFigures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from runbook.adapters.notify_target import Target
+from runbook.adapters.delivery import Target
 from runbook.config import NotifyDocument, NotifyTargetDocument
 
 

@@ -109,11 +109,11 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
 
 def _may_act_as(owner: str) -> None:
     """Fail before anything is cancelled, not after, when the relaunch could not be submitted as the owner."""
-    from runbook.adapters.identity import Road, identity_of, road_to
+    from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
     from runbook.model.units import UserName
 
     identity = identity_of(UserName(owner))
-    if road_to(identity) is Road.SUDO:
+    if privilege_mode(identity) is PrivilegeMode.SUDO:
         from runbook.adapters.process import run
 
         if run(("true",), timeout_s=10.0, as_user=identity, output_limit_bytes=4096).exit_code != 0:

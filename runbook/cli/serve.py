@@ -24,13 +24,13 @@ from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.report.clean import clean_line, shorten
-from runbook.service.opening import Opener
+from runbook.service.daemon import Opener
 from runbook.service.spool import SpoolEvent
 from runbook.steps.base import Proposal
 from runbook.triggers import Opening, again
 
 if TYPE_CHECKING:
-    from runbook.adapters.history import StoredHistory
+    from runbook.adapters.store.witnesses import StoredHistory
 
 LOG = logging.getLogger("runbook")
 
@@ -68,13 +68,10 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     from runbook.cli.serve_watch import DatabaseProbe, watch_of
     from runbook.cli.site import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
-    from runbook.service.app import create_app
-    from runbook.service.daemon import Daemon
-    from runbook.service.documents_page import document_routes
-    from runbook.service.history_page import history_routes
+    from runbook.service.app import create_app, document_routes, history_routes
+    from runbook.service.daemon import Daemon, ServiceStatus
     from runbook.service.serve import serve as run_until_stopped
     from runbook.service.spool import SpoolReader
-    from runbook.service.status import ServiceStatus
 
     logging.basicConfig(
         stream=sys.stderr,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from runbook.cli.wiring import Application
 from runbook.engine import Engine
 from runbook.model.incident import Incident, IncidentState
-from runbook.service.status import LATE_S, ServiceStatus
-from runbook.service.watch import Watch
+from runbook.service.daemon import LATE_S, ServiceStatus
+from runbook.service.serve import Watch
 
 _ANSWER_S = 10.0
 _LATE_S = 30.0

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from runbook.config import ProxyDocument
+    from runbook.service.app import People
     from runbook.service.auth import Proxy, SignIn
-    from runbook.service.opening import Opener
-    from runbook.service.people import People
+    from runbook.service.daemon import Opener
     from runbook.service.spool import SpoolReader
     from runbook.service.tokens import TokenFile
 
@@ -27,8 +27,7 @@ _ROLLBACK_WAIT_S = 60.0
 
 def sign_in_of(app: Application) -> SignIn | None:
     """How people sign in; None where the inventory has no `sign_in`. Raises what is wrong with its files."""
-    from runbook.service.auth import SignIn
-    from runbook.service.sessions import Signer, session_key
+    from runbook.service.auth import Signer, SignIn, session_key
 
     document = app.inventory.sign_in
     if document is None:
@@ -64,17 +63,17 @@ def shown_to_anybody(app: Application, listen: str) -> str:
 
 def people_of(app: Application, sign_in: SignIn) -> People:
     """The gate, and the acts behind it. The engine of this process has to be launched."""
-    from runbook.adapters.alone import alone
+    from runbook.adapters.process import process_lock
     from runbook.service.actions import Actions
-    from runbook.service.answers import answer_here
-    from runbook.service.people import People
+    from runbook.service.app import People
+    from runbook.service.decisions import answer_here
 
     def save(incident: Incident) -> None:
         app.store.save(incident)
         app.draw(incident)
 
     def one_at_a_time(incident: IncidentId) -> AbstractContextManager[object]:
-        return alone(app.state / "locks", f"rollback of {incident}", _ROLLBACK_WAIT_S)
+        return process_lock(app.state / "locks", f"rollback of {incident}", _ROLLBACK_WAIT_S)
 
     acts = Actions(
         store=app.store,
@@ -99,9 +98,8 @@ def webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader)
 
 def opener_of(app: Application) -> Opener:
     """Which incident an event belongs to."""
-    from runbook.adapters.slurm_commands import SlurmCommands
-    from runbook.adapters.slurm_on_node import SlurmOnNode
-    from runbook.service.opening import Opener
+    from runbook.adapters.slurm.commands import SlurmCommands, SlurmOnNode
+    from runbook.service.daemon import Opener
 
     document = app.inventory.scheduler
     on_node = None

@@ -16,11 +16,10 @@ from runbook.model.incident import Incident, Policy
 from runbook.settings import FlowSettings
 
 if TYPE_CHECKING:
-    from runbook.adapters.history import StoredHistory
     from runbook.adapters.local import LocalScheduler
-    from runbook.adapters.notify import TargetsNotify
+    from runbook.adapters.notify import TargetsNotify, Telling
     from runbook.adapters.store import IncidentStore
-    from runbook.adapters.telling import Telling
+    from runbook.adapters.store.witnesses import StoredHistory
     from runbook.engine import Engine, Watcher
     from runbook.flow import Flow
     from runbook.ports import Clock, Files, Nodes, Scheduler
@@ -76,7 +75,7 @@ class Application:
 
     @cached_property
     def history(self) -> StoredHistory:
-        from runbook.adapters.history import StoredHistory
+        from runbook.adapters.store.witnesses import StoredHistory
 
         return StoredHistory(self.store)
 
@@ -106,7 +105,7 @@ class Application:
                 where=document.slurm_conf,
                 next_step="mend scheduler.slurm_conf of the inventory, or leave it out for Slurm's own",
             )
-        from runbook.adapters.slurm_choice import choose_scheduler
+        from runbook.adapters.slurm import choose_scheduler
 
         return choose_scheduler(
             cluster=self.inventory.cluster,
@@ -124,9 +123,8 @@ class Application:
             return self.nodes_override
         document = self.inventory.nodes
         if document.kind == "ssh":
-            from runbook.adapters.nodes_left import NodesWithLeft
-            from runbook.adapters.nodes_ssh import SshNodes
-            from runbook.adapters.ssh_settings import SshSettings
+            from runbook.adapters.node_access import NodesWithLeft, SshNodes
+            from runbook.adapters.ssh import SshSettings
 
             asked = SshNodes(
                 SshSettings(
@@ -147,7 +145,7 @@ class Application:
             from runbook.adapters.offline import NoNodes
 
             return NoNodes()
-        from runbook.adapters.nodes_local import LocalNodes
+        from runbook.adapters.node_access import LocalNodes
 
         return LocalNodes(probe=document.probe)
 
@@ -160,7 +158,7 @@ class Application:
 
     def telling(self, *, attended: bool = False) -> Telling:
         """Who tells people of incidents. `attended`: a person at the terminal is asked there."""
-        from runbook.adapters.telling import Telling
+        from runbook.adapters.notify import Telling
 
         return Telling(
             self.notify, self.store, self.clock, report_url=self.settings.report_url, attended=attended
@@ -209,7 +207,7 @@ class Application:
         return StepContext(incident, self.ports, self.playbook, self.settings, tell)
 
     def engine(self, watcher: Watcher, *, attended: bool = False) -> Engine:
-        """The durable engine over all of it; `launch` it before use. `attended` as in `telling`."""
+        """The durable engine over all of it; `launch` it before use. `attended` as in `Telling`."""
         from runbook.engine import Engine
 
         acts, told = self.settings.acts, self.telling(attended=attended).of if self.notify.reaches else _nobody

@@ -25,12 +25,18 @@ from runbook.model.incident import Incident, Policy
 from runbook.model.units import IncidentId
 from runbook.report.clean import clean_line, shorten
 from runbook.report.site import Site, environment
-from runbook.service.answers import question_of
-from runbook.service.auth import Road, SignIn, Visitor, problem, visitor_of
-from runbook.service.forms import TooLarge, form_of
+from runbook.service.auth import AuthMethod, SignIn, TooLarge, Visitor, form_of, problem, visitor_of
+from runbook.service.decisions import (
+    ContextOf,
+    changes_undone,
+    check_undoable,
+    evidence,
+    question_of,
+    undo,
+    what_is_undone,
+)
 from runbook.service.sign_in import account
 from runbook.service.tokens import Role
-from runbook.service.undo import ContextOf, changes_undone, check_undoable, evidence, undo, what_is_undone
 
 LOG = logging.getLogger("runbook.service")
 _MOST_REMEMBERED = 1000
@@ -274,7 +280,7 @@ class Actions:
 
     def _counts(self, visitor: Visitor, form: Mapping[str, str], incident: Incident, what: str, bound_to: str) -> bool:
         """A form of this session, for this incident and act. A bearer token is its own proof."""
-        if visitor.road is Road.BEARER:
+        if visitor.method is AuthMethod.BEARER:
             return True
         return self.sign_in.signer.form_counts(form.get("form", ""), visitor.session, incident.id, what, bound_to)
 
@@ -290,7 +296,7 @@ class Actions:
         self, request: Request, incident: Incident, status: int, heading: str, lines: Sequence[str]
     ) -> Response:
         visitor = visitor_of(request)
-        if visitor is not None and visitor.road is Road.BEARER:
+        if visitor is not None and visitor.method is AuthMethod.BEARER:
             details = [_line(line) for line in lines if line]
             return JSONResponse(
                 {"incident": incident.id, "ok": status == 200, "what": heading, "details": details}, status_code=status

@@ -1,16 +1,22 @@
 """The web pages: incidents, their documents, health and metrics. Nothing here changes anything.
 
-It listens on loopback, and asks who somebody is where the inventory has `sign_in` (`people`, who bring the acts, too).
+It listens on loopback, and asks who somebody is where the inventory has `sign_in` (`People`, who bring the acts, too).
 Kept evidence is never served, and what is served is masked: pages and documents alike.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -23,17 +29,59 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runbook.errors import BadInput, NotFound, RunbookError
+from runbook.locations import data_folder
 from runbook.model.incident import Incident
+from runbook.model.remedy import Remembered
 from runbook.model.units import IncidentId
 from runbook.report.codec import load, load_contract
+from runbook.report.history import HistoryQuery
+from runbook.report.history_page import render_history
 from runbook.report.html import render_html
 from runbook.report.index_page import render_index, render_problem
 from runbook.report.masked_document import masked_document
 from runbook.report.picture import FlowPicture
 from runbook.report.search import IndexQuery
-from runbook.report.site import Site, assets_version, live_script, live_script_address, security_policy
+from runbook.report.site import Site, assets_version, environment, live_script, live_script_address, security_policy
 from runbook.report.summary import IncidentSummary
-from runbook.service.people import People
+from runbook.service.actions import Actions
+from runbook.service.auth import Gate, SignIn, visitor_of
+from runbook.service.sign_in import account, sign_in_routes
+
+# Signed-in people on the pages: the gate before them, who they are in the header, what they may do.
+
+@dataclass(frozen=True)
+class People:
+    """What the application asks about whoever looks at it."""
+
+    sign_in: SignIn
+    acts: Actions | None = None
+
+    @property
+    def middleware(self) -> Middleware:
+        return Middleware(Gate, sign_in=self.sign_in)
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        return (*sign_in_routes(self.sign_in), *(self.acts.routes() if self.acts else ()))
+
+    def is_known(self, request: Request) -> bool:
+        return visitor_of(request) is not None
+
+    def key(self, request: Request) -> str:
+        """For whom a page was made, and after how many answers: another visitor's page is another page, and one that
+        still asks what somebody has answered is old."""
+        visitor = visitor_of(request)
+        answered = self.acts.answered if self.acts else 0
+        return f"{visitor.method}\0{visitor.session}\0{visitor.name}\0{visitor.role}\0{answered}" if visitor else ""
+
+    def account(self, request: Request) -> Markup:
+        """The header's part."""
+        return account(visitor_of(request))
+
+    def actions(self, request: Request, incident: Incident) -> object | None:
+        """What the visitor may do with the incident, for the page's slot."""
+        return self.acts.offered(request, incident) if self.acts else None
+
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -222,3 +270,79 @@ def _bug(_request: Request, _error: Exception) -> Response:
     return HTMLResponse(
         render_problem("A fault of this program", "The service's log has the details."), status_code=500
     )
+
+
+# /history: what died of what and which lever worked, and which nodes stand out.
+
+class Past(Protocol):
+    """The stored witnesses."""
+
+    def all(self) -> Mapping[str, Remembered]: ...
+
+
+def history_routes(
+    rows: Callable[[], Sequence[IncidentSummary]], past: Past, now: Callable[[], float], people: People | None = None
+) -> Sequence[BaseRoute]:
+    """The page's route. Who may look at it is the gate's affair, as for every page."""
+
+    def page(request: Request) -> Response:
+        query = HistoryQuery.read(request.query_params)
+        if "" in request.query_params.values():
+            # A form sends its empty fields, too; the address that is shared has none.
+            return RedirectResponse(query.address, status_code=303)
+        site = Site(here="/history", account=people.account(request) if people else Markup(""))
+        text = render_history(rows(), past.all(), query, now(), site=site)
+        headers = {"Content-Security-Policy": security_policy(served=True) + "; frame-ancestors 'none'"}
+        return HTMLResponse(text.encode("utf-8", "replace"), headers=headers)
+
+    return (Route("/history", page),)
+
+
+# /docs/NAME: the program's own documents, so that the link of an alert opens what the alert means.
+
+_NAME = re.compile(r"[a-z][a-z-]{0,40}")
+_NEIGHBOUR = re.compile(r"([a-z][a-z-]{0,40})\.md(#[A-Za-z0-9-]+)?")
+
+
+def document_routes() -> Sequence[BaseRoute]:
+    """One route for all of them."""
+    return (Route("/docs/{name}", _document),)
+
+
+def _document(request: Request) -> Response:
+    name = request.path_params["name"].removesuffix(".md")
+    path = data_folder("docs") / f"{name}.md"
+    if not _NAME.fullmatch(name) or not path.is_file():
+        raise HTTPException(404)
+    # The page is the program's own text; its policy still lets nothing run.
+    headers = {"Content-Security-Policy": security_policy(served=True) + "; frame-ancestors 'none'"}
+    return HTMLResponse(_document_page(path), headers=headers)
+
+
+@cache
+def _document_page(path: Path) -> str:
+    title, body = to_html(path.read_text(encoding="utf-8"))
+    return environment().get_template("document.html").render(title=title, body=body, site=Site())
+
+
+def to_html(text: str) -> tuple[str, Markup]:
+    """Title and body. Each heading can be linked to by its words in lower case; documents beside it are linked to as
+    they are served."""
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(text)
+    title = ""
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open":
+            words = tokens[place + 1].content
+            token.attrSet("id", re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-"))
+            title = title or words
+        for child in token.children or ():
+            _lead_to_the_page(child)
+    # Raw HTML is off: what is markup here was made by the renderer from a file of this program.
+    return title, Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704
+
+
+def _lead_to_the_page(token: Token) -> None:
+    found = _NEIGHBOUR.fullmatch(str(token.attrGet("href") or ""))
+    if token.type == "link_open" and found:
+        token.attrSet("href", f"/docs/{found[1]}{found[2] or ''}")

@@ -9,22 +9,109 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import os
 import re
+import secrets
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from urllib.parse import quote, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlsplit
 
+from itsdangerous import BadSignature, URLSafeSerializer, URLSafeTimedSerializer
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from runbook.errors import Unavailable
 from runbook.report.html import environment
 from runbook.report.index_page import render_problem
-from runbook.service.sessions import Signer
-from runbook.service.tokens import NAME_PATTERN, Role, TokenFile
+from runbook.service.tokens import NAME_PATTERN, Role, TokenFile, read_private
+
+# What a browser keeps: a signed cookie that says whose token it signed in with, and signed values in forms.
+#
+# Signing is itsdangerous'. The cookie proves nothing by itself: at every request the file of tokens is asked whether
+# the token is still there, so that a removed one ends its sessions at once.
+
+_MOST_ENDED = 10_000
+_MOST_CHARACTERS = 2000
+
+
+class Signer:
+    """Signs cookies and forms with the service's own key."""
+
+    def __init__(self, key: bytes, session_s: float) -> None:
+        self._sessions = URLSafeTimedSerializer(key, salt="runbook-session")
+        # Without a time: the same page has the same form, so that a page that watches itself sees no change in it. The
+        # session that it is bound to has an end.
+        self._forms = URLSafeSerializer(key, salt="runbook-form")
+        self._session_s = session_s
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def session_s(self) -> int:
+        return int(self._session_s)
+
+    def begin(self, mark: str) -> str:
+        """A cookie for whoever showed the token with this hash."""
+        return self._sessions.dumps([secrets.token_urlsafe(18), mark])
+
+    def session(self, cookie: str) -> tuple[str, str] | None:
+        """(session, the token's hash) of a cookie that is ours, young enough, and was not signed out here."""
+        if len(cookie) > _MOST_CHARACTERS:
+            return None
+        try:
+            value = self._sessions.loads(cookie, max_age=self.session_s)
+        except BadSignature:
+            return None
+        match value:
+            case [str(session), str(mark)] if session not in self._ended:
+                return session, mark
+        return None
+
+    def end(self, session: str) -> None:
+        """Forget a session, whoever else has its cookie. Holds until the service starts anew or the cookie's age."""
+        with self._lock:
+            self._ended[session] = None
+            while len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+
+    def form(self, *bound_to: str) -> str:
+        """A value for a form that only counts with exactly these words: the session, the incident, the act."""
+        return self._forms.dumps(list(bound_to))
+
+    def form_counts(self, value: str, *bound_to: str) -> bool:
+        try:
+            return len(value) <= _MOST_CHARACTERS and bool(self._forms.loads(value) == list(bound_to))
+        except BadSignature:
+            return False
+
+
+def session_key(state: Path) -> bytes:
+    """The key that signs, made once and kept in the state folder, so that a restart signs nobody out. Raises
+    `NotAllowed` when others can read it."""
+    path = state / "session.key"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(secrets.token_bytes(32))
+            stream.flush()
+            os.fsync(stream.fileno())
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise Unavailable(f"the key for sessions cannot be made: {error.strerror}", where=str(path)) from error
+    key = read_private(path, "key for sessions", "start the daemon")
+    if len(key) < 32:
+        raise Unavailable(
+            "the key for sessions is damaged", where=str(path), next_step="remove it: everybody signs in once more"
+        )
+    return key
+
 
 LOG = logging.getLogger("runbook.service")
 
@@ -42,7 +129,7 @@ token, so a right one always passes and nobody can lock Alertmanager out."""
 _VISITOR = "runbook.visitor"
 
 
-class Road(StrEnum):
+class AuthMethod(StrEnum):
     BEARER = "bearer"
     SESSION = "session"
     PROXY = "proxy"
@@ -54,7 +141,7 @@ class Visitor:
 
     name: str
     role: Role
-    road: Road
+    method: AuthMethod
     session: str
     """What forms are bound to."""
 
@@ -92,7 +179,7 @@ class Proxy:
             return None
         held = {group.strip() for group in groups[0].split(",")} if groups else set()
         acts = named[0] in self.act_users or bool(held & self.act_groups)
-        return Visitor(named[0], Role.ACT if acts else Role.READ, Road.PROXY, f"proxy:{named[0]}")
+        return Visitor(named[0], Role.ACT if acts else Role.READ, AuthMethod.PROXY, f"proxy:{named[0]}")
 
     def _is_from(self, address: str) -> bool:
         try:
@@ -122,7 +209,7 @@ class SignIn:
         bearer = bearer_of(connection)
         if bearer is not None:
             holder = self.tokens.holder(bearer, self.now()) if self.tokens else None
-            return Visitor(holder.name, holder.role, Road.BEARER, "") if holder else None
+            return Visitor(holder.name, holder.role, AuthMethod.BEARER, "") if holder else None
         if self.proxy is not None and (visitor := self.proxy.visitor(connection)) is not None:
             return visitor
         opened = self.signer.session(session_cookie(connection))
@@ -130,7 +217,7 @@ class SignIn:
             return None
         session, mark = opened
         holder = self.tokens.holder_of(mark, self.now())
-        return Visitor(holder.name, holder.role, Road.SESSION, session) if holder else None
+        return Visitor(holder.name, holder.role, AuthMethod.SESSION, session) if holder else None
 
     def too_many_wrong(self, connection: HTTPConnection) -> bool:
         """Note one wrong token; True when this address has shown too many of late."""
@@ -289,3 +376,42 @@ def _wants_page(request: Request) -> bool:
 def networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
     """Addresses and networks of an inventory, which has checked them."""
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+# Small bodies of requests, read without trusting their length or their content.
+
+_FORM_BYTES = 16_384
+
+
+class TooLarge(Exception):
+    """The body is larger than it may be."""
+
+
+async def body_of(request: Request, limit: int) -> bytes:
+    """The whole body. Raises `TooLarge` as soon as it is, whatever length was announced."""
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdecimal() and int(announced[:18]) > limit:
+        raise TooLarge
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def form_of(request: Request) -> Mapping[str, str]:
+    """The fields of a form without files; empty for what is none. A field that comes twice is left out: which one is
+    meant is not known. Raises `TooLarge`."""
+    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await body_of(request, _FORM_BYTES)
+    if content != "application/x-www-form-urlencoded":
+        return {}
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="strict")
+    except (UnicodeDecodeError, ValueError):
+        return {}
+    names = [name for name, _ in pairs]
+    return {name: value for name, value in pairs if names.count(name) == 1}

@@ -3,16 +3,97 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from runbook import __version__
 from runbook.errors import NotFound, RunbookError, Unavailable
-from runbook.ports import Clock
+from runbook.model.incident import Policy
+from runbook.model.job import JobClass, JobRecord
+from runbook.model.units import JobId, NodeName
+from runbook.ports import Clock, Files, Scheduler
+from runbook.report.clean import clean_line, shorten
 from runbook.service.spool import SpoolEvent, SpoolStatus
-from runbook.service.status import ServiceStatus
-from runbook.service.systemd import tell_systemd
+from runbook.steps.silence import silent_s
+from runbook.triggers import Known, Opened, open_for
+
+# What the daemon knows about itself: for /healthz, the metrics and systemd's watchdog.
+
+LATE_S = 60.0
+"""A loop that has not come round for this long is stuck."""
+
+
+@dataclass
+class ServiceStatus:
+    """Written by the daemon's loop, read by the web server's threads; every field is replaced whole."""
+
+    started_s: float
+    last_scan_s: float | None = None
+    """The last time that the loop came round, whether the spool could be read or not."""
+    spool_problem: str = ""
+    spool_depth: int = 0
+    spool_oldest_s: float | None = None
+    spool_bad: int = 0
+    """Files that were set aside in bad/."""
+    events_opened: int = 0
+    events_waiting_again: int = 0
+    """Events whose incident could not be opened yet and that are tried again."""
+    alerts_declined: int = 0
+    """Alerts that opened nothing."""
+    last_declined: str = ""
+    last_problem: str = ""
+    stopping: bool = False
+    driver_alive: Callable[[], bool] = field(default=lambda: True)
+    """Whether incidents are being worked on; wiring says how that is known."""
+
+    def healthy(self, now_s: float) -> bool:
+        """The loop comes round, the spool can be read, and incidents are driven."""
+        last_s = self.last_scan_s if self.last_scan_s is not None else self.started_s
+        return not self.spool_problem and not self.stopping and now_s - last_s < LATE_S and self.driver_alive()
+
+    def document(self, now_s: float) -> dict[str, Any]:
+        """The body of /healthz."""
+        return {
+            "ok": self.healthy(now_s),
+            "driver_alive": self.driver_alive(),
+            "last_scan_s": self.last_scan_s,
+            "last_scan_age_s": None if self.last_scan_s is None else round(now_s - self.last_scan_s, 3),
+            "spool_depth": self.spool_depth,
+            "spool_oldest_age_s": (
+                None if self.spool_oldest_s is None else round(max(now_s - self.spool_oldest_s, 0.0), 3)
+            ),
+            "spool_problem": self.spool_problem,
+            "events_opened": self.events_opened,
+            "spool_bad": self.spool_bad,
+            "events_waiting_again": self.events_waiting_again,
+            "alerts_declined": self.alerts_declined,
+            "last_declined": self.last_declined,
+            "last_problem": self.last_problem,
+            "uptime_s": round(now_s - self.started_s, 3),
+        }
+
+
+# Talk to systemd, where there is one: ready, alive, stopping.
+
+def tell_systemd(message: str) -> bool:
+    """Send one line of sd_notify(3), such as "READY=1". False where nobody listens; never raises."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    # A leading @ stands for the NUL byte of an abstract socket.
+    target = "\0" + address[1:] if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.settimeout(0.2)
+            channel.sendto(message.encode(), target)
+    except OSError:
+        return False
+    return True
+
 
 LOG = logging.getLogger("runbook.service")
 
@@ -215,3 +296,81 @@ def _newest_of_each_job(events: Sequence[SpoolEvent]) -> list[tuple[SpoolEvent, 
         same.sort(key=lambda event: event.restart_count)
         together.append((same[-1], tuple(same[:-1])))
     return sorted(together, key=lambda pair: (pair[0].trigger == "alert", pair[0].time_s))
+
+
+# From an event of the spool to an incident that is durably open, joined, or declined.
+
+_AFTER_END_S = 3600.0
+"""An alert may begin this long after its job ended: rules look back over minutes, not over days."""
+_BEFORE_START_S = 60.0
+
+JobsOnNode = Callable[[NodeName, float], tuple[JobId, ...]]
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Decides about one event; whoever calls acts on it."""
+
+    scheduler: Scheduler
+    known: Known
+    clock: Clock
+    cluster: str
+    policy: Policy
+    jobs_on_node: JobsOnNode | None = None
+    """None: this scheduler is not asked which job had a node."""
+    files: Files | None = None
+    quiet_s: float = 120.0
+    """A running job is looked at on an alert's word once none of its logs was written to for so long."""
+
+    def decide(self, event: SpoolEvent) -> Opened:
+        """Raises `Unavailable`, `NotFound`, `NotYet`, and `Declined` for an alert whose job is not certain."""
+        record = self.scheduler.job(event.job or self._job_of(event))
+        if event.trigger == "alert":
+            _check_time(record, event)
+            self._check_quiet(record)
+        return open_for(
+            record, self.known, cluster=self.cluster, trigger=event.trigger, policy=self.policy,
+            now_s=self.clock.now(), tool_version=__version__,
+        )
+
+    def _check_quiet(self, record: JobRecord) -> None:
+        """Raises `NotYet` for a job that runs and writes: it has not stalled, and a failure in its log may be one that
+        it caught. Logs that cannot be looked at are left to the flow, which says so to a person."""
+        if record.state.job_class is not JobClass.ACTIVE or self.files is None:
+            return
+        quiet_s = silent_s(self.files, record, self.clock.now())
+        if quiet_s is not None and quiet_s < self.quiet_s:
+            raise NotYet(
+                f"job {record.id} runs and wrote to its log {quiet_s:.0f} s ago; it is looked at when that is "
+                f"{self.quiet_s:.0f} s"
+            )
+
+    def _job_of(self, event: SpoolEvent) -> JobId:
+        """The one job that had the event's node at its time."""
+        node = _shown(event.node)
+        if self.jobs_on_node is None:
+            raise Declined(f"it names {node} and no job, and this scheduler is not asked which job had a node")
+        try:
+            jobs = self.jobs_on_node(event.node, event.time_s)
+        except Unavailable:
+            raise
+        except RunbookError as error:
+            raise Declined(f"it names {node} and no job: {error.what}") from error
+        if len(jobs) != 1:
+            held = f"{len(jobs)} jobs had {node} then ({', '.join(jobs[:5])})" if jobs else f"no job had {node} then"
+            raise Declined(f"{held}, so which one it means is not known")
+        return jobs[0]
+
+
+def _check_time(record: JobRecord, event: SpoolEvent) -> None:
+    """Raises `Declined` for an alert from outside the job's time: job ids come round again, and rules lag."""
+    started_s, ended_s = record.start_time_s, record.end_time_s
+    ended = record.state.job_class.ended and ended_s is not None
+    if ended and ended_s is not None and event.time_s > ended_s + _AFTER_END_S:
+        raise Declined(f"job {record.id} had ended {(event.time_s - ended_s) / 3600:.1f} hours before it")
+    if started_s is not None and event.time_s < started_s - _BEFORE_START_S:
+        raise Declined(f"job {record.id} started {(started_s - event.time_s) / 60:.0f} minutes after it")
+
+
+def _shown(text: str) -> str:
+    return shorten(clean_line(text), 80)

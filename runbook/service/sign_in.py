@@ -13,10 +13,12 @@ from starlette.routing import BaseRoute, Route
 from runbook.report.html import environment
 from runbook.service.auth import (
     SIGN_IN,
-    Road,
+    AuthMethod,
     SignIn,
+    TooLarge,
     Visitor,
     cookie_name,
+    form_of,
     goes_over_tls,
     is_loopback,
     own_place,
@@ -24,7 +26,6 @@ from runbook.service.auth import (
     unknown_token,
     visitor_of,
 )
-from runbook.service.forms import TooLarge, form_of
 from runbook.service.tokens import Role
 
 LOG = logging.getLogger("runbook.service")
@@ -88,7 +89,7 @@ def sign_in_routes(sign_in: SignIn) -> Sequence[BaseRoute]:
         if not sign_in.is_own_form(request):
             return problem(request, 403, "This form is not from here", "It was sent by a page of another site.")
         visitor = visitor_of(request)
-        if visitor is not None and visitor.road is Road.SESSION:
+        if visitor is not None and visitor.method is AuthMethod.SESSION:
             sign_in.signer.end(visitor.session)
             LOG.info("%s signed out", visitor.name)
         answer = RedirectResponse(SIGN_IN, status_code=303)

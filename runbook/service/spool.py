@@ -14,9 +14,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from runbook.adapters.whole_file import whole_file
 from runbook.errors import Unavailable
 from runbook.model.units import JobId, NodeName
-from runbook.whole_file import whole_file
 
 FORMAT = 1
 MOST_BYTES = 4096

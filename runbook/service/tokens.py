@@ -18,9 +18,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from runbook.adapters.whole_file import whole_file
 from runbook.documents import Document, load_document
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
-from runbook.whole_file import whole_file
 
 LOG = logging.getLogger("runbook.service")
 

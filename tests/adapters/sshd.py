@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.adapters.ssh_settings import SshSettings
+from runbook.adapters.ssh import SshSettings
 from tests.loopback import free_port, make_key
 from tests.programs import find
 

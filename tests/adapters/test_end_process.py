@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.nodes_left import NodesWithLeft
-from runbook.adapters.nodes_local import LocalNodes
-from runbook.adapters.nodes_ssh import SshNodes
+from runbook.adapters.node_access import LocalNodes, NodesWithLeft, SshNodes
 from runbook.adapters.offline import NoNodes
 from runbook.diagnosis.nodes.tenants import HELPERS
 from runbook.model.node import EndedHow, GpuProcess, ProcessEnd

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.nodes_ssh import SshNodes
-from runbook.adapters.ssh_settings import SshSettings
+from runbook.adapters.node_access import SshNodes
+from runbook.adapters.ssh import SshSettings
 from runbook.diagnosis.nodes.judgement import judge_node
 from runbook.fan_out import check_many
 from runbook.locations import data_folder

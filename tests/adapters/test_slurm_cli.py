@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.slurm_choice import choose_scheduler
-from runbook.adapters.slurm_cli import SlurmCli
-from runbook.adapters.slurm_commands import SlurmCommands
-from runbook.adapters.slurm_pyslurm import SlurmPyslurm, read_gpu_indices
+from runbook.adapters.slurm import choose_scheduler
+from runbook.adapters.slurm.commands import SlurmCommands
+from runbook.adapters.slurm.pyslurm import SlurmPyslurm, read_gpu_indices
+from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.job import GpuIndices, JobEnvironment, JobScript, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName

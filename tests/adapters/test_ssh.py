@@ -15,10 +15,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from runbook.adapters.nodes_ssh import SshNodes
-from runbook.adapters.ssh import connected
-from runbook.adapters.ssh_failure import SshFailure
-from runbook.adapters.ssh_settings import SshSettings
+from runbook.adapters.node_access import SshNodes
+from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.fan_out import check_many
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from runbook.adapters.nodes_ssh import SshNodes
-from runbook.adapters.ssh_settings import SshSettings
+from runbook.adapters.node_access import SshNodes
+from runbook.adapters.ssh import SshSettings
 from runbook.fan_out import Progress, ask_many, check_many
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import NodeName

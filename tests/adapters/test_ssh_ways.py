@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.nodes_ssh import SshNodes
-from runbook.adapters.ssh import connected
-from runbook.adapters.ssh_failure import SshFailure
-from runbook.adapters.ssh_settings import SshSettings
+from runbook.adapters.node_access import SshNodes
+from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.model.node import Reach
 from runbook.model.units import NodeName
 from tests.adapters.sshd import Server, running_sshd

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from runbook.adapters.probe_program import probe_program
+from runbook.adapters.node_access import probe_program
 from runbook.node.check_script import Limits, check_script, shell_command
 from tests.bench.sshd_fleet import SSHD, Fleet, fleet
 
@@ -241,9 +241,8 @@ def _private_bytes(pid: int) -> int:
 
 def _as_client() -> None:
     """This file as the client that is measured: what `runbook` does for many nodes, and nothing else."""
-    from runbook.adapters.nodes_ssh import SshNodes
-    from runbook.adapters.ssh import connected
-    from runbook.adapters.ssh_settings import SshSettings
+    from runbook.adapters.node_access import SshNodes
+    from runbook.adapters.ssh import SshSettings, connected
     from runbook.fan_out import ask_many
     from runbook.model.node import Reach
     from runbook.model.units import NodeName

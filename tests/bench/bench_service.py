@@ -17,14 +17,13 @@ from pathlib import Path
 
 import uvicorn
 
-from runbook.adapters.history import StoredHistory
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.witnesses import StoredHistory
 from runbook.model.units import IncidentId
 from runbook.report.codec import dump
 from runbook.report.remember import remember
-from runbook.service.app import create_app
-from runbook.service.history_page import history_routes
+from runbook.service.app import create_app, history_routes
 from tests.report.sample_incidents import (
     FLOW,
     awaiting,

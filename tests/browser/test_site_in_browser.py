@@ -11,12 +11,11 @@ import pytest
 import uvicorn
 from playwright.sync_api import Page, expect
 
-from runbook.adapters.history import StoredHistory
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.witnesses import StoredHistory
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId
-from runbook.service.app import create_app
-from runbook.service.history_page import history_routes
+from runbook.service.app import create_app, history_routes
 from tests.browser.conftest import CONTRAST, Open
 from tests.report.sample_incidents import (
     FLOW,

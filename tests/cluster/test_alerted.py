@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from runbook.adapters.clock import SystemClock
-from runbook.adapters.slurm_commands import SlurmCommands
-from runbook.adapters.slurm_on_node import SlurmOnNode
+from runbook.adapters.slurm.commands import SlurmCommands, SlurmOnNode
 from runbook.model.units import NodeName
 from tests.cluster.conftest import SLURM, Cluster
 

@@ -24,7 +24,7 @@ import sys
 from runbook.cli.serve import LogWatcher
 from runbook.cli.wiring import application
 from runbook.model.units import IncidentId
-from runbook.service.answers import answer_here
+from runbook.service.decisions import answer_here
 app = application(None)
 engine = app.engine(LogWatcher())
 engine.launch(app.inventory.database_url, executor="a-page-elsewhere")

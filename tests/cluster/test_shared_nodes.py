@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runbook.adapters.slurm_cli import SlurmCli
-from runbook.adapters.slurm_commands import SlurmCommands
+from runbook.adapters.slurm.commands import SlurmCommands
+from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.model.units import JobId, NodeName
 from tests.cluster.conftest import ROOT, SLURM, Cluster
 

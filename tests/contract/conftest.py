@@ -16,9 +16,9 @@ from typing import cast
 import pytest
 
 from runbook.adapters.local import LocalScheduler
-from runbook.adapters.slurm_cli import SlurmCli
-from runbook.adapters.slurm_commands import SlurmCommands
-from runbook.adapters.slurm_pyslurm import PyslurmModule, SlurmPyslurm
+from runbook.adapters.slurm.commands import SlurmCommands
+from runbook.adapters.slurm.pyslurm import PyslurmModule, SlurmPyslurm
+from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.model.job import JobRecord
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.ports import Scheduler

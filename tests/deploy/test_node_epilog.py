@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.nodes_left import NodesWithLeft
+from runbook.adapters.node_access import NodesWithLeft
 from runbook.adapters.offline import NoNodes
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.adapters.history import StoredHistory
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.witnesses import StoredHistory
 from runbook.errors import Unavailable
 from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
 from runbook.model.incident import Attempt, Incident, IncidentState, Verdict

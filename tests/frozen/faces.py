@@ -19,9 +19,9 @@ from typing import Any
 
 import httpx
 
-from runbook.adapters.history import StoredHistory
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.witnesses import StoredHistory
 from runbook.cli.main import main
 from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.diagnosis.nodes.judgement import judge_node, judge_node_alone
@@ -41,8 +41,7 @@ from runbook.report.messages import messages, reminder
 from runbook.report.node_document import dump as dump_check
 from runbook.report.node_text import render as render_check
 from runbook.report.text import one_line
-from runbook.service.app import create_app
-from runbook.service.history_page import history_routes
+from runbook.service.app import create_app, history_routes
 from runbook.template import CannotEdit, all_settings, apply, find_settings, named_files, settings_in_force
 from tests.diagnosis import test_nodes as node_cases
 from tests.evidence import test_checkpoints_judged as checkpoint_cases

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.nodes_local import LocalNodes
+from runbook.adapters.node_access import LocalNodes
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
 from runbook.node.check_script import Limits, check_script

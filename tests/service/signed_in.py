@@ -15,10 +15,8 @@ from starlette.testclient import TestClient
 from runbook.adapters.store import IncidentStore
 from runbook.model.incident import Incident, Policy
 from runbook.service.actions import Actions
-from runbook.service.app import create_app
-from runbook.service.auth import Proxy, SignIn, networks
-from runbook.service.people import People
-from runbook.service.sessions import Signer
+from runbook.service.app import People, create_app
+from runbook.service.auth import Proxy, Signer, SignIn, networks
 from runbook.service.tokens import Role, TokenFile, add_token
 from runbook.steps.base import StepContext
 from tests.report.sample_incidents import FLOW

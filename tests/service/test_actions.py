@@ -17,8 +17,8 @@ from runbook.adapters.offline import NoNodes
 from runbook.errors import Unavailable
 from runbook.model.incident import BoxVisit, Incident, Policy
 from runbook.model.units import IncidentId, NodeName
-from runbook.service.answers import question_of
-from runbook.service.sessions import Signer
+from runbook.service.auth import Signer
+from runbook.service.decisions import question_of
 from runbook.service.tokens import Role
 from runbook.settings import FlowSettings
 from runbook.steps.base import Playbook, Ports, StepContext

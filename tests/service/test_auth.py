@@ -15,8 +15,7 @@ from runbook.config import Inventory, load_inventory
 from runbook.documents import DocumentsInvalid
 from runbook.errors import BadInput, NotAllowed, NotFound
 from runbook.model.units import IncidentId
-from runbook.service.auth import networks
-from runbook.service.sessions import Signer, session_key
+from runbook.service.auth import Signer, networks, session_key
 from runbook.service.tokens import Role, TokenFile, add_token, remove_token
 from tests.report.sample_incidents import awaiting, recovered
 from tests.service.signed_in import FORM, HERE, PAGE, SECRET, Place

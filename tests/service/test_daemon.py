@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from runbook.errors import BadInput, NotFound, Unavailable
-from runbook.service.daemon import Daemon
+from runbook.service.daemon import LATE_S, Daemon, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader
-from runbook.service.status import LATE_S, ServiceStatus
 
 
 @dataclass

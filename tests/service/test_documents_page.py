@@ -9,8 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 from starlette.testclient import TestClient
 
-from runbook.service.app import create_app
-from runbook.service.documents_page import document_routes, to_html
+from runbook.service.app import create_app, document_routes, to_html
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from runbook.adapters.history import StoredHistory
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.witnesses import StoredHistory
 from runbook.model.remedy import Circumstances
 from runbook.model.units import IncidentId
-from runbook.service.app import create_app
-from runbook.service.history_page import history_routes
+from runbook.service.app import create_app, history_routes
 from runbook.service.tokens import Role
 from tests.report.sample_incidents import FLOW, OPENED_S, escalated, hardware_fault, recovered
 from tests.service.signed_in import Place

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from runbook.adapters.delivery import Target
 from runbook.adapters.notify import TargetsNotify
-from runbook.adapters.notify_target import Target
 from runbook.cli.notify_targets import targets_of
 from runbook.config import load_inventory
 from runbook.errors import RunbookError

@@ -29,7 +29,7 @@ from runbook.service.app import create_app
 from runbook.service.daemon import Daemon
 from runbook.service.serve import serve
 from runbook.service.spool import SpoolReader
-from runbook.service.status import ServiceStatus
+from runbook.service.daemon import ServiceStatus
 from tests.report.sample_incidents import FLOW, just_opened
 root = Path(sys.argv[1])
 clock = SystemClock()
@@ -92,7 +92,7 @@ def _get(address: str) -> bytes:
     "begun", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"], ids=["nothing", "half a head"]
 )
 def test_connections_that_never_ask_do_not_keep_others_out(root: Path, begun: bytes) -> None:
-    impatient = PROGRAM.replace("serve(app", "from runbook.service.connection import TimedConnection\n"
+    impatient = PROGRAM.replace("serve(app", "from runbook.service.serve import TimedConnection\n"
                                 "TimedConnection.arrival_s = 0.5\nserve(app")
     with _start(root, program=impatient) as service, contextlib.ExitStack() as held:
         assert service.stdout is not None

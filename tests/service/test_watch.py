@@ -11,8 +11,8 @@ from runbook.cli.serve_watch import DatabaseProbe, watch_of
 from runbook.cli.wiring import application
 from runbook.model.incident import Incident
 from runbook.model.message import Message
-from runbook.service.status import ServiceStatus
-from runbook.service.watch import Watch
+from runbook.service.daemon import ServiceStatus
+from runbook.service.serve import Watch
 from tests.report.sample_incidents import SAMPLES
 from tests.service.notify_servers import Clock, http_server, inventory_with
 

@@ -22,10 +22,8 @@ from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
 from runbook.ports import Scheduler
-from runbook.service.daemon import Daemon, Declined, NotYet
-from runbook.service.opening import Opener
+from runbook.service.daemon import Daemon, Declined, NotYet, Opener, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader, alert_file, alert_text, parse_event
-from runbook.service.status import ServiceStatus
 from runbook.service.tokens import Role
 from runbook.service.webhook import MOST_BYTES, Webhook
 from tests.report.sample_incidents import awaiting, recovered

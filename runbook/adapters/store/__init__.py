@@ -15,6 +15,7 @@ import contextlib
 import os
 import re
 import zlib
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
@@ -22,14 +23,83 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from runbook.adapters.kept_log import copy_windows
+from runbook.adapters.whole_file import sync_folder, whole_file
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId
 from runbook.report.codec import dump, load, load_contract
 from runbook.report.summary import IncidentSummary, LeverTry, summaries_adapter, summarize
 from runbook.report.tally import Tally
-from runbook.whole_file import sync_folder, whole_file
+
+# Keeping a log that may be huge: its beginning and its end, whole where it is small.
+
+_CHUNK_BYTES = 1 << 20
+_LINE_SEARCH_BYTES = 1 << 16
+
+
+def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
+    """Copy a log of at most `limit` bytes whole; of a larger one the first quarter of that and the rest from its end,
+    cut at line borders, with a line between that says what was left out. True when something was."""
+    head_bytes = max(limit // 4, 1)
+    tail_bytes = max(limit - head_bytes, 1)
+    head = _read_up_to(source, head_bytes)
+    target.write(head)
+    if len(head) < head_bytes:
+        return False
+    skipped, tail = _skip_to_tail(source, tail_bytes)
+    if skipped == 0:
+        for chunk in tail:
+            target.write(chunk)
+        return False
+    first = next(tail, b"")
+    cut = first.find(b"\n", 0, _LINE_SEARCH_BYTES) + 1
+    note = (
+        f"[runbook: {skipped + cut} bytes are left out here; "
+        f"what follows begins at byte {head_bytes + skipped + cut} of the log]\n"
+    )
+    target.write((b"" if head.endswith(b"\n") else b"\n") + note.encode())
+    target.write(first[cut:])
+    for chunk in tail:
+        target.write(chunk)
+    return True
+
+
+def _read_up_to(source: BinaryIO, limit: int) -> bytes:
+    parts = []
+    while limit > 0 and (chunk := source.read(min(limit, _CHUNK_BYTES))):
+        parts.append(chunk)
+        limit -= len(chunk)
+    return b"".join(parts)
+
+
+def _skip_to_tail(source: BinaryIO, tail_bytes: int) -> tuple[int, Iterator[bytes]]:
+    """How much lies between here and the last `tail_bytes`, and those. A log may still grow: its end is where
+    it was when this looked."""
+    if source.seekable():
+        here = source.tell()
+        end = source.seek(0, os.SEEK_END)
+        start = max(here, end - tail_bytes)
+        source.seek(start)
+        return start - here, _chunks(source, end - start)
+    kept: deque[bytes] = deque()
+    size = skipped = 0
+    while chunk := source.read(_CHUNK_BYTES):
+        kept.append(chunk)
+        size += len(chunk)
+        while size - len(kept[0]) >= tail_bytes:
+            size -= len(kept[0])
+            skipped += len(kept.popleft())
+    if kept and size > tail_bytes:
+        skipped += size - tail_bytes
+        kept[0] = kept[0][size - tail_bytes :]
+    return skipped, iter(kept)
+
+
+def _chunks(source: BinaryIO, length: int) -> Iterator[bytes]:
+    while length > 0 and (chunk := source.read(min(length, _CHUNK_BYTES))):
+        length -= len(chunk)
+        yield chunk
+
 
 _ID = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 _PRIVATE_FOLDERS = frozenset({"evidence"})

@@ -17,8 +17,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import BinaryIO, TypeVar
 
-from runbook.adapters import files_owner, process
-from runbook.adapters.identity import Identity, Road, identity_of, refused, road_to, stage_interpreter
+from runbook.adapters import process
+from runbook.adapters.files import owner_side
+from runbook.adapters.identity import (
+    Identity,
+    PrivilegeMode,
+    identity_of,
+    privilege_mode,
+    stage_interpreter,
+    sudo_refused,
+)
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.units import UserName
@@ -49,8 +57,8 @@ class OwnerFiles:
 
     def open(self, path: str, owner: UserName) -> BinaryIO:
         identity = self._checked(path, owner)
-        if road_to(identity) is Road.SAME:
-            descriptor = self._here(lambda: files_owner.open_regular(path), path, owner)
+        if privilege_mode(identity) is PrivilegeMode.SAME:
+            descriptor = self._here(lambda: owner_side.open_regular(path), path, owner)
         else:
             _, descriptor = self._there({"do": "open"}, path, identity)
             if descriptor < 0:
@@ -60,9 +68,9 @@ class OwnerFiles:
     def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
         identity = self._checked(folder, owner)
         depth = max(1, depth)
-        if road_to(identity) is Road.SAME:
+        if privilege_mode(identity) is PrivilegeMode.SAME:
             found: list[tuple[str, bool, int, float]] = self._here(
-                lambda: files_owner.list_entries(folder, depth, self._most_entries), folder, owner
+                lambda: owner_side.list_entries(folder, depth, self._most_entries), folder, owner
             )
         else:
             request = {"do": "entries", "depth": depth, "limit": self._most_entries}
@@ -76,9 +84,9 @@ class OwnerFiles:
 
     def replace(self, path: str, owner: UserName, content: bytes, expected_sha256: str) -> str:
         identity = self._checked(path, owner)
-        if road_to(identity) is Road.SAME:
+        if privilege_mode(identity) is PrivilegeMode.SAME:
             return self._here(
-                lambda: files_owner.replace_file(path, content, expected_sha256), path, owner, expected_sha256
+                lambda: owner_side.replace_file(path, content, expected_sha256), path, owner, expected_sha256
             )
         request = {"do": "replace", "size": len(content), "expected_sha256": expected_sha256}
         answer, _ = self._there(request, path, identity, content)
@@ -156,7 +164,7 @@ def sha256(content: bytes) -> str:
 
 @cache
 def _source() -> str:
-    return inspect.getsource(files_owner)
+    return inspect.getsource(owner_side)
 
 
 def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, object] | None:
@@ -180,8 +188,8 @@ def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookErr
     with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
         words = child.communicate(timeout=2.0)[1]
     text = words.decode("utf-8", "replace").strip()[-300:]
-    if road_to(identity) is Road.SUDO and "Traceback" not in text and "standard input" not in text:
-        return refused(identity, text)
+    if privilege_mode(identity) is PrivilegeMode.SUDO and "Traceback" not in text and "standard input" not in text:
+        return sudo_refused(identity, text)
     return Unavailable(
         f"could not open files as user {identity.name}: {text or 'the helper process ended without an answer'}",
         where=stage_interpreter(),
@@ -208,11 +216,11 @@ def _translated(number: int, words: str, path: str, owner: str) -> RunbookError:
     where = f"{path} (as {owner})"
     if number in (errno.ENOENT, errno.ENOTDIR):
         return NotFound(f"no such file or folder: {words}", where=where, next_step="see whether it was moved")
-    if words == files_owner.CHANGED:
+    if words == owner_side.CHANGED:
         return NotAllowed(
             "the file has changed since it was read", where=where, next_step="look at it, then start over"
         )
-    if words == files_owner.NOT_REGULAR or number in (errno.ENXIO, errno.EISDIR):
+    if words == owner_side.NOT_REGULAR or number in (errno.ENXIO, errno.EISDIR):
         return NotAllowed(f"not a regular file: {words}", where=where, next_step="name the job's log or script")
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return Unavailable(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runbook.adapters.local_supervisor import boot_id, process_start, write_json
+from runbook.adapters.local.supervisor import boot_id, process_start, write_json
 from runbook.errors import NotFound, Unavailable
 from runbook.model.units import JobId
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.adapters.alone import alone
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
-from runbook.adapters.identity import Identity, Road, identity_of, road_to
-from runbook.adapters.process import SCRIPT_PLACE
-from runbook.adapters.slurm_commands import Denied, NoAccounting, SlurmCommands
-from runbook.adapters.slurm_gpu_indices import GpuIndicesOfRuns
+from runbook.adapters.identity import Identity, PrivilegeMode, identity_of, privilege_mode
+from runbook.adapters.node_access import read_left
+from runbook.adapters.process import SCRIPT_PLACE, process_lock
+from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
-from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.job import GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock
 from runbook.slurm import accounting as accounting
 from runbook.slurm import controller as nodes
 from runbook.slurm import controller as queue
+from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
 from runbook.slurm.fields import variables
 from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
 from runbook.slurm.sbatch_options import wrapped_text
@@ -34,6 +35,68 @@ from runbook.slurm.submit import (
     sbatch_command,
     submit_environment,
 )
+
+# Which GPUs a job runs on: asked of the controller once for each run of a job, for they stay the same while it runs.
+#
+# The controller forgets them as the job ends. Then the node's epilog may have left them: SLURM_JOB_GPUS holds the same
+# numbers (seen on 22.05.8).
+
+_MOST_RUNS_KEPT = 256
+_SLACK_S = 60.0
+"""The nodes' clocks and the controller's."""
+
+Run = tuple[JobId, float | None, int]
+
+
+class GpuIndicesOfRuns:
+    """Adds the indices to records. What the controller said is kept, so that a later record of the same run has them
+    too. `left`: the folder where the nodes' epilogs leave files."""
+
+    def __init__(self, commands: SlurmCommands, left: Path | None = None) -> None:
+        self._commands = commands
+        self._left = left
+        self._known: dict[Run, tuple[GpuIndices, ...]] = {}
+
+    def added(self, record: JobRecord) -> JobRecord:
+        """The record with its GPUs' indices, as it is where they cannot be told: nothing fails for want of them."""
+        run = (record.id, record.start_time_s, record.restarts)
+        if run not in self._known:
+            if record.state.job_class.ended:
+                return replace(record, gpu_indices=self._left_by_epilogs(record))
+            settled = record.state.job_class is JobClass.ACTIVE and "CONFIGURING" not in record.state.flags
+            if not settled or not record.nodes:
+                return record
+            try:
+                told = read_gpu_indices(self._commands.ask("scontrol", gpu_indices_arguments(record.id)))
+            except RunbookError:
+                return record
+            while len(self._known) >= _MOST_RUNS_KEPT:
+                del self._known[next(iter(self._known))]
+            self._known[run] = tuple(one for one in told if one.node in record.nodes)
+        return replace(record, gpu_indices=self._known[run])
+
+    def _left_by_epilogs(self, record: JobRecord) -> tuple[GpuIndices, ...]:
+        """Of the nodes whose epilog left a file for this run: named by job and restart, written since its start. Where
+        two clusters left one of the same name, none counts."""
+        if self._left is None or record.start_time_s is None:
+            return ()
+        run = f"-{record.id}-{record.restarts}."
+        wanted = {f"{node}.gpus": node for node in record.nodes}
+        found: dict[NodeName, GpuIndices | None] = {}
+        try:
+            with os.scandir(self._left) as entries:
+                for entry in entries:
+                    node = wanted.get(entry.name.partition(run)[2])
+                    if node is None or entry.name.startswith("."):
+                        continue
+                    fresh = entry.stat(follow_symlinks=False).st_mtime >= record.start_time_s - _SLACK_S
+                    indices = index_list((read_left(self._left, Path(entry.path)) or "").strip()) if fresh else None
+                    if indices is not None:
+                        found[node] = None if node in found else GpuIndices(node, indices)
+        except OSError:
+            return ()
+        return tuple(one for node in record.nodes if (one := found.get(node)) is not None)
+
 
 _ACCOUNTING_PATIENCE_S = 5.0
 _ORPHAN_PATIENCE_S = 60.0
@@ -156,7 +219,7 @@ class SlurmCli:
             base = submit_environment(submission.environment.variables)
             umask = _umask(submission.environment.variables)
         arguments, script = command.argv[1:], None
-        if road_to(owner) is Road.SUDO:
+        if privilege_mode(owner) is PrivilegeMode.SUDO:
             # A copy of ours cannot be given to the owner, and one that everybody may read could hold secrets.
             script = _own_text(submission.script_path)
             arguments = tuple(SCRIPT_PLACE if word == submission.script_path else word for word in arguments)
@@ -189,7 +252,7 @@ class SlurmCli:
     def _alone(self, token: str) -> contextlib.AbstractContextManager[int | None]:
         if self._locks is None or not token:
             return contextlib.nullcontext()
-        return alone(self._locks, token, _ORPHAN_PATIENCE_S)
+        return process_lock(self._locks, token, _ORPHAN_PATIENCE_S)
 
     def find_submitted(self, token: str) -> tuple[JobId, ...]:
         separator = self._separator()

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.alone import alone
+from runbook.adapters.process import process_lock
 from runbook.errors import Unavailable
 
 PARENT = """
 import sys, time
 from pathlib import Path
-from runbook.adapters.alone import alone
-from runbook.adapters.process import run
-with alone(Path(sys.argv[1]), "token", 5) as held:
+from runbook.adapters.process import process_lock, run
+with process_lock(Path(sys.argv[1]), "token", 5) as held:
     print("holding", flush=True)
     run(("sh", "-c", "sleep 1.5; echo submitted >> " + sys.argv[2]), timeout_s=30, hold=held)
 """
@@ -38,15 +37,19 @@ def test_a_resumed_process_waits_for_the_orphan_of_a_killed_one(tmp_path: Path) 
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     assert not jobs.exists(), "the orphan is still at it"
-    with alone(tmp_path / "locks", "token", 20):
+    with process_lock(tmp_path / "locks", "token", 20):
         assert jobs.read_text() == "submitted\n", "it must be done before anybody else goes on"
 
 
 def test_another_token_does_not_wait(tmp_path: Path) -> None:
-    with alone(tmp_path, "one", 1), alone(tmp_path, "two", 1):
+    with process_lock(tmp_path, "one", 1), process_lock(tmp_path, "two", 1):
         pass
 
 
 def test_patience_ends_with_a_clear_word(tmp_path: Path) -> None:
-    with alone(tmp_path, "one", 1), pytest.raises(Unavailable, match="has not ended"), alone(tmp_path, "one", 0.2):
+    with (
+        process_lock(tmp_path, "one", 1),
+        pytest.raises(Unavailable, match="has not ended"),
+        process_lock(tmp_path, "one", 0.2),
+    ):
         pass

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runbook.adapters import local_supervisor
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import current_identity
-from runbook.adapters.local_store import LocalStore
+from runbook.adapters.local import supervisor
+from runbook.adapters.local.job_store import LocalStore
 from runbook.adapters.process import Runner, run
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.job import (
@@ -291,7 +291,7 @@ class LocalScheduler:
         folder = self._store.path(job)
         if (folder / "started.json").exists() or (folder / "ended.json").exists() or self._store.supervised(job):
             return
-        command = (sys.executable, "-I", "-S", local_supervisor.__file__, str(folder))
+        command = (sys.executable, "-I", "-S", supervisor.__file__, str(folder))
         done = self._runner(command, timeout_s=_START_TIMEOUT_S, cwd="/")
         if done.exit_code != 0:
             raise Unavailable(

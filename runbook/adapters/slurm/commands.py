@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import string
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_exponential,
-    wait_random,
-)
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from runbook.adapters.identity import LOGIN_PATH, Identity
 from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Completed, Runner, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.model.units import JobId, NodeName
+from runbook.ports import Clock
+from runbook.slurm.accounting import jobs_on_node, on_node_arguments
 from runbook.slurm.complaints import Complaint, complaint
 
 
@@ -171,3 +170,21 @@ def _sleep(seconds: float) -> None:
 
 def _nothing(_: RetryCallState) -> None:
     """tenacity must not log: what happened is in the error that is raised at the end."""
+
+
+@dataclass(frozen=True)
+class SlurmOnNode:
+    """Calls raise `Unavailable` while Slurm does not answer, and `NoAccounting`."""
+
+    commands: SlurmCommands
+    clock: Clock
+    _random: random.SystemRandom = field(default_factory=random.SystemRandom, repr=False)
+
+    def __call__(self, node: NodeName, at_s: float) -> tuple[JobId, ...]:
+        """The jobs that had the node, under its short name where it is given with a domain."""
+        separator = "~" + "".join(self._random.choice(string.ascii_lowercase) for _ in range(20)) + "~"
+        for name in dict.fromkeys((node, NodeName(node.partition(".")[0]))):
+            text = self.commands.ask("sacct", on_node_arguments(name, self.clock.now() - at_s, separator))
+            if found := jobs_on_node(text, name, at_s, separator):
+                return found
+        return ()

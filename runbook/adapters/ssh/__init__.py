@@ -1,25 +1,88 @@
 """SSH to nodes, over fabric and paramiko: one connection, strict host keys, a deadline that holds, capped output.
 
 Never accepts a host key that known_hosts does not have, never asks for a password, never starts a login shell.
-`ssh_connect` opens the way, `ssh_config` and `known_hosts` read what ssh itself would read.
+`connect` opens the way, `openssh` reads what ssh itself would read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runbook.adapters.ssh_failure import SshFailure, failure_of
-from runbook.adapters.ssh_settings import SshSettings
+from runbook.model.node import Reach
 from runbook.model.units import NodeName
 
 if TYPE_CHECKING:
     from fabric import Connection
     from paramiko import Channel
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    """How to reach the nodes. Empty means what `ssh` itself would take: its files, the present user, port 22."""
+
+    user: str = ""
+    port: int | None = None
+    key_file: str = ""
+    jump_host: str = ""
+    """"[user@]host[:port]", several with commas, as for `ssh -J`; each one's host key is checked like any other."""
+    known_hosts_file: str = ""
+    """Empty: those that ssh_config names, else ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts."""
+    config_file: str = ""
+    """Empty: ~/.ssh/config and /etc/ssh/ssh_config; a file named here stands alone, as for `ssh -F`."""
+    use_agent: bool = True
+    sudo: bool = False
+    """Ask nodes as root through `sudo -n`, where the kernel log and other people's processes need it."""
+    probe: bool = True
+    """Send the node probe along, rather than ask nvidia-smi only."""
+    connect_timeout_s: float = 5.0
+    """For each of: the connection, the greeting, the key exchange, the authentication. Of all of them together, on a
+    way without jump hosts, an attempt takes no more than twice this, and no attempt begins after one and a half."""
+    command_timeout_s: float = 15.0
+    output_limit_bytes: int = 4 << 20
+
+
+class SshFailure(Exception):
+    """No connection. `reach` is the class of the failure; `may_pass` says that trying again can help."""
+
+    def __init__(self, reach: Reach, detail: str, *, may_pass: bool = False) -> None:
+        super().__init__(detail)
+        self.reach = reach
+        self.detail = detail
+        self.may_pass = may_pass
+
+
+def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure:
+    """The class of a failure of paramiko, of a socket or of a key file."""
+    from paramiko import ssh_exception as ssh
+
+    if isinstance(error, SshFailure):
+        return error
+    words = " ".join(str(error).split())[:200] or type(error).__name__
+    if isinstance(error, ssh.AuthenticationException | ssh.PasswordRequiredException) and "timeout" not in words:
+        return SshFailure(Reach.AUTHENTICATION, f"the node did not accept our user or key: {words}")
+    if isinstance(error, ssh.NoValidConnectionsError):
+        refused = any(isinstance(each, ConnectionRefusedError) for each in error.errors.values())
+        return SshFailure(Reach.REFUSED, "connection refused") if refused else SshFailure(Reach.ERROR, words)
+    if isinstance(error, ConnectionRefusedError):
+        return SshFailure(Reach.REFUSED, "connection refused")
+    if isinstance(error, socket.gaierror):
+        return SshFailure(Reach.ERROR, f"the name cannot be resolved: {error.strerror}")
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return SshFailure(Reach.AUTHENTICATION, f"a key file cannot be read: {words}")
+    if isinstance(error, TimeoutError | ssh.AuthenticationException) or elapsed_s >= limit_s * 0.9:
+        return SshFailure(Reach.TIMEOUT, f"no answer within {limit_s:g} s", may_pass=True)
+    if isinstance(error, ssh.ChannelException):
+        return SshFailure(Reach.ERROR, f"the jump host could not reach the node: {words}")
+    if isinstance(error, ssh.SSHException | EOFError | ConnectionError):
+        return SshFailure(Reach.ERROR, f"the connection broke: {words}", may_pass=True)
+    return SshFailure(Reach.ERROR, words)
+
 
 _ATTEMPTS = 4
 _POLL_S = 0.02
@@ -107,7 +170,7 @@ def connected(node: NodeName, settings: SshSettings) -> Iterator[SshSession]:
 
     What can pass (a connection that was reset, a greeting that did not come) is tried again; refusals, keys and names
     are not. Raises `SshFailure`."""
-    from runbook.adapters.ssh_connect import close_all
+    from runbook.adapters.ssh.connect import close_all
 
     connection = open_connection(node, settings)
     try:
@@ -121,7 +184,7 @@ def open_connection(node: NodeName, settings: SshSettings) -> Connection:
     jump host do not come back together. Raises `SshFailure`."""
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
-    from runbook.adapters.ssh_connect import connect
+    from runbook.adapters.ssh.connect import connect
 
     attempts = Retrying(
         stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(1.5 * settings.connect_timeout_s),

@@ -1,4 +1,7 @@
-"""Which adapter speaks to this Slurm: pyslurm where it imports and its version is the cluster's, else the commands."""
+"""Slurm behind the Scheduler port: pyslurm where it imports and its version is the cluster's, else the commands.
+
+`commands` runs one command, `scheduler` is the port over them, `pyslurm` what libslurm answers faster.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from typing import cast
 
 from runbook.adapters.identity import Identity, identity_of
 from runbook.adapters.process import Runner, run
-from runbook.adapters.slurm_cli import SlurmCli
-from runbook.adapters.slurm_commands import SlurmCommands
-from runbook.adapters.slurm_pyslurm import PyslurmModule, SlurmPyslurm
+from runbook.adapters.slurm.commands import SlurmCommands
+from runbook.adapters.slurm.pyslurm import PyslurmModule, SlurmPyslurm
+from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.errors import RunbookError
 from runbook.model.units import UserName
 from runbook.ports import Scheduler
 
-_PROBE = "import {module} as m; print(getattr(m, '__version__', ''))"
+_PYSLURM_PROBE = "import {module} as m; print(getattr(m, '__version__', ''))"
 _PROBE_TIMEOUT_S = 20.0
 
 
@@ -39,7 +42,7 @@ def choose_scheduler(
     """`prefer`: "auto" or "cli". The reason for the choice is in `describe()`. Only the commands' folder and the
     configuration file are taken as given; whether Slurm answers is found out at the first question."""
     commands = SlurmCommands(bin_dir=bin_dir, slurm_conf=slurm_conf, runner=runner, timeout_s=timeout_s)
-    version, why_not = ("", "as the inventory says") if prefer == "cli" else probe(module, commands, runner)
+    version, why_not = ("", "as the inventory says") if prefer == "cli" else probe_pyslurm(module, commands, runner)
     cli = SlurmCli(commands, cluster=cluster, identify=identify, why=why_not, locks=locks, left=left)
     if why_not:
         return cli
@@ -48,12 +51,12 @@ def choose_scheduler(
     )
 
 
-def probe(module: str, commands: SlurmCommands, runner: Runner) -> tuple[str, str]:
+def probe_pyslurm(module: str, commands: SlurmCommands, runner: Runner) -> tuple[str, str]:
     """(pyslurm's version, why it is not used or ""). Imported in a child first: without a readable slurm.conf libslurm
     ends the whole process inside the import, with no exception."""
     if commands.slurm_conf != os.environ.get("SLURM_CONF", ""):
         return "", "pyslurm reads only the environment's SLURM_CONF, the inventory names another"
-    probing = (sys.executable, "-c", _PROBE.format(module=module))
+    probing = (sys.executable, "-c", _PYSLURM_PROBE.format(module=module))
     try:
         done = runner(probing, timeout_s=_PROBE_TIMEOUT_S, env=_inherited())
         if done.exit_code != 0:

@@ -1,0 +1,197 @@
+"""Who hears what, and one message to one address: a target's filter, its limits, and sending through apprise."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.model.message import Message, Severity
+from runbook.report.clean import clean_line, shorten
+
+# Who hears what: a target's filter, its quiet hours, and how many messages an hour it is sent.
+
+_HOUR_S = 3600.0
+_OWNER = "{owner}"
+_USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,63}", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Some people and what they want to hear. `addresses` is asked each time, as a file of them may change."""
+
+    name: str
+    addresses: Callable[[], tuple[str, ...]] = field(repr=False)
+    """Raises `RunbookError` where they cannot be read."""
+    severities: tuple[Severity, ...] = tuple(Severity)
+    partitions: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    per_hour: int = 30
+    quiet_hours: str = ""
+    """"22:00-07:00", this machine's time; "" for none."""
+
+    def wants(self, message: Message) -> bool:
+        """Whether these people hear of it. What is about no job (the daemon's own troubles) passes every job filter."""
+        about = message.about
+        if message.severity not in self.severities:
+            return False
+        if not about.incident:
+            return True
+        # A job may name several partitions: "gpu,gpu-long".
+        partitions = about.partition.split(",")
+        return (
+            (not self.partitions or any(name in self.partitions for name in partitions))
+            and (not self.accounts or about.account in self.accounts)
+            and (not self.users or about.owner in self.users)
+        )
+
+    def quiet(self, now_s: float) -> bool:
+        """Whether it is a time at which only pages are sent."""
+        if not self.quiet_hours:
+            return False
+        begin, _, end = self.quiet_hours.partition("-")
+        now = time.strftime("%H:%M", time.localtime(now_s))
+        return begin <= now < end if begin <= end else now >= begin or now < end
+
+    def personal(self) -> bool:
+        """Whether an address is made from the owner's name. Raises as `addresses`."""
+        return any(_OWNER in address for address in self.addresses())
+
+    def addresses_for(self, message: Message) -> tuple[str, ...]:
+        """With the owner's name put in; those that need one are left out where it is not known or odd."""
+        owner = message.about.owner if _USER_NAME.fullmatch(message.about.owner) else ""
+        return tuple(
+            address.replace(_OWNER, owner) for address in self.addresses() if owner or _OWNER not in address
+        )
+
+
+class Limit:
+    """So many messages an hour, pages and all else counted apart; the same text once in `again_s`. Not thread-safe."""
+
+    def __init__(self, per_hour: int, again_s: float = 300.0) -> None:
+        self._per_hour = per_hour
+        self._again_s = again_s
+        self._sent: dict[bool, deque[float]] = {True: deque(), False: deque()}
+        self._texts: deque[tuple[float, str]] = deque()
+        self.held_back = 0
+        """Messages since the last that was sent."""
+
+    def allows(self, message: Message, now_s: float, quiet: bool) -> bool:
+        """Whether it may be sent now; it counts as sent then, else as held back."""
+        sent = self._sent[message.severity is Severity.PAGE]
+        while sent and now_s - sent[0] >= _HOUR_S:
+            sent.popleft()
+        while self._texts and now_s - self._texts[0][0] >= self._again_s:
+            self._texts.popleft()
+        text = f"{message.title}\n{message.body}"
+        held = quiet and message.severity is not Severity.PAGE
+        if held or len(sent) >= self._per_hour or any(text == before for _, before in self._texts):
+            self.held_back += 1
+            return False
+        sent.append(now_s)
+        self._texts.append((now_s, text))
+        return True
+
+
+# One message to one address through apprise: whether it was delivered, and why not in words without the address.
+
+_REASON_LIMIT = 200
+_LEAST_SECRET = 4
+"""Shorter parts of an address ("user", "x") would blot out half of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How sending to one address went."""
+
+    service: str
+    """What apprise calls it: "Slack", "E-Mail"; "" where it does not know the address."""
+    delivered: bool
+    reason: str = ""
+
+
+def service_of(address: str) -> str | None:
+    """What kind of service an address leads to, or None where apprise does not understand it. Sends nothing."""
+    with _Listener():
+        plugin = _plugin(address)
+    return None if plugin is None else str(plugin.service_name)
+
+
+def deliver(address: str, title: str, body: str, severity: Severity) -> Delivery:
+    """Send, with apprise's own time limits. Never raises; the reason names no part of the address."""
+    try:
+        return _deliver(address, title, body, severity)
+    except Exception as error:
+        # Its text may hold the address with the password.
+        return Delivery("", False, type(error).__name__)
+
+
+def _deliver(address: str, title: str, body: str, severity: Severity) -> Delivery:
+    import apprise
+
+    with _Listener() as listener:
+        plugin = _plugin(address)
+        if plugin is None:
+            return Delivery("", False, "this address is not understood")
+        urgency = {
+            Severity.INFO: apprise.NotifyType.INFO,
+            Severity.WARNING: apprise.NotifyType.WARNING,
+            Severity.PAGE: apprise.NotifyType.FAILURE,
+        }[severity]
+        service = str(plugin.service_name)
+        # The plugin itself, as apprise's own list of them sends from other threads.
+        if plugin.notify(title=title, body=body, notify_type=urgency, body_format=apprise.NotifyFormat.TEXT):
+            return Delivery(service, True)
+    return Delivery(service, False, _without(address, listener.last) or "the service did not take it")
+
+
+def _plugin(address: str) -> Any:
+    import apprise
+
+    return apprise.Apprise.instantiate(address)
+
+
+class _Listener(logging.Handler):
+    """What apprise logs in this thread; nothing of it goes into any log, as it names addresses."""
+
+    def __init__(self) -> None:
+        # Imported first: its own set-up of the logger must not come after ours.
+        import apprise  # noqa: F401
+
+        super().__init__(logging.WARNING)
+        self.last = ""
+        self._thread = threading.get_ident()
+        self._logger = logging.getLogger("apprise")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            self.last = record.getMessage()
+
+    def __enter__(self) -> _Listener:
+        # It and the HTTP library below it log whole addresses, in debug mode at least.
+        self._logger.propagate = False
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+
+
+def _without(address: str, text: str) -> str:
+    """The text with every part of the address blotted out."""
+    from urllib.parse import unquote
+
+    parts = {
+        part for whole in (address, unquote(address))
+        for part in re.split(r"[^A-Za-z0-9_.-]+", whole.partition("://")[2]) if len(part) >= _LEAST_SECRET
+    }
+    for part in sorted(parts, key=len, reverse=True):
+        text = text.replace(part, "***")
+    return shorten(clean_line(text), _REASON_LIMIT)
