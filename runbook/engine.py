@@ -16,7 +16,7 @@ from runbook.flow import END, Box, Flow
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
-from runbook.report.codec import dump, load
+from runbook.report.json_documents import dump_incident, load_incident
 from runbook.settings import ActSettings
 from runbook.steps.base import Proposal, StepContext, StepResult
 from runbook.steps.without_leave import without_leave
@@ -442,11 +442,11 @@ def approval_topic(incident: Incident, box: str) -> str:
 
 
 def to_text(incident: Incident) -> str:
-    return dump(incident, None).decode("utf-8")
+    return dump_incident(incident, None).decode("utf-8")
 
 
 def from_text(text: str) -> Incident:
-    return load(text.encode("utf-8"), "the workflow database")
+    return load_incident(text.encode("utf-8"), "the workflow database")
 
 
 def dbos_config(database_url: str, executor: str) -> dict[str, Any]:

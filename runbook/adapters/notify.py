@@ -18,8 +18,8 @@ from runbook.model.incident import Incident
 from runbook.model.message import Message, Severity
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
-from runbook.report.clean import clean, clean_line, shorten
-from runbook.report.messages import messages, reminder
+from runbook.report.text.notifications import messages, reminder
+from runbook.report.vocabulary.clean import clean, clean_line, shorten
 
 LOG = logging.getLogger("runbook.notify")
 

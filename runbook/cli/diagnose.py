@@ -115,7 +115,7 @@ def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
         told = {**to_contract(story, diagnosis), **story_to_contract(story)}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
-    from runbook.report.diagnosis_text import WIDTH, render_diagnosis
+    from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
 
     text = render_diagnosis(story, diagnosis, width=min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns)))
     head, _, rest = text.partition("\n")

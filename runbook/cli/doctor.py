@@ -37,7 +37,7 @@ def doctor(node: str | None, inventory: str | None) -> int:
     """Check the inventory, the scheduler and its rights, SSH to a node, the state folder and the playbooks."""
     from runbook.cli.wiring import application
     from runbook.config import find_inventory
-    from runbook.report.clean import clean
+    from runbook.report.vocabulary.clean import clean
 
     click.echo(f"inventory: {find_inventory(inventory)}")
     app = application(inventory)

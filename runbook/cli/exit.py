@@ -94,7 +94,7 @@ def _say_unwritten(error: OSError) -> int:
 
 def say_error(error: RunbookError) -> None:
     """What, where, what next, without control characters from outside."""
-    from runbook.report.clean import clean
+    from runbook.report.vocabulary.clean import clean
 
     text = clean(str(error))
     print(f"runbook: {text}", file=sys.stderr)  # noqa: T201

@@ -151,7 +151,7 @@ def _heading(item: Answer, title: str) -> None:
 
 
 def _rows(width: int, rows: Sequence[tuple[str, str]]) -> None:
-    from runbook.report.tables import labelled
+    from runbook.report.text import labelled
 
     for label, text in rows:
         for line in labelled(label, text, width):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from runbook.report.history import Group
-    from runbook.report.node_history import NodeHistory
+    from runbook.report.incident_search import Group
+    from runbook.report.past_incidents import NodeHistory
 
 _UNITS_DAYS = {"d": 1, "w": 7, "m": 30, "y": 365}
 
@@ -44,9 +44,9 @@ def history(
 ) -> int:
     """What died of what before, and which lever worked; with --nodes, which node sees more of it than its peers."""
     from runbook.cli.wiring import application
-    from runbook.report.history import HistoryQuery, document, groups
-    from runbook.report.history_page import NODES_EXPLAINED
-    from runbook.report.node_history import node_histories
+    from runbook.report.html.list_pages import NODES_COMPARED
+    from runbook.report.incident_search import HistoryQuery, groups, groups_document
+    from runbook.report.past_incidents import node_histories
 
     query = HistoryQuery(user, node, system, model, kind or "", _days(since))
     if by_node and (user or system or model or kind):
@@ -64,13 +64,13 @@ def history(
             click.echo(json.dumps([asdict(item) for item in nodes], indent=1))
         elif nodes:
             _print(_nodes_table(nodes))
-            click.echo(NODES_EXPLAINED)
+            click.echo(NODES_COMPARED)
         else:
             click.echo("no memory failure is known to have been on a certain node", err=True)
         return 0
     found = groups(rows, remembered, query)
     if as_json:
-        click.echo(json.dumps(document(found), indent=1))
+        click.echo(json.dumps(groups_document(found), indent=1))
     elif found:
         _print(_groups_table(found))
     else:
@@ -108,7 +108,7 @@ def _groups_table(found: Sequence[Group]) -> Table:
 
 
 def _nodes_table(nodes: Sequence[NodeHistory]) -> Table:
-    from runbook.report.history_page import VERDICT_TITLES, chance
+    from runbook.report.html.list_pages import VERDICT_TITLES, chance
 
     table = _table(
         "node", "beside its peers", "failed here", "expected", "jobs compared", "chance", "as first node", "gpu faults",
@@ -135,7 +135,7 @@ def _table(*titles: str) -> Table:
 def _row(table: Table, *cells: str) -> None:
     from rich.text import Text
 
-    from runbook.report.clean import clean_line
+    from runbook.report.vocabulary.clean import clean_line
 
     table.add_row(*(Text(clean_line(cell)) for cell in cells))
 

@@ -55,7 +55,7 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
         raise NotFound(
             "no ladder is for that", next_step="`runbook levers SYSTEM` shows all of one system; leave a filter out"
         )
-    from runbook.report.tables import paragraph
+    from runbook.report.text import paragraph
 
     hint = "`runbook explain LEVER` tells all about one" if in_full else "`runbook levers SYSTEM` shows every rung"
     for line in ["", *paragraph(f"{hint}; `runbook patch` writes one into a copy of a launch script", width, "")]:
@@ -107,7 +107,7 @@ def _heading(document: LeverDocument) -> None:
 
 
 def _overview(ladders: Sequence[Ladder], width: int) -> list[str]:
-    from runbook.report.tables import table
+    from runbook.report.text import table
 
     rows = []
     seen: dict[tuple[str, ...], str] = {}
@@ -125,7 +125,7 @@ def _overview(ladders: Sequence[Ladder], width: int) -> list[str]:
 
 
 def _rungs(document: LeverDocument, ladders: Sequence[Ladder], width: int) -> list[str]:
-    from runbook.report.tables import paragraph, table
+    from runbook.report.text import paragraph, table
 
     lines: list[str] = []
     seen: dict[tuple[str, ...], str] = {}

@@ -46,7 +46,7 @@ def jobs(inventory: str | None) -> int:
     from rich.text import Text
 
     from runbook.cli.wiring import application
-    from runbook.report.clean import clean_line
+    from runbook.report.vocabulary.clean import clean_line
 
     app = application(inventory)
     if app.inventory.scheduler.kind != "local":

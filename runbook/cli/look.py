@@ -23,7 +23,7 @@ _WIDE = 110
 def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
     """List incidents, newest first."""
     from runbook.cli.wiring import application
-    from runbook.report.clean import clean_line, shorten
+    from runbook.report.vocabulary.clean import clean_line, shorten
 
     app = application(inventory)
     rows = [row for row in app.store.list() if state is None or row.state == state]
@@ -76,7 +76,7 @@ def show(incident: str, as_json: bool, inventory: str | None) -> int:
     """Show one incident: what died, what was done, what is asked of a person."""
     from runbook.adapters.store import check_incident_id
     from runbook.cli.wiring import application
-    from runbook.report.text import render_text
+    from runbook.report.text.incident_text import render_text
 
     app = application(inventory)
     checked = check_incident_id(incident)

@@ -81,7 +81,7 @@ def code_of(check: NodeCheck) -> int:
 
 def _expanded(texts: tuple[str, ...]) -> tuple[NodeName, ...]:
     from runbook.host_lists import expand_hosts
-    from runbook.report.clean import clean_line, shorten
+    from runbook.report.vocabulary.clean import clean_line, shorten
 
     found: dict[NodeName, None] = {}
     for text in texts:
@@ -163,14 +163,14 @@ def _check(
 
 def _show(check: NodeCheck, as_json: bool) -> None:
     if as_json:
-        from runbook.report.node_document import dump
+        from runbook.report.json_documents import dump_node_check
 
-        click.echo(dump(check).decode("utf-8"), nl=False)
+        click.echo(dump_node_check(check).decode("utf-8"), nl=False)
         return
     from rich.console import Console
     from rich.text import Text
 
-    from runbook.report.node_text import render
+    from runbook.report.text.node_text import render
 
     styles = {"title": "bold", "good": "green", "bad": "bold red", "warn": "yellow", "dim": "dim"}
     width = max(40, shutil.get_terminal_size((100, 24)).columns) if sys.stdout.isatty() else 100

@@ -31,7 +31,7 @@ def test(severity: str, target: str | None, owner: str, inventory: str | None) -
     from runbook.cli.wiring import application
     from runbook.config import find_inventory
     from runbook.model.message import About, Message, Severity
-    from runbook.report.clean import clean_line
+    from runbook.report.vocabulary.clean import clean_line
 
     app = application(inventory)
     targets = {one.name: one for one in targets_of(app.inventory.notify)}

@@ -24,7 +24,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     from runbook.cli.wiring import Application
     from runbook.config import load_inventory
     from runbook.model.template import TemplateFile
-    from runbook.template.language import language
+    from runbook.template.text_files import language
     from runbook.triggers import Opened, Opening, incident_id
 
     for path in logs:

@@ -64,8 +64,8 @@ def patch(
     from runbook.cli.job_files import lever_documents, read_job_files
     from runbook.cli.patch_evidence import evidence_of
     from runbook.cli.patch_plan import context_of, plan, the_system
-    from runbook.report.clean import clean_line
-    from runbook.template.language import language
+    from runbook.report.vocabulary.clean import clean_line
+    from runbook.template.text_files import language
 
     if not levers and not assignments:
         raise BadInput(
@@ -150,7 +150,7 @@ def _tell(document: LeverDocument, job: JobFiles, planned: Planned, made: Patch)
     """What is changed, what it frees and costs, and what is not known: on standard error."""
     from runbook.cli.job_files import titled
     from runbook.cli.levers import terminal_width
-    from runbook.report.tables import labelled, paragraph
+    from runbook.report.text import labelled, paragraph
 
     width = min(120, terminal_width())
     lines = [*paragraph(titled(document), width, ""), *labelled("failure", planned.failure, width)]
@@ -180,7 +180,7 @@ def _print_diff(diff: str) -> None:
     if not sys.stdout.isatty():
         click.echo(diff, nl=False)
         return
-    from runbook.report.clean import clean
+    from runbook.report.vocabulary.clean import clean
 
     for line in clean(diff).splitlines():
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])

@@ -23,7 +23,7 @@ from runbook.errors import RunbookError, Unavailable
 from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
-from runbook.report.clean import clean_line, shorten
+from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.daemon import Opener
 from runbook.service.spool import SpoolEvent
 from runbook.steps.base import Proposal

@@ -201,7 +201,7 @@ def _special(entry: SignatureEntry) -> list[str]:
 
 def _meaning(means: str, detail: str) -> str:
     from runbook.model.diagnosis import Detail, Kind
-    from runbook.report.diagnosis_words import meaning
+    from runbook.report.vocabulary.titles import meaning
 
     known = Detail(detail) if detail in Detail.__members__.values() else Detail.NONE
     said = meaning(Kind(means), known) if means in Kind.__members__.values() else _NO_KINDS.get(means, "")
@@ -210,7 +210,7 @@ def _meaning(means: str, detail: str) -> str:
 
 def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json: bool) -> bool:
     from runbook.model.diagnosis import Kind
-    from runbook.report.diagnosis_words import KIND_MEANING, KIND_TITLES
+    from runbook.report.vocabulary.titles import KIND_MEANING, KIND_TITLES
 
     if name in _NO_KINDS:
         title, meaning = "No kind of failure", _NO_KINDS[name]
@@ -237,7 +237,7 @@ def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json
 
 
 def _value(name: str, value: object) -> str:
-    from runbook.report.diagnosis_words import size
+    from runbook.report.vocabulary.titles import size
 
     if name.endswith("_bytes") and isinstance(value, int):
         return f"{value} ({size(value)})"

@@ -31,7 +31,7 @@ def show(file: Path, show_all: bool, system: str | None, as_json: bool, playbook
     from runbook.cli.job_files import lever_documents, named_system, read_job_files
     from runbook.cli.template_view import view_of
     from runbook.remedy import recognise
-    from runbook.template.language import language_of
+    from runbook.template.text_files import language_of
 
     documents = lever_documents(playbook)
     chosen = named_system(system, documents) if system is not None else None

@@ -22,7 +22,7 @@ from runbook.remedy import (
 from runbook.remedy.lever_context import LeverContext, releases
 from runbook.remedy.lever_document import Parameter, VersionMark
 from runbook.remedy.resume import RestarterFindings
-from runbook.report.tables import labelled, paragraph, table
+from runbook.report.text import labelled, paragraph, table
 
 _STORY = LogStory(root_cause=None)
 _MANY = 3

@@ -19,8 +19,8 @@ from runbook.errors import Interrupted
 from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId
-from runbook.report.clean import clean_line, shorten
 from runbook.report.narrative import to_do
+from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.steps.base import Proposal
 
 _GOOD = "✔"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runbook.engine import Engine, Watcher
     from runbook.flow import Flow
     from runbook.ports import Clock, Files, Nodes, Scheduler
-    from runbook.report.picture import FlowPicture
+    from runbook.report.charts.flow_chart import FlowPicture
     from runbook.steps.base import Playbook, Ports, StepContext
 
 
@@ -243,7 +243,7 @@ def contract_of(incident: Incident) -> dict[str, Any] | None:
 def flow_picture(flow: Flow, incident: Incident) -> FlowPicture:
     """The flow as the report draws it, with the path that the incident took."""
     from runbook.flow import END
-    from runbook.report.picture import FlowArrow, FlowBox, FlowPicture
+    from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPicture
 
     boxes = tuple(FlowBox(box.name, box.title, box.acts) for box in flow.boxes.values())
     arrows = tuple(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runbook.model.log import MemoryFields, MemorySample
 from runbook.model.units import MIB
-from runbook.report.diagnosis_words import size
+from runbook.report.vocabulary.titles import size
 
 if TYPE_CHECKING:
     from runbook.model.node import GpuFacts

@@ -1,14 +1,17 @@
-"""The story of an incident in single sentences: what happened, what was done, how it stands, what a person does."""
+"""The story of an incident in single sentences: what happened, what was done, how it stands, what a person does; and
+as a list of events.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
 
 from runbook.model.diagnosis import Hypothesis, Kind
-from runbook.model.incident import Attempt, Failure, Incident, IncidentState
+from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentState
 from runbook.model.log import Finding, MemorySample
-from runbook.report.diagnosis_words import KIND_MEANING, PHASE_WORDS
+from runbook.report.vocabulary.titles import KIND_MEANING, PHASE_WORDS, Again
 
+# The story of an incident in single sentences: what happened, what was done, how it stands, what a person does.
 
 def first_failure(incident: Incident) -> Failure | None:
     """The failure that opened the incident, also when the work has moved on to a relaunched job's."""
@@ -27,7 +30,7 @@ def cause(incident: Incident) -> Hypothesis | None:
     return failure.diagnosis.best if failure and failure.diagnosis else None
 
 
-def place(finding: Finding) -> str:
+def place_of_finding(finding: Finding) -> str:
     """"rank 3 on gpu-22 (GPU 3)", as far as it is known; "" when nothing is."""
     parts = [f"rank {finding.rank}" if finding.rank is not None else "", finding.node or ""]
     named = " on ".join(part for part in parts if part)
@@ -45,10 +48,10 @@ def what_happened(incident: Incident) -> str:
         return f"{job} on {incident.cluster}: {incident.conclusion or 'its logs show no memory error.'}"
     if found is None and finding is None:
         return f"{job} on {incident.cluster} failed; what it died of has not been read yet."
-    verb = _died(found, finding)
+    verb = _what_it_did(found, finding)
     sentence = f"{job} {verb}"
     if finding is not None:
-        where = place(finding)
+        where = place_of_finding(finding)
         phase = PHASE_WORDS[finding.phase]
         step = f"at step {finding.step}" if finding.step is not None else ""
         sentence = " ".join(part for part in (sentence, f"on {where}" if where else "", phase, step) if part)
@@ -57,7 +60,7 @@ def what_happened(incident: Incident) -> str:
     return sentence + "."
 
 
-def _died(found: Hypothesis | None, finding: Finding | None) -> str:
+def _what_it_did(found: Hypothesis | None, finding: Finding | None) -> str:
     """What the job did, by the diagnosis, or by what the log's line means where there is no diagnosis (yet)."""
     line = Kind(finding.means) if finding is not None and finding.means in set(Kind) else None
     kind = found.kind if found is not None else line
@@ -126,20 +129,6 @@ def to_do(incident: Incident) -> tuple[str, ...]:
             return ("Nothing.",)
         case _:
             return ("Nothing now: the runbook is at work.",)
-
-
-class Again(StrEnum):
-    """Whether the job runs again."""
-
-    YES = "yes"
-    """A relaunch got past the failing step."""
-    NOT_PROVEN = "not_proven"
-    """A relaunch was submitted; whether it gets past the failing step is not known."""
-    NOT_YET = "not_yet"
-    NO = "no"
-    PLANNED = "planned"
-    NOT_NEEDED = "not_needed"
-    """There was nothing to do for this tool."""
 
 
 def runs_again(incident: Incident) -> Again:
@@ -258,3 +247,76 @@ def is_simulated(incident: Incident) -> bool:
         if story is not None and any("simulat" in note.lower() for note in story.notes):
             return True
     return any("simulat" in note.lower() for note in incident.notes)
+
+
+# What happened when, across all attempts: one list of events, oldest first.
+
+_VERBS = {
+    "cancel": "Cancelled",
+    "drain": "Drained",
+    "undrain": "Gave back",
+    "submit": "Submitted",
+    "end_process": "Ended the leaked process",
+    "promote": "Wrote the change into the owner's template",
+    "rollback": "Put the owner's template back",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`attempt` 0 is the job that died first; `tone` is a class of the style sheet, "" for none."""
+
+    time_s: float
+    attempt: int
+    what: str
+    detail: str = ""
+    tone: str = ""
+
+
+def timeline(incident: Incident) -> tuple[Event, ...]:
+    """Start and failure of each job, every act, and the end. What has no known time is not in it."""
+    events: list[Event] = [Event(incident.opened_s, 0, "Incident opened", f"by {incident.trigger}", "mark")]
+    failure = first_failure(incident)
+    finding = root_cause(incident)
+    if failure is not None:
+        job = failure.job
+        if job.start_time_s is not None:
+            events.append(Event(job.start_time_s, 0, f"Job {job.id} started"))
+        if finding is not None and finding.time_s is not None:
+            events.append(Event(finding.time_s, 0, f"Job {job.id} failed", place_of_finding(finding), "bad"))
+        if job.end_time_s is not None:
+            events.append(Event(job.end_time_s, 0, f"Job {job.id} ended", job.state.name))
+    events += (_act_event(act, incident) for act in incident.acts)
+    for attempt in incident.attempts:
+        events += _attempt_events(attempt, incident)
+    if incident.closed_s is not None:
+        events.append(Event(incident.closed_s, _last_attempt(incident), "Incident over", incident.state, "mark"))
+    return tuple(sorted(events, key=lambda event: event.time_s))
+
+
+def _act_event(act: Act, incident: Incident) -> Event:
+    number = next((attempt.number for attempt in incident.attempts if attempt.job == act.target), 0)
+    verb = _VERBS.get(act.what, act.what)
+    target = f"job {act.target}" if act.what in ("cancel", "submit") and not act.planned_only else act.target
+    who = f"approved by {act.approved_by}" if act.approved_by else ""
+    if act.planned_only:
+        return Event(act.time_s, number, f"Planned, not done: {act.what} {target}", who)
+    return Event(act.time_s, number, f"{verb} {target}", "; ".join(part for part in (act.result, who) if part), "act")
+
+
+def _attempt_events(attempt: Attempt, incident: Incident) -> list[Event]:
+    if worked(attempt):
+        seen = [
+            visit.ended_s for visit in incident.visits
+            if visit.attempt == attempt.number and visit.outcome == "passed" and visit.ended_s is not None
+        ]
+        told = f"Job {attempt.job} got past the failing step"
+        return [Event(time_s, attempt.number, told, tone="good") for time_s in seen[-1:]]
+    cause = attempt.story.root_cause if attempt.story else None
+    if cause is not None and cause.time_s is not None and worked(attempt) is False:
+        return [Event(cause.time_s, attempt.number, f"Job {attempt.job} failed again", place_of_finding(cause), "bad")]
+    return []
+
+
+def _last_attempt(incident: Incident) -> int:
+    return incident.attempts[-1].number if incident.attempts else 0

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runbook.model.diagnosis import Kind
-from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Policy
+from runbook.model.node import Reach
 from runbook.model.units import IncidentId, JobId, NodeName
-from runbook.report.clean import clean_line, shorten
 from runbook.report.narrative import (
-    Again,
     asked_of_a_person,
     cause,
     first_failure,
@@ -22,10 +23,216 @@ from runbook.report.narrative import (
     what_was_done,
     worked,
 )
-from runbook.report.tally import Tally, tally
+from runbook.report.vocabulary.clean import clean_line, shorten
+from runbook.report.vocabulary.titles import Again
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+
+# What an incident adds to the metrics: times, endings, losses.
+#
+# Prometheus takes a counter that falls for one that began anew, so every figure here only grows while its incident
+# lives: an incident that ended and is taken up again keeps its first ending, and what a later run finds is added.
+
+BUDGET_WORDS = "as often as the policy allows"
+"""In the summary of a relaunch that was over `policy.max_relaunches`; the same outcome has other reasons, too."""
+
+_BY_POLICY = frozenset({"", "policy"})
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_NO_MEMORY_FAILURE = frozenset({Kind.NOT_OOM, Kind.UNDETERMINED})
+
+
+class BoxTime(NamedTuple):
+    """One box that was left: how, and how long it took with all its waiting."""
+
+    box: str
+    outcome: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Times in epoch seconds, lengths in seconds; None: it has not happened, or is not known."""
+
+    failed_s: float | None = None
+    """When the first job failed: the time of the error's line, else the job's end, else the incident's opening."""
+    relaunched_s: float | None = None
+    """The first relaunch."""
+    proven_s: float | None = None
+    """The first proof that a relaunched job runs past the failing step."""
+    unattended: bool = False
+    """It was proven, and no person had said yes to anything before."""
+    endings: tuple[IncidentState, ...] = ()
+    """Every time that work on it ended, and how."""
+    boxes: tuple[BoxTime, ...] = ()
+    gpus: int | None = None
+    """Of the first job."""
+    stopped_s: float = 0.0
+    """From the failure to the last relaunch; without one to the last ending. 0 where no memory failure was found."""
+    repeated_s: float = 0.0
+    """Training since the checkpoint that the first relaunch resumed from: steps times the seconds of one."""
+    saved_s: float = 0.0
+    """Training that the proven relaunch had done by its proof, where no person was needed for it."""
+    memory_failures_again: int = 0
+    """Relaunches that died of memory or of a GPU again."""
+    budget_spent: bool = False
+    """The last run ended because it was relaunched as often as the policy allows."""
+    nodes_drained: int = 0
+    """Ever, also where the node was given back since."""
+    unreached: tuple[Reach, ...] = ()
+    """Of each node that was asked and did not answer, why: as far as the incident keeps its nodes' answers."""
+
+
+def tally_of(incident: Incident) -> Tally:
+    """The figures of an incident as it stands."""
+    failed_s = failure_time(incident)
+    submitted = [attempt for attempt in incident.attempts if attempt.job and attempt.submitted_s is not None]
+    proof = next((v for v in incident.visits if (v.box, v.outcome) == ("verify", "passed") and v.ended_s), None)
+    proven_s = proof.ended_s if proof else None
+    unattended = proven_s is not None and not _a_person_said_yes(incident, proven_s)
+    first = first_failure(incident)
+    kind = first.diagnosis.best.kind if first and first.diagnosis else None
+    counts = kind is not None and kind not in _NO_MEMORY_FAILURE
+    return Tally(
+        failed_s=failed_s,
+        relaunched_s=submitted[0].submitted_s if submitted else None,
+        proven_s=proven_s,
+        unattended=unattended,
+        endings=_endings(incident.visits),
+        boxes=tuple(
+            BoxTime(_word(visit.box), _word(visit.outcome), round(max(visit.ended_s - visit.started_s, 0.0), 3))
+            for visit in incident.visits
+            if visit.ended_s is not None and visit.outcome
+        ),
+        gpus=_gpus(incident),
+        stopped_s=_stopped_s(incident, failed_s, submitted) if counts else 0.0,
+        repeated_s=_repeated_s(incident, submitted) if counts else 0.0,
+        saved_s=_saved_s(incident) if unattended else 0.0,
+        memory_failures_again=sum(1 for attempt in incident.attempts if _died_again(attempt)),
+        budget_spent=_budget_spent(incident.visits),
+        nodes_drained=len(
+            {act.target for act in incident.acts if act.what == "drain" and not act.planned_only}
+            | set(incident.drained_nodes)
+        ),
+        unreached=_unreached(incident),
+    )
+
+
+def failure_time(incident: Incident) -> float | None:
+    """When the first job failed. A log's clock is believed only between the job's start and the incident's opening."""
+    failure = first_failure(incident)
+    if failure is None:
+        return None
+    finding = root_cause(incident)
+    earliest_s = failure.job.start_time_s or 0.0
+    for time_s in (finding.time_s if finding else None, failure.job.end_time_s):
+        if time_s is not None and earliest_s <= time_s <= incident.opened_s:
+            return time_s
+    return incident.opened_s
+
+
+def _word(text: str) -> str:
+    """A box's or an outcome's name. A stored document is a file like any other: its words may be anybody's."""
+    return text if _WORD.fullmatch(text) else "other"
+
+
+def _endings(visits: Sequence[BoxVisit]) -> tuple[IncidentState, ...]:
+    """From the path alone: a state is forgotten when the incident is taken up again."""
+    endings: list[IncidentState] = []
+    path: set[tuple[str, str]] = set()
+    for visit in visits:
+        path.add((visit.box, visit.outcome))
+        if visit.box == "report" and visit.ended_s is not None:
+            endings.append(_ending(path))
+            path = set()
+    return tuple(endings)
+
+
+def _ending(path: set[tuple[str, str]]) -> IncidentState:
+    if any(box == "escalate" for box, _ in path):
+        return IncidentState.ESCALATED
+    if ("verify", "passed") in path:
+        return IncidentState.RECOVERED
+    if ("relaunch", "planned") in path:
+        return IncidentState.PLANNED
+    return IncidentState.CLOSED
+
+
+def _a_person_said_yes(incident: Incident, before_s: float) -> bool:
+    return any(
+        not act.planned_only and act.time_s <= before_s and act.approved_by not in _BY_POLICY for act in incident.acts
+    )
+
+
+def _gpus(incident: Incident) -> int | None:
+    failure = first_failure(incident)
+    if failure is None or failure.job.gpus_per_node is None:
+        return None
+    nodes = failure.job.num_nodes or len(failure.job.nodes)
+    return failure.job.gpus_per_node * nodes if nodes else None
+
+
+def _stopped_s(incident: Incident, failed_s: float | None, submitted: Sequence[Attempt]) -> float:
+    if failed_s is None:
+        return 0.0
+    reports = [visit.ended_s for visit in incident.visits if visit.box == "report" and visit.ended_s is not None]
+    until_s = submitted[-1].submitted_s if submitted else (reports[-1] if reports else None)
+    return max(until_s - failed_s, 0.0) if until_s is not None else 0.0
+
+
+def _repeated_s(incident: Incident, submitted: Sequence[Attempt]) -> float:
+    """0 where the step that failed, the checkpoint's step or the length of a step is not known."""
+    failure = first_failure(incident)
+    if not submitted or failure is None or failure.story is None:
+        return 0.0
+    progress = failure.story.progress
+    first = submitted[0]
+    resumed_at = first.checkpoint.step if first.checkpoint else progress.first_step
+    if progress.last_step is None or resumed_at is None or progress.step_duration_s is None:
+        return 0.0
+    return max(progress.last_step - resumed_at, 0) * progress.step_duration_s
+
+
+def _saved_s(incident: Incident) -> float:
+    """As above: what is not known counts as nothing."""
+    attempt = next((attempt for attempt in incident.attempts if worked(attempt)), None)
+    failure = first_failure(incident)
+    if attempt is None or attempt.verdict is None or attempt.verdict.progress is None:
+        return 0.0
+    progress = attempt.verdict.progress
+    before = failure.story.progress.step_duration_s if failure and failure.story else None
+    step_s = progress.step_duration_s if progress.step_duration_s is not None else before
+    begun_at = next(
+        (step for step in (progress.resumed_from_step, attempt.checkpoint.step if attempt.checkpoint else None,
+                           progress.first_step) if step is not None),
+        None,
+    )
+    if progress.last_step is None or begun_at is None or step_s is None:
+        return 0.0
+    return max(progress.last_step - begun_at, 0) * step_s
+
+
+def _died_again(attempt: Attempt) -> bool:
+    diagnosis = attempt.diagnosis
+    return worked(attempt) is False and diagnosis is not None and diagnosis.best.kind not in _NO_MEMORY_FAILURE
+
+
+def _budget_spent(visits: Sequence[BoxVisit]) -> bool:
+    for visit in reversed(visits):
+        if visit.box == "relaunch":
+            return visit.outcome == "limit_reached" and BUDGET_WORDS in visit.summary
+        if visit.box == "identify":
+            return False
+    return False
+
+
+def _unreached(incident: Incident) -> tuple[Reach, ...]:
+    failures = [failure for failure in (incident.original, incident.failure) if failure is not None]
+    reaches = {
+        (failure.job.id, facts.node): facts.reach for failure in failures for facts in failure.nodes
+    }
+    return tuple(sorted(reach for reach in reaches.values() if reach is not Reach.OK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +320,7 @@ def summarize(incident: Incident) -> IncidentSummary:
         drained_nodes=len(incident.drained_nodes),
         simulated=is_simulated(incident),
         drained=tuple(NodeName(_short(node, 64)) for node in incident.drained_nodes[:8]),
-        tally=tally(incident),
+        tally=tally_of(incident),
         nodes=tuple(NodeName(_short(node, 64)) for node in failure.job.nodes[:64]) if failure else (),
         num_nodes=len(failure.job.nodes) if failure else 0,
         done=_short(what_was_done(incident), 160),

@@ -23,8 +23,8 @@ from starlette.routing import BaseRoute, Route
 from runbook.errors import BadInput, NotFound, NothingToDo, RunbookError, Unavailable
 from runbook.model.incident import Incident, Policy
 from runbook.model.units import IncidentId
-from runbook.report.clean import clean_line, shorten
-from runbook.report.site import Site, environment
+from runbook.report.html import Site, page_environment
+from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.auth import AuthMethod, SignIn, TooLarge, Visitor, form_of, problem, visitor_of
 from runbook.service.decisions import (
     ContextOf,
@@ -191,7 +191,7 @@ class Actions:
         standing = _standing(incident)
         lines = self._evidence(incident) if undrain else ()
         return HTMLResponse(
-            environment().get_template("rollback.html").render(
+            page_environment().get_template("rollback.html").render(
                 incident=incident.id,
                 what=what_is_undone(incident, undrain=undrain),
                 promoted=incident.promoted,
@@ -301,7 +301,7 @@ class Actions:
             return JSONResponse(
                 {"incident": incident.id, "ok": status == 200, "what": heading, "details": details}, status_code=status
             )
-        page = environment().get_template("acted.html").render(
+        page = page_environment().get_template("acted.html").render(
             heading=heading, lines=[line for line in lines if line], incident=incident.id,
             site=Site(here="/", account=account(visitor)), refresh_s=0,
         )

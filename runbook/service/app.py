@@ -33,16 +33,21 @@ from runbook.locations import data_folder
 from runbook.model.incident import Incident
 from runbook.model.remedy import Remembered
 from runbook.model.units import IncidentId
-from runbook.report.codec import load, load_contract
-from runbook.report.history import HistoryQuery
-from runbook.report.history_page import render_history
-from runbook.report.html import render_html
-from runbook.report.index_page import render_index, render_problem
-from runbook.report.masked_document import masked_document
-from runbook.report.picture import FlowPicture
-from runbook.report.search import IndexQuery
-from runbook.report.site import Site, assets_version, environment, live_script, live_script_address, security_policy
+from runbook.report.charts.flow_chart import FlowPicture
+from runbook.report.html import (
+    Site,
+    assets_version,
+    live_script,
+    live_script_address,
+    page_environment,
+    render_html,
+    security_policy,
+)
+from runbook.report.html.list_pages import render_history, render_index, render_problem
+from runbook.report.incident_search import HistoryQuery, IndexQuery
+from runbook.report.json_documents import load_contract, load_incident
 from runbook.report.summary import IncidentSummary
+from runbook.report.vocabulary.clean import masked_document
 from runbook.service.actions import Actions
 from runbook.service.auth import Gate, SignIn, visitor_of
 from runbook.service.sign_in import account, sign_in_routes
@@ -131,7 +136,7 @@ def create_app(
         if _has(request, tag):
             return _unchanged(tag)
         where = f"incidents/{name}/incident.json"
-        incident = load(document, where)
+        incident = load_incident(document, where)
         page = render_html(
             incident,
             flow_picture(incident),
@@ -322,7 +327,7 @@ def _document(request: Request) -> Response:
 @cache
 def _document_page(path: Path) -> str:
     title, body = to_html(path.read_text(encoding="utf-8"))
-    return environment().get_template("document.html").render(title=title, body=body, site=Site())
+    return page_environment().get_template("document.html").render(title=title, body=body, site=Site())
 
 
 def to_html(text: str) -> tuple[str, Markup]:

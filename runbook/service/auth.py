@@ -27,8 +27,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runbook.errors import Unavailable
-from runbook.report.html import environment
-from runbook.report.index_page import render_problem
+from runbook.report.html import page_environment
+from runbook.report.html.list_pages import render_problem
 from runbook.service.tokens import NAME_PATTERN, Role, TokenFile, read_private
 
 # What a browser keeps: a signed cookie that says whose token it signed in with, and signed values in forms.
@@ -341,7 +341,7 @@ class Gate:
         here = own_place(quote(request.scope["path"], safe="/") + (f"?{query}" if query else ""))
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link in a chat: the browser holds a strict cookie back until the page is asked for by one of ours.
-            return HTMLResponse(environment().get_template("signin.html").render(
+            return HTMLResponse(page_environment().get_template("signin.html").render(
                 step="again", here=here, site=None, refresh_s=0,
             ))
         return RedirectResponse(f"{SIGN_IN}?next={quote(here, safe='')}", status_code=303)

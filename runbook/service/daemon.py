@@ -16,7 +16,7 @@ from runbook.model.incident import Policy
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import JobId, NodeName
 from runbook.ports import Clock, Files, Scheduler
-from runbook.report.clean import clean_line, shorten
+from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.spool import SpoolEvent, SpoolStatus
 from runbook.steps.silence import silent_s
 from runbook.triggers import Known, Opened, open_for

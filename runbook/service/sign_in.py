@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from runbook.report.html import environment
+from runbook.report.html import page_environment
 from runbook.service.auth import (
     SIGN_IN,
     AuthMethod,
@@ -33,7 +33,7 @@ LOG = logging.getLogger("runbook.service")
 
 def account(visitor: Visitor | None) -> Markup:
     """Who is signed in, for a page's header, with the way out for a session."""
-    page = environment().get_template("account.html").render(visitor=visitor)
+    page = page_environment().get_template("account.html").render(visitor=visitor)
     return Markup(page)  # noqa: S704  (of a template that escapes)
 
 
@@ -42,7 +42,7 @@ def sign_in_routes(sign_in: SignIn) -> Sequence[BaseRoute]:
 
     def page(request: Request, here: str, wrong: str = "", status: int = 200) -> Response:
         visitor = visitor_of(request)
-        html = environment().get_template("signin.html").render(
+        html = page_environment().get_template("signin.html").render(
             step="ask", here=own_place(here), wrong=wrong, site=None, refresh_s=0,
             visitor=visitor, by_token=sign_in.tokens is not None,
         )

@@ -10,7 +10,7 @@ from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
 from runbook.remedy import SimilarIncident, circumstances, propose, similar_incidents, what_worked, with_reasons
-from runbook.report.remember import remember
+from runbook.report.past_incidents import remember
 from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.template_view import read_settings, surroundings, system_of

@@ -25,7 +25,7 @@ _ADVICE = {
 
 
 def run(context: StepContext) -> StepResult:
-    """Set the state and the list of things to do; the engine tells people of the state (report/messages.py)."""
+    """Set the state and the list of things to do; the engine tells people of the state (notifications.py)."""
     incident = context.incident
     conclusion = incident.conclusion or _conclusion(incident)
     to_do = tuple(dict.fromkeys((*incident.to_do, *_to_do(incident))))

@@ -47,7 +47,7 @@ def run(context: StepContext) -> StepResult:
     if waited_s >= limit_s:
         return _limit_reached(context, running, who, waited_s)
     named = "; ".join(_named(record, node) for node, record in running)
-    # People are told of the note (report/messages.py).
+    # People are told of the note (report/text/notifications.py).
     incident = with_notes(incident, f"{WAITS} {_hours(limit_s)} for {named}: the job has no other node to run on")
     verify = context.settings.verify
     pause_s = min(max(verify.first_poll_s, waited_s / 10), verify.longest_poll_s)

@@ -11,11 +11,10 @@ Python module) are `config/`. docs/templates.md has an example of each function.
 - `CannotEdit`: the refusal, with what, where and what to do next.
 """
 
-from runbook.template.companions import NamedFile, named_files
-from runbook.template.copies import point_to_copies, wire_copies
 from runbook.template.editing import apply, find_settings, invert
-from runbook.template.errors import CannotEdit
+from runbook.template.named_files import NamedFile, named_files, point_to_copies, wire_copies
 from runbook.template.overview import all_settings, settings_in_force
+from runbook.template.text_files import CannotEdit
 
 __all__ = [
     "CannotEdit", "NamedFile", "all_settings", "apply", "find_settings", "invert", "named_files", "point_to_copies",

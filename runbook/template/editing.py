@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.model.template import (
@@ -15,17 +16,57 @@ from runbook.model.template import (
     SubmitContext,
     TemplateFile,
 )
+from runbook.template.bash import arguments
 from runbook.template.bash import edit as bash_edit
-from runbook.template.bash import overrides
-from runbook.template.bash.commands import launches
-from runbook.template.bash.find import in_force, settings
-from runbook.template.bash.script import Script, read_script
+from runbook.template.bash.launchers import starts_program
+from runbook.template.bash.script import Script, occurrences_in_force, read_script, wanted_settings
 from runbook.template.config import edit as config_edit
-from runbook.template.config.document import Config, holds_in, key_of
-from runbook.template.errors import CannotEdit
-from runbook.template.generated import writer_of
-from runbook.template.language import Language, language_of
-from runbook.template.splices import restore, splice, unified_diff
+from runbook.template.config.config_tree import Config, bare_key, holds_in
+from runbook.template.text_files import CannotEdit, Language, language_of, restore, splice, unified_diff
+
+# Configuration files that a job script writes before it hands them to the program: a copy on the disk is the last
+# run's, and what is changed there the script writes over.
+
+_WORD = r"""["']?([^\s"';&|()<>]{1,400})["']?"""
+_REDIRECTED = re.compile(r"(?<![0-9&<>-])>{1,2}\|?[ \t]{0,8}" + _WORD)
+_TEE = re.compile(r"\btee[ \t]{1,8}(?:-a[ \t]{1,8})?" + _WORD)
+_IN_PLACE = frozenset({"sed", "yq", "perl"})
+_COPIES = frozenset({"cp", "mv", "install", "ln"})
+
+
+def writer_of(path: str, scripts: Iterable[TemplateFile]) -> tuple[str, int] | None:
+    """The script and the line that write the file; None where none is seen to."""
+    name = path.rsplit("/", 1)[-1]
+    for script in scripts:
+        if name not in script.text:
+            continue
+        for number, line in enumerate(script.text.split("\n"), 1):
+            if name not in line or line.lstrip().startswith("#"):
+                continue
+            if any(_same(target, path) for target in _targets(line)):
+                return script.path, number
+    return None
+
+
+def _targets(line: str) -> Iterator[str]:
+    """The words of a line that name what it writes."""
+    for pattern in (_REDIRECTED, _TEE):
+        yield from (match[1] for match in pattern.finditer(line))
+    words = line.split()
+    if _IN_PLACE & set(words) and any(re.match(r"-[a-zA-Z]{0,4}i|--in-?place", word) for word in words):
+        yield from (word.strip("\"';") for word in words)
+    for part in re.split(r"[;&|()]", line):
+        words = part.split()
+        if len(words) > 2 and words[0] in _COPIES:
+            yield words[-1].strip("\"'")
+
+
+def _same(target: str, path: str) -> bool:
+    """Whether the words name the file; a folder in a variable may be any."""
+    target, path = target.removeprefix("./"), path.removeprefix("./")
+    if "$" in target or "$" in path:
+        return target.rsplit("/", 1)[-1] == path.rsplit("/", 1)[-1]
+    return target == path or path.endswith(f"/{target}")
 
 
 def find_settings(
@@ -42,10 +83,10 @@ def find_settings(
     except CannotEdit:
         return ()
     if language is Language.BASH:
-        return settings_of(read_script(file, names, known), names)
+        return file_settings(read_script(file, names, known), names)
     if not any(name.kind is SettingKind.KEY for name in names):
         return ()
-    return settings_of(config_edit.read_config(file, language), names)
+    return file_settings(config_edit.read_config(file, language), names)
 
 
 def apply(
@@ -105,7 +146,7 @@ def _refuse_halves(read: Sequence[Script | Config], shares: Sequence[_Share]) ->
         for command in item.walker.commands:
             words = {(token.text or "").rpartition("=")[2].removeprefix("./") for token in command.argv}
             path = next((path for path in files if path.removeprefix("./") in words), "")
-            if path and launches(command) and item.training and command not in item.training:
+            if path and starts_program(command) and item.training and command not in item.training:
                 option = options[0].spellings[0]
                 raise CannotEdit(
                     f"{path} is read by another program too, at line {command.line}, which would not get {option}",
@@ -150,12 +191,12 @@ def _scripts(read: Sequence[Script | Config]) -> list[Script]:
     return [item for item in read if not isinstance(item, Config)]
 
 
-def settings_of(item: Script | Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
+def file_settings(item: Script | Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
     """The parameters that a file sets, once it is read."""
     if not isinstance(item, Config):
-        return settings(item)
+        return wanted_settings(item)
     wanted = [name for name in names if name.kind is SettingKind.KEY]
-    return config_edit.settings(item, wanted) if wanted else ()
+    return config_edit.config_settings(item, wanted) if wanted else ()
 
 
 def _refuse_contradictions(edits: Sequence[Edit]) -> None:
@@ -212,7 +253,7 @@ def _shares(read: Sequence[Script | Config], edits: Sequence[Edit]) -> list[_Sha
 
 def _sets(item: Script | Config, name: ParameterNames) -> bool:
     """Whether the file sets it, or mentions it in a way that leaves it open."""
-    return any(config_edit.lookup(item, name) if isinstance(item, Config) else in_force(item, name))
+    return any(config_edit.deciding_leaf(item, name) if isinstance(item, Config) else occurrences_in_force(item, name))
 
 
 def _without_handing_on(
@@ -222,14 +263,14 @@ def _without_handing_on(
     own = []
     for at in setting:
         item = read[at]
-        if not isinstance(item, Config) or not config_edit.gives_way(item, name):
+        if not isinstance(item, Config) or not config_edit.only_hands_on(item, name):
             own.append(at)
     return own or setting
 
 
 def _written(item: Script | Config, name: ParameterNames) -> bool:
     """Whether the file sets it itself, and does not only go on from a script that runs it."""
-    return not isinstance(item, Config) and any(found.line for found in in_force(item, name)[0])
+    return not isinstance(item, Config) and any(found.line for found in occurrences_in_force(item, name)[0])
 
 
 def _training(read: Sequence[Script | Config]) -> list[int]:
@@ -240,7 +281,7 @@ def _for_a_new_key(read: Sequence[Script | Config], scripts: Sequence[int], edit
     """A key that nothing sets: as an override where the command line has such, else in the one configuration file."""
     for at in scripts:
         item = read[at]
-        if not isinstance(item, Config) and overrides.takes(item, edit):
+        if not isinstance(item, Config) and arguments.takes_override(item, edit):
             return at
     configs = [at for at, item in enumerate(read) if isinstance(item, Config)]
     if len(configs) == 1:
@@ -260,9 +301,9 @@ def _for_a_new_key(read: Sequence[Script | Config], scripts: Sequence[int], edit
 def _has_place(item: Script | Config, edit: Edit) -> bool:
     """Whether one of several configuration files is where the key belongs: it has the mapping that holds it."""
     return isinstance(item, Config) and any(
-        holds_in(spelling, item) and key_of(spelling).rpartition(".")[0] in item.mappings
+        holds_in(spelling, item) and bare_key(spelling).rpartition(".")[0] in item.mappings
         for spelling in edit.spellings
-        if not spelling.startswith("-") and "." in key_of(spelling)
+        if not spelling.startswith("-") and "." in bare_key(spelling)
     )
 
 

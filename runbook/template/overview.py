@@ -12,13 +12,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
-from runbook.template.bash.listing import script_settings
+from runbook.template.bash.listing import listed_settings
 from runbook.template.bash.script import Script, read_script
 from runbook.template.config import edit as config_edit
-from runbook.template.config.document import Config, Form, Leaf, keys_of
-from runbook.template.editing import read_all, settings_of
-from runbook.template.errors import CannotEdit
-from runbook.template.language import Language, language_of
+from runbook.template.config.config_tree import Config, Form, Leaf, key_paths
+from runbook.template.editing import file_settings, read_all
+from runbook.template.text_files import CannotEdit, Language, language_of
 
 _SHORT = {
     "-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time", "-p": "--partition",
@@ -43,11 +42,11 @@ def settings_in_force(
     handed_on: dict[str, list[Setting]] = {}
     by_name = {item.parameter: item for item in names}
     for item in read:
-        for setting in settings_of(item, names):
+        for setting in file_settings(item, names):
             if setting.kind is SettingKind.ENVIRONMENT and several and not setting.line:
                 continue  # it comes from the script that runs this one, and stands there
             into = configs if isinstance(item, Config) else scripts
-            if isinstance(item, Config) and config_edit.gives_way(item, by_name[setting.parameter]):
+            if isinstance(item, Config) and config_edit.only_hands_on(item, by_name[setting.parameter]):
                 into = handed_on
             into.setdefault(setting.parameter, []).append(setting)
     chosen: list[Setting] = []
@@ -68,7 +67,7 @@ def _left_out(read: Sequence[Script | Config], name: ParameterNames) -> bool:
     """Whether a configuration file has the mapping in which the key would stand, and so is where it is absent."""
     return any(
         isinstance(item, Config) and not item.loose and ".".join(path[:-1]) in item.mappings
-        for item in read for path in (keys_of(name, item) if isinstance(item, Config) else ()) if len(path) > 1
+        for item in read for path in (key_paths(name, item) if isinstance(item, Config) else ()) if len(path) > 1
     )
 
 
@@ -80,7 +79,7 @@ def _overrides(
         return {}
     names = [ParameterNames(key, SettingKind.KEY, (key,)) for key in keys]
     files = [script.file for script in scripts]
-    return {item.parameter: item for script in read_all(files, names, known) for item in settings_of(script, names)}
+    return {item.parameter: item for script in read_all(files, names, known) for item in file_settings(script, names)}
 
 
 def all_settings(files: Sequence[TemplateFile], known: SubmitContext | None = None) -> tuple[Setting, ...]:
@@ -103,7 +102,7 @@ def all_settings(files: Sequence[TemplateFile], known: SubmitContext | None = No
             script = read_script(file, (), known, scripts)
             scripts.append(script)
             found += _directives(script)
-            found += script_settings(script)
+            found += listed_settings(script)
         else:
             files_read.append(config_edit.read_config(file, language))
     keys = [item for config in files_read for item in _keys(config)]

@@ -21,8 +21,8 @@ from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.witnesses import StoredHistory
 from runbook.model.units import IncidentId
-from runbook.report.codec import dump
-from runbook.report.remember import remember
+from runbook.report.json_documents import dump_incident
+from runbook.report.past_incidents import remember
 from runbook.service.app import create_app, history_routes
 from tests.report.sample_incidents import (
     FLOW,
@@ -58,7 +58,7 @@ def service(row: Row) -> None:
 
 def _write(folder: Path, incidents: int) -> None:
     """As the store would, without its care for power cuts."""
-    texts = [dump(make(), {"version": 1}).decode("utf-8") for make in _SAMPLES]
+    texts = [dump_incident(make(), {"version": 1}).decode("utf-8") for make in _SAMPLES]
     names = [make().id for make in _SAMPLES]
     now_s = time.time()
     for number, (text, name) in zip(range(incidents), cycle(zip(texts, names))):

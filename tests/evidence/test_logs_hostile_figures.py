@@ -16,7 +16,7 @@ from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.units import JobId, NodeName, UserName
-from runbook.report.diagnosis_text import render_diagnosis
+from runbook.report.text.diagnosis_text import render_diagnosis
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
 OOM = (

@@ -13,7 +13,7 @@ from runbook.evidence.logs import LogReader
 from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
 from runbook.masking import masked
-from runbook.report.diagnosis_text import render_diagnosis
+from runbook.report.text.diagnosis_text import render_diagnosis
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
 OOM = (

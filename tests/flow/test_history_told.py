@@ -13,7 +13,7 @@ from runbook.model.incident import Attempt, Incident, IncidentState, Verdict
 from runbook.model.log import LogStory
 from runbook.model.remedy import Remembered
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, UserName
-from runbook.report.text import render_text
+from runbook.report.text.incident_text import render_text
 from runbook.steps import choose_lever
 from runbook.steps.base import StepContext
 from tests.flow.test_resuming import Scene

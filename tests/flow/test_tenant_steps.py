@@ -16,7 +16,7 @@ from runbook.model.job import NodeClass, NodeState
 from runbook.model.message import Severity
 from runbook.model.node import LEFT_BY_EPILOG, EndedHow, GpuProcess, NodeFacts, NodeVerdict, ProcessEnd, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
-from runbook.report.messages import messages
+from runbook.report.text.notifications import messages
 from runbook.settings import ActSettings, FlowSettings, VerifySettings
 from runbook.slurm.states import job_state
 from runbook.steps import (

@@ -36,11 +36,11 @@ from runbook.model.template import Edit, ParameterNames, Patch, Setting, SubmitC
 from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.node.facts import read_left_document
 from runbook.remedy import find_restarters, resume_edits, resume_findings
-from runbook.report.diagnosis_text import render_diagnosis
-from runbook.report.messages import messages, reminder
-from runbook.report.node_document import dump as dump_check
-from runbook.report.node_text import render as render_check
-from runbook.report.text import one_line
+from runbook.report.json_documents import dump_node_check as dump_check
+from runbook.report.text.diagnosis_text import render_diagnosis
+from runbook.report.text.incident_text import one_line
+from runbook.report.text.node_text import render as render_check
+from runbook.report.text.notifications import messages, reminder
 from runbook.service.app import create_app, history_routes
 from runbook.template import CannotEdit, all_settings, apply, find_settings, named_files, settings_in_force
 from tests.diagnosis import test_nodes as node_cases

@@ -44,9 +44,9 @@ def test_the_wheel_holds_documents_epilog_and_examples(wheel: Path) -> None:
         "runbook/data/deploy/prometheus/runbook.rules.yml",
         "runbook/data/deploy/grafana/runbook.json",
         "runbook/data/docs/alerts.md",
-        "runbook/report/templates/document.html",
+        "runbook/report/html/templates/document.html",
         "runbook/data/examples/train/train.py",
-        "runbook/report/templates/report.html",
+        "runbook/report/html/templates/report.html",
     ):
         assert wanted in names, sorted(name for name in names if "data" in name)[:20]
     assert not [name for name in names if name.startswith(("tests/", "runbook/data/tests"))]

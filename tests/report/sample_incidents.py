@@ -41,7 +41,7 @@ from runbook.model.node import (
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, Patch, SettingKind, Splice, TemplateFile
 from runbook.model.units import GIB, MIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
-from runbook.report.picture import FlowArrow, FlowBox, FlowPicture
+from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPicture
 
 OPENED_S = 1_789_351_984.0
 """2026-09-14 02:13:04 UTC."""

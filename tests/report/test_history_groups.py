@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from runbook.model.diagnosis import Kind
 from runbook.model.remedy import Circumstances, Remembered, TriedLever
 from runbook.model.units import GIB, IncidentId, NodeName
-from runbook.report.history import HistoryQuery, groups
-from runbook.report.history_page import render_history
-from runbook.report.node_history import NodeHistory, Verdict, node_histories, tail
-from runbook.report.remember import remember
+from runbook.report.html.list_pages import render_history
+from runbook.report.incident_search import HistoryQuery, groups
+from runbook.report.past_incidents import NodeHistory, Verdict, draws_tail, node_histories, remember
 from runbook.report.summary import IncidentSummary, summarize
 from tests.report.sample_incidents import OPENED_S, hostile, recovered, two_attempts
 
@@ -88,13 +87,13 @@ def test_the_tail_is_that_of_all_outcomes_counted_one_by_one(sizes: list[int], a
             for came, size in zip(outcome, sizes, strict=True):
                 chance *= Fraction(1, size) if came else 1 - Fraction(1, size)
             exact += chance
-    assert tail([1 / size for size in sizes], at_least) == pytest.approx(float(exact), abs=1e-12)
+    assert draws_tail([1 / size for size in sizes], at_least) == pytest.approx(float(exact), abs=1e-12)
 
 
 def test_a_long_sum_is_bounded_from_above() -> None:
     many = [0.25] * 4000
-    assert tail(many, 1000) == 1.0
-    assert 0 < tail(many, 1200) < 1e-7
+    assert draws_tail(many, 1000) == 1.0
+    assert 0 < draws_tail(many, 1200) < 1e-7
 
 
 def past(number: int, **changes: object) -> Remembered:

@@ -21,7 +21,7 @@ from runbook.adapters.store import IncidentStore, check_incident_id
 from runbook.errors import BadInput, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
-from runbook.report.codec import dump
+from runbook.report.json_documents import dump_incident
 from tests.report.sample_incidents import OPENED_S, co_tenant, just_opened, recovered
 
 
@@ -204,7 +204,7 @@ def test_an_incident_that_cannot_be_read_does_not_hide_the_others(store: Inciden
 
 
 def test_two_thousand_incidents_are_listed_from_the_index_in_a_moment(store: IncidentStore) -> None:
-    document = dump(_numbered(1))
+    document = dump_incident(_numbered(1))
     for number in range(2_000):
         folder = store.root / "incidents" / f"oom-alpha-{number}"
         folder.mkdir(parents=True)

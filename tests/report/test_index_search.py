@@ -9,8 +9,8 @@ import pytest
 
 from runbook.model.diagnosis import Kind
 from runbook.model.units import IncidentId, JobId
-from runbook.report.index_page import render_index
-from runbook.report.search import IndexQuery
+from runbook.report.html.list_pages import render_index
+from runbook.report.incident_search import IndexQuery
 from runbook.report.summary import IncidentSummary, summarize
 from tests.report.sample_incidents import (
     OPENED_S,

@@ -10,10 +10,10 @@ import pytest
 from runbook.errors import BadInput
 from runbook.model.incident import Incident
 from runbook.model.units import GIB
-from runbook.report.codec import dump, load
 from runbook.report.html import render_html
-from runbook.report.masked_document import masked_document
-from runbook.report.text import render_text
+from runbook.report.json_documents import dump_incident, load_incident
+from runbook.report.text.incident_text import render_text
+from runbook.report.vocabulary.clean import masked_document
 from tests.report.sample_incidents import FLOW, JOB, SAMPLES, hostile, recovered
 
 SECRET = "q7w8e9r0t1y2u3i4"
@@ -46,7 +46,7 @@ def with_secrets() -> Incident:
 
 def test_no_secret_of_script_submit_line_diff_or_log_is_shown_anywhere() -> None:
     incident = with_secrets()
-    document = dump(incident, {"version": 1, "excerpt": f"--api-key {SECRET}"})
+    document = dump_incident(incident, {"version": 1, "excerpt": f"--api-key {SECRET}"})
     assert SECRET in document.decode()
     shown = {
         "document": masked_document(document).decode(),
@@ -60,22 +60,22 @@ def test_no_secret_of_script_submit_line_diff_or_log_is_shown_anywhere() -> None
 
 
 def test_an_option_is_masked_where_its_value_is_the_next_word() -> None:
-    served = json.loads(masked_document(dump(with_secrets())))
+    served = json.loads(masked_document(dump_incident(with_secrets())))
     assert served["attempts"][0]["submit_command"][-2:] == ["--password", "***"]
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"hostile"}))
 def test_without_secrets_the_document_says_the_same(name: str) -> None:
-    document = dump(SAMPLES[name](), {"version": 1, "capacity_bytes": 79 * GIB})
+    document = dump_incident(SAMPLES[name](), {"version": 1, "capacity_bytes": 79 * GIB})
     assert json.loads(masked_document(document)) == json.loads(document)
 
 
 def test_a_masked_document_is_an_incident_still() -> None:
-    assert load(masked_document(dump(with_secrets()))).id == with_secrets().id
+    assert load_incident(masked_document(dump_incident(with_secrets()))).id == with_secrets().id
 
 
 def test_a_log_line_without_end_is_cut_and_says_so() -> None:
-    served = json.loads(masked_document(dump(hostile())))
+    served = json.loads(masked_document(dump_incident(hostile())))
     assert served["failure"]["story"]["root_cause"]["excerpt"].endswith("more characters)")
 
 

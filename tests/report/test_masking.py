@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.masking import masked
-from runbook.report.clean import clean
+from runbook.report.vocabulary.clean import clean
 
 # Made up here, in the shapes of the issuers; put together so that no scanner of repositories takes them for real.
 LETTERS = "abcdefGHIJKLmnopqrSTUVWX0123456789"

@@ -8,7 +8,7 @@ import pytest
 
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.message import Message, Severity
-from runbook.report.messages import TITLE_LIMIT, messages, reminder
+from runbook.report.text.notifications import TITLE_LIMIT, messages, reminder
 from tests.report.sample_incidents import SAMPLES
 
 URL = "https://runbook.example.org/"

@@ -27,9 +27,9 @@ from runbook.model.node import (
     XidWords,
 )
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
-from runbook.report.node_text import render
-from runbook.report.tables import columns
-from runbook.report.text import render_text
+from runbook.report.text import cell_count
+from runbook.report.text.incident_text import render_text
+from runbook.report.text.node_text import render
 from tests.report.sample_incidents import hardware_fault
 from tests.report.test_report_page import page_of, words
 
@@ -76,8 +76,8 @@ def test_hostile_text_neither_moves_the_cursor_nor_breaks_a_line(width: int) -> 
     lines = render(NodeCheck((node,), 0.0), width)
     for line in lines:
         assert line.text.isprintable(), line
-        longest_word = max(map(columns, line.text.split()), default=0)
-        assert columns(line.text) <= width or longest_word > width - 30, line
+        longest_word = max(map(cell_count, line.text.split()), default=0)
+        assert cell_count(line.text) <= width or longest_word > width - 30, line
 
 
 @pytest.mark.parametrize(("standing", "words"), [

@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from runbook.model.incident import Incident
 from runbook.model.log import MemorySample, Progress, StepTime
 from runbook.model.units import Bytes
-from runbook.report.charts import BarPart, Bars, Line, Lines, draw_bars, draw_lines, nice_ticks
-from runbook.report.charts_steps import POINTS, Marks, Run, StepsFigure, time_over_steps
+from runbook.report.charts import memory_bars
+from runbook.report.charts.plots import BarPart, Bars, Line, Lines, draw_bars, draw_lines, nice_ticks
+from runbook.report.charts.steps_chart import POINTS, Marks, Run, StepsFigure, memory_over_steps, time_over_steps
+from runbook.report.charts.timeline_chart import timeline_figures
 from runbook.report.html import render_html
-from runbook.report.memory_chart import memory_bars
 from runbook.report.memory_picture import memory_after, memory_at_failure
-from runbook.report.memory_steps import memory_over_steps
-from runbook.report.timeline_chart import timeline_figures
 from tests.report.sample_incidents import (
     FLOW,
     HOSTILE,

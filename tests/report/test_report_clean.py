@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.report.clean import clean, clean_line, shorten, shorten_lines, shown
+from runbook.report.vocabulary.clean import clean, clean_line, cleaned_to, shorten, shorten_lines
 
 CASES = {
     "colours": ("\x1b[1;31mred\x1b[0m text", "red text"),
@@ -51,13 +51,13 @@ def test_a_huge_line_is_cut_and_said() -> None:
 
 @pytest.mark.parametrize("text", ["", "short", "a" * 90, "word " * 40, "\x1b[31m" * 3000 + "red", "é\u202e" * 200])
 def test_what_is_shown_is_what_cleaning_all_of_it_would_show(text: str) -> None:
-    assert shown(text, 80).startswith(clean(text)[:80].rstrip()[:40])
-    assert len(shown(text, 80).partition(" … (")[0]) <= 80
+    assert cleaned_to(text, 80).startswith(clean(text)[:80].rstrip()[:40])
+    assert len(cleaned_to(text, 80).partition(" … (")[0]) <= 80
 
 
 def test_a_secret_that_the_window_cuts_in_two_is_not_shown() -> None:
     secret = "hf_" + "Ab1" * 12
     whole = "\x1b[0m" * 1179 + " --token " + secret  # what is cleaned away fills the window up to the secret's middle
     for more in range(40):
-        found = shown("\x1b[m" * more + whole + " tail" * 2000, 80)
+        found = cleaned_to("\x1b[m" * more + whole + " tail" * 2000, 80)
         assert secret[:12] not in found, more

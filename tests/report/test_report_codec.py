@@ -15,8 +15,7 @@ from runbook.errors import BadInput
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, UserName
-from runbook.report.codec import dump, load, load_contract
-from runbook.report.schema import published, schema
+from runbook.report.json_documents import dump_incident, incident_schema, load_contract, load_incident, published_schema
 from tests.report.sample_incidents import SAMPLES, recovered
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "incident-schema.json"
@@ -25,12 +24,12 @@ SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "incident-schema.json"
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name != "hostile"])
 def test_an_incident_comes_back_as_it_went(name: str) -> None:
     incident = SAMPLES[name]()
-    assert load(dump(incident)) == incident
+    assert load_incident(dump_incident(incident)) == incident
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_the_rest_stays() -> None:
     incident = replace(recovered(), conclusion="caf\udce9 \u202e ok")
-    assert load(dump(incident)).conclusion == "caf\ufffd \u202e ok"
+    assert load_incident(dump_incident(incident)).conclusion == "caf\ufffd \u202e ok"
 
 
 @given(st.text(), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(IncidentState))
@@ -39,22 +38,22 @@ def test_any_text_survives(text: str, moment: float, state: IncidentState) -> No
     incident = Incident(
         IncidentId("oom-a-1"), "a", JobId("1"), Policy.PLAN, text, moment, state=state, notes=(text, text),
     )
-    assert load(dump(incident)) == incident
+    assert load_incident(dump_incident(incident)) == incident
 
 
 def test_the_contract_travels_beside_the_incident() -> None:
     contract = {"version": 1, "diagnosis": {"kind": "true_oom", "confidence": 0.9}}
-    data = dump(recovered(), contract)
+    data = dump_incident(recovered(), contract)
     assert load_contract(data) == contract
-    assert load(data) == recovered()
-    assert load_contract(dump(recovered())) is None
+    assert load_incident(data) == recovered()
+    assert load_contract(dump_incident(recovered())) is None
 
 
 def test_a_key_of_a_later_release_is_passed_over() -> None:
-    document = json.loads(dump(recovered()))
+    document = json.loads(dump_incident(recovered()))
     document["tomorrow"] = {"new": True}
     document["failure"]["job"]["tomorrow"] = 1
-    assert load(json.dumps(document).encode()) == recovered()
+    assert load_incident(json.dumps(document).encode()) == recovered()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_a_key_of_a_later_release_is_passed_over() -> None:
 )
 def test_what_is_no_incident_is_refused_with_the_reason_and_what_to_do(data: bytes, said: str) -> None:
     with pytest.raises(BadInput) as refusal:
-        load(data, "/somewhere/incident.json")
+        load_incident(data, "/somewhere/incident.json")
     assert said in refusal.value.what
     assert refusal.value.where == "/somewhere/incident.json"
     assert refusal.value.next_step
@@ -84,21 +83,21 @@ def test_a_figure_that_is_no_number_is_not_written() -> None:
     failure = recovered().failure
     assert failure is not None
     with pytest.raises(ValueError, match="JSON"):
-        dump(replace(recovered(), failure=replace(failure, job=job)))
+        dump_incident(replace(recovered(), failure=replace(failure, job=job)))
 
 
 def test_the_published_schema_is_current(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--rewrite-golden"):
-        SCHEMA_FILE.write_text(published(), encoding="utf-8")
-    assert SCHEMA_FILE.read_text(encoding="utf-8") == published(), (
-        "the model changed: python -m runbook.report.schema > docs/incident-schema.json"
+        SCHEMA_FILE.write_text(published_schema(), encoding="utf-8")
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == published_schema(), (
+        "the model changed: python -m runbook.report.json_documents > docs/incident-schema.json"
     )
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name != "hostile"])
 def test_every_key_of_an_incident_is_in_the_schema(name: str) -> None:
-    definitions = schema()
-    unknown = sorted(set(_unknown_keys(json.loads(dump(SAMPLES[name]())), definitions, definitions, "")))
+    definitions = incident_schema()
+    unknown = sorted(set(_unknown_keys(json.loads(dump_incident(SAMPLES[name]())), definitions, definitions, "")))
     assert unknown == []
 
 
@@ -126,5 +125,5 @@ def test_the_documents_page_names_keys_that_there_are() -> None:
     named = {
         key.strip(" `") for row in table.splitlines() if row.startswith("| `") for key in row.split("|")[1].split(",")
     }
-    assert named <= schema()["properties"].keys()
+    assert named <= incident_schema()["properties"].keys()
     assert len(named) > 15

@@ -9,9 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from runbook.model.incident import BoxVisit, Incident, IncidentState
-from runbook.report.html import render_html
-from runbook.report.picture import FlowArrow, FlowBox, FlowPicture
-from runbook.report.site import Site, live_script_address
+from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPicture
+from runbook.report.html import Site, live_script_address, render_html
 from tests.report.sample_incidents import (
     FLOW,
     HOSTILE,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runbook.model.log import MemoryFields, MemorySample, ProcessUse
 from runbook.model.units import GIB, Bytes
-from runbook.report.flow_layout import BOX_HEIGHT, BOX_WIDTH, lay_out
-from runbook.report.memory_chart import memory_bars, memory_chart
+from runbook.report.charts import memory_bars, memory_chart
+from runbook.report.charts.flow_chart import BOX_HEIGHT, BOX_WIDTH, lay_out
 from runbook.report.memory_picture import MemoryPicture, Part, memory_after, memory_at_failure, shortfall
 from tests.report.sample_incidents import FLOW, gib
 

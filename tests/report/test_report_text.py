@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.report.text import one_line, render_text
+from runbook.report.text.incident_text import one_line, render_text
 from tests.report.sample_incidents import SAMPLES, hostile, recovered
 
 GOLDEN = Path(__file__).parent / "golden"

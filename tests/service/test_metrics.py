@@ -16,8 +16,7 @@ from runbook.adapters.store import IncidentStore
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
 from runbook.remedy.ladder import relaunch_refused
-from runbook.report.summary import IncidentSummary, summarize
-from runbook.report.tally import BUDGET_WORDS
+from runbook.report.summary import BUDGET_WORDS, IncidentSummary, summarize
 from runbook.triggers import again
 from tests.report.sample_incidents import (
     HOSTILE,

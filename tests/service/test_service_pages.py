@@ -15,7 +15,7 @@ from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.model.incident import IncidentState
 from runbook.model.units import IncidentId
-from runbook.report.site import live_script_address
+from runbook.report.html import live_script_address
 from runbook.service.app import create_app
 from tests.report.sample_incidents import (
     FLOW,

@@ -27,9 +27,8 @@ from runbook.adapters.whole_file import sync_folder, whole_file
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId
-from runbook.report.codec import dump, load, load_contract
-from runbook.report.summary import IncidentSummary, LeverTry, summaries_adapter, summarize
-from runbook.report.tally import Tally
+from runbook.report.json_documents import dump_incident, load_contract, load_incident
+from runbook.report.summary import IncidentSummary, LeverTry, Tally, summaries_adapter, summarize
 
 # Keeping a log that may be huge: its beginning and its end, whole where it is small.
 
@@ -168,12 +167,12 @@ class IncidentStore:
         """Write `incident.json`, durably and whole or not at all; the previous version stays on any failure."""
         if contract is None and self._contract_of is not None:
             contract = self._contract_of(incident)
-        return self.write_file(incident.id, "incident.json", dump(incident, contract))
+        return self.write_file(incident.id, "incident.json", dump_incident(incident, contract))
 
     def load(self, incident: IncidentId) -> Incident:
         """Raises `NotFound`; `BadInput` when the document is damaged or of a newer version."""
         path = self.folder(incident) / "incident.json"
-        return load(self.read_file(incident, "incident.json"), str(path))
+        return load_incident(self.read_file(incident, "incident.json"), str(path))
 
     def load_contract(self, incident: IncidentId) -> dict[str, Any] | None:
         """The diagnosis contract that was saved with the incident."""

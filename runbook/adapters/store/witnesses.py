@@ -18,7 +18,7 @@ from runbook.adapters.store import IncidentStore, replacing
 from runbook.errors import RunbookError, Unavailable
 from runbook.model.remedy import Circumstances, Remembered, TriedLever
 from runbook.model.units import IncidentId
-from runbook.report.remember import remember, remembered_adapter
+from runbook.report.past_incidents import remember, remembered_adapter
 
 _MADE = 1
 """Raised by hand when what is remembered stays the same in form and means something else."""

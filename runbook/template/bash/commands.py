@@ -1,289 +1,327 @@
-"""What the words of a launch command are: launchers in front, the training program, what carries the environment."""
+"""Commands of a script: what they do to the state, and shells that they start on a text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from runbook.template.bash.header import Header
-from runbook.template.bash.runs import Command
-from runbook.template.bash.runtime_env import RuntimeEnvironment, runtime_environment
-from runbook.template.bash.state import Binding
-from runbook.template.bash.words import Atom, Quote, Token, span_of, text_of
+from tree_sitter import Node
 
-LAUNCHERS = (
-    "srun", "torchrun", "python", "python3", "deepspeed", "accelerate", "mpirun", "mpiexec", "torch.distributed.run",
-    "torch.distributed.launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
-    "deepspeed.launcher.runner", "deepspeed.launcher.launch",
+from runbook.template.bash.expansion import joined_words
+from runbook.template.bash.state import (
+    PLACEHOLDER,
+    Atom,
+    Binding,
+    Quote,
+    State,
+    Token,
+    change_by_arithmetic,
+    merge,
+    not_known,
 )
+from runbook.template.bash.syntax import Source, parse, tree_nodes
 
-_NOT_FORWARDED = {
-    "ssh": "ssh does not pass the environment on",
-    "pdsh": "pdsh does not pass the environment on",
-    "clush": "clush does not pass the environment on",
-    "docker": "a docker container starts with its own environment",
-    "podman": "a podman container starts with its own environment",
-    "mpirun": "mpirun passes variables to other nodes only with -x or -genv",
-    "mpiexec": "mpiexec passes variables to other nodes only with -x or -genv",
-    "deepspeed": "the deepspeed launcher forwards no PYTORCH_ variable to other nodes without a .deepspeed_env file",
-    "ray": "workers of a running Ray cluster have the environment of `ray start`",
-    "sudo": "sudo clears the environment",
-}
-"""Launchers that an exported variable does not get past. DeepSpeed: `EXPORT_ENVS` in deepspeed/launcher/runner.py."""
+if TYPE_CHECKING:
+    from runbook.template.bash.walk import Walker
 
+_DEPTH = 8
+"""How deep functions and `bash -c` may stand inside each other before we stop following."""
 
-def basename(token: Token) -> str:
-    return (token.text or "").rsplit("/", 1)[-1]
+_PRINTING = ("echo", "printf", "logger", "print")
+_SHELLS = re.compile(r"^(?:.*/)?(?:ba|da|k)?sh$")
+_ENVIRONMENT_SCRIPTS = re.compile(
+    r"(?:^|/)(?:activate|(?:conda|mamba|micromamba|modules?|lmod)\.sh|profile|bashrc|z\d+_\w+\.sh)$|^/etc/profile\.d/"
+)
+"""Files that are sourced to set up tools: they set PATH and their own variables, not a job's parameters."""
+
+_SETS_VARIABLES = ("read", "mapfile", "readarray", "getopts")
 
 
-def chain(command: Command) -> Iterator[Command]:
-    """The command, and those that run it, from the inside out."""
-    current: Command | None = command
-    while current is not None:
-        yield current
-        current = current.outer
+@dataclass(frozen=True, slots=True, eq=False)
+class Command:
+    """A command that may run, with its arguments and the environment that the script gives it. One is like no other."""
 
-
-def program_at(argv: Sequence[Token]) -> int | None:
-    """Index of the training program: the first `*.py` or module after `-m` that is no launcher itself."""
-    for index, token in enumerate(argv):
-        text = "".join(atom.char for atom in token.atoms)  # a folder that is not known does not hide the program
-        if text.endswith(".py") and not text.startswith("-") and basename(token) not in ("launch.py", "launcher.py"):
-            return index
-        if text == "-m" and index + 1 < len(argv) and basename(argv[index + 1]) not in LAUNCHERS:
-            return index + 1
-    return None
-
-
-def launches(command: Command) -> bool:
-    """Whether this looks like something that starts a program on the GPUs."""
-    if command.argv and basename(command.argv[0]) in LAUNCHERS:
-        return True
-    return program_at(command.argv) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentEntry:
-    """`NAME=value` as it reaches a command, and where it is written."""
-
-    atoms: tuple[Atom, ...]
-    site: tuple[int, int]
-    quote: Quote
+    argv: tuple[Token, ...]
+    prefix: tuple[tuple[str, Binding], ...]
+    """`NAME=value` in front of it."""
+    exported: dict[str, Binding]
     line: int
-    where: str
-    level: int = 0
-    comma_ends: bool = False
-    """In a list of `--export`, where a comma ends the value."""
-    kept_away: str = ""
-    """Why it does not reach the program, although the script sets it."""
-    encoding: str = ""
-    """What reads the value after the shell: "json" for a runtime environment of Ray."""
+    start: int
+    end: int
+    condition: str = ""
+    outer: Command | None = None
+    """The command that runs this one: `srun` of `srun bash -c '…'`."""
+    nested: bool = False
+    """Stands in a string or heredoc that is read by a second shell."""
+    sourced: tuple[str, ...] = ()
 
 
-def environment_entry(command: Command, name: str, header: Header) -> EnvironmentEntry | None:
-    """The setting of a variable that wins for this command, nearest first; None when the script sets none."""
-    for current in chain(command):
-        own = current.argv[: (program_at(current.argv) or len(current.argv))]
-        for token in reversed(own):
-            entry = _in_token(token, name, own)
-            if entry is not None:
-                return entry
-        given = ray_environment(current)
-        value = given.variable(name) if given is not None else None
-        if given is not None and value is not None:
-            atoms, site = value
-            quote = atoms[0].quote if atoms else Quote.NOWHERE
-            return EnvironmentEntry(
-                atoms, site, quote, given.line, f"--runtime-env-json at line {given.line}", given.level, encoding="json"
-            )
-        for key, binding in reversed(current.prefix):
-            if key == name:
-                where = f"in front of the command at line {current.line}"
-                return bound(binding, where, kept_away(command, name, binding, header))
-    if name in command.exported:
-        binding = command.exported[name]
-        return bound(binding, f"exported at line {binding.line}", kept_away(command, name, binding, header))
-    return None
+def run_command(
+    walker: Walker,
+    node: Node,
+    source: Source,
+    state: State,
+    condition: str,
+    outer: Command | None,
+    heredoc: Node | None,
+) -> None:
+    """Record a command, or do what it does to the state; go on into a shell that it starts."""
+    name_node = node.child_by_field_name("name")
+    name = source.text(name_node) if name_node is not None else ""
+    printing = name in _PRINTING
+    prefix, words = _parts(walker, node, source, state)
+    argv = walker.expander.words(words, source, state)
+    start, end = source.place(node.start_byte, node.end_byte)
+    line = source.line(node)
+    if printing:
+        printed = [token.text or "" for token in argv]
+        if "-v" in printed[1:-1]:
+            target = printed[printed.index("-v") + 1]
+            state.variables[target] = not_known(f"{target} is set by printf at line {line}", line)
+        walker.hush(node, source)
+        return
+    if not argv or argv[0].prefix.startswith("-"):
+        return
+    if _read_heredoc(walker, argv, source, state, heredoc, line):
+        return
+    if _builtin(walker, argv, source, state, condition, outer, line):
+        return
+    exported = {key: state.variables[key] for key in state.exported if key in state.variables}
+    command = Command(
+        tuple(argv), tuple(prefix), exported, line, start, end, condition, outer, source.atoms is not None,
+        state.sourced,
+    )
+    walker.commands.append(command)
+    _inner_shell(walker, command, source, state, heredoc)
+    if name == "exec" and not condition and len(argv) > 1:
+        state.stopped = "exit"
 
 
-def ray_environment(command: Command) -> RuntimeEnvironment | None:
-    """The runtime environment that this very command gives the workers of a Ray cluster, as JSON."""
-    own = command.argv[: (program_at(command.argv) or len(command.argv))]
-    if "ray" not in [basename(token) for token in own]:
-        return None
-    return runtime_environment(own)
+def _parts(walker: Walker, node: Node, source: Source, state: State) -> tuple[list[tuple[str, Binding]], list[Node]]:
+    """The assignments in front, and the words. A newline between them ends the assignments' own statement:
+    the grammar joins `A=1 B=2` with the command on the next line."""
+    assigned = [child for child in node.named_children if child.type == "variable_assignment"]
+    words = [
+        child
+        for child in node.children
+        if child.type not in ("variable_assignment", "comment", "file_redirect", "herestring_redirect", "&")
+    ]
+    if assigned and words and assigned[-1].end_byte == words[0].start_byte:
+        return _cut_in_two(walker, assigned, words, source, state)
+    if assigned and words:
+        between = source.data[assigned[-1].end_byte : words[0].start_byte].replace(b"\\\n", b"")
+        if b"\n" in between:
+            for part in assigned:
+                walker.assignments(part, source, state, exporting=False)
+            return [], words
+    prefix = []
+    for part in assigned:
+        name = part.child_by_field_name("name")
+        if name is not None:
+            prefix.append((source.text(name), walker.binding(part, source, state)))
+    return prefix, words
 
 
-_RAY_START = re.compile(r"(?:^|[/\s;&])ray\s+start(?:\s|$)")
+def _cut_in_two(
+    walker: Walker, assigned: list[Node], words: list[Node], source: Source, state: State
+) -> tuple[list[tuple[str, Binding]], list[Node]]:
+    """`X=$A/$B/c`, of which the grammar makes `X=$A/` in front of a command (tree-sitter-bash 0.25): the value is not
+    known."""
+    last = assigned[-1]
+    name = source.text(last).split("=", 1)[0].rstrip("+")
+    shown = source.text(last).partition("=")[2][-40:] + source.text(words[0])[:40]
+    value = not_known(f"the word {shown} is not followed (line {source.line(last)})", source.line(last))
+    front = [
+        (source.text(other), walker.binding(part, source, state))
+        for part in assigned[:-1] if (other := part.child_by_field_name("name")) is not None
+    ]
+    if len(words) > 1:
+        return [*front, (name, value)], words[1:]
+    for part in assigned[:-1]:
+        walker.assignments(part, source, state, exporting=False)
+    state.variables[name] = value
+    return [], []
 
 
-def ray_starts(commands: Sequence[Command]) -> tuple[Command, ...]:
-    """Commands that start the processes of a Ray cluster: its workers get the environment of these, not of the program
-    that is given to the cluster."""
-    found = []
-    for command in commands:
-        words = " ".join(token.prefix for token in command.argv)
-        if "start" in words and _RAY_START.search(words):
-            found.append(command)
-    outer = {id(command.outer) for command in found}
-    return tuple(command for command in found if id(command) not in outer)
+def _builtin(
+    walker: Walker,
+    argv: Sequence[Token],
+    source: Source,
+    state: State,
+    condition: str,
+    outer: Command | None,
+    line: int,
+) -> bool:
+    """Shell built-ins that change the state. True: nothing else is to be recorded."""
+    name = argv[0].text
+    rest = [token.text for token in argv[1:]]
+    if name == ":":
+        return True
+    if name in ("exit", "return"):
+        state.stopped = name
+        return True
+    if name in ("source", "."):
+        shown = (rest[0] if rest and rest[0] else argv[1].prefix if len(argv) > 1 else "") or "a file"
+        if not _ENVIRONMENT_SCRIPTS.search(shown):
+            state.sourced += (f"{shown} at line {line}",)
+        return True
+    if name == "set":
+        if "--" in rest:
+            state.positional = tuple(argv[2 + rest.index("--") :])
+        if any(text in ("-a", "allexport") or (text or "").startswith("-ea") for text in rest):
+            state.export_all = "+o" not in rest
+        elif "+a" in rest:
+            state.export_all = False
+        return True
+    if name == "let":
+        change_by_arithmetic(state, " ".join(token.prefix for token in argv[1:]), line)
+        return True
+    if name == "shift":
+        state.positional = None
+        return True
+    if name in _SETS_VARIABLES:
+        for text in rest:
+            if text and text.isidentifier():
+                state.variables[text] = not_known(f"{text} is read from input at line {line}", line)
+        return True
+    if name == "eval":
+        _second_reading(walker, joined_words(argv[1:]), state, condition, outer, line, "eval")
+        return True
+    if name in state.functions and walker.depth < _DEPTH:
+        body = state.functions[name]
+        before_call = state.copy()
+        kept, outer_local = state.positional, state.local
+        state.positional, state.local = tuple(argv[1:]), {}
+        walker.depth += 1
+        walker.statement(body, walker.root, state, condition, outer)
+        walker.depth -= 1
+        for local, before in (state.local or {}).items():
+            state.variables.pop(local, None)
+            if before is not None:
+                state.variables[local] = before
+        state.positional, state.local = kept, outer_local
+        state.stopped = "exit" if state.stopped == "exit" else ""
+        if _may_return_early(body) and not state.stopped:
+            after = state.copy()
+            state.variables, state.exported = before_call.variables, before_call.exported
+            merge(state, [after], False, f"the function {name} (it may return early)")
+        return True
+    return False
 
 
-def bound(binding: Binding, where: str, away: str = "") -> EnvironmentEntry:
-    return EnvironmentEntry(binding.atoms, binding.site, Quote.BARE, binding.line, where, kept_away=away)
+def _may_return_early(body: Node) -> bool:
+    """A `return` anywhere but as the body's own last statement."""
+    returns = [
+        node for node in tree_nodes(body)
+        if node.type == "command" and (node.text or b"").split()[:1] == [b"return"]
+    ]
+    return any(node != body.named_children[-1] for node in returns)
 
 
-def kept_away(command: Command, name: str, binding: Binding, header: Header) -> str:
-    """What keeps a variable of the script from the program: a launcher between the two, `env -u`, Slurm's export."""
-    for current in chain(command):
-        known = dict(current.prefix).get(name, current.exported.get(name))
-        if known != binding:
-            continue  # set further in than this command
-        own = current.argv[: (program_at(current.argv) or len(current.argv))]
-        words = [token.text or token.prefix for token in own]
-        if "env" in [basename(token) for token in own] and (
-            f"--unset={name}" in words or any(pair == ("-u", name) for pair in pairwise(words))
-        ):
-            return f"`env -u {name}` takes it away at line {current.line}"
-        if does_not_pass(current):
-            return does_not_pass(current)
-        export = slurm_export(current, header)
-        if export.mode == "none" or (export.mode == "list" and name not in export.names):
-            return f"{export.where} keeps it from the program"
-    return ""
+def _inner_shell(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
+    """`bash -c TEXT` and `bash <<EOF` among the arguments; `sbatch <<EOF` and `sbatch --wrap TEXT`."""
+    if command.argv[0].text == "sbatch":
+        _submitted(walker, command, source, state, heredoc)
+        return
+    for at, token in enumerate(command.argv):
+        if token.text is None or not _SHELLS.match(token.text):
+            continue
+        rest = command.argv[at + 1 :]
+        skipped = 0
+        while skipped < len(rest) and (rest[skipped].text or "").startswith(("-", "+")):
+            skipped += 1
+        options = [word.text or "" for word in rest[:skipped]]
+        if any(re.fullmatch(r"-[a-z]*c", option) for option in options) and skipped < len(rest):
+            child = _child(walker, command, state, rest[skipped + 2 :])
+            _second_reading(walker, list(rest[skipped].atoms), child, command.condition, command, token.line, "bash -c")
+        elif heredoc is not None and (skipped == len(rest) or "-s" in options):
+            child = _child(walker, command, state, rest[skipped:])
+            _heredoc(walker, heredoc, source, state, child, command)
+        return
 
 
-def _in_token(token: Token, name: str, argv: Sequence[Token]) -> EnvironmentEntry | None:
-    """`env NAME=value` and `--export=ALL,NAME=value`."""
-    words = {basename(other) for other in argv}
-    if token.prefix.startswith(f"{name}=") and "env" in words:
-        return _piece(token, len(name) + 1, len(token.atoms), "env")
-    if token.prefix.startswith(f"{name}=") and {"mpirun", "mpiexec"} & words and _behind(token, argv, "-x"):
-        return _piece(token, len(name) + 1, len(token.atoms), "mpirun -x")
-    if "srun" in words or "sbatch" in words:
-        text = token.prefix
-        match = re.search(rf"(?:^--export=|,|^){re.escape(name)}=", text)
-        if match and (text.startswith("--export=") or _behind(token, argv, "--export")):
-            stop = next(
-                (at for at in range(match.end(), len(token.atoms)) if token.atoms[at].char == ","), len(token.atoms)
-            )
-            return _piece(token, match.end(), stop, "srun --export")
-    return None
+def _submitted(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
+    """A job that this script submits: its text, when it has no `--export` of its own, which would need Slurm's eyes."""
+    child = _child(walker, command, state, ())
+    words = command.argv[1:]
+    for at, token in enumerate(words):
+        atoms = token.atoms[7:] if token.prefix.startswith("--wrap=") else ()
+        if token.text == "--wrap" and at + 1 < len(words):
+            atoms = words[at + 1].atoms
+        if atoms:
+            _second_reading(walker, list(atoms), child, command.condition, command, token.line, "sbatch --wrap")
+            return
+    if heredoc is None or re.search(r"(?m)^#SBATCH\b.*--export\b", source.text(heredoc)):
+        return
+    _heredoc(walker, heredoc, source, state, child, command)
 
 
-def _behind(token: Token, argv: Sequence[Token], option: str) -> bool:
-    at = next((index for index, other in enumerate(argv) if other is token), 0)
-    return at > 0 and argv[at - 1].text == option
+def _child(walker: Walker, command: Command, state: State, arguments: Sequence[Token]) -> State:
+    """What a child shell knows: exported variables and its own arguments."""
+    variables = {**command.exported, **dict(command.prefix)}
+    return State(variables, set(variables), positional=tuple(arguments))
 
 
-def _piece(token: Token, start: int, stop: int, where: str) -> EnvironmentEntry:
-    atoms = token.atoms[start:stop]
-    span = span_of(atoms) or (-1, -1)
-    quote = atoms[0].quote if atoms else token.quote
-    return EnvironmentEntry(
-        atoms, span, quote, token.line, f"{where} at line {token.line}", token.level, where == "srun --export"
+def _heredoc(walker: Walker, heredoc: Node, source: Source, state: State, child: State, command: Command) -> None:
+    body = next((part for part in heredoc.named_children if part.type == "heredoc_body"), None)
+    start = next((part for part in heredoc.named_children if part.type == "heredoc_start"), None)
+    if body is None or start is None:
+        return
+    literal = source.text(start)[:1] in ("'", '"', "\\")
+    escapes = "none" if literal else "double"
+    if literal:
+        pieces = source.literal(body.start_byte, body.end_byte, Quote.NESTED, escapes)
+    else:
+        pieces = walker.expander.body(
+            body, body.start_byte, body.end_byte, source, state, escapes, Quote.NESTED
+        )
+    _second_reading(walker, 
+        [atom for atom, _ in pieces], child, command.condition, command, source.line(body), "heredoc"
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
-    """What of the script's environment gets past Slurm: "all", "none" or "list" with the list's place."""
-
-    mode: str
-    where: str = ""
-    line: int = 0
-    end: int = -1
-    """Byte behind the list, where a name can be added; -1 when the list is not written in the file."""
-    names: tuple[str, ...] = ()
-
-
-def slurm_export(command: Command, header: Header) -> Export:
-    """The `--export` in force for this command. `sbatch --export` becomes SLURM_EXPORT_ENV, which srun obeys."""
-    for current in chain(command):
-        names = [basename(token) for token in current.argv]
-        found = Export("all")
-        if "srun" in names or names[:1] == ["sbatch"]:
-            found = _own_export(current) or (_inherited_export(current, header) if "srun" in names else found)
-        if found.mode != "all":
-            return found
-        if "srun" in names and not any(basename(item.argv[0]) == "sbatch" for item in chain(current)):
-            return found
-    return Export("all")
-
-
-def _own_export(command: Command) -> Export | None:
-    """`--export` on the command itself."""
-    own = command.argv[: (program_at(command.argv) or len(command.argv))]
-    who = "sbatch" if basename(own[0]) == "sbatch" else "srun"
-    for at, token in enumerate(own):
-        text = token.text or token.prefix
-        if text.startswith("--export="):
-            return _export(text[9:], f"{who} --export at line {token.line}", token.line, _end(token))
-        if text == "--export" and at + 1 < len(own):
-            value = own[at + 1]
-            text = value.text or value.prefix
-            return _export(text, f"{who} --export at line {value.line}", value.line, _end(value))
-    return None
+def _read_heredoc(
+    walker: Walker, argv: Sequence[Token], source: Source, state: State, heredoc: Node | None, line: int
+) -> bool:
+    """`read -r -d '' NAME <<EOF`: the whole heredoc becomes the variable's value, without blanks at its ends (bash(1),
+    read). True: that was it."""
+    words = [token.text for token in argv]
+    if heredoc is None or words[:1] != ["read"] or words[1:-1] not in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""]):
+        return False
+    name = words[-1] or ""
+    body = next((part for part in heredoc.named_children if part.type == "heredoc_body"), None)
+    start = next((part for part in heredoc.named_children if part.type == "heredoc_start"), None)
+    if not name.isidentifier() or body is None or start is None or source.atoms is not None:
+        return False
+    if source.text(heredoc).startswith("<<-") or '\\"' in source.text(body):
+        return False  # a backslash stays in front of a quote here, unlike inside double quotes
+    if source.text(start)[:1] in ("'", '"', "\\"):
+        pieces = source.literal(body.start_byte, body.end_byte, Quote.SINGLE, "none")
+    else:
+        pieces = walker.expander.body(body, body.start_byte, body.end_byte, source, state, "double", Quote.DOUBLE)
+    atoms = [atom for atom, _ in pieces]
+    while atoms and not atoms[-1].unknown and atoms[-1].char.isspace():
+        atoms.pop()
+    while atoms and not atoms[0].unknown and atoms[0].char.isspace():
+        atoms.pop(0)
+    state.variables[name] = Binding(tuple(atoms), None, line, source.place(body.start_byte, body.end_byte))
+    return True
 
 
-def _inherited_export(command: Command, header: Header) -> Export:
-    """What srun goes by when it has no `--export` itself."""
-    if "SLURM_EXPORT_ENV" in command.exported:
-        binding = command.exported["SLURM_EXPORT_ENV"]
-        span = span_of(binding.atoms)
-        return _export(
-            text_of(binding.atoms) or "", f"SLURM_EXPORT_ENV at line {binding.line}", binding.line,
-            span[1] if span else -1,
-        )
-    directive = header.last(("--export",))
-    if directive is not None:
-        return _export(
-            directive.value or "", f"#SBATCH --export at line {directive.line}", directive.line, directive.value_end
-        )
-    return Export("all")
-
-
-def _end(token: Token) -> int:
-    span = span_of(token.atoms)
-    return span[1] if span else -1
-
-
-def _export(value: str, where: str, line: int, end: int) -> Export:
-    names = tuple(part.split("=", 1)[0] for part in value.split(",") if part)
-    if value.upper() in ("NONE", "NIL"):
-        return Export("none", where, line, -1)
-    if not names or "ALL" in names:
-        return Export("all", where, line, end)
-    return Export("list", where, line, end, names)
-
-
-def _over_ssh(words: Sequence[str]) -> bool:
-    """Whether DeepSpeed's launcher starts other nodes in a way that passes few variables on: with a list of hosts,
-    unless it does so by srun, which gets all of them (deepspeed/launcher/multinode_runner.py)."""
-    by_srun = "--launcher=slurm" in (word.lower() for word in words) or any(
-        first == "--launcher" and second.lower() == "slurm" for first, second in pairwise(words)
-    )
-    return not by_srun and any(word == "-H" or word.startswith("--hostfile") for word in words)
-
-
-def does_not_pass(command: Command) -> str:
-    """Why an exported variable would not reach the program; "" when nothing here stops it."""
-    for current in chain(command):
-        own = current.argv[: (program_at(current.argv) or len(current.argv))]
-        words = [basename(token) for token in own]
-        for word, reason in _NOT_FORWARDED.items():
-            if word in words[:1] or (word in words and words[0] in ("srun", "env", "exec", "nohup", "time", "timeout")):
-                if word == "ray" and "start" in words:
-                    continue
-                if word == "deepspeed" and not _over_ssh([token.text or "" for token in own]):
-                    continue
-                return reason
-        if "env" in words and any(token.text in ("-i", "--ignore-environment", "-") for token in own):
-            return "`env -i` clears the environment"
-        if any((token.text or "") in ("--cleanenv", "-e", "--containall") for token in own) and (
-            {"singularity", "apptainer"} & set(words)
-        ):
-            return "the container is started with a clean environment"
-    return ""
+def _second_reading(
+    walker: Walker, atoms: Sequence[Atom], state: State, condition: str, outer: Command | None, line: int, what: str,
+) -> None:
+    if walker.depth >= _DEPTH:
+        return
+    data = bytearray()
+    places: list[Atom] = []
+    for atom in atoms:
+        encoded = (PLACEHOLDER if atom.unknown else atom.char).encode("utf-8", "surrogateescape")
+        data += encoded
+        places += [atom] * len(encoded)
+    inner = Source(bytes(data), tuple(places), line, what)
+    walker.depth += 1
+    walker.block(parse(bytes(data)).children, inner, state, condition, outer)
+    walker.depth -= 1

@@ -2,20 +2,204 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runbook.model.template import Edit, ParameterNames, SettingKind, SubmitContext, TemplateFile
-from runbook.template.bash.change import change_value, remove
-from runbook.template.bash.commands import launches
-from runbook.template.bash.find import in_force, written_at
+from runbook.template.bash import arguments, launchers
+from runbook.template.bash.arguments import Occurrence, needs_no_quotes, quoted_as_there, same_value
 from runbook.template.bash.insert import insert, note_of
-from runbook.template.bash.overrides import alike
-from runbook.template.bash.script import Script, read_script
+from runbook.template.bash.launchers import starts_program
+from runbook.template.bash.script import Script, occurrences_in_force, read_script, written_at
+from runbook.template.bash.state import Quote, Token, Use, span_of, text_of
 from runbook.template.bash.syntax import broken_nodes, line_of, parse
-from runbook.template.bash.words import Quote, text_of
-from runbook.template.errors import CannotEdit
-from runbook.template.splices import Change, to_bytes
+from runbook.template.text_files import CannotEdit, Change, to_bytes
+
+
+def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Change, str]:
+    """The one replacement that gives the parameter its new value, and a remark for the person ("" for none)."""
+    where = f"{script.file.path}:{occurrence.line}"
+    if occurrence.directive is not None:
+        return _directive_value(script, occurrence, new, where)
+    if occurrence.comma_ends and "," in new:
+        raise CannotEdit(
+            f"{occurrence.spelling} stands in a list of --export, where a comma ends a value; the new value has one",
+            where=where,
+            next_step=f"export {occurrence.spelling} in the script and name it in --export without a value",
+        )
+    new = _encoded(occurrence, new, where)
+    value = occurrence.value
+    chain = value[0].uses[occurrence.level :] if value else ()
+    uniform = all(atom.uses[occurrence.level :] == chain for atom in value)
+    outside = value[0].uses[: occurrence.level] if value else ()
+    if value and uniform:
+        depth = _deepest(script, chain)
+        span = span_of(value)
+        if depth == len(chain) and span is not None:
+            text = quoted_as_there(new, value[0].quote, (*outside, *chain), where)
+            remark = _remark(script, chain)
+            return Change(*span, text), remark
+        if depth == len(chain) and chain:
+            depth -= 1
+        if depth < len(chain) and chain[depth].start >= 0:
+            use = chain[depth]
+            quote = _quote_at(occurrence, use, depth)
+            text = quoted_as_there(new, quote, (*outside, *chain[:depth]), where)
+            return Change(use.start, use.end, text), _used_elsewhere(script, use)
+    if occurrence.site[0] >= 0 and (occurrence.value_token is not None or not value or occurrence.option is None):
+        if occurrence.quote is Quote.BARE:
+            return Change(*occurrence.site, quoted_as_there(new, Quote.BARE, outside, where)), ""
+        if needs_no_quotes(new):
+            return Change(*occurrence.site, new.encode()), ""
+    rest = _rest_of_word(occurrence)
+    if rest is not None:
+        return Change(*rest, quoted_as_there(new, Quote.BARE, outside, where)), ""
+    raise CannotEdit(
+        f"the value of {occurrence.spelling} is put together from several pieces",
+        where=where, next_step=f"write the value of {occurrence.spelling} as one word, then try again",
+    )
+
+
+def _encoded(occurrence: Occurrence, new: str, where: str) -> str:
+    """The value as what reads it after the shell wants it."""
+    if occurrence.encoding == "json":
+        return launchers.json_string_body(new)
+    if not occurrence.encoding:
+        return new
+    text = arguments.hydra_value(
+        arguments.spelled_like(text_of(occurrence.value), new), inside_quotes=occurrence.encoding == "hydra, quoted"
+    )
+    if text is None:
+        raise CannotEdit(
+            f"the value {new!r} cannot be written for Hydra for certain", where=where, next_step="set it by hand"
+        )
+    return text
+
+
+def remove_value(script: Script, edit: Edit, occurrence: Occurrence) -> Change:
+    """Take the parameter out."""
+    where = f"{script.file.path}:{occurrence.line}"
+    if occurrence.directive is not None:
+        directive = occurrence.directive
+        start, end = directive.start, directive.end
+        if directive.alone:
+            start = script.data.rfind(b"\n", 0, start) + 1
+            end = _line_end(script.data, end) + 1
+        return Change(start, min(end, len(script.data)), b"")
+    if edit.kind is SettingKind.ENVIRONMENT:
+        start = script.data.rfind(b"\n", 0, occurrence.site[0]) + 1
+        end = _line_end(script.data, occurrence.site[1])
+        if occurrence.encoding:
+            raise CannotEdit(
+                f"{occurrence.spelling} stands in JSON on a command line", where=where, next_step="remove it by hand"
+            )
+        pattern = rb"[ \t]*export[ \t]+" + re.escape(occurrence.spelling.encode()) + rb"=\S*[ \t]*"
+        if occurrence.site[0] < 0 or not re.fullmatch(pattern, script.data[start:end]):
+            raise CannotEdit(
+                f"{occurrence.spelling} does not stand on a line of its own", where=where, next_step="remove it by hand"
+            )
+        return Change(start, min(end + 1, len(script.data)), b"")
+    option = occurrence.option
+    if option is None or option.start < 0 or option.quote is Quote.NESTED:
+        raise CannotEdit(
+            f"{occurrence.spelling} stands in text that is read twice", where=where, next_step="remove it by hand"
+        )
+    end = _value_end(option, occurrence)
+    line_rest = script.data[end : _line_end(script.data, end)]
+    if option.quote is Quote.BARE and re.fullmatch(rb"[ \t]*(?:\\|#.*)?", line_rest):
+        before = re.search(rb"(?:[ \t\n]|\\\n)*\Z", script.data[: option.start])
+        return Change(before.start() if before else option.start, end, b"")
+    after = re.match(rb"[ \t]*", script.data[end:])
+    return Change(option.start, end + (after.end() if after else 0), b"")
+
+
+def _value_end(option: Token, occurrence: Occurrence) -> int:
+    token = occurrence.value_token
+    if token is None:
+        return option.end
+    if token.level != option.level or token.end < option.end:
+        raise CannotEdit(
+            f"{occurrence.spelling} and its value do not stand together", where=f"line {option.line}",
+            next_step="remove it by hand",
+        )
+    return token.end
+
+
+def _rest_of_word(occurrence: Occurrence) -> tuple[int, int] | None:
+    """What follows the `=` of `--option=…` in its word, where the option itself is written without quotes."""
+    token = occurrence.option
+    if token is None or occurrence.value_token is not None or token.quote is not Quote.BARE:
+        return None
+    sign = token.atoms[len(occurrence.spelling)]
+    if sign.quote is not Quote.BARE or len(sign.uses) != token.level or sign.end < 0:
+        return None
+    return sign.end, token.end
+
+
+def _deepest(script: Script, chain: Sequence[Use]) -> int:
+    """How far towards the literal an edit may go: past each variable that nothing else uses."""
+    spans = {(use.start, use.end) for use in chain}
+    for depth, use in enumerate(chain):
+        if not use.name.isidentifier() or _other_uses(script, use.name, spans):
+            return depth
+        if use.default and script.environment is not None and use.name in script.environment:
+            return depth
+        if use.name in script.walker.final.exported and not use.default:
+            return depth
+    return len(chain)
+
+
+def _other_uses(script: Script, name: str, mine: set[tuple[int, int]]) -> list[int]:
+    """Lines that use a variable for something else than this parameter; printing it does not count."""
+    plain_use = re.compile(rb"\$\{?[#!]?" + re.escape(name.encode()) + rb"(?!\w)")
+    found = [match.start() for match in plain_use.finditer(script.data)]
+    for arithmetic in re.finditer(rb"\(\((.*?)\)\)", script.data, re.DOTALL):
+        word = rb"(?<![\w$\{])" + re.escape(name.encode()) + rb"(?!\w)"
+        found += [arithmetic.start(1) + match.start() for match in re.finditer(word, arithmetic.group(1))]
+    return [
+        line_of(script.data, at)
+        for at in found
+        if not any(start <= at < end for start, end in mine)
+        and not any(start <= at < end for start, end in script.walker.quiet)
+    ]
+
+
+def _used_elsewhere(script: Script, use: Use) -> str:
+    lines = _other_uses(script, use.name, {(use.start, use.end)}) if use.name.isidentifier() else []
+    others = ", ".join(str(line) for line in dict.fromkeys(lines) if line != use.line)
+    if not others:
+        return ""
+    return f"{use.name} also serves line {others}, so the value was written at line {use.line} instead"
+
+
+def _remark(script: Script, chain: Sequence[Use]) -> str:
+    for use in chain:
+        if use.default and script.environment is None:
+            return (
+                f"{use.name} at line {use.line} is a default: a value of {use.name} in the submitting environment "
+                "would win over the new one"
+            )
+    return ""
+
+
+def _quote_at(occurrence: Occurrence, use: Use, depth: int) -> Quote:
+    nested = depth == 0 and occurrence.quote is Quote.NESTED
+    return Quote.NESTED if nested else Quote.DOUBLE if use.quoted else Quote.BARE
+
+
+def _directive_value(script: Script, occurrence: Occurrence, new: str, where: str) -> tuple[Change, str]:
+    if not re.fullmatch(r"[A-Za-z0-9_@%+=:,./\[\]*-]+", new):
+        raise CannotEdit(
+            f"the value {new!r} cannot stand in a #SBATCH line", where=where, next_step="set it by hand"
+        )
+    start, end = occurrence.site
+    return Change(start, end, new.encode()), ""
+
+
+def _line_end(data: bytes, at: int) -> int:
+    end = data.find(b"\n", at)
+    return len(data) if end < 0 else end
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +224,7 @@ def plan_changes(script: Script, edits: Sequence[Edit]) -> Edited:
     changes: list[Change] = []
     notes: list[str] = []
     for edit in edits:
-        made, remarks = _one(script, edit)
+        made, remarks = _changes_of_edit(script, edit)
         changes += made
         notes += remarks
     if changes:
@@ -52,9 +236,9 @@ def plan_changes(script: Script, edits: Sequence[Edit]) -> Edited:
     return Edited(tuple(dict.fromkeys(changes)), tuple(dict.fromkeys(note for note in notes if note)))
 
 
-def _one(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
+def _changes_of_edit(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
     name = next((item for item in script.names if item.parameter == edit.parameter), names_of(edit))
-    occurrences, problem = in_force(script, name)
+    occurrences, problem = occurrences_in_force(script, name)
     line = written_at(script, occurrences[0]) if occurrences else 1
     where = f"{script.file.path}:{line}"
     if problem:
@@ -73,15 +257,15 @@ def _one(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
         note = note_of(script, edit)
         return insert(script, edit), [f"{script.file.path}: {note}"] if note else []
     present = text_of(occurrences[0].value)
-    if alike(edit.kind, present, wanted):
+    if same_value(edit.kind, present, wanted):
         return [], []
-    if edit.old is not None and not alike(edit.kind, present, edit.old):
+    if edit.old is not None and not same_value(edit.kind, present, edit.old):
         raise CannotEdit(
             f"{occurrences[0].spelling} is {present}, but the change was planned for {edit.old}",
             where=where, next_step="plan again from the present template",
         )
     if wanted is None:
-        return [remove(script, edit, item) for item in occurrences], []
+        return [remove_value(script, edit, item) for item in occurrences], []
     changes, notes = [], []
     for item in occurrences:
         if item.option is not None and item.quote is Quote.NOWHERE and item.option.text == item.spelling:
@@ -134,16 +318,16 @@ def check_result(
     edited = {edit.parameter for edit in edits}
     for edit in edits:
         name = next((item for item in names if item.parameter == edit.parameter), names_of(edit))
-        occurrences, problem = in_force(script, name)
+        occurrences, problem = occurrences_in_force(script, name)
         wanted = wanted_value(edit)
         present = text_of(occurrences[0].value) if occurrences else None
-        if problem or not alike(edit.kind, present, wanted):
+        if problem or not same_value(edit.kind, present, wanted):
             raise CannotEdit(
                 f"after the change {edit.spellings[0]} would be {present} and not {wanted}"
                 + (f": {problem}" if problem else ""),
                 where=f"{after.path}:{occurrences[0].line if occurrences else 1}", next_step="make the change by hand",
             )
-        line = _elsewhere(before, script, name)
+        line = _mentions(before, script, name)
         if line:
             raise CannotEdit(
                 f"the change would also change {edit.spellings[0]} of another program, at line {line}",
@@ -153,7 +337,7 @@ def check_result(
     for name in names:
         if name.parameter in edited:
             continue
-        old, new = in_force(before, name), in_force(script, name)
+        old, new = occurrences_in_force(before, name), occurrences_in_force(script, name)
         if [text_of(item.value) for item in old[0]] != [text_of(item.value) for item in new[0]]:
             raise CannotEdit(
                 f"the change would also change {name.spellings[0]}", where=f"{after.path}:1",
@@ -161,14 +345,14 @@ def check_result(
             )
 
 
-def _elsewhere(before: Script, after: Script, name: ParameterNames) -> int:
+def _mentions(before: Script, after: Script, name: ParameterNames) -> int:
     """The line of a program beside the training whose value of this parameter is another one now; 0: none."""
     if name.program or not name.training_program or not before.training:
         return 0
     if len(before.walker.commands) != len(after.walker.commands):
         return 0
     for index, command in enumerate(before.walker.commands):
-        if command in before.training or not launches(command):
+        if command in before.training or not starts_program(command):
             continue
         old, new = (script.found[index].get(name.parameter, []) for script in (before, after))
         if [text_of(item.value) for item in old] != [text_of(item.value) for item in new]:

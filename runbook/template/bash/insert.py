@@ -7,25 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runbook.model.template import Edit, SettingKind
-from runbook.template.bash import overrides
-from runbook.template.bash.commands import (
+from runbook.template.bash import arguments
+from runbook.template.bash.arguments import needs_no_quotes, quoted_as_there, shell_quoted
+from runbook.template.bash.commands import Command
+from runbook.template.bash.launchers import (
     LAUNCHERS,
+    RuntimeEnvironment,
     basename,
-    chain,
-    does_not_pass,
-    launches,
-    program_at,
+    command_chain,
+    program_position,
     ray_environment,
     slurm_export,
+    starts_program,
+    why_not_passed_on,
 )
-from runbook.template.bash.find import cluster_of
-from runbook.template.bash.quoting import is_plain, quoted, written
-from runbook.template.bash.runs import Command
-from runbook.template.bash.runtime_env import RuntimeEnvironment
-from runbook.template.bash.script import Script
-from runbook.template.bash.words import Quote, Token, Use
-from runbook.template.errors import CannotEdit
-from runbook.template.splices import Change
+from runbook.template.bash.script import Script, cluster_of
+from runbook.template.bash.state import Quote, Token, Use
+from runbook.template.text_files import CannotEdit, Change
 
 
 def insert(script: Script, edit: Edit) -> list[Change]:
@@ -70,7 +68,7 @@ def _behind_sourced(script: Script, commands: Sequence[Command]) -> int:
 
 def note_of(script: Script, edit: Edit) -> str:
     """What a person has to know of an addition: a file that is sourced behind it may set the variable again."""
-    commands = script.training or tuple(command for command in script.walker.commands if launches(command))
+    commands = script.training or tuple(command for command in script.walker.commands if starts_program(command))
     sourced = next((command.sourced[-1] for command in commands if command.sourced), "")
     if edit.kind is not SettingKind.ENVIRONMENT or not sourced or _behind_sourced(script, commands) >= 0:
         return ""
@@ -89,14 +87,14 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
     new = edit.new or ""
     if not name.isidentifier() or not name.isascii():
         raise CannotEdit(f"{name!r} is no name for a variable", where=f"{script.file.path}:1")
-    commands = script.training or tuple(command for command in script.walker.commands if launches(command))
+    commands = script.training or tuple(command for command in script.walker.commands if starts_program(command))
     if not commands:
         raise CannotEdit(
             "no command that starts the training was found, so it is not certain that the variable would reach it",
             where=f"{script.file.path}:1", next_step=f"export {name} in the script that starts the training",
         )
     commands = (*commands, *cluster_of(script, commands))
-    changes = [_line(script, f"export {name}={quoted(new)}", _behind_sourced(script, commands))]
+    changes = [_line(script, f"export {name}={shell_quoted(new)}", _behind_sourced(script, commands))]
     given = [(command, _ray_environment(command)) for command in commands]
     if all(item is not None for _, item in given):
         changes = []
@@ -105,7 +103,7 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
         if runtime is not None:
             changes.append(runtime.added(name, new, where))
             continue
-        reason = does_not_pass(command)
+        reason = why_not_passed_on(command)
         if reason:
             raise CannotEdit(
                 f"a variable set in the job script would not reach the ranks: {reason}",
@@ -129,7 +127,7 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
 
 
 def _ray_environment(command: Command) -> RuntimeEnvironment | None:
-    return next((found for item in chain(command) if (found := ray_environment(item)) is not None), None)
+    return next((found for item in command_chain(command) if (found := ray_environment(item)) is not None), None)
 
 
 def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
@@ -137,26 +135,26 @@ def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
     where = f"{script.file.path}:{command.line}"
     options = tuple(item for item in edit.spellings if item.startswith("-"))
     first = edit.spellings[0]
-    if options and (first.startswith("-") or not overrides.accepts_overrides(command)):
+    if options and (first.startswith("-") or not arguments.accepts_overrides(command)):
         return _option(script, replace(edit, kind=SettingKind.ARGUMENT, spellings=options), command)
-    if not overrides.accepts_overrides(command) and not first.startswith("+"):
+    if not arguments.accepts_overrides(command) and not first.startswith("+"):
         raise CannotEdit(
             f"{first} is a key of a configuration file, and the command takes no overrides", where=where,
             next_step="give the configuration file that the script names as well",
         )
-    value = overrides.written(edit.new or "")
+    value = arguments.hydra_value(edit.new or "")
     if value is None:
         raise CannotEdit(f"the value {edit.new!r} cannot be written for Hydra for certain", where=where)
-    neighbour = overrides.last_override(command)
-    token = neighbour or overrides.last_word(command)
+    neighbour = arguments.last_override_word(command)
+    token = neighbour or arguments.last_word(command)
     if token is None:
         raise CannotEdit(
             f"there is no safe place for {first} on the command that trains", where=where,
             next_step=f"add {first}={edit.new} by hand",
         )
     uses: tuple[Use, ...] = token.atoms[0].uses[: token.level] if token.atoms else ()
-    text = first.encode() + b"=" + written(value, token.quote, uses, where)
-    if token.quote is not Quote.BARE and not is_plain(value):
+    text = first.encode() + b"=" + quoted_as_there(value, token.quote, uses, where)
+    if token.quote is not Quote.BARE and not needs_no_quotes(value):
         raise CannotEdit(f"the value {value!r} needs quotes inside a quoted text", where=where)
     place = _Place(token, token.end, False, "override" if neighbour is not None else "", True)
     return _laid_out(script.data, place, text, in_array=_in_array(token))
@@ -166,8 +164,8 @@ def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:
     """The commands that train. Raises `CannotEdit` when they cannot be told."""
     if script.training:
         return script.training
-    programs = [command for command in script.walker.commands if program_at(command.argv) is not None]
-    distributed = [command for command in programs if any(_distributes(item) for item in chain(command))]
+    programs = [command for command in script.walker.commands if program_position(command.argv) is not None]
+    distributed = [command for command in programs if any(_distributes(item) for item in command_chain(command))]
     chosen = distributed or programs
     if len(chosen) == 1:
         return (chosen[0],)
@@ -186,7 +184,7 @@ def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:
 
 
 def _distributes(command: Command) -> bool:
-    names = {basename(token) for token in command.argv[: (program_at(command.argv) or len(command.argv))]}
+    names = {basename(token) for token in command.argv[: (program_position(command.argv) or len(command.argv))]}
     return bool(names & (set(LAUNCHERS) - {"python", "python3"}))
 
 
@@ -214,8 +212,8 @@ def _option(script: Script, edit: Edit, command: Command) -> Change:
     uses: tuple[Use, ...] = option.atoms[0].uses[: option.level] if option.atoms else ()
     spelling = _like(edit.spellings, place.spelling)
     quote = option.quote if option.quote is not Quote.BARE else Quote.BARE
-    value = b"" if edit.flag else written(edit.new or "", quote, uses, where)
-    if not edit.flag and quote is not Quote.BARE and not is_plain(edit.new or ""):
+    value = b"" if edit.flag else quoted_as_there(edit.new or "", quote, uses, where)
+    if not edit.flag and quote is not Quote.BARE and not needs_no_quotes(edit.new or ""):
         raise CannotEdit(
             f"the value {edit.new!r} needs quotes inside a quoted text", where=where, next_step="set it by hand"
         )
@@ -228,7 +226,7 @@ def _sibling(script: Script, command: Command) -> _Place | None:
     """The last known option of the training program on this command that stands there as plain text."""
     index = next(at for at, item in enumerate(script.walker.commands) if item is command)
     launcher_only = {name.parameter for name in script.names if not name.training_program}
-    program = program_at(command.argv)
+    program = program_position(command.argv)
     best: tuple[int, _Place] | None = None
     for parameter, occurrences in script.found[index].items():
         for item in occurrences:
@@ -256,7 +254,7 @@ def _has_more_values(command: Command, at: int) -> bool:
 
 def _last_option(command: Command) -> _Place | None:
     """In front of the last option of the program: that is right however many values the options take."""
-    program = program_at(command.argv)
+    program = program_position(command.argv)
     if program is None:
         return None
     for token in reversed(command.argv[program + 1 :]):
@@ -267,7 +265,7 @@ def _last_option(command: Command) -> _Place | None:
 
 
 def _behind_program(command: Command) -> _Place | None:
-    program = program_at(command.argv)
+    program = program_position(command.argv)
     if program is None or command.argv[program].end < 0 or not command.argv[program].atoms:
         return None
     token = command.argv[program]

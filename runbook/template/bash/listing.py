@@ -7,14 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.model.template import ParameterNames, Setting, SettingKind
-from runbook.template.bash import overrides
-from runbook.template.bash.commands import LAUNCHERS, basename, chain, launches, program_at, ray_environment
-from runbook.template.bash.find import in_force
-from runbook.template.bash.options import trail_of
-from runbook.template.bash.runs import Command
-from runbook.template.bash.script import Script
+from runbook.template.bash import arguments
+from runbook.template.bash.arguments import trail_of
+from runbook.template.bash.commands import Command
+from runbook.template.bash.launchers import (
+    LAUNCHERS,
+    basename,
+    command_chain,
+    program_position,
+    ray_environment,
+    starts_program,
+)
+from runbook.template.bash.script import Script, occurrences_in_force
+from runbook.template.bash.state import Atom, Token, text_of, unknown_of
 from runbook.template.bash.syntax import line_of
-from runbook.template.bash.words import Atom, Token, text_of, unknown_of
 
 _NUMBER = re.compile(r"-\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-\.\d+")
 _OPTION = re.compile(r"--?[A-Za-z]")
@@ -38,14 +44,14 @@ class _Given:
     bare: bool = True
 
 
-def script_settings(script: Script) -> list[Setting]:
+def listed_settings(script: Script) -> list[Setting]:
     """What reaches the programs that the script starts: variables first, then words, command by command."""
-    outer = {id(item.outer) for item in script.walker.commands if item.outer is not None and launches(item)}
-    commands = [item for item in script.walker.commands if launches(item) and id(item) not in outer]
+    outer = {id(item.outer) for item in script.walker.commands if item.outer is not None and starts_program(item)}
+    commands = [item for item in script.walker.commands if starts_program(item) and id(item) not in outer]
     found: list[Setting] = []
     for command in commands:
         found += _variables(script, command)
-        for current in reversed(list(chain(command))):
+        for current in reversed(list(command_chain(command))):
             found += _last(list(_words(script, current)))
     return list(dict.fromkeys(found))
 
@@ -62,10 +68,10 @@ def _last(words: list[Setting]) -> list[Setting]:
 
 def _variables(script: Script, command: Command) -> Iterator[Setting]:
     names: dict[str, None] = {}
-    for current in chain(command):
+    for current in command_chain(command):
         names |= dict.fromkeys(name for name, binding in current.exported.items() if binding.line)
         names |= dict.fromkeys(name for name, _ in current.prefix)
-        own = current.argv[: (program_at(current.argv) or len(current.argv))]
+        own = current.argv[: (program_position(current.argv) or len(current.argv))]
         words = {basename(token) for token in own}
         for at, token in enumerate(own):
             exporting = token.prefix.startswith("--export=") or (at and own[at - 1].text == "--export")
@@ -83,7 +89,7 @@ def _variables(script: Script, command: Command) -> Iterator[Setting]:
     found: list[Setting] = []
     for name in names:
         wanted = ParameterNames(name, SettingKind.ENVIRONMENT, (name,))
-        occurrences, problem = in_force(script, wanted)
+        occurrences, problem = occurrences_in_force(script, wanted)
         if not occurrences:
             continue
         first = occurrences[0]
@@ -98,8 +104,8 @@ def _variables(script: Script, command: Command) -> Iterator[Setting]:
 
 def _words(script: Script, command: Command) -> Iterator[Setting]:
     """Options of the launchers in front of the program, then the program's own."""
-    program = program_at(command.argv)
-    if not command.argv or not launches(command):
+    program = program_position(command.argv)
+    if not command.argv or not starts_program(command):
         return
     at = 0
     taker = _taker(command, command.argv[0])
@@ -118,7 +124,7 @@ def _words(script: Script, command: Command) -> Iterator[Setting]:
             yield _setting(script, _Given(_written(script, token), token, list(token.atoms), bare=False), taker)
             at += 1
             continue
-        if behind and overrides.is_override(token.prefix.split("=", 1)[0] + "=") and "=" in token.prefix:
+        if behind and arguments.is_override(token.prefix.split("=", 1)[0] + "=") and "=" in token.prefix:
             yield _override(script, token, taker)
             at += 1
             continue
@@ -158,7 +164,7 @@ def _given(script: Script, argv: Sequence[Token], at: int, program: int | None, 
         ends = program is not None and not behind and at + 1 + given.words >= program
         if ends or word.text == "--" or _is_option(word) or (not behind and (given.words or basename(word) in _STOPS)):
             break
-        if behind and "=" in word.prefix and overrides.is_override(word.prefix):
+        if behind and "=" in word.prefix and arguments.is_override(word.prefix):
             break
         if word.several and (given.words or re.search(r"[@*]", _written(script, word))):
             break  # any number of words, which may as well be further options
@@ -186,14 +192,14 @@ def _setting(script: Script, given: _Given, taker: str) -> Setting:
 
 def _override(script: Script, token: Token, taker: str) -> Setting:
     written, _, _ = token.prefix.partition("=")
-    value, _ = overrides.unquoted(token.atoms[len(written) + 1 :])
+    value, _ = arguments.without_hydra_quotes(token.atoms[len(written) + 1 :])
     found = _setting(script, _Given(written, token, list(value), bare=False), taker)
     shown = found.value.lower() if found.value in ("True", "False") else found.value
-    return replace(found, parameter=overrides.key_of(written), kind=SettingKind.KEY, value=shown)
+    return replace(found, parameter=arguments.override_key(written), kind=SettingKind.KEY, value=shown)
 
 
 def _removed(script: Script, token: Token, taker: str) -> Setting:
-    key = overrides.key_of(token.prefix.partition("=")[0])
+    key = arguments.override_key(token.prefix.partition("=")[0])
     found = _setting(script, _Given(key, token, [], bare=True), taker)
     reason = found.unresolved or f"~{key} at line {token.line} takes the key out of the configuration"
     return replace(found, kind=SettingKind.KEY, spelling=f"~{key}", value=None, unresolved=reason)

@@ -1,17 +1,197 @@
-"""What the shell would know at a point of the script: variables, arrays, exports, functions, arguments."""
+"""What the shell would know at a point of the script: variables, arrays, exports, functions, arguments. Values are made
+of characters that know where they are written.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from enum import StrEnum
+from itertools import compress, pairwise
 from operator import is_not
 
 from tree_sitter import Node
 
-from runbook.template.bash.words import Atom, Token, plain, text_of
+# Shell words as characters that remember where they were written and through which variables they came.
 
+PLACEHOLDER = "\ue000"
+"""Stands for an unknown piece where a text has to be parsed a second time."""
+
+
+class Quote(StrEnum):
+    """How a character was written, so that a new value can be written the same way."""
+
+    BARE = "bare"
+    DOUBLE = "double"
+    SINGLE = "single"
+    NESTED = "nested"
+    """Inside a string or heredoc that a second shell reads."""
+    NOWHERE = "nowhere"
+    """Not in the file: computed, from the environment or from the script's arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An expansion as it is written: `$MBS`, `${MBS:-8}`, `$((64 / 8))`."""
+
+    name: str
+    start: int
+    end: int
+    line: int
+    quoted: bool
+    default: bool = False
+    """The text is that of `:-` inside this very expansion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """One character of a value (or one unknown piece, with the reason), and where it stands in the file."""
+
+    char: str
+    start: int = -1
+    end: int = -1
+    quote: Quote = Quote.NOWHERE
+    uses: tuple[Use, ...] = ()
+    """Expansions that it came through, the one nearest to the command first."""
+    unknown: str = ""
+    condition: str = ""
+    """Why it may not be there: "inside the `if` at line 12"."""
+
+    def through(self, use: Use) -> Atom:
+        return replace(self, uses=(use, *self.uses))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One argument of a command, or one element of an array.
+
+    `start` to `end` is the word as written in the list it stands in; `level` is how many leading `uses` of its
+    atoms lie outside that list (the arrays and strings that the list came through).
+    """
+
+    atoms: tuple[Atom, ...]
+    start: int
+    end: int
+    quote: Quote
+    line: int
+    level: int = 0
+    trail: tuple[str, ...] = ()
+    condition: str = ""
+    several: bool = False
+    """An unknown unquoted expansion or `"$@"`: may stand for no argument or for many."""
+
+    @property
+    def text(self) -> str | None:
+        """The argument, or None when a part of it is unknown."""
+        return text_of(self.atoms)
+
+    @property
+    def prefix(self) -> str:
+        """The argument up to its first unknown part."""
+        known = []
+        for atom in self.atoms:
+            if atom.unknown:
+                break
+            known.append(atom.char)
+        return "".join(known)
+
+
+def text_of(atoms: Iterable[Atom]) -> str | None:
+    known = []
+    for atom in atoms:
+        if atom.unknown:
+            return None
+        known.append(atom.char)
+    return "".join(known)
+
+
+def unknown_of(atoms: Iterable[Atom]) -> str:
+    """Why the text is not known; "" when it is."""
+    return next((atom.unknown for atom in atoms if atom.unknown), "")
+
+
+def span_of(atoms: Sequence[Atom]) -> tuple[int, int] | None:
+    """The one stretch of the file that holds exactly these characters, or None.
+
+    A gap is allowed only between characters of one quoting: an escape or a line end that was joined.
+    """
+    if not atoms or any(atom.start < 0 or atom.unknown for atom in atoms):
+        return None
+    first = atoms[0]
+    if any(atom.uses != first.uses or atom.quote != first.quote for atom in atoms):
+        return None
+    for before, after in pairwise(atoms):
+        if after.start != before.end:
+            return None
+    return first.start, atoms[-1].end
+
+
+def unplaced(text: str, uses: tuple[Use, ...] = ()) -> tuple[Atom, ...]:
+    """Characters that stand nowhere in the file."""
+    return tuple(Atom(char, uses=uses) for char in text)
+
+
+def split_words(pieces: Sequence[tuple[Atom, bool]], site: tuple[int, int], line: int) -> list[Token]:
+    """Word splitting: unquoted results of expansions are cut at blanks; everything else holds together.
+
+    `pieces` are atoms with "may be cut"; `site` is the whole word as written.
+    """
+    groups: list[list[tuple[Atom, bool]]] = [[]]
+    for atom, cuttable in pieces:
+        if cuttable and not atom.unknown and atom.char in " \t\n":
+            if groups[-1]:
+                groups.append([])
+        else:
+            groups[-1].append((atom, cuttable))
+    if not groups[-1]:
+        groups.pop()
+    shared = [shared_uses([atom.uses for atom, _ in group]) for group in groups]
+    tokens = []
+    for index, group in enumerate(groups):
+        atoms = tuple(atom for atom, _ in group)
+        several = any(cuttable and atom.unknown for atom, cuttable in group)
+        condition = next((atom.condition for atom in atoms if atom.condition), "")
+        token = Token(atoms, *site, Quote.BARE, line, condition=condition, several=several)
+        if len(groups) > 1:
+            others = [shared_uses([shared[index], other]) for at, other in enumerate(shared) if at != index]
+            level = max(len(other) for other in others)
+            token = at_level(token, level) if level else token
+        tokens.append(token)
+    return tokens
+
+
+def shared_uses(paths: Sequence[tuple[Use, ...]]) -> tuple[Use, ...]:
+    """The expansions that all have in common, from the outermost."""
+    first = paths[0]
+    length = 0
+    while length < len(first) and all(len(path) > length and path[length] == first[length] for path in paths):
+        length += 1
+    return first[:length]
+
+
+def at_level(token: Token, level: int) -> Token:
+    """The token's place inside the string variable that it shares with its neighbours, `level` expansions in."""
+    places = [_place_at_level(atom, level) for atom in token.atoms]
+    known = [place for place in places if place is not None]
+    first = token.atoms[0]
+    return replace(
+        token,
+        start=min((place[0] for place in known), default=-1),
+        end=max((place[1] for place in known), default=-1),
+        quote=first.quote if len(first.uses) == level else Quote.DOUBLE,
+        level=level,
+        trail=tuple(f"{use.name} at line {use.line}" for use in first.uses[:level]),
+    )
+
+
+def _place_at_level(atom: Atom, level: int) -> tuple[int, int] | None:
+    if len(atom.uses) > level:
+        return atom.uses[level].start, atom.uses[level].end
+    return (atom.start, atom.end) if atom.start >= 0 else None
+
+
+# What the shell would know at a point of the script: variables, arrays, exports, functions, arguments.
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -149,5 +329,48 @@ def _differing(name: str, before: Binding | None, bindings: Sequence[Binding | N
     texts = {text_of(way.atoms) if way is not None and way.elements is None else None for way in bindings}
     text = next(iter(texts))
     if len(texts) == 1 and text is not None:
-        return Binding(plain(text), None, line)
+        return Binding(unplaced(text), None, line)
     return not_known(f"{name} is set {condition}, which may not have run", line)
+
+
+# Whole-number arithmetic of `$(( … ))` over known variables: + - * / % and parentheses, nothing else.
+
+_LARGEST = 1 << 62
+
+
+def evaluate_arithmetic(node: Node, variable: Callable[[str], int | None]) -> int | None:
+    """The value of an arithmetic node, or None when a part is not known or not plain whole-number arithmetic."""
+    text = (node.text or b"").decode("utf-8", "replace")
+    kind = node.type
+    if kind in ("number", "word"):
+        return int(text) if text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0") else (
+            variable(text) if text.isidentifier() else None
+        )
+    if kind == "variable_name":
+        return variable(text)
+    if kind in ("simple_expansion", "expansion"):
+        names = [child for child in node.children if child.type == "variable_name"]
+        simple = len(node.named_children) == 1 and len(names) == 1
+        return variable((names[0].text or b"").decode()) if simple else None
+    if kind in ("parenthesized_expression", "arithmetic_expansion"):
+        inner = node.named_children
+        return evaluate_arithmetic(inner[0], variable) if len(inner) == 1 else None
+    if kind == "binary_expression" and len(node.children) == 3:
+        left, operator, right = node.children
+        return _apply(operator.type, evaluate_arithmetic(left, variable), evaluate_arithmetic(right, variable))
+    return None
+
+
+def _apply(operator: str, left: int | None, right: int | None) -> int | None:
+    if left is None or right is None or left < 0 or right < 0:
+        return None
+    value: int | None = None
+    if operator == "+":
+        value = left + right
+    elif operator == "-":
+        value = left - right
+    elif operator == "*":
+        value = left * right
+    elif operator in ("/", "%") and right:
+        value = left // right if operator == "/" else left % right
+    return value if value is not None and abs(value) < _LARGEST else None

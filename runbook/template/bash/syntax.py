@@ -1,14 +1,20 @@
-"""Parse a shell script to byte ranges, and find what the parser is known to miss."""
+"""A job script to byte ranges: its `#SBATCH` lines, its syntax tree, what the parser is known to miss, and where the
+text of a second shell stands in the file.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
+
+from runbook.template.bash.state import Atom, Quote
+
+# Parse a shell script to byte ranges, and find what the parser is known to miss.
 
 _BACKQUOTE_COMMENT = re.compile(rb"(?<=[ \t])`#[^`\n]*`(?=[ \t\\]|\r?\n|$)")
 """The idiom for a comment inside a continued command: a command substitution that holds only a comment. The
@@ -86,7 +92,7 @@ def hazards(data: bytes, root: Node) -> tuple[Hazard, ...]:
     return tuple(sorted(found, key=lambda hazard: hazard.line))
 
 
-def walk(root: Node) -> Iterator[Node]:
+def tree_nodes(root: Node) -> Iterator[Node]:
     """All nodes, in order of the text."""
     stack = [root]
     while stack:
@@ -114,7 +120,7 @@ def _orphan(data: bytes, node: Node) -> Hazard:
 def _heredocs(data: bytes, root: Node) -> list[Hazard]:
     """Heredocs without their end word on a line of its own: neither the grammar nor `bash -n` reports them."""
     found: list[Hazard] = []
-    for node in walk(root) if b"<<" in data else ():
+    for node in tree_nodes(root) if b"<<" in data else ():
         if node.type != "heredoc_redirect":
             continue
         start = next((child for child in node.children if child.type == "heredoc_start"), None)
@@ -133,3 +139,178 @@ def _heredocs(data: bytes, root: Node) -> list[Hazard]:
         what = f"the heredoc that starts here has no closing {shown!r} alone on a line"
         found.append(Hazard(start.start_point[0] + 1, what, True))
     return found
+
+
+# A text that is read as a shell's: its characters, and where each of them stands in the file.
+
+Piece = tuple[Atom, bool]
+"""An atom, and whether word splitting may cut there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text that was parsed, and where its bytes stand in the file: itself, or a string that a shell reads again."""
+
+    data: bytes
+    atoms: tuple[Atom, ...] | None = None
+    """None: the file itself. Otherwise the outer atom of each byte."""
+    first_line: int = 1
+    what: str = ""
+
+    def atom(self, start: int, end: int, char: str, quote: Quote) -> Atom:
+        """The character that bytes `start` to `end` of this text stand for."""
+        if self.atoms is None:
+            return Atom(char, start, end, quote)
+        first, last = self.atoms[start], self.atoms[end - 1]
+        if first.unknown:
+            return first
+        placed = first.start >= 0 and last.start >= 0 and first.uses == last.uses
+        return replace(
+            first, char=char, start=first.start if placed else -1, end=last.end if placed else -1,
+            quote=Quote.NESTED if placed else Quote.NOWHERE, condition=first.condition or last.condition,
+        )
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Bytes of the file that hold this stretch, or (-1, -1)."""
+        if self.atoms is None:
+            return start, end
+        inside = self.atoms[start:end]
+        if not inside or any(atom.start < 0 or atom.unknown for atom in inside):
+            return -1, -1
+        return inside[0].start, inside[-1].end
+
+    def line(self, node: Node) -> int:
+        return node.start_point[0] + self.first_line
+
+    def text(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+
+    def literal(self, start: int, end: int, quote: Quote, escapes: str = "none") -> list[Piece]:
+        """Text between these bytes, with no expansions in it."""
+        return [(self.atom(at, to, char, quote), False) for char, at, to in characters(self.data, start, end, escapes)]
+
+
+def characters(data: bytes, start: int, end: int, escapes: str) -> list[tuple[str, int, int]]:
+    """Characters with their bytes. `escapes`: "none", "double" (inside double quotes) or "all"."""
+    found: list[tuple[str, int, int]] = []
+    position = start
+    while position < end:
+        first = position
+        if escapes != "none" and data[position] == 0x5C and position + 1 < end:
+            following = data[position + 1]
+            if following == 0x0A:
+                position += 2
+                continue
+            if escapes == "all" or following in b'$`"\\':
+                position += 1
+        width = _width(data[position])
+        char = data[position : min(position + width, end)].decode("utf-8", "surrogateescape")
+        position = min(position + width, end)
+        found.append((char, first, position))
+    return found
+
+
+def _width(byte: int) -> int:
+    if byte < 0xC0:
+        return 1
+    return 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+
+
+# The `#SBATCH` lines at the head of a job script, as Slurm reads them.
+
+_DIRECTIVE_WORD = re.compile(rb"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One option of a `#SBATCH` line. Spans are bytes of the file."""
+
+    option: str
+    """As written: "--nodes", "-N"."""
+    value: str | None
+    start: int
+    end: int
+    value_start: int
+    value_end: int
+    line: int
+    alone: bool
+    """The only option of its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Directives in order, and where a line can be added."""
+
+    directives: tuple[Directive, ...]
+    insert_at: int
+    """Byte behind the last `#SBATCH` line, or behind the `#!` line: a line can be put there."""
+    heterogeneous: bool = False
+
+    def last(self, options: Sequence[str]) -> Directive | None:
+        """The one in force: Slurm lets the last win."""
+        return next((item for item in reversed(self.directives) if item.option in options), None)
+
+
+def read_header(data: bytes) -> Header:
+    """Directives up to the first line that is neither blank nor a comment: Slurm ignores later ones."""
+    directives: list[Directive] = []
+    insert_at = 0
+    heterogeneous = False
+    start = 0
+    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+        end = start + len(line)
+        if number == 1 and line.startswith(b"#!"):
+            insert_at = end
+        elif line.startswith(b"#SBATCH") and line[7:8] in (b" ", b"\t", b"\n", b""):
+            directives += _directives_of_line(line, start, number)
+            insert_at = end
+            heterogeneous = heterogeneous or bool(re.match(rb"#SBATCH\s+(?:hetjob|packjob)\b", line))
+        elif line.strip() and not line.startswith(b"#"):
+            break
+        start = end
+    return Header(tuple(directives), insert_at, heterogeneous)
+
+
+def _directives_of_line(line: bytes, offset: int, number: int) -> list[Directive]:
+    words = []
+    for match in _DIRECTIVE_WORD.finditer(line, 7):
+        if match.group().startswith(b"#"):
+            break
+        words.append(match)
+    found: list[Directive] = []
+    at = 0
+    while at < len(words):
+        match = words[at]
+        text = match.group().decode("utf-8", "surrogateescape")
+        start, end = offset + match.start(), offset + match.end()
+        at += 1
+        if not text.startswith("-"):
+            continue
+        option, value, value_start, value_end = text, None, end, end
+        if text.startswith("--") and "=" in text:
+            option, value = text.split("=", 1)
+            value_start = start + len(option.encode("utf-8", "surrogateescape")) + 1
+        elif not text.startswith("--") and len(text) > 2:
+            option, value, value_start = text[:2], text[2:], start + 2
+        elif at < len(words) and not words[at].group().startswith(b"-"):
+            value = words[at].group().decode("utf-8", "surrogateescape")
+            value_start, value_end = offset + words[at].start(), offset + words[at].end()
+            end = value_end
+            at += 1
+        found.append(
+            Directive(option, _unquoted(value), start, end, value_start, value_end, number, False)
+        )
+    if len(found) == 1:
+        only = found[0]
+        found = [
+            Directive(
+                only.option, only.value, only.start, only.end, only.value_start, only.value_end, only.line, True
+            )
+        ]
+    return found
+
+
+def _unquoted(value: str | None) -> str | None:
+    if value and len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value

@@ -8,13 +8,117 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from runbook.template.bash.conditions import chosen_item, holds
-from runbook.template.bash.expand import Expander
-from runbook.template.bash.runs import Command, run_command
-from runbook.template.bash.source import Source
-from runbook.template.bash.state import Binding, State, change_by_arithmetic, merge, not_known
-from runbook.template.bash.syntax import walk
-from runbook.template.bash.words import Quote, Token, plain, text_of
+from runbook.template.bash.commands import Command, run_command
+from runbook.template.bash.expansion import Expander
+from runbook.template.bash.state import (
+    Binding,
+    Quote,
+    State,
+    Token,
+    change_by_arithmetic,
+    merge,
+    not_known,
+    text_of,
+    unplaced,
+)
+from runbook.template.bash.syntax import Source, tree_nodes
+
+# Which branch of a `case` or an `if` runs, where the words that decide it are known. Nothing is run for it.
+
+_PLAIN = re.compile(r"[\w./:+@%,=-]+")
+_GLOB = re.compile(r"[\w./:+@%,=*?-]+")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,15})")
+_NUMERIC = {
+    "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-le": int.__le__, "-gt": int.__gt__, "-ge": int.__ge__,
+}
+
+
+def chosen_item(expander: Expander, node: Node, source: Source, state: State) -> Node | None | bool:
+    """The item of a `case` that runs, None where none does, False where that is not known."""
+    word = node.child_by_field_name("value")
+    text = known_text(expander, word, source, state) if word is not None else None
+    if text is None:
+        return False
+    for item in node.named_children:
+        if item.type != "case_item":
+            continue
+        if any(child.type in (";&", ";;&") for child in item.children):
+            return False
+        answers = [_fits(text, pattern, source) for pattern in item.children_by_field_name("value")]
+        if True in answers:
+            return item
+        if None in answers:
+            return False
+    return None
+
+
+def condition_holds(expander: Expander, conditions: Sequence[Node], source: Source, state: State) -> bool | None:
+    """Whether the condition of an `if` is met: one comparison of known words. None: not known."""
+    if len(conditions) != 1 or conditions[0].type != "test_command" or len(conditions[0].named_children) != 1:
+        return None
+    return _met(expander, conditions[0].named_children[0], source, state)
+
+
+def _met(expander: Expander, node: Node, source: Source, state: State) -> bool | None:
+    parts = node.children
+    if node.type == "unary_expression" and len(parts) == 2:
+        operator = source.text(parts[0])
+        if operator == "!":
+            inner = _met(expander, parts[1], source, state)
+            return None if inner is None else not inner
+        if operator not in ("-z", "-n"):
+            return None
+        text = known_text(expander, parts[1], source, state)
+        return None if text is None else (text == "") is (operator == "-z")
+    if node.type != "binary_expression" or len(parts) != 3:
+        return None
+    left, operator, right = parts[0], source.text(parts[1]), parts[2]
+    if operator not in ("=", "==", "!=", *_NUMERIC):
+        return None
+    first, second = known_text(expander, left, source, state), known_text(expander, right, source, state)
+    if first is None or second is None:
+        return None
+    if operator in _NUMERIC:
+        both = _NUMBER.fullmatch(first) and _NUMBER.fullmatch(second)
+        return bool(_NUMERIC[operator](int(first), int(second))) if both else None
+    if second and not _PLAIN.fullmatch(second):
+        return None  # between double brackets it is a pattern
+    return (first == second) is (operator != "!=")
+
+
+def known_text(expander: Expander, node: Node, source: Source, state: State) -> str | None:
+    """A single word's text. What a default of an unknown environment decides counts as not known."""
+    if node.type in ("binary_expression", "unary_expression", "parenthesized_expression"):
+        return None
+    if node.type == "extglob_pattern":
+        shown = source.text(node)
+        return shown if _PLAIN.fullmatch(shown) else None
+    tokens = expander.tokens(node, source, state)
+    if len(tokens) != 1 or tokens[0].condition or tokens[0].several:
+        return None
+    atoms = tokens[0].atoms
+    text = text_of(atoms)
+    open_ended = expander.environment is None and (
+        not text or any(use.default for atom in atoms for use in atom.uses)
+    )
+    if text is None or open_ended or any(atom.condition for atom in atoms):
+        return None
+    return text
+
+
+def _fits(text: str, pattern: Node, source: Source) -> bool | None:
+    shown = source.text(pattern)
+    if pattern.type in ("string", "raw_string"):
+        inner = shown[1:-1]
+        return text == inner if not re.search(r"[$`\\]", inner) else None
+    if not _GLOB.fullmatch(shown):
+        return None
+    if _PLAIN.fullmatch(shown):
+        return text == shown
+    if shown.count("*") > 2:
+        return None
+    expression = "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in shown)
+    return re.fullmatch(expression, text, re.DOTALL) is not None
 
 
 @dataclass(slots=True)
@@ -138,7 +242,7 @@ class Walker:
                     conditions.append(child)
                     if not over:
                         self.statement(child, source, state, condition, outer)
-            runs = clause.type == "else_clause" or holds(self.expander, conditions, source, state)
+            runs = clause.type == "else_clause" or condition_holds(self.expander, conditions, source, state)
             if over or runs is False:
                 self._dead(body, source)
             elif runs and not open_above and self._taken(body, source, state, condition, outer):
@@ -177,7 +281,7 @@ class Walker:
         where = f"the loop at line {source.line(node)}"
         branch = state.copy()
         body = node.child_by_field_name("body")
-        for child in walk(node):
+        for child in tree_nodes(node):
             if child.type == "variable_assignment" and any(part.type == "=" for part in child.children):
                 name = source.text(child).split("=", 1)[0]
                 if name in branch.variables:
@@ -221,7 +325,7 @@ class Walker:
             elif before is not None and before.elements is None:
                 binding = replace(binding, atoms=before.atoms + binding.atoms)
             elif before is None and (self.expander.environment or {}).get(name):
-                inherited = plain((self.expander.environment or {})[name])
+                inherited = unplaced((self.expander.environment or {})[name])
                 binding = replace(binding, atoms=inherited + binding.atoms)
             elif before is None and self.expander.environment is None:
                 binding = not_known(f"{name} goes on from the submitting environment", binding.line)
@@ -284,7 +388,7 @@ class Walker:
 
     def _substitutions(self, node: Node, source: Source, state: State) -> None:
         """Commands inside `$( … )` run too."""
-        for child in walk(node):
+        for child in tree_nodes(node):
             if child.type == "command_substitution":
                 self.block(child.named_children, source, state.copy(), "inside a command substitution", None)
 
@@ -310,8 +414,7 @@ class Walker:
             self.hush(text, source)
 
 
-
-def follow(
+def follow_script(
     data: bytes, root: Node, environment: dict[str, str] | None, arguments: tuple[str, ...] | None,
     header: dict[str, Binding],
 ) -> Walker:
@@ -320,10 +423,10 @@ def follow(
     walker = Walker(Expander(environment), root=source)
     positional = None
     if arguments is not None:
-        positional = tuple(Token(plain(text), -1, -1, Quote.NOWHERE, 0) for text in arguments)
+        positional = tuple(Token(unplaced(text), -1, -1, Quote.NOWHERE, 0) for text in arguments)
     state = State(dict(header), set(header), positional=positional)
     for name, value in (environment or {}).items():
-        state.variables.setdefault(name, Binding(plain(value)))
+        state.variables.setdefault(name, Binding(unplaced(value)))
         state.exported.add(name)
     walker.statement(root, source, state, "", None)
     walker.final = state

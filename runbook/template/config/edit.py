@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
 from runbook.template.config import write
-from runbook.template.config.document import (
+from runbook.template.config.config_tree import (
     Config,
     Form,
     Leaf,
+    bare_key,
+    has_value,
     holds_in,
-    indexed,
-    key_of,
-    keys_of,
+    is_wanted_key,
+    key_paths,
     leaves_of,
-    matches,
-    same,
+    with_index,
 )
-from runbook.template.errors import CannotEdit
-from runbook.template.language import Language
-from runbook.template.splices import Change
+from runbook.template.text_files import CannotEdit, Change, Language
 
 
 @lru_cache(maxsize=8)
 def read_config(file: TemplateFile, language: Language) -> Config:
     """Read a configuration file. One that is not understood has `broken`. The last ones are remembered: a file is asked
     for what it names, for its settings and for its changes in turn."""
+    read: Callable[[TemplateFile], Config]
     if language is Language.YAML:
-        from runbook.template.config.yaml_file import read
+        from runbook.template.config.yaml_file import read_yaml as read
     elif language is Language.JSON:
-        from runbook.template.config.json_file import read
+        from runbook.template.config.json_toml import read_json as read
     elif language is Language.TOML:
-        from runbook.template.config.toml_file import read
+        from runbook.template.config.json_toml import read_toml as read
     else:
-        from runbook.template.config.python_file import read
-    return indexed(read(file))
+        from runbook.template.config.python_file import read_python as read
+    return with_index(read(file))
 
 
-def lookup(config: Config, name: ParameterNames) -> tuple[Leaf | None, str]:
+def deciding_leaf(config: Config, name: ParameterNames) -> tuple[Leaf | None, str]:
     """The leaf that decides, or why nothing can be said; None and "" for a key that is absent for certain."""
-    wanted = keys_of(name, config) if name.kind is SettingKind.KEY else ()
+    wanted = key_paths(name, config) if name.kind is SettingKind.KEY else ()
     if not wanted:
         return None, ""
     if config.broken is not None:
@@ -98,16 +97,16 @@ def _mentioned(config: Config, wanted: Sequence[tuple[str, ...]]) -> str:
     return ""
 
 
-def gives_way(config: Config, name: ParameterNames) -> bool:
+def only_hands_on(config: Config, name: ParameterNames) -> bool:
     """Whether a program has no word of its own beside a configuration file that sets the key: it only hands on what it
     was given, as in `max_turns=config.max_turns` and `train_dataset=train_dataset`."""
     if not config.loose:
         return False
-    leaf, problem = lookup(config, name)
+    leaf, problem = deciding_leaf(config, name)
     if leaf is None or not problem:
         return False
     found = [
-        item for path in keys_of(name, config) for size in range(1, len(path) + 1)
+        item for path in key_paths(name, config) for size in range(1, len(path) + 1)
         for item in leaves_of(config, path[:size])
     ]
     return bool(found) and all(_handed_on(item) for item in found)
@@ -129,11 +128,11 @@ def _handed_on(leaf: Leaf) -> bool:
     return whole is not None and (whole.end() == len(leaf.raw) or leaf.raw.startswith(".new(", whole.end()))
 
 
-def settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
+def config_settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:
     """A setting for each key that is there, or of which it is not known whether it is."""
     found = []
     for name in names:
-        leaf, problem = lookup(config, name)
+        leaf, problem = deciding_leaf(config, name)
         if leaf is None and not problem:
             continue
         spelling = next(item for item in name.spellings if not item.startswith("-")).lstrip("+~")
@@ -151,7 +150,7 @@ def settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, 
 
 def _spelling(config: Config, leaf: Leaf, name: ParameterNames) -> str:
     keys = [item.lstrip("+~") for item in name.spellings if not item.startswith("-") and holds_in(item, config)]
-    return next((key for key in keys if matches(config, leaf.path, tuple(key_of(key).split(".")))), keys[0])
+    return next((key for key in keys if is_wanted_key(config, leaf.path, tuple(bare_key(key).split(".")))), keys[0])
 
 
 def plan_changes(config: Config, edits: Sequence[Edit]) -> tuple[Change, ...]:
@@ -159,7 +158,7 @@ def plan_changes(config: Config, edits: Sequence[Edit]) -> tuple[Change, ...]:
     changes: list[Change] = []
     for edit in edits:
         if not _follows(config, edit, edits):
-            changes += _one(config, edit)
+            changes += _changes_of_edit(config, edit)
     return tuple(dict.fromkeys(changes))
 
 
@@ -167,19 +166,19 @@ def _follows(config: Config, edit: Edit, edits: Sequence[Edit]) -> bool:
     """Whether the key refers to one that another of the edits gives the same value: then it changes by itself."""
     if edit.kind is not SettingKind.KEY:
         return False
-    leaf, problem = lookup(config, ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag))
-    if leaf is None or problem or (edit.old is not None and not same(leaf, edit.old)):
+    leaf, problem = deciding_leaf(config, ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag))
+    if leaf is None or problem or (edit.old is not None and not has_value(leaf, edit.old)):
         return False
     targets = {step.rpartition(" at line ")[0] for step in leaf.trail}
     return any(
-        other.new == edit.new and other.parameter != edit.parameter and key_of(spelling) in targets
+        other.new == edit.new and other.parameter != edit.parameter and bare_key(spelling) in targets
         for other in edits for spelling in other.spellings
     )
 
 
-def _one(config: Config, edit: Edit) -> list[Change]:
+def _changes_of_edit(config: Config, edit: Edit) -> list[Change]:
     name = ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag)
-    keys = keys_of(name, config)
+    keys = key_paths(name, config)
     spelling = edit.spellings[0]
     if edit.kind is not SettingKind.KEY or not keys:
         what = {
@@ -192,27 +191,27 @@ def _one(config: Config, edit: Edit) -> list[Change]:
             f"{spelling} is {what}, and a {config.language} file has none",
             where=f"{config.file.path}:1", next_step="give the job script that names this file",
         )
-    leaf, problem = lookup(config, name)
+    leaf, problem = deciding_leaf(config, name)
     where = f"{config.file.path}:{leaf.line if leaf is not None else config.broken.line if config.broken else 1}"
     if problem:
         raise CannotEdit(
-            f"{key_of(spelling)} cannot be set safely: {problem}", where=where,
-            next_step=f"set {key_of(spelling)} to {edit.new} by hand, or write it as plain text",
+            f"{bare_key(spelling)} cannot be set safely: {problem}", where=where,
+            next_step=f"set {bare_key(spelling)} to {edit.new} by hand, or write it as plain text",
         )
     if leaf is None:
         return [] if edit.new is None else _added(config, edit, keys)
-    if edit.new is not None and same(leaf, edit.new):
+    if edit.new is not None and has_value(leaf, edit.new):
         return []
-    if edit.old is not None and not same(leaf, edit.old):
+    if edit.old is not None and not has_value(leaf, edit.old):
         raise CannotEdit(
-            f"{key_of(spelling)} is {leaf.value}, but the change was planned for {edit.old}", where=where,
+            f"{bare_key(spelling)} is {leaf.value}, but the change was planned for {edit.old}", where=where,
             next_step="plan again from the present file",
         )
     if edit.new is None:
-        return [write.remove(config, leaf)]
+        return [write.remove_leaf(config, leaf)]
     if leaf.heir is not None:
-        return write.add_to(config, leaf.heir, leaf.path[-1:], edit.new, key_of(spelling))
-    return [write.change(config, leaf, edit.new)]
+        return write.add_to_mapping(config, leaf.heir, leaf.path[-1:], edit.new, bare_key(spelling))
+    return [write.change_leaf(config, leaf, edit.new)]
 
 
 def _added(config: Config, edit: Edit, keys: Sequence[tuple[str, ...]]) -> list[Change]:
@@ -223,7 +222,7 @@ def _added(config: Config, edit: Edit, keys: Sequence[tuple[str, ...]]) -> list[
         try:
             if empty is not None:
                 return [_below_empty(config, empty, path, edit.new or "")]
-            return write.add(config, path, edit.new or "", ".".join(path))
+            return write.add_key(config, path, edit.new or "", ".".join(path))
         except CannotEdit as refusal:
             refusals.append(refusal)
     raise refusals[0]
@@ -258,13 +257,13 @@ def check_result(before: Config, after: Config, edits: Sequence[Edit]) -> None:
     wanted: list[tuple[str, ...]] = []
     for edit in edits:
         name = ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag)
-        wanted += keys_of(name, after)
-        leaf, problem = lookup(after, name)
-        in_force = leaf is None if edit.new is None else leaf is not None and same(leaf, edit.new)
+        wanted += key_paths(name, after)
+        leaf, problem = deciding_leaf(after, name)
+        in_force = leaf is None if edit.new is None else leaf is not None and has_value(leaf, edit.new)
         if problem or not in_force:
             present = leaf.value if leaf is not None else "absent"
             raise CannotEdit(
-                f"after the change {key_of(edit.spellings[0])} would be {present} and not {edit.new}"
+                f"after the change {bare_key(edit.spellings[0])} would be {present} and not {edit.new}"
                 + (f": {problem}" if problem else ""),
                 where=f"{after.file.path}:{leaf.line if leaf is not None else 1}", next_step="make the change by hand",
             )
@@ -285,7 +284,7 @@ def _rest(
     found: dict[tuple[str, ...], list[tuple[tuple[int, Form, str], int]]] = {}
     for leaf in config.leaves:
         edited = any(
-            matches(config, leaf.path[:size], path)
+            is_wanted_key(config, leaf.path[:size], path)
             for path in wanted
             for size in range(1, len(leaf.path) + 1)
         )

@@ -14,10 +14,24 @@ from functools import cache
 from tree_sitter import Node, Parser
 
 from runbook.model.template import TemplateFile
-from runbook.template.config.document import DEEPEST, LARGEST, Config, Entry, Form, Holder, Leaf, Trouble
-from runbook.template.config.python_flow import Change, builds, code_of, through_variables, written_over
-from runbook.template.language import Language
-from runbook.template.splices import to_bytes
+from runbook.template.config.config_tree import (
+    MOST_LEAVES,
+    MOST_LEVELS,
+    Config,
+    Entry,
+    Form,
+    Leaf,
+    MappingNode,
+    ParseProblem,
+)
+from runbook.template.config.python_flow import (
+    Reassignment,
+    builds_something,
+    code_without_keys,
+    through_variables,
+    written_over,
+)
+from runbook.template.text_files import Language, to_bytes
 
 _LITERALS = {
     "integer": Form.NUMBER, "float": Form.NUMBER, "true": Form.BOOLEAN, "false": Form.BOOLEAN, "none": Form.NULL,
@@ -35,34 +49,34 @@ def _parser() -> Parser:
     return Parser(Grammar(tree_sitter_python.language()))
 
 
-def read(file: TemplateFile) -> Config:
+def read_python(file: TemplateFile) -> Config:
     """The leaves of a Python module. What Python itself does not compile is broken."""
     data = to_bytes(file.text)
     try:
         ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno or 1 if isinstance(error, SyntaxError) else 1
-        trouble = Trouble(line, "the Python is not understood here")
+        trouble = ParseProblem(line, "the Python is not understood here")
         return Config(file, data, Language.PYTHON, broken=trouble, loose=True)
     root = _parser().parse(data).root_node
     if root.has_error:
-        return Config(file, data, Language.PYTHON, broken=Trouble(1, "the Python is not understood"), loose=True)
+        return Config(file, data, Language.PYTHON, broken=ParseProblem(1, "the Python is not understood"), loose=True)
     reader = _Reader(data)
-    simple = all(child.type in _PLAIN_STATEMENTS and not builds(child) for child in root.children)
+    simple = all(child.type in _PLAIN_STATEMENTS and not builds_something(child) for child in root.children)
     reader.block(root, _Place(()))
     entries = tuple(
         Entry(reader.text(child), child.start_byte, child.end_byte, child.start_point[0] == child.end_point[0])
         for child in root.children if child.type == "expression_statement"
     )
     if simple:
-        reader.holders.append(Holder((), "module", 0, len(data), 1, entries))
+        reader.holders.append(MappingNode((), "module", 0, len(data), 1, entries))
     if reader.full:
-        trouble = Trouble(1, "the file is larger or deeper than anybody writes")
+        trouble = ParseProblem(1, "the file is larger or deeper than anybody writes")
         return Config(file, data, Language.PYTHON, broken=trouble, loose=True)
     leaves = through_variables(written_over(reader.leaves, reader.changes), root)
     return Config(
         file, data, Language.PYTHON, tuple(leaves), tuple(reader.holders), loose=True,
-        mentions=code_of(data, root, reader.keys),
+        mentions=code_without_keys(data, root, reader.keys),
     )
 
 
@@ -89,17 +103,17 @@ _CHANGING = frozenset(
 class _Reader:
     data: bytes
     leaves: list[Leaf] = field(default_factory=list)
-    holders: list[Holder] = field(default_factory=list)
+    holders: list[MappingNode] = field(default_factory=list)
     keys: list[tuple[int, int]] = field(default_factory=list)
     """Where the keys stand whose values were read."""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[Reassignment] = field(default_factory=list)
     full: bool = False
 
     def text(self, node: Node) -> str:
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
 
     def block(self, node: Node, place: _Place, in_class: bool = False) -> None:
-        if place.depth > DEEPEST or len(self.leaves) > LARGEST:
+        if place.depth > MOST_LEVELS or len(self.leaves) > MOST_LEAVES:
             self.full = True
             return
         for child in node.named_children:
@@ -186,7 +200,7 @@ class _Reader:
             self._calls(node, place)
 
     def _changed(self, path: tuple[str, ...], node: Node, by_call: bool = False) -> None:
-        self.changes.append(Change(path, node.start_byte, _line(node), by_call))
+        self.changes.append(Reassignment(path, node.start_byte, _line(node), by_call))
 
     def _changing_call(self, function: Node, arguments: Node, place: _Place) -> None:
         """`config.update(…)`, `setattr(config, "flag", 3)`."""
@@ -216,7 +230,7 @@ class _Reader:
         return ()
 
     def value(self, node: Node, place: _Place, in_class: bool = False) -> None:
-        if place.depth > DEEPEST or len(self.leaves) > LARGEST:
+        if place.depth > MOST_LEVELS or len(self.leaves) > MOST_LEAVES:
             self.full = True
             return
         kind = node.type
@@ -335,7 +349,7 @@ class _Reader:
     def _holder(self, node: Node, place: _Place, entries: list[Entry], closed: str, call: bool) -> None:
         reason = f"it stands {place.condition}" if place.condition else closed
         self.holders.append(
-            Holder(
+            MappingNode(
                 place.path, "brackets", node.start_byte, node.end_byte, _line(node), tuple(entries), closed=reason,
                 call=call,
             )

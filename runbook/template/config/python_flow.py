@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
-from runbook.template.config.document import Leaf
+from runbook.template.config.config_tree import Leaf
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Reassignment:
     """A statement that sets or changes everything below a path."""
 
     path: tuple[str, ...]
@@ -20,7 +20,7 @@ class Change:
     by_call: bool = False
 
 
-def builds(statement: Node) -> bool:
+def builds_something(statement: Node) -> bool:
     """A call that is the statement, or that takes settings as its keywords: the module does more than hold values."""
     if statement.type != "expression_statement":
         return False
@@ -37,9 +37,9 @@ def builds(statement: Node) -> bool:
     return False
 
 
-def written_over(leaves: Sequence[Leaf], changes: Sequence[Change]) -> list[Leaf]:
+def written_over(leaves: Sequence[Leaf], changes: Sequence[Reassignment]) -> list[Leaf]:
     """A value is not known where a later statement sets or changes what holds it: `c = dict(a=1)`, `c.update(d)`."""
-    later: dict[tuple[str, ...], list[Change]] = {}
+    later: dict[tuple[str, ...], list[Reassignment]] = {}
     for change in changes:
         later.setdefault(change.path, []).append(change)
     found = []
@@ -57,7 +57,7 @@ def written_over(leaves: Sequence[Leaf], changes: Sequence[Change]) -> list[Leaf
     return found
 
 
-def code_of(data: bytes, root: Node, keys: list[tuple[int, int]]) -> bytes:
+def code_without_keys(data: bytes, root: Node, keys: list[tuple[int, int]]) -> bytes:
     """The text with comments, docstrings, the keys that were read and what is only looked at blanked: what is left of a
     name may set it."""
     blanked = bytearray(data)

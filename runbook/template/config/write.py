@@ -6,12 +6,12 @@ import json
 import re
 
 from runbook.template.config import yaml_file
-from runbook.template.config.document import (
+from runbook.template.config.config_tree import (
     Config,
     Entry,
     Form,
-    Holder,
     Leaf,
+    MappingNode,
     ends_with,
     form_of,
     json_text,
@@ -19,14 +19,12 @@ from runbook.template.config.document import (
     newline,
     wanted_form,
 )
-from runbook.template.errors import CannotEdit
-from runbook.template.language import Language
-from runbook.template.splices import Change
+from runbook.template.text_files import CannotEdit, Change, Language
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def change(config: Config, leaf: Leaf, new: str) -> Change:
+def change_leaf(config: Config, leaf: Leaf, new: str) -> Change:
     """The replacement of a value where it stands."""
     where = f"{config.file.path}:{leaf.line}"
     if leaf.pinned or leaf.start < 0:
@@ -65,7 +63,7 @@ def _value(config: Config, new: str, form: Form, raw: str, *, flow: bool, where:
         return new
     if raw[:1] == "'":
         return "'" + new.replace("'", "''") + "'"
-    plain = yaml_file.plain(new) and form_of(new) is Form.STRING and raw[:1] != '"' and not (flow and " " in new)
+    plain = yaml_file.is_bare_text(new) and form_of(new) is Form.STRING and raw[:1] != '"' and not (flow and " " in new)
     return new if plain else json_text(new, form)
 
 
@@ -96,14 +94,14 @@ def _toml_number(new: str) -> str:
     return new.lstrip("+")
 
 
-def add(config: Config, path: tuple[str, ...], new: str, spelling: str) -> list[Change]:
+def add_key(config: Config, path: tuple[str, ...], new: str, spelling: str) -> list[Change]:
     """Write a key that is absent into the nearest mapping that is there. Raises `CannotEdit`."""
     holder = _nearest(config, path, spelling)
     rest = path[_depth(config, holder, path) :]
-    return add_to(config, holder, rest, new, spelling)
+    return add_to_mapping(config, holder, rest, new, spelling)
 
 
-def add_to(config: Config, holder: Holder, rest: tuple[str, ...], new: str, spelling: str) -> list[Change]:
+def add_to_mapping(config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, spelling: str) -> list[Change]:
     where = f"{config.file.path}:{holder.line}"
     _refuse_lines(new, where)
     if holder.closed:
@@ -123,16 +121,16 @@ def add_to(config: Config, holder: Holder, rest: tuple[str, ...], new: str, spel
     return [_in_block(config, holder, rest, new, where)]
 
 
-def _depth(config: Config, holder: Holder, path: tuple[str, ...]) -> int:
+def _depth(config: Config, holder: MappingNode, path: tuple[str, ...]) -> int:
     """How many parts of the wanted path the holder covers."""
     if not config.loose:
         return len(holder.path)
     return next((size for size in range(len(path) - 1, 0, -1) if ends_with(holder.path, path[:size])), 0)
 
 
-def _nearest(config: Config, path: tuple[str, ...], spelling: str) -> Holder:
+def _nearest(config: Config, path: tuple[str, ...], spelling: str) -> MappingNode:
     where = f"{config.file.path}:1"
-    best: list[Holder] = []
+    best: list[MappingNode] = []
     depth = -1
     for holder in config.holders:
         covered = _depth(config, holder, path)
@@ -169,11 +167,11 @@ def _key(config: Config, key: str, keyword: bool = False) -> str:
         return json.dumps(key, ensure_ascii=False)
     if config.language is Language.TOML:
         return key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-    return key if yaml_file.plain(key) and form_of(key) is Form.STRING else json.dumps(key, ensure_ascii=False)
+    return key if yaml_file.is_bare_text(key) and form_of(key) is Form.STRING else json.dumps(key, ensure_ascii=False)
 
 
 def _nested(
-    config: Config, holder: Holder, rest: tuple[str, ...], new: str, colon: str, where: str, form: Form | None
+    config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, colon: str, where: str, form: Form | None
 ) -> str:
     """`key: value`, and `key: {inner: value}` for the keys between that are missing too."""
     value = _value(config, new, form or form_of(new), "", flow=True, where=where)
@@ -185,7 +183,7 @@ def _nested(
 
 
 def into_brackets(
-    config: Config, holder: Holder, rest: tuple[str, ...], new: str, where: str, form: Form | None = None
+    config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, where: str, form: Form | None = None
 ) -> list[Change]:
     """A further entry of `{…}` or `(…)`, laid out as its neighbours are."""
     data = config.data
@@ -212,13 +210,13 @@ def into_brackets(
     return [Change(last.end, last.end, b","), Change(end, end, eol + indent + text)]
 
 
-def _blank(data: bytes, holder: Holder) -> bool:
+def _blank(data: bytes, holder: MappingNode) -> bool:
     """Whether the entries are set apart by blanks."""
     before, last = holder.entries[-2], holder.entries[-1]
     return data[before.end : last.start].strip() != data[before.end : last.start]
 
 
-def _in_block(config: Config, holder: Holder, rest: tuple[str, ...], new: str, where: str) -> Change:
+def _in_block(config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, where: str) -> Change:
     """A line of its own in a YAML mapping: behind its last one-line entry, else in front of its first."""
     data = config.data
     first = holder.entries[0]
@@ -269,7 +267,7 @@ def _unit(config: Config) -> int:
     return 2
 
 
-def _in_table(config: Config, holder: Holder, rest: tuple[str, ...], new: str, where: str) -> list[Change]:
+def _in_table(config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, where: str) -> list[Change]:
     data = config.data
     eol = newline(data, holder.start)
     value = _value(config, new, form_of(new), "", flow=False, where=where)
@@ -297,7 +295,7 @@ def _in_table(config: Config, holder: Holder, rest: tuple[str, ...], new: str, w
     return [Change(0, 0, line + eol + (eol if data else b""))]
 
 
-def _beside(config: Config, holder: Holder, rest: tuple[str, ...]) -> Entry | None:
+def _beside(config: Config, holder: MappingNode, rest: tuple[str, ...]) -> Entry | None:
     """The last entry that is written with dots and shares all but the last part of the key."""
     front = ".".join(rest[:-1])
     found = [item for item in holder.entries if front and item.key.rsplit(".", 1)[0] == front and "." in item.key]
@@ -315,7 +313,7 @@ def _at_the_end(config: Config, rest: tuple[str, ...], new: str, spelling: str, 
     return [Change(len(data), len(data), front + f"{rest[0]} = {value}".encode() + eol)]
 
 
-def remove(config: Config, leaf: Leaf) -> Change:
+def remove_leaf(config: Config, leaf: Leaf) -> Change:
     """Take a key out, with its line where it has one."""
     data = config.data
     where = f"{config.file.path}:{leaf.line}"

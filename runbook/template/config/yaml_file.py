@@ -11,10 +11,19 @@ from functools import cache
 from tree_sitter import Node, Parser
 
 from runbook.model.template import TemplateFile
-from runbook.template.config.document import DEEPEST, LARGEST, Config, Entry, Form, Holder, Leaf, Trouble, form_of
-from runbook.template.config.references import resolved
-from runbook.template.language import Language
-from runbook.template.splices import to_bytes
+from runbook.template.config.config_tree import (
+    MOST_LEAVES,
+    MOST_LEVELS,
+    Config,
+    Entry,
+    Form,
+    Leaf,
+    MappingNode,
+    ParseProblem,
+    form_of,
+    with_references_resolved,
+)
+from runbook.template.text_files import Language, to_bytes
 
 _SCALARS = ("plain_scalar", "double_quote_scalar", "single_quote_scalar", "block_scalar")
 _BUILDS_ON = ("defaults", "_base_", "_BASE_")
@@ -29,7 +38,7 @@ def _parser() -> Parser:
     return Parser(Grammar(tree_sitter_yaml.language()))
 
 
-def read(file: TemplateFile) -> Config:
+def read_yaml(file: TemplateFile) -> Config:
     """The leaves of all documents, with aliases, merge keys and references followed."""
     data = to_bytes(file.text)
     root = _parser().parse(data).root_node
@@ -40,8 +49,8 @@ def read(file: TemplateFile) -> Config:
         for number, document in enumerate(child for child in root.children if child.type == "document"):
             reader.document(document, number)
     except _TooMuch as trouble:
-        return Config(file, data, Language.YAML, broken=Trouble(1, str(trouble)))
-    leaves = tuple(resolved(reader.leaves, [holder.path for holder in reader.holders]))
+        return Config(file, data, Language.YAML, broken=ParseProblem(1, str(trouble)))
+    leaves = tuple(with_references_resolved(reader.leaves, [holder.path for holder in reader.holders]))
     return Config(
         file, data, Language.YAML, leaves, tuple(reader.holders), reader.broken, reader.open_ended
     )
@@ -51,12 +60,12 @@ class _TooMuch(Exception):
     """More than anybody writes."""
 
 
-def _broken(root: Node) -> Trouble:
+def _broken(root: Node) -> ParseProblem:
     node = root
     while True:
         inner = next((child for child in node.children if child.has_error or child.is_missing), None)
         if inner is None or node.is_error:
-            return Trouble(node.start_point[0] + 1, "the YAML is not understood here")
+            return ParseProblem(node.start_point[0] + 1, "the YAML is not understood here")
         node = inner
 
 
@@ -96,7 +105,7 @@ class _Place:
     entry: tuple[int, int] = (-1, -1)
     lead: bytes = b""
     flow: bool = False
-    heir: Holder | None = None
+    heir: MappingNode | None = None
     depth: int = 0
 
 
@@ -104,11 +113,11 @@ class _Place:
 class _Reader:
     data: bytes
     leaves: list[Leaf] = field(default_factory=list)
-    holders: list[Holder] = field(default_factory=list)
+    holders: list[MappingNode] = field(default_factory=list)
     anchors: dict[str, tuple[Node, int]] = field(default_factory=dict)
     number: int = 0
-    broken: Trouble | None = None
-    open_ended: Trouble | None = None
+    broken: ParseProblem | None = None
+    open_ended: ParseProblem | None = None
 
     def document(self, document: Node, number: int) -> None:
         self.number, self.anchors = number, {}
@@ -126,7 +135,7 @@ class _Reader:
         if not base:
             return
         line = base[0].line
-        self.open_ended = Trouble(line, f"the file goes on from others (`{base[0].path[0]}` at line {line})")
+        self.open_ended = ParseProblem(line, f"the file goes on from others (`{base[0].path[0]}` at line {line})")
         items = [leaf for leaf in base if leaf.path[0] == "defaults" and len(leaf.path) > 1]
         last = items[-1] if items else None
         own = next((leaf for leaf in items if leaf.value == "_self_"), None)
@@ -138,10 +147,10 @@ class _Reader:
                 self.leaves[at] = replace(leaf, unresolved=leaf.unresolved or reason, value=None)
 
     def value(self, node: Node | None, place: _Place, known: _Value | None = None) -> None:
-        if place.depth > DEEPEST:
-            raise _TooMuch(f"the file is nested deeper than {DEEPEST} levels")
-        if len(self.leaves) > LARGEST:
-            raise _TooMuch(f"the file has more than {LARGEST} values, aliases counted")
+        if place.depth > MOST_LEVELS:
+            raise _TooMuch(f"the file is nested deeper than {MOST_LEVELS} levels")
+        if len(self.leaves) > MOST_LEAVES:
+            raise _TooMuch(f"the file has more than {MOST_LEAVES} values, aliases counted")
         found = known or _content(node)
         content = found.node
         if found.anchor and node is not None:
@@ -193,7 +202,7 @@ class _Reader:
             Entry(key if key is not None else "?", pair.start, pair.end, pair.simple) for key, pair in named
         )
         explicit = any(pair.explicit for pair in pairs)
-        holder = Holder(
+        holder = MappingNode(
             place.path, "brackets" if flow else "block", node.start_byte, node.end_byte, _line(node), entries,
             self.number, place.pinned or ("a key is written with `?`" if explicit else ""),
         )
@@ -221,7 +230,7 @@ class _Reader:
         else:
             self.value(pair.value, inside, pair.content)
 
-    def _merged(self, pair: _Pair, holder: Holder, own: set[str | None], place: _Place) -> None:
+    def _merged(self, pair: _Pair, holder: MappingNode, own: set[str | None], place: _Place) -> None:
         """What `<<` brings in, as far as the mapping does not set it itself; of several, the first wins."""
         line = _line(pair.node)
         content = pair.content.node if pair.content is not None else None
@@ -254,8 +263,8 @@ class _Reader:
                 if len(item.path) > depth and item.path[depth] not in taken
             ]
             taken |= {leaf.path[depth] for leaf in kept}
-            if len(self.leaves) > LARGEST:
-                raise _TooMuch(f"the file has more than {LARGEST} values, aliases counted")
+            if len(self.leaves) > MOST_LEAVES:
+                raise _TooMuch(f"the file has more than {MOST_LEAVES} values, aliases counted")
 
     def _sequence(self, node: Node, place: _Place) -> None:
         flow = node.type == "flow_sequence"
@@ -392,6 +401,6 @@ _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*(?: [A-Za-z0-9_./+-]+)*")
 _WORDS = re.compile(r"(?:y|n|yes|no|on|off|true|false|null|nan|inf)", re.IGNORECASE)
 
 
-def plain(text: str) -> bool:
+def is_bare_text(text: str) -> bool:
     """Whether a text can stand in YAML without quotes and stays a text for every reader."""
     return bool(_PLAIN.fullmatch(text)) and not _WORDS.fullmatch(text) and not text.startswith(".")

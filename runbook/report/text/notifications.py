@@ -1,0 +1,250 @@
+"""Which messages an incident gives rise to, and their text: from how it was and how it is now. Decided here alone.
+
+A title fits a phone's lock screen: the job, what is new, what it died of. A body says in at most six lines what died,
+what was done, how it stands, what is asked, and where to read on.
+"""
+
+from __future__ import annotations
+
+import re
+
+from runbook.model.diagnosis import Kind
+from runbook.model.incident import WAITS, Act, Attempt, Incident, IncidentState
+from runbook.model.message import About, Message, Severity
+from runbook.report import narrative
+from runbook.report.vocabulary.clean import clean_line
+
+TITLE_LIMIT = 80
+_LINE_LIMIT = 320
+_NAME_LIMIT = 24
+ANCHOR = "#first-title"
+"""Where a report says what is to be done first."""
+
+_DIED = {
+    Kind.HOST_OOM: "main memory ran out",
+    Kind.SHM: "shared memory ran out",
+    Kind.HARDWARE_FAULT: "GPU fault",
+    Kind.NOT_OOM: "not out of memory",
+    Kind.UNDETERMINED: "cause not known",
+}
+_LAPSED = "nobody answered"
+_ADDRESS = re.compile(r"(?i)\bhttp(s?)://")
+_CALL = re.compile(r"@(?=[A-Za-z])")
+
+
+def messages(before: Incident | None, after: Incident, report_url: str = "") -> tuple[Message, ...]:
+    """What a person is told of the step from `before` (None: nothing was known) to `after`, most urgent first.
+
+    Pure, so that a step that runs again after a crash gives the same messages with the same `event`. An incident of
+    log files alone (`files`) tells nobody: whoever asked reads the answer. Nor does one that is
+    closed with nothing to do.
+    """
+    if after.trigger == "files":
+        return ()
+    told = (
+        *_question(before, after, report_url),
+        *_ended(before, after, report_url),
+        *_waits(before, after, report_url),
+        *_drained(before, after, report_url),
+        *_attempts(before, after, report_url),
+    )
+    urgent = list(Severity)
+    return tuple(sorted(told, key=lambda message: -urgent.index(message.severity)))
+
+
+def reminder(
+    incident: Incident, now_s: float, approval_limit_s: float, report_url: str = ""
+) -> Message | None:
+    """Once before a question lapses: with a quarter of its time left, at most two hours. None when it is not time."""
+    if incident.state is not IncidentState.AWAITING_APPROVAL or not incident.awaiting:
+        return None
+    left_s = incident.updated_s + approval_limit_s - now_s
+    if not 0 < left_s <= min(approval_limit_s / 4, 7200.0):
+        return None
+    severity = Severity.WARNING if narrative.proven_attempt(incident) else Severity.PAGE
+    lapses = f"It counts as declined in {_lasted(left_s)}."
+    return _message(
+        incident, f"reminded:{_question_mark(incident)}", severity,
+        f"{_lasted(left_s)} left for your yes to {incident.awaiting}", report_url, now=lapses, question=True,
+    )
+
+
+def _question(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+    if after.state is not IncidentState.AWAITING_APPROVAL or not after.awaiting:
+        return ()
+    if before is not None and before.state is IncidentState.AWAITING_APPROVAL and before.awaiting == after.awaiting:
+        return ()
+    # What is asked once the job runs again (to keep the change) can wait for the morning.
+    severity = Severity.WARNING if before is not None and before.state.ended else Severity.PAGE
+    return (
+        _message(
+            after, f"asked:{_question_mark(after)}", severity, f"waits for your yes to {after.awaiting}",
+            report_url, question=True,
+        ),
+    )
+
+
+def _question_mark(incident: Incident) -> str:
+    return f"{incident.run}:{incident.box}:{len(incident.visits)}"
+
+
+def _ended(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+    state = after.state
+    if before is not None and before.state is state:
+        return ()
+    event = f"{state.value}:{after.run}"
+    match state:
+        case IncidentState.RECOVERED:
+            return (_message(after, f"{event}:{len(after.attempts)}", Severity.INFO, "runs again", report_url),)
+        case IncidentState.ESCALATED:
+            said_no = any(
+                visit.outcome == "declined" and _LAPSED not in visit.summary for visit in after.visits[-2:-1]
+            )
+            headline = f"a person is needed: {after.conclusion}" if after.conclusion else "a person is needed"
+            severity = Severity.WARNING if said_no else Severity.PAGE
+            return (_message(after, event, severity, headline, report_url, now=after.conclusion),)
+        case IncidentState.INTERRUPTED:
+            event = f"{event}:{len(after.visits)}"
+            return (_message(after, event, Severity.PAGE, after.conclusion, report_url, now=after.conclusion),)
+        case IncidentState.PLANNED:
+            headline = "a plan, nothing was touched"
+            asked = f"Read the plan; `runbook resume {after.id}` carries it out."
+            return (_message(after, event, Severity.WARNING, headline, report_url, asked=asked),)
+    return ()
+
+
+def _waits(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+    """For somebody else's job, where there is no other node."""
+    known = before.notes if before is not None else ()
+    return tuple(
+        _message(
+            after, f"{note}:{after.run}", Severity.WARNING, note, report_url, now=f"{note[:1].upper()}{note[1:]}.",
+            asked="nothing, or talk to the job's owner",
+        )
+        for note in after.notes if note.startswith(WAITS) and note not in known
+    )
+
+
+def _drained(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+    """One message for the nodes that were drained together."""
+    known = len(before.acts) if before is not None else 0
+    acts = [act for act in after.acts[known:] if act.what == "drain" and not act.planned_only]
+    if not acts:
+        return ()
+    names = ", ".join(dict.fromkeys(act.target for act in acts))
+    why = "; ".join(dict.fromkeys(_drain_reason(act, after) for act in acts))
+    asked = f"Reset or repair, then `runbook rollback {after.id} --undrain` looks again and gives back."
+    return (
+        _message(
+            after, f"drained:{after.run}:{names}", Severity.WARNING, f"drained {names}", report_url,
+            now=why, asked=asked,
+        ),
+    )
+
+
+def _drain_reason(act: Act, incident: Incident) -> str:
+    return f"{act.target}: {act.result.removeprefix(f'runbook:{incident.id}').strip() or 'GPU fault'}"
+
+
+def _attempts(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+    known = {attempt.number: attempt for attempt in before.attempts} if before is not None else {}
+    told: list[Message] = []
+    for attempt in after.attempts:
+        old = known.get(attempt.number)
+        if attempt.job and (old is None or not old.job):
+            told.append(
+                _message(
+                    after, f"relaunched:{attempt.number}", Severity.INFO, f"relaunched as {attempt.job}", report_url,
+                    asked="nothing",
+                )
+            )
+        if _failed(attempt) and (old is None or not _failed(old)):
+            why = attempt.verdict.why.rstrip(".") if attempt.verdict else ""
+            told.append(
+                _message(
+                    after, f"failed_again:{attempt.number}", Severity.WARNING, f"relaunch {attempt.job} failed again",
+                    report_url, now=f"{why[:1].upper()}{why[1:]}. Its logs are read next.", asked="nothing",
+                )
+            )
+    return tuple(told)
+
+
+def _failed(attempt: Attempt) -> bool:
+    return attempt.verdict is not None and attempt.verdict.passed is False
+
+
+def _message(
+    incident: Incident,
+    event: str,
+    severity: Severity,
+    headline: str,
+    report_url: str,
+    *,
+    now: str = "",
+    asked: str = "",
+    question: bool = False,
+) -> Message:
+    failure = narrative.first_failure(incident)
+    job = failure.job if failure is not None else None
+    asked = asked or narrative.asked_of_a_person(incident) or "nothing"
+    # That a question waits for an answer is said by the question.
+    now = now or ("" if question else narrative.again_sentence(incident) or narrative.how_it_stands(incident))
+    lines = (
+        narrative.what_happened(incident),
+        f"Done: {narrative.what_was_done(incident)}",
+        f"Now: {now}" if now else "",
+        f"Asked: {asked}",
+        "" if report_url else f"Read on: `runbook show {incident.id}`",
+    )
+    return Message(
+        event=event,
+        severity=severity,
+        title=_title(incident, headline),
+        body="\n".join(_cut(_calls_nobody(line), _LINE_LIMIT) for line in lines if line),
+        link=f"{report_url.rstrip('/')}/incidents/{incident.id}{ANCHOR}" if report_url else "",
+        about=About(
+            str(incident.id),
+            str(job.owner) if job else "",
+            job.partition if job else "",
+            job.account if job else "",
+        ),
+        question=question,
+    )
+
+
+def _title(incident: Incident, headline: str) -> str:
+    failure = narrative.first_failure(incident)
+    name = _calls_nobody(failure.job.name) if failure is not None else ""
+    job = f"job {_calls_nobody(incident.root_job)}" + (f" ({_cut(name, _NAME_LIMIT)})" if name else "")
+    start = f"{job}: {_calls_nobody(headline).rstrip('.')}"
+    wholes = (f"{start} — {died}" for died in _ways_to_say_died(incident))
+    return next((whole for whole in wholes if len(whole) <= TITLE_LIMIT), _cut(start, TITLE_LIMIT))
+
+
+def _ways_to_say_died(incident: Incident) -> tuple[str, ...]:
+    """"GPU out of memory on gpu-22 rank 3", as far as it is known, and shorter ways to say it."""
+    found, finding = narrative.cause(incident), narrative.root_cause(incident)
+    if found is None:
+        return ()
+    died = _DIED.get(found.kind, "GPU out of memory")
+    if finding is None or not finding.node:
+        return (died,)
+    on_node = f"{died} on {_calls_nobody(finding.node)}"
+    return (f"{on_node} rank {finding.rank}", on_node, died) if finding.rank is not None else (on_node, died)
+
+
+def _calls_nobody(text: str) -> str:
+    """One line in which nothing calls a channel together, and only our own link is one: chats read markup and addresses
+    out of what a job's owner or a log wrote."""
+    text = clean_line(text).replace("<", "‹").replace(">", "›")
+    return _ADDRESS.sub(r"hxxp\1://", _CALL.sub("(at)", text))
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def _lasted(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.0f} min"

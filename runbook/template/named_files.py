@@ -1,0 +1,424 @@
+"""The files that a job script names: configuration files, programs, other scripts; and their paths turned to copies."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.model.template import Edit, ParameterNames, Patch, SettingKind, SubmitContext, TemplateFile
+from runbook.template.bash.arguments import Occurrence, options_given
+from runbook.template.bash.commands import Command
+from runbook.template.bash.edit import change_value, check_result
+from runbook.template.bash.insert import insert
+from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, program_position
+from runbook.template.bash.script import Script, read_script
+from runbook.template.bash.state import Token, text_of, unknown_of
+from runbook.template.config import edit as config_edit
+from runbook.template.config.config_tree import Config
+from runbook.template.editing import apply
+from runbook.template.text_files import CannotEdit, Change, Language, language_of, splice, unified_diff
+
+# The files that a job script names: its configuration, scripts that it runs, and the program itself.
+#
+# A step reads what is named here, edits copies of it (`apply` takes the script and these files together), and has the
+# script's own argument rewritten to the copy with `point_to_copies`, so that nobody else's job sees the change.
+
+OPTIONS = (
+    "--config", "--config_file", "--config-file", "--config_yaml", "--config-yaml", "--yaml-cfg", "--yaml_cfg",
+    "--deepspeed", "--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--job.config_file",
+    "--job.config-file", "--custom-config-path", "--fsdp_config", "--accelerate_config", "--runtime-env",
+)
+"""Options that name a configuration file: Hugging Face, accelerate, TRL, DeepSpeed, torchtitan, Megatron, AReaL, slime,
+Ray. `--deepspeed` is also a bare flag, so only a value that looks like a file counts."""
+
+_HYDRA_NAME = ("--config-name", "-cn")
+_HYDRA_FOLDER = ("--config-path", "-cp")
+HYDRA_FURTHER = ("--config-dir", "-cd")
+_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that a script names."""
+
+    option: str
+    """The option that names it; "" for one that stands alone (`trl sft recipe.yaml`) and for the program."""
+    path: str | None
+    """As written, variables followed; None when it is computed. Relative to the folder in which the command runs."""
+    line: int
+    unresolved: str = ""
+    """Why the path is not known."""
+    program: bool = False
+    """The Python program itself, whose literals may be the configuration."""
+    folder: str = ""
+    """What the script says of the folder in which the command runs: "cd /x at line 4"; "" when it says nothing."""
+    script: bool = False
+    """A shell script that this one runs or sources: it is read behind it, and goes on from what it exports."""
+    hydra: bool = False
+    """Named by `--config-name`: the path is joined from it and `--config-path`; without that it is under the program's
+    own folder, which is not known."""
+
+
+def named_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:
+    """The files that the training command and its launchers name, in order; of a configuration file those that its
+    own keys name (`deepspeed: ds.json`). What is in no language of ours names none."""
+    try:
+        language = language_of(file)
+    except CannotEdit:
+        return ()
+    if language is not Language.BASH:
+        return tuple(_named_by_keys(config_edit.read_config(file, language)))
+    script = read_script(file, naming_options(), known)
+    found = scripts_named(script)
+    for command in naming_commands(script):
+        if not only_prepares(command):
+            folder = _working_folder(script, command)
+            found += [_named(item, folder) for item in naming_words(command)]
+            found += program_named(command, folder)
+    return tuple(dict.fromkeys(found))
+
+
+_KEYS = (
+    "deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config", "config_file", "fsdp_config",
+    "accelerate_config", "custom_config_path", "runtime_env",
+)
+"""Keys of a configuration file that name a further one: Hugging Face, accelerate, Axolotl, LLaMA-Factory."""
+
+
+def _named_by_keys(config: Config) -> Iterator[NamedFile]:
+    for leaf in config.leaves:
+        if config.loose or not leaf.path or leaf.path[-1] not in _KEYS:
+            continue
+        if leaf.value is None or leaf.value.endswith(_SUFFIXES):
+            yield NamedFile(".".join(leaf.path), leaf.value, leaf.line, leaf.unresolved)
+
+
+_SHELL = re.compile(r"(?:.*/)?(?:ba|da|k)?sh")
+_SET_UP = re.compile(r"(?:^|/)(?:activate|profile|bashrc|(?:conda|mamba|modules?|lmod)\.sh)$|^/etc/")
+
+
+def scripts_named(script: Script) -> list[NamedFile]:
+    """Shell scripts that this one sources; those that set up tools are none of the job's."""
+    found: list[NamedFile] = []
+    for item in script.walker.final.sourced:
+        path, _, line = item.rpartition(" at line ")
+        if path.endswith(".sh") and "$" not in path:
+            found.append(NamedFile("source", path, int(line), script=True))
+    return found
+
+
+def _scripts_run(command: Command) -> list[NamingWord]:
+    """A shell script that the command runs: `srun bash train.sh`, `./train.sh`."""
+    for at, token in enumerate(command.argv):
+        text = token.prefix
+        if not text.endswith(".sh") or text.startswith("-") or _SET_UP.search(text):
+            continue
+        shell = at > 0 and bool(_SHELL.fullmatch(command.argv[at - 1].text or ""))
+        if at and not shell and not (basename(command.argv[0]) in LAUNCHERS and program_position(command.argv) is None):
+            continue
+        condition = token.condition or command.condition
+        reason = unknown_of(token.atoms) or (condition and f"it is run only {condition}")
+        return [NamingWord("", None if reason else token.text, reason, token.line, _word_as_value(token), script=True)]
+    return []
+
+
+def _word_as_value(token: Token) -> Occurrence:
+    return Occurrence(
+        "", token.atoms, (token.start, token.end), token.quote, token.level, token.line, token.trail, token.condition,
+        option=token, value_token=token,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NamingWord:
+    """Where a path is written."""
+
+    option: str
+    path: str | None
+    unresolved: str
+    line: int
+    occurrence: Occurrence
+    hydra: bool = False
+    script: bool = False
+
+
+def naming_options() -> tuple[ParameterNames, ...]:
+    """All options, so that the reader finds their values; none of them tells the training command."""
+    return tuple(
+        ParameterNames(option, SettingKind.ARGUMENT, (option,), training_program=False)
+        for option in (*OPTIONS, *_HYDRA_NAME, *_HYDRA_FOLDER, *HYDRA_FURTHER)
+    )
+
+
+def naming_commands(script: Script) -> list[Command]:
+    """Commands that start a program or take a configuration, from the inside out, each once."""
+    return [
+        item for item in script.walker.commands
+        if program_position(item.argv) is not None or any(naming_words(item))
+    ]
+
+
+def only_prepares(command: Command) -> bool:
+    """`cp`, `cat` and the like name files too, without running anything."""
+    first = (command.argv[0].text or "").rsplit("/", 1)[-1]
+    return first in ("cp", "mv", "cat", "rm", "sed", "mkdir", "ln", "ls", "test", "[", "cd", "jq", "yq", "grep", "tee")
+
+
+def naming_words(command: Command) -> list[NamingWord]:
+    index_of = {name.parameter: name for name in naming_options()}
+    found: list[NamingWord] = []
+    given = options_given(command, tuple(index_of.values()))
+    for option in OPTIONS:
+        for item in given.get(option, [])[-1:]:
+            text = text_of(item.value)
+            if not item.unresolved and text is not None and not text.endswith(_SUFFIXES):
+                continue
+            if option == "--deepspeed" and (item.value_token is None and not item.value):
+                continue  # the bare flag
+            reason = item.condition and f"it is given only {item.condition}"
+            reason = reason or item.unresolved or unknown_of(item.value)
+            found.append(NamingWord(option, None if reason else text, reason, item.line, item))
+    found += _hydra_places(given)
+    found += _without_option(command, found)
+    found += _scripts_run(command)
+    return sorted(found, key=lambda place: place.line)
+
+
+def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[NamingWord]:
+    names = [item for option in _HYDRA_NAME for item in given.get(option, [])]
+    folders = [item for option in _HYDRA_FOLDER for item in given.get(option, [])]
+    if not names:
+        return []
+    name = names[-1]
+    text = text_of(name.value)
+    reason = name.unresolved or unknown_of(name.value) or (name.condition and f"it is given only {name.condition}")
+    path = None
+    if not reason and text is not None:
+        path = text if text.endswith((".yaml", ".yml")) else f"{text}.yaml"
+        if folders:
+            folder = text_of(folders[-1].value)
+            if folder is None:
+                reason, path = unknown_of(folders[-1].value) or folders[-1].unresolved, None
+            else:
+                path = posixpath.join(folder, path)
+    return [NamingWord(name.spelling, path, reason, name.line, name, True)]
+
+
+def _without_option(command: Command, found: Sequence[NamingWord]) -> list[NamingWord]:
+    """A recipe that stands without an option behind the program: `trl sft recipe.yaml`, `train.py run.toml`."""
+    taken = {id(place.occurrence.value_token) for place in found}
+    places = []
+    program = program_position(command.argv)
+    for at, token in enumerate(command.argv):
+        text = token.text
+        if text is None or not text.endswith(_SUFFIXES) or "=" in text or text.startswith("-") or id(token) in taken:
+            continue
+        before = command.argv[at - 1].text or "" if at else ""
+        suffixes = _SUFFIXES if program is not None and at == program + 1 else (".yaml", ".yml", ".toml")
+        if (before.startswith("-") and before not in ("--", "-m")) or not text.endswith(suffixes):
+            continue
+        reason = f"it is given only {token.condition}" if token.condition else ""
+        places.append(NamingWord("", None if reason else text, reason, token.line, _word_as_value(token)))
+    return places
+
+
+def _named(place: NamingWord, folder: str) -> NamedFile:
+    return NamedFile(place.option, place.path, place.line, place.unresolved, False, folder, place.script, place.hydra)
+
+
+def program_named(command: Command, folder: str) -> list[NamedFile]:
+    at = program_position(command.argv)
+    if at is None:
+        return []
+    token: Token = command.argv[at]
+    written = "".join(atom.char for atom in token.atoms)
+    if not written.endswith(".py"):
+        return []
+    return [NamedFile("", token.text, token.line, unknown_of(token.atoms), True, folder)]
+
+
+def _working_folder(script: Script, command: Command) -> str:
+    """The last `cd` in front of the command, or Slurm's own option."""
+    for current in command_chain(command):
+        for token in current.argv:
+            if re.match(r"--chdir(=|$)|-D$", token.prefix):
+                return f"--chdir at line {token.line}"
+    found = ""
+    directive = script.header.last(("--chdir", "-D"))
+    if directive is not None:
+        found = f"#SBATCH --chdir {directive.value} at line {directive.line}"
+    for item in script.walker.commands:
+        if item is command:
+            break
+        if item.argv and item.argv[0].text in ("cd", "pushd"):
+            target = item.argv[1].text if len(item.argv) > 1 else ""
+            shown = "a folder that is not known" if target is None else target
+            found = f"cd {shown} at line {item.line}" + (f", {item.condition}" if item.condition else "")
+    return found
+
+
+# Pointing a job's files at copies of one another, so that nobody else's job sees a change.
+
+def point_to_copies(
+    file: TemplateFile, copies: Mapping[str, str], known: SubmitContext | None = None
+) -> Patch:
+    """The script with the paths of `copies` (as `named_files` gave them) replaced by those of the copies.
+
+    Also for a configuration file that names another. Raises `CannotEdit` for a path that the file does not name, or
+    that cannot be rewritten for certain.
+    """
+    if language_of(file) is not Language.BASH:
+        return _keys_to_copies(file, copies)
+    script = read_script(file, naming_options(), known)
+    edited: list[Change] = []
+    wanted = dict(copies)
+    for command in naming_commands(script):
+        if only_prepares(command):
+            continue
+        for place in naming_words(command):
+            copy = copies.get(place.path or "")
+            if copy is None or copy == place.path:
+                continue
+            wanted.pop(place.path or "", None)
+            edited += _hydra_to_copy(script, command, place, copy) if place.hydra else [_rewritten(script, place, copy)]
+        for program in program_named(command, ""):
+            if copies.get(program.path or "", program.path) != program.path:
+                raise CannotEdit(
+                    f"{program.path} is the program: a copy elsewhere would not find its own modules",
+                    where=f"{file.path}:{program.line}", next_step="pass the value as an option, or change it by hand",
+                )
+    missing = [path for path, copy in wanted.items() if path != copy]
+    by_source = next((item for item in scripts_named(script) if item.path in missing), None)
+    if by_source is not None:
+        raise CannotEdit(
+            f"{by_source.path} is sourced, and what it sets is not followed", where=f"{file.path}:{by_source.line}",
+            next_step="change it by hand",
+        )
+    if missing:
+        raise CannotEdit(
+            f"the script does not name {missing[0]}", where=f"{file.path}:1", next_step="look at the script by hand"
+        )
+    after, splices = splice(file, edited)
+    if splices:
+        _check_copies(script, after, copies, known)
+    return Patch((after,), splices, unified_diff(file, after))
+
+
+def wire_copies(
+    files: Sequence[TemplateFile], copies: Mapping[str, str], known: SubmitContext | None = None
+) -> Patch:
+    """All files of a job with every path that has a copy rewritten to it, wherever one of them names it.
+
+    `files` are the job script first and what it names, each with the `path` by which it is named; `copies` says where
+    the copy of each will lie. The files keep their `path`: the caller writes each text to its copy. Raises `CannotEdit`
+    when nobody names one of them, when a file that would change has no copy, or when a file could not be read from
+    another folder.
+    """
+    patches = []
+    left = {path for path, copy in copies.items() if path != copy and path != files[0].path}
+    for at, file in enumerate(files):
+        mine = {item.path: item for item in named_files(file, known) if item.path in copies}
+        wanted = {path: copies[path] for path in mine if path is not None and copies[path] != path}
+        if at and file.path in copies:
+            _refuse_tied(file)
+        patch = point_to_copies(file, wanted, known) if wanted else Patch((file,), (), "")
+        if patch.splices and at and file.path not in copies:
+            raise CannotEdit(
+                f"{file.path} names {next(iter(wanted))}, so it has to change too, and has no copy",
+                where=f"{file.path}:1", next_step=f"give {file.path} a copy as well",
+            )
+        left -= set(wanted)
+        patches.append(patch)
+    if left:
+        raise CannotEdit(
+            f"none of the files names {min(left)}", where=f"{files[0].path}:1", next_step="look at the script by hand"
+        )
+    splices = tuple(item for patch in patches for item in patch.splices)
+    return Patch(tuple(patch.files[0] for patch in patches), splices, "".join(patch.diff for patch in patches))
+
+
+_TIED = {
+    Language.BASH: re.compile(r"^[^#\n]*(?:\$\{?0\b|\$\{?BASH_SOURCE)", re.MULTILINE),
+    Language.PYTHON: re.compile(r"^[^#\n]*(?:\b__file__\b|^\s*_base_\s*=|^\s*from\s+\.)", re.MULTILINE),
+    Language.YAML: re.compile(r"^(?:_base_|_BASE_)\s*:", re.MULTILINE),
+}
+"""By what a file finds others from the folder in which it lies."""
+
+
+def _refuse_tied(file: TemplateFile) -> None:
+    tied = _TIED.get(language_of(file))
+    match = tied.search(file.text) if tied is not None else None
+    if match:
+        line = file.text.count("\n", 0, match.end()) + 1
+        raise CannotEdit(
+            f"{file.path} finds other files from the folder it lies in ({match[0].strip()[-40:]!r})",
+            where=f"{file.path}:{line}", next_step="pass the value as an option, or change the file by hand",
+        )
+
+
+def _keys_to_copies(file: TemplateFile, copies: Mapping[str, str]) -> Patch:
+    named = {item.path: item for item in named_files(file)}
+    edits = []
+    for path, copy in copies.items():
+        if path == copy:
+            continue
+        if path not in named:
+            raise CannotEdit(
+                f"{file.path} does not name {path}", where=f"{file.path}:1", next_step="look at the file by hand"
+            )
+        key = named[path].option
+        edits.append(Edit(key, SettingKind.KEY, (key,), copy, path))
+    return apply((file,), edits)
+
+
+def _rewritten(script: Script, place: NamingWord, copy: str) -> Change:
+    if place.unresolved:
+        raise CannotEdit(place.unresolved, where=f"{script.file.path}:{place.line}", next_step="rewrite it by hand")
+    return change_value(script, place.occurrence, copy)[0]
+
+
+def _hydra_to_copy(script: Script, command: Command, place: NamingWord, copy: str) -> list[Change]:
+    """Another `--config-name`, and the copy's folder as a further place to look.
+
+    Hydra looks in the program's own folder first, so the copy needs a name of its own; the groups that the
+    configuration's `defaults` name are still found where they were.
+    """
+    where = f"{script.file.path}:{place.line}"
+    folder, name = posixpath.split(copy)
+    stem = name.removesuffix(".yaml")
+    if not posixpath.isabs(copy) or not name.endswith(".yaml"):
+        raise CannotEdit("a copy for --config-name needs an absolute path to a .yaml file", where=where)
+    if stem == posixpath.basename(place.path or "").removesuffix(".yaml"):
+        raise CannotEdit(
+            f"the copy has the name {stem} of the original, which Hydra would take instead", where=where,
+            next_step="give the copy another name",
+        )
+    given = options_given(command, naming_options())
+    if any(given.get(option) for option in HYDRA_FURTHER):
+        raise CannotEdit(
+            "--config-dir is given already, and Hydra takes only one", where=where,
+            next_step="put the copy into that folder by hand",
+        )
+    edit = Edit("--config-dir", SettingKind.ARGUMENT, ("--config-dir",), folder)
+    script.training = (command,)
+    return [_rewritten(script, place, stem), *insert(script, edit)]
+
+
+def _check_copies(before: Script, after: TemplateFile, copies: Mapping[str, str], known: SubmitContext | None) -> None:
+    """The changed script names the copies where it named the originals, and nothing else moved."""
+    old, new = named_files(before.file, known), named_files(after, known)
+    kept = len(old) == len(new)
+    for item, now in zip(old, new):
+        wanted = copies.get(item.path or "", item.path)
+        if item.hydra:
+            kept = kept and posixpath.basename(now.path or "") == posixpath.basename(wanted or "")
+        else:
+            kept = kept and now.path == wanted
+    if not kept:
+        raise CannotEdit(
+            "after the change the script would not name the copies", where=f"{after.path}:1",
+            next_step="make the change by hand",
+        )
+    check_result(before, after, (), (), known)
