@@ -4,13 +4,11 @@
 set -eu
 target=${1:?usage: copy-to.sh DIR}
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-simulator=$here/../runbook/simulator
-[ -d "$simulator" ] || simulator=$here/../../simulator # in an installed package
 mkdir -p "$target/train" "$target/jobs"
 cp "$here"/train/*.py "$target/train/"
 rm -rf "$target/train/verl"
 cp -r "$here/train/verl" "$target/train/verl"
 rm -rf "$target/train/simulator"
 mkdir "$target/train/simulator"
-cp "$simulator"/*.py "$target/train/simulator/"
+cp "$here"/../simulator/*.py "$target/train/simulator/"
 cp "$here"/jobs/* "$target/jobs/"

@@ -18,8 +18,7 @@ from runbook.model.units import IncidentId
 from runbook.ports import Clock
 from runbook.report.json_documents import dump_incident, load_incident
 from runbook.settings import ActSettings
-from runbook.steps.base import Proposal, StepContext, StepResult
-from runbook.steps.without_leave import without_leave
+from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
 
 APPLICATION_VERSION = "1"
 """Set by hand: raised only when an open incident of the version before could not be carried on."""
@@ -276,7 +275,7 @@ class Engine:
             incident = self._entered(box, incident)
             context = self._context(incident)
             if box.acts and not by:
-                context = replace(context, ports=without_leave(context.ports))
+                context = replace(context, ports=read_only_ports(context.ports))
             result = box.run(context)
             return self._left(box, _signed(result, len(incident.acts), by), before)
         except Unavailable as error:

@@ -9,7 +9,7 @@
     Interrupted             a person or the system stopped us; resumable      exit 130
     anything else           a bug: saved to a file, named in one line         exit 70
 
-An incident that ends well exits 0, one that needs a person exits 4 (see `cli/exit.py`).
+An incident that ends well exits 0, one that needs a person exits 4 (see `cli/main.py`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_document
-from runbook.steps.base import Proposal, StepContext, StepResult
+from runbook.steps.shared.base import Proposal, StepContext, StepResult
 
 END = "end"
 

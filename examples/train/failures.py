@@ -11,18 +11,18 @@ import simulation_path  # noqa: F401
 from launcher_environment import Rank
 
 # isort: split
-from runbook.simulator.allocator import AllocationFailedError
-from runbook.simulator.device import SimulatedGpu
-from runbook.simulator.messages import (
+from simulator.allocator import AllocationFailedError
+from simulator.device import SimulatedGpu
+from simulator.messages import (
     OutOfMemory,
     ProcessUse,
     exception_name,
     out_of_memory_text,
     watchdog_lines,
 )
-from runbook.simulator.tracebacks import Frame, torch_frames
-from runbook.simulator.versions import TorchVersion
-from runbook.simulator.workload import TrainingWorkload
+from simulator.tracebacks import Frame, torch_frames
+from simulator.versions import TorchVersion
+from simulator.workload import TrainingWorkload
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -9,9 +9,9 @@ import simulation_path  # noqa: F401
 from checkpoints import FORMATS
 
 # isort: split
-from runbook.simulator.batches import Growth, SequenceLengths
-from runbook.simulator.memory_model import Checkpointing, Sharding, TransformerShape
-from runbook.simulator.versions import TorchVersion
+from simulator.batches import Growth, SequenceLengths
+from simulator.memory_model import Checkpointing, Sharding, TransformerShape
+from simulator.versions import TorchVersion
 
 
 @dataclass(frozen=True, slots=True)

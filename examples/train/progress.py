@@ -8,8 +8,8 @@ import time
 import simulation_path  # noqa: F401
 
 # isort: split
-from runbook.simulator.allocator import CachingAllocator
-from runbook.simulator.batches import uniform
+from simulator.allocator import CachingAllocator
+from simulator.batches import uniform
 
 _MIB = 1 << 20
 _WARMUP_ITERATIONS = 20

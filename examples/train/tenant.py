@@ -13,7 +13,7 @@ import time
 import simulation_path  # noqa: F401
 
 # isort: split
-from runbook.simulator.device import CudaOutOfMemoryError, SimulatedGpu, gpu_of_rank
+from simulator.device import CudaOutOfMemoryError, SimulatedGpu, gpu_of_rank
 
 _GIB = 1 << 30
 

@@ -2,7 +2,7 @@
 """A simulated training job: real processes, launcher, logs and checkpoints around a model of GPU memory.
 
 Runs under ``srun``, under torchrun's variables (``launch.py``) or alone. ``--help`` lists the options. To run it
-elsewhere copy this folder, and ``runbook/simulator`` into it as ``simulator``.
+elsewhere copy this folder, and ``simulator`` into it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from launcher_environment import Rank, rank_from_environment
 from progress import iteration_line, memory_line
 
 # isort: split
-from runbook.simulator.allocator import AllocationFailedError, CachingAllocator
-from runbook.simulator.allocator_config import AllocatorConfig, AllocatorConfigError, config_from_environment
-from runbook.simulator.device import CudaOutOfMemoryError, GpuLostError, SimulatedGpu, gpu_of_rank
-from runbook.simulator.memory_model import MicroBatch
-from runbook.simulator.messages import cuda_error_name
-from runbook.simulator.workload import TrainingWorkload, WorkloadSettings
+from simulator.allocator import AllocationFailedError, CachingAllocator
+from simulator.allocator_config import AllocatorConfig, AllocatorConfigError, config_from_environment
+from simulator.device import CudaOutOfMemoryError, GpuLostError, SimulatedGpu, gpu_of_rank
+from simulator.memory_model import MicroBatch
+from simulator.messages import cuda_error_name
+from simulator.workload import TrainingWorkload, WorkloadSettings
 
 _MIB = 1 << 20
 # Of equal micro-batches, and of equal iterations, so many are played out; further ones would find every block where

@@ -18,7 +18,7 @@ from runbook.model.catalogues import is_switch_event
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.node import CheckedNode, FoundJob, JobStanding, NodeCheck, NodeFacts, XidWords
 from runbook.model.units import NodeName, Unknown
-from runbook.steps.node_look import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
+from runbook.steps.shared.nodes import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
 
 if TYPE_CHECKING:
     from rich.status import Status

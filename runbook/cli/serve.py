@@ -8,8 +8,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,15 @@ from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.report.vocabulary.clean import clean_line, shorten
-from runbook.service.daemon import Opener
+from runbook.service.daemon import LATE_S, Opener, ServiceStatus
+from runbook.service.serve import Watch
 from runbook.service.spool import SpoolEvent
-from runbook.steps.base import Proposal
+from runbook.steps.shared.base import Proposal
 from runbook.triggers import Opening, again
 
 if TYPE_CHECKING:
     from runbook.adapters.store.witnesses import StoredHistory
+
 
 LOG = logging.getLogger("runbook")
 
@@ -62,11 +64,10 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     It takes what Slurm's epilog left in the spool, works on several incidents at a time, goes on with those that an
     earlier daemon left, and serves reports, /metrics and /healthz.
     """
+    from runbook.adapters.driver_lock import DriverLock
     from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
-    from runbook.cli.driver import DriverLock
-    from runbook.cli.metrics import report_address
-    from runbook.cli.serve_watch import DatabaseProbe, watch_of
-    from runbook.cli.site import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
+    from runbook.cli.monitoring import report_address
+    from runbook.cli.sign_in import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
     from runbook.service.app import create_app, document_routes, history_routes
     from runbook.service.daemon import Daemon, ServiceStatus
@@ -235,3 +236,78 @@ def _hosts(app: Application) -> tuple[str, ...]:
     listen = "" if reports.listen in ("0.0.0.0", "::") else reports.listen  # noqa: S104  (compared, not bound)
     named = urlsplit(reports.url).hostname if reports.url else None
     return (*LOOPBACK_HOSTS, *(f"[{host}]" if ":" in host else host for host in (listen, named) if host))
+
+
+_ANSWER_S = 10.0
+_LATE_S = 30.0
+
+
+def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch | None:
+    """None where nobody is told."""
+    if not app.notify.reaches:
+        return None
+    telling, database = app.telling(), DatabaseProbe(engine.ask_database)
+
+    def awaiting() -> tuple[Incident, ...]:
+        rows = [row for row in app.store.list() if row.state is IncidentState.AWAITING_APPROVAL]
+        return tuple(app.store.load(row.id) for row in rows)
+
+    def troubles() -> dict[str, str]:
+        found: dict[str, str] = {}
+        if status.spool_problem:
+            found["spool"] = f"the spool cannot be read: {status.spool_problem}"
+        last_s = status.last_scan_s or status.started_s
+        if app.clock.now() - last_s > LATE_S:
+            found["loop"] = "the daemon's loop does not come round"
+        if problem := database.problem():
+            found["workflow database"] = problem
+        return found
+
+    limit_s = app.settings.acts.approval_limit_s
+    return Watch(
+        app.inventory.cluster, app.notify, app.clock, troubles, awaiting,
+        lambda incident: telling.remind(incident, limit_s),
+    )
+
+
+@dataclass
+class DatabaseProbe:
+    """Asks the database in a thread of its own: the library waits for one that is gone, for as long as that takes."""
+
+    ask: Callable[[], None]
+    answer_s: float = _ANSWER_S
+    late_s: float = _LATE_S
+    _asked_s: float = field(default=0.0, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _thread: threading.Thread | None = field(default=None, init=False, repr=False)
+    _failed: str = field(default="", init=False, repr=False)
+
+    def problem(self) -> str:
+        """What is wrong with it, in words; "" when it answers."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._look, name="database-probe", daemon=True)
+            self._thread.start()
+        self._thread.join(self.answer_s)
+        if self._thread.is_alive():
+            return "the workflow database does not answer"
+        return f"the workflow database does not answer ({self._failed})" if self._failed else ""
+
+    def answers(self) -> bool:
+        """Whether it answered when it was last asked, without waiting: each call asks anew. False, too, once a question
+        has been without an answer for half a minute."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                well = not self._failed
+                self._asked_s = time.monotonic()
+                self._thread = threading.Thread(target=self._look, name="database-probe", daemon=True)
+                self._thread.start()
+                return well
+            return not self._failed and time.monotonic() - self._asked_s < self.late_s
+
+    def _look(self) -> None:
+        try:
+            self.ask()
+            self._failed = ""
+        except Exception as error:
+            # Its text may hold the address with the password.
+            self._failed = type(error).__name__

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runbook.config import Inventory, load_inventory
+from runbook.adapters.delivery import Target
+from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load_inventory
 from runbook.errors import Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from runbook.flow import Flow
     from runbook.ports import Clock, Files, Nodes, Scheduler
     from runbook.report.charts.flow_chart import FlowPicture
-    from runbook.steps.base import Playbook, Ports, StepContext
+    from runbook.steps.shared.base import Playbook, Ports, StepContext
 
 
 @dataclass
@@ -152,7 +153,6 @@ class Application:
     @cached_property
     def notify(self) -> TargetsNotify:
         from runbook.adapters.notify import TargetsNotify
-        from runbook.cli.notify_targets import targets_of
 
         return TargetsNotify(targets_of(self.inventory.notify), self.clock)
 
@@ -170,7 +170,7 @@ class Application:
         from runbook.node.gpu_models import load_gpu_models
         from runbook.node.xid import load_xids
         from runbook.remedy import load_levers, load_restarters
-        from runbook.steps.base import Playbook
+        from runbook.steps.shared.base import Playbook
 
         folder = playbook_folder()
         return Playbook(
@@ -189,7 +189,7 @@ class Application:
 
     @cached_property
     def ports(self) -> Ports:
-        from runbook.steps.base import Ports
+        from runbook.steps.shared.base import Ports
 
         return Ports(
             scheduler=self.scheduler,
@@ -202,7 +202,7 @@ class Application:
 
     def context(self, incident: Incident, tell: Callable[[str], None] = lambda _line: None) -> StepContext:
         """What a step is given for this incident."""
-        from runbook.steps.base import StepContext
+        from runbook.steps.shared.base import StepContext
 
         return StepContext(incident, self.ports, self.playbook, self.settings, tell)
 
@@ -253,3 +253,36 @@ def flow_picture(flow: Flow, incident: Incident) -> FlowPicture:
         if target != END
     )
     return FlowPicture(flow.title, boxes, arrows, incident.visits)
+
+
+def targets_of(document: NotifyDocument) -> tuple[Target, ...]:
+    """One target each. Files of addresses are read when there is something to send."""
+    return tuple(
+        Target(
+            name=target.name,
+            addresses=_addresses_of(target),
+            severities=target.severities,
+            partitions=target.partitions,
+            accounts=target.accounts,
+            users=target.users,
+            per_hour=target.per_hour,
+            quiet_hours=target.quiet_hours,
+        )
+        for target in document.all_targets
+    )
+
+
+def _addresses_of(target: NotifyTargetDocument) -> Callable[[], tuple[str, ...]]:
+    here = tuple(address.get_secret_value() for address in target.urls)
+    path = Path(target.urls_file).expanduser() if target.urls_file else None
+
+    def addresses() -> tuple[str, ...]:
+        if path is None:
+            return here
+        from runbook.service.tokens import read_private
+
+        text = read_private(path, "file of notification addresses", "one address a line, chmod 600")
+        lines = (line.strip() for line in text.decode("utf-8", "replace").splitlines())
+        return (*here, *(line for line in lines if line and not line.startswith("#")))
+
+    return addresses

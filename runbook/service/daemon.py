@@ -18,7 +18,7 @@ from runbook.model.units import JobId, NodeName
 from runbook.ports import Clock, Files, Scheduler
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.spool import SpoolEvent, SpoolStatus
-from runbook.steps.silence import silent_s
+from runbook.steps.shared.job_logs import silent_s
 from runbook.triggers import Known, Opened, open_for
 
 # What the daemon knows about itself: for /healthz, the metrics and systemd's watchdog.

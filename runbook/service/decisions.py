@@ -11,10 +11,10 @@ from dataclasses import replace
 from runbook.engine import approval_topic, workflow_id
 from runbook.errors import NothingToDo, Unavailable
 from runbook.model.incident import Act, Incident
-from runbook.steps.base import StepContext, with_act
 from runbook.steps.check_node import look_again
 from runbook.steps.drain_node import REASON_PREFIX, undrain_evidence
 from runbook.steps.promote import roll_back
+from runbook.steps.shared.base import StepContext, with_act
 
 # The question that an incident waits on: what names it, and how an answer reaches whoever drives the incident.
 

@@ -14,9 +14,9 @@ from runbook.model.job import NodeState
 from runbook.model.log import Finding
 from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import JobId, NodeName
-from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.node_look import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
 from runbook.steps.reduce_world import serves
+from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.nodes import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
 
 SETTLE_S = 20.0
 """Memory in use by no process may be that of the job's own, just ending: after this they are gone, or it stays."""

@@ -11,9 +11,9 @@ from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
 from runbook.remedy import SimilarIncident, circumstances, propose, similar_incidents, what_worked, with_reasons
 from runbook.report.past_incidents import remember
-from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.find_checkpoint import list_checkpoints
-from runbook.steps.template_view import read_settings, surroundings, system_of
+from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.template_reading import read_settings, surroundings, system_of
 from runbook.template import all_settings
 
 

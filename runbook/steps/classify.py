@@ -11,8 +11,8 @@ from runbook.model.incident import Failure
 from runbook.model.log import LogStory
 from runbook.model.node import NodeVerdict
 from runbook.model.units import NodeName
-from runbook.steps.base import StepContext, StepResult
-from runbook.steps.template_view import settings_in_force
+from runbook.steps.shared.base import StepContext, StepResult
+from runbook.steps.shared.template_reading import settings_in_force
 
 
 class Outcome(StrEnum):

@@ -12,7 +12,7 @@ from runbook.model.job import NodeClass, NodeState
 from runbook.model.node import NodeJudgement
 from runbook.model.units import NodeName
 from runbook.remedy import drain_refused
-from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
+from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
 
 REASON_PREFIX = "runbook:"
 _REASON_LIMIT = 300

@@ -8,7 +8,7 @@ from enum import StrEnum
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.node import GpuProcess, NodeAction, NodeVerdict
 from runbook.model.units import GIB
-from runbook.steps.base import StepContext, StepResult
+from runbook.steps.shared.base import StepContext, StepResult
 
 
 class Outcome(StrEnum):

@@ -11,8 +11,8 @@ from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory, Phase
 from runbook.remedy import ResumeFindings, checkpoint_folders, find_restarters, resume_findings
-from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.template_view import told_of
+from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.template_reading import told_of
 
 MOST_ENTRIES = 100_000
 """What the Files port lists at most."""

@@ -20,10 +20,9 @@ from runbook.model.incident import Act
 from runbook.model.job import NodeState
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, ProcessEnd, Reach
 from runbook.model.units import GIB, JobId, NodeName, Unknown
-from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
 from runbook.steps.check_node import SETTLE_S, look
-from runbook.steps.node_look import found_jobs, live_jobs
-from runbook.steps.occupied import is_free
+from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
+from runbook.steps.shared.nodes import found_jobs, is_free, live_jobs
 
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL. A training program that is asked to end does so at once, or never."""

@@ -11,8 +11,8 @@ from runbook.model.incident import Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId
-from runbook.steps.base import StepContext, StepResult, with_last_attempt, with_notes
-from runbook.steps.companions import with_companions
+from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
+from runbook.steps.shared.template_reading import with_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
 _AT_A_TERMINAL = frozenset({"salloc", "srun"})

@@ -10,9 +10,8 @@ from enum import StrEnum
 from runbook.model.incident import Incident
 from runbook.model.template import Edit, Patch, SubmitContext, TemplateFile
 from runbook.remedy import find_restarters, resume_edits, resume_findings
-from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.companions import copies_of, submitted_files
-from runbook.steps.template_view import parameter_names, surroundings, told_of
+from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.template_reading import copies_of, parameter_names, submitted_files, surroundings, told_of
 from runbook.template import CannotEdit, apply
 
 

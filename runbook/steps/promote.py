@@ -10,8 +10,8 @@ from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.template import Edit, TemplateFile
 from runbook.remedy import REDUCE_WORLD
-from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_notes
-from runbook.steps.template_view import parameter_names, surroundings
+from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
+from runbook.steps.shared.template_reading import parameter_names, surroundings
 from runbook.template import CannotEdit, apply
 
 

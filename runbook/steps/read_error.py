@@ -15,9 +15,8 @@ from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.log import Finding, LogStory
 from runbook.model.units import UserName
-from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.log_marks import after_mark
-from runbook.steps.silence import silent_s
+from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.job_logs import after_mark, silent_s
 
 KEPT_LOG_BYTES = 64 << 20
 _STEPS_OF_SILENCE = 3.0

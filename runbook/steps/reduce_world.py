@@ -2,15 +2,179 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runbook.model.job import NodeClass
+from runbook.checkpoints.judgement import choose_checkpoint
+from runbook.errors import BadInput, RunbookError
+from runbook.host_lists import expand_hosts
+from runbook.model.checkpoint import Checkpoint
+from runbook.model.incident import Incident, IncidentState
+from runbook.model.job import JobEnvironment, JobRecord, NodeClass, NodeState
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
-from runbook.steps.base import StepContext, StepResult, with_notes
-from runbook.steps.occupied import tenants_of
-from runbook.steps.smaller_world import Smaller, serves, smaller_world, suits
+from runbook.remedy import Obstacle, reduce_world, world_options
+from runbook.slurm.submit import options_in_force
+from runbook.steps.find_checkpoint import list_checkpoints
+from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.nodes import tenants_of
+from runbook.steps.shared.template_reading import settings_in_force, system_of, told_of
+
+SMALLEST_SHARE = 2
+"""A job is not resumed on fewer than one in so many of its nodes: it would hold them for several times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Smaller:
+    """A job that can go on with fewer nodes."""
+
+    nodes: int
+    plan: Plan
+    options: tuple[str, ...]
+    """What the submission says anew beside `--nodes`."""
+    notes: tuple[str, ...]
+
+
+def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) -> Smaller | str:
+    """The largest number of nodes, of those that are free, on which the job goes on with the same global batch; or why
+    it does not."""
+    system = system_of(context)
+    if system is None:
+        return "the framework is not known, so the global batch could not be kept"
+    stays = _hindered(context, system.world.stays)
+    if stays:
+        return stays
+    loads = _loads(context)
+    if isinstance(loads, str):
+        return loads
+    least = -(-needed // SMALLEST_SHARE)
+    if free < least:
+        return f"{free} of {needed} nodes are free, fewer than half"
+    settings = settings_in_force(context)
+    gone = tuple(node for node in context.incident.excluded_nodes)
+    first_reason = ""
+    for nodes in range(min(free, needed - 1), least - 1, -1):
+        plan = reduce_world(
+            settings, job, nodes_left=nodes, system=system, story=context.failure.story,
+            templates=context.incident.templates, nodes_gone=gone,
+        )
+        options = _options(context, nodes, gone)
+        if isinstance(plan, Plan) and not isinstance(options, str):
+            fewer = f"not all of the {free} free nodes are used: {first_reason}" if first_reason else ""
+            return Smaller(nodes, plan, options, tuple(note for note in (*loads, fewer) if note))
+        reason = options if isinstance(options, str) else "" if isinstance(plan, Plan) else plan.why
+        first_reason = first_reason or reason
+    return first_reason
+
+
+def _loads(context: StepContext) -> tuple[str, ...] | str:
+    """What a person should know of the checkpoint's loading with fewer ranks; or why that is refused."""
+    system, story = system_of(context), context.failure.story
+    found, unread = list_checkpoints(context)
+    complete = [checkpoint for checkpoint in found if checkpoint.complete]
+    if not found:
+        saved = story.progress.saved_steps if story is not None else ()
+        if unread or saved:
+            why = "; ".join(unread) or f"the log says that step {max(saved)} was saved, and no checkpoint was found"
+            return f"whether the checkpoint loads with fewer ranks is not known: {why}"
+        return ("no checkpoint was written yet, so none has to be resharded",)
+    if not complete:
+        return f"no checkpoint is complete ({found[0].path}: {found[0].why})"
+    newest = choose_checkpoint(found, world_size_changes=False)
+    fitting = choose_checkpoint(found, world_size_changes=True)
+    assert isinstance(newest, Checkpoint)
+    if not isinstance(fitting, Checkpoint):
+        return fitting.unknown
+    if system is not None and system.checkpoint.reshardable is False:
+        return f"{system.title} loads {fitting.path} only with the number of ranks that wrote it"
+    if fitting.step != newest.step:
+        return (
+            f"the newest checkpoint, {newest.path}, is not known to load with fewer ranks"
+            f"{f' ({newest.why})' if newest.why else ''}; from {fitting.path} the job would repeat what it has done"
+        )
+    tied = _hindered(context, system.checkpoint.ties_ranks) if system is not None else ""
+    if tied:
+        return tied
+    limits = f": {fitting.why}" if fitting.why else ""
+    return (f"{fitting.path} is loaded by fewer ranks than wrote it{limits}",)
+
+
+def _hindered(context: StepContext, rules: Sequence[Obstacle]) -> str:
+    """The first setting that stands in the way, or whose value is not known; "" where none does."""
+    told = told_of(context) if rules else None
+    for rule in rules if told is not None else ():
+        assert told is not None
+        holds = told.holds(rule)
+        if holds is not False:
+            known = "" if holds else "is not known, and may stand in the way: "
+            return f"{told.named(rule.parameter)}{' ' if known else ': '}{known}{rule.why}"
+    return ""
+
+
+def _options(context: StepContext, nodes: int, gone: Sequence[NodeName]) -> tuple[str, ...] | str:
+    """Options of the first submission, whose totals stand for the nodes that it asked for."""
+    incident = context.incident
+    job = incident.original.job if incident.original else context.failure.job
+    kept = context.ports.scheduler.environment(job.id)
+    try:
+        asked = options_in_force(
+            job, incident.script.text if incident.script else "",
+            kept.variables if isinstance(kept, JobEnvironment) else {},
+        )
+        wanted = () if "/" in asked.get("nodelist", "/") else expand_hosts(asked["nodelist"])
+    except BadInput as error:
+        return f"the options of the submission could not be read: {error.what}"
+    options = world_options(
+        asked, job.num_nodes or len(job.nodes) or 1, nodes, wanted_nodes=wanted, gone=gone,
+    )
+    return options if isinstance(options, tuple) else options.why
+
+
+def serves(node: NodeState, job: JobRecord) -> bool:
+    """Whether the job could run on the node, now or once it is free."""
+    return node.node_class in (NodeClass.AVAILABLE, NodeClass.BUSY) and suits(node, job)
+
+
+def suits(node: NodeState, job: JobRecord) -> bool:
+    """Whether the job could run on the node if that were in service."""
+    in_partition = not job.partition or not node.partitions or job.partition in node.partitions
+    gpus = job.gpus_per_node is None or node.gpus is None or node.gpus >= job.gpus_per_node
+    return in_partition and gpus and not {"FUTURE", "DYNAMIC_FUTURE"} & set(node.states)
+
+
+def full_size_again(context: StepContext) -> str:
+    """What a person is told of a job that goes on with fewer nodes: nothing switches it back by itself. "" for another
+    incident."""
+    incident = context.incident
+    if incident.state is not IncidentState.RECOVERED or incident.num_nodes is None or incident.original is None:
+        return ""
+    job = incident.original.job
+    wanted = job.num_nodes or len(job.nodes)
+    missing = wanted - incident.num_nodes
+    if missing < 1:
+        return ""
+    return (
+        f"The job goes on with {incident.num_nodes} of {wanted} nodes and is not switched back by itself. "
+        f"{_spares(context, incident, job, missing)} To go on with {wanted}: after its next checkpoint cancel it and "
+        f"submit {job.command or 'the original template'} again, which was left as it is for {wanted} nodes."
+    )
+
+
+def _spares(context: StepContext, incident: Incident, job: JobRecord, missing: int) -> str:
+    plural = "s" if missing != 1 else ""
+    try:
+        states = context.ports.scheduler.nodes()
+    except RunbookError as error:
+        return f"Whether {missing} more node{plural} could be had is not known: {error.what}."
+    free = [
+        state.name for state in states
+        if state.node_class is NodeClass.AVAILABLE and serves(state, job) and state.name not in incident.excluded_nodes
+    ]
+    if len(free) >= missing:
+        return f"{len(free)} more could be had now: {', '.join(free[:8])}."
+    return f"{missing} more node{plural} could not be had when this was written."
+
 
 __all__ = ["Outcome", "excluded", "run", "serves"]
 

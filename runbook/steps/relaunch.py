@@ -10,11 +10,11 @@ from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.job import JobEnvironment, Submission
 from runbook.model.units import JobId
 from runbook.remedy import relaunch_refused
-from runbook.steps.base import Proposal, StepContext, StepResult, with_act, with_last_attempt, with_notes
 from runbook.steps.find_checkpoint import before_relaunch
-from runbook.steps.log_marks import take_marks
 from runbook.steps.patch import copy_name
 from runbook.steps.reduce_world import excluded
+from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_last_attempt, with_notes
+from runbook.steps.shared.job_logs import take_marks
 
 
 class Outcome(StrEnum):

@@ -6,8 +6,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.model.incident import IncidentState
-from runbook.steps.base import StepContext, StepResult
-from runbook.steps.smaller_world import full_size_again
+from runbook.steps.reduce_world import full_size_again
+from runbook.steps.shared.base import StepContext, StepResult
 
 
 class Outcome(StrEnum):

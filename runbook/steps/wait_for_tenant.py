@@ -9,10 +9,9 @@ from runbook.errors import NotFound
 from runbook.model.incident import WAITS, IncidentState, Policy
 from runbook.model.job import JobRecord
 from runbook.model.units import JobId, NodeName
-from runbook.steps.base import StepContext, StepResult, with_notes
 from runbook.steps.check_node import SETTLE_S, look
-from runbook.steps.node_look import has_ended
-from runbook.steps.occupied import is_free, jobs_of, tenants_of
+from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.nodes import has_ended, is_free, jobs_of, tenants_of
 
 
 class Outcome(StrEnum):

@@ -99,8 +99,8 @@ def templates(row: Callable[..., None]) -> None:
 
 
 def _look(path: Path, documents: Sequence[LeverDocument]) -> None:
-    from runbook.cli.job_files import read_job_files
-    from runbook.cli.template_view import view_of
+    from runbook.cli.files.job_files import read_job_files
+    from runbook.cli.files.template import view_of
     from runbook.model.log import LogStory
     from runbook.remedy import recognise
     from runbook.remedy.recognition import _first_in

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 from runbook.model.incident import Act
 from runbook.model.units import IncidentId
 from runbook.service.tokens import Role, remove_token
-from runbook.steps.base import with_act
+from runbook.steps.shared.base import with_act
 from tests.browser.conftest import Open
 from tests.report.sample_incidents import awaiting, recovered
 from tests.service.signed_in import Place

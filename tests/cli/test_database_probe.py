@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from runbook.cli.serve_watch import DatabaseProbe
+from runbook.cli.serve import DatabaseProbe
 
 
 def settled(probe: DatabaseProbe) -> bool:

@@ -19,7 +19,7 @@ import uvicorn
 
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
-from runbook.cli.deploy import prometheus_files, write_files
+from runbook.cli.monitoring import prometheus_files, write_files
 from runbook.config import Inventory, load_inventory
 from runbook.model.incident import BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId

@@ -15,7 +15,7 @@ from runbook.model.remedy import Remembered
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, UserName
 from runbook.report.text.incident_text import render_text
 from runbook.steps import choose_lever
-from runbook.steps.base import StepContext
+from runbook.steps.shared.base import StepContext
 from tests.flow.test_resuming import Scene
 
 SCRIPT = (

@@ -19,8 +19,8 @@ from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown
 from runbook.node.xid import load_xids
 from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import check_node, drain_node, escalate, reduce_world
-from runbook.steps.base import Playbook, Ports, StepContext
-from runbook.steps.node_look import found_jobs
+from runbook.steps.shared.base import Playbook, Ports, StepContext
+from runbook.steps.shared.nodes import found_jobs
 from tests.contract.fakes import FakeClock, FakeScheduler
 from tests.flow.test_resuming import OnePlace
 from tests.flow.test_resuming import Scene as WithTemplate

@@ -17,8 +17,8 @@ from runbook.node.xid import load_xids
 from runbook.ports import Files
 from runbook.settings import FlowSettings
 from runbook.steps import check_node, classify, read_error
-from runbook.steps.base import IncidentFolder, Playbook, Ports, StepContext
 from runbook.steps.reduce_world import excluded
+from runbook.steps.shared.base import IncidentFolder, Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeFiles, FakeScheduler
 
 LOG = "/home/alice/slurm-1.out"

@@ -12,8 +12,8 @@ from runbook.model.incident import Attempt, Verdict
 from runbook.model.job import JobScript
 from runbook.model.remedy import Effect, LeverUse, Plan
 from runbook.model.template import Companion, Edit, SettingKind, TemplateFile
-from runbook.steps.base import StepContext
 from runbook.steps.promote import promote, roll_back
+from runbook.steps.shared.base import StepContext
 from tests.flow.test_resuming import Scene
 
 SCRIPT = "#!/bin/bash\nsrun python pretrain_gpt.py --micro-batch-size 8 --save /ckpt/a {more}\n"

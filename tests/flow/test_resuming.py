@@ -23,7 +23,7 @@ from runbook.node.xid import load_xids
 from runbook.remedy import load_levers, load_restarters
 from runbook.settings import FlowSettings
 from runbook.steps import cancel_job, find_checkpoint, patch, verify
-from runbook.steps.base import Playbook, Ports, StepContext
+from runbook.steps.shared.base import Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeFiles, FakeScheduler
 
 FOLDER = data_folder("playbooks") / "oom"

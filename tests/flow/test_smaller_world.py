@@ -12,7 +12,7 @@ from runbook.model.log import Progress
 from runbook.model.units import NodeName
 from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import find_checkpoint, reduce_world, report
-from runbook.steps.base import StepContext
+from runbook.steps.shared.base import StepContext
 from tests.flow.test_resuming import Scene
 
 NODES = tuple(NodeName(f"gpu-{number}") for number in (21, 22, 23, 24))

@@ -30,8 +30,7 @@ from runbook.steps import (
     verify,
     wait_for_tenant,
 )
-from runbook.steps.base import StepContext
-from runbook.steps.without_leave import without_leave
+from runbook.steps.shared.base import StepContext, read_only_ports
 from tests.contract.fakes import FakeClock, ends
 from tests.flow.test_node_steps import Scene, ToldNodes, tenant
 from tests.flow.test_resuming import OnePlace
@@ -309,7 +308,7 @@ def test_without_a_yes_nothing_is_ended() -> None:
     place.run(check_node)
     context = place.context()
     with pytest.raises(NotAllowed):
-        free_gpu.run(replace(context, ports=without_leave(context.ports)))
+        free_gpu.run(replace(context, ports=read_only_ports(context.ports)))
     assert place.ended == []
 
 

@@ -18,7 +18,7 @@ from runbook.service.actions import Actions
 from runbook.service.app import People, create_app
 from runbook.service.auth import Proxy, Signer, SignIn, networks
 from runbook.service.tokens import Role, TokenFile, add_token
-from runbook.steps.base import StepContext
+from runbook.steps.shared.base import StepContext
 from tests.report.sample_incidents import FLOW
 
 HERE = "http://localhost"

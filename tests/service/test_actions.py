@@ -21,7 +21,7 @@ from runbook.service.auth import Signer
 from runbook.service.decisions import question_of
 from runbook.service.tokens import Role
 from runbook.settings import FlowSettings
-from runbook.steps.base import Playbook, Ports, StepContext
+from runbook.steps.shared.base import Playbook, Ports, StepContext
 from tests.report.sample_incidents import HOSTILE, awaiting, hostile, recovered
 from tests.service.signed_in import FORM, HERE, PAGE, Place, hidden
 

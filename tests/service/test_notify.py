@@ -14,7 +14,7 @@ import pytest
 
 from runbook.adapters.delivery import Target
 from runbook.adapters.notify import TargetsNotify
-from runbook.cli.notify_targets import targets_of
+from runbook.cli.wiring import targets_of
 from runbook.config import load_inventory
 from runbook.errors import RunbookError
 from runbook.model.message import About, Message, Severity

@@ -6,8 +6,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from runbook.cli.serve import LogWatcher
-from runbook.cli.serve_watch import DatabaseProbe, watch_of
+from runbook.cli.serve import DatabaseProbe, LogWatcher, watch_of
 from runbook.cli.wiring import application
 from runbook.model.incident import Incident
 from runbook.model.message import Message

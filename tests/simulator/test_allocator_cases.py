@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from runbook.simulator.allocator import AllocationFailedError, CachingAllocator
-from runbook.simulator.allocator_config import parse_config
-from runbook.simulator.blocks import Block
-from runbook.simulator.device import GpuMemory
-from runbook.simulator.versions import TorchVersion
+from simulator.allocator import AllocationFailedError, CachingAllocator
+from simulator.allocator_config import parse_config
+from simulator.blocks import Block
+from simulator.device import GpuMemory
+from simulator.versions import TorchVersion
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cases" / "allocator.json").read_text())
 

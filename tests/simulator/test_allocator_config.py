@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.simulator.allocator_config import AllocatorConfigError, config_from_environment, parse_config
-from runbook.simulator.versions import TorchVersion
+from simulator.allocator_config import AllocatorConfigError, config_from_environment, parse_config
+from simulator.versions import TorchVersion
 
 MIB = 1 << 20
 CUDA = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}

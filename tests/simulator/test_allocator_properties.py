@@ -8,10 +8,10 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runbook.simulator.allocator import AllocationFailedError, CachingAllocator
-from runbook.simulator.allocator_config import AllocatorConfig
-from runbook.simulator.blocks import Block
-from runbook.simulator.device import GpuMemory
+from simulator.allocator import AllocationFailedError, CachingAllocator
+from simulator.allocator_config import AllocatorConfig
+from simulator.blocks import Block
+from simulator.device import GpuMemory
 
 MIB = 1 << 20
 CAPACITY_BYTES = 1 << 30

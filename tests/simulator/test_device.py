@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.simulator.device import (
+from simulator.device import (
     CONTEXT_BYTES,
     H100_TOTAL_BYTES,
     CudaOutOfMemoryError,
@@ -132,10 +132,10 @@ def test_too_few_visible_gpus() -> None:
         gpu_of_rank("0,1", 2)
 
 
-def test_the_simulator_imports_nothing_of_runbook_but_itself() -> None:
+def test_the_simulator_imports_nothing_of_runbook() -> None:
     script = (
-        "import sys, runbook.simulator.workload, runbook.simulator.messages, runbook.simulator.tracebacks\n"
-        "print([n for n in sys.modules if n.startswith('runbook.') and not n.startswith('runbook.simulator')])"
+        "import sys, simulator.workload, simulator.messages, simulator.tracebacks\n"
+        "print([n for n in sys.modules if n.startswith('runbook')])"
     )
     answer = subprocess.run([sys.executable, "-S", "-E", "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.simulator.allocator import CachingAllocator
-from runbook.simulator.batches import Growth, SequenceLengths
-from runbook.simulator.device import GpuMemory
-from runbook.simulator.memory_model import (
+from simulator.allocator import CachingAllocator
+from simulator.batches import Growth, SequenceLengths
+from simulator.device import GpuMemory
+from simulator.memory_model import (
     Checkpointing,
     MicroBatch,
     Sharding,
@@ -16,7 +16,7 @@ from runbook.simulator.memory_model import (
     kept_layer_tensors,
     layer_tensors,
 )
-from runbook.simulator.workload import TrainingWorkload, WorkloadSettings
+from simulator.workload import TrainingWorkload, WorkloadSettings
 
 GIB = 1 << 30
 GPT3 = TransformerShape(hidden_size=12288, layers=96, heads=96, vocab_size=51200)

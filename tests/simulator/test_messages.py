@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.simulator.messages import (
+from simulator.messages import (
     OutOfMemory,
     ProcessUse,
     cuda_error_name,
@@ -14,10 +14,10 @@ from runbook.simulator.messages import (
     out_of_memory_text,
     watchdog_lines,
 )
-from runbook.simulator.sizes import format_size
-from runbook.simulator.tracebacks import torch_frames
-from runbook.simulator.versions import TorchVersion
-from runbook.simulator.workload import Phase
+from simulator.sizes import format_size
+from simulator.tracebacks import torch_frames
+from simulator.versions import TorchVersion
+from simulator.workload import Phase
 
 MIB, GIB = 1 << 20, 1 << 30
 ERROR = OutOfMemory(

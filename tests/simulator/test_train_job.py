@@ -295,10 +295,10 @@ def test_a_copy_runs_without_the_repository(tmp_path: Path) -> None:
 
 
 def test_a_copy_from_the_installed_package_runs_too(tmp_path: Path) -> None:
-    """In the wheel the examples lie in runbook/data, below the package that holds the simulator."""
+    """In the wheel the examples lie in runbook/data, with the simulator beside them."""
     package = tmp_path / "site-packages" / "runbook"
     shutil.copytree(EXAMPLES, package / "data" / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(EXAMPLES.parent / "runbook" / "simulator", package / "simulator")
+    shutil.copytree(EXAMPLES.parent / "simulator", package / "data" / "simulator")
     subprocess.run([str(package / "data" / "examples" / "copy-to.sh"), str(tmp_path / "copy")], check=True)
     for script in (package / "data" / "examples" / "train" / "train.py", tmp_path / "copy" / "train" / "train.py"):
         command = [sys.executable, "-S", "-E", str(script), *SMALL, "--train-iters", "1", "--step-seconds", "0"]

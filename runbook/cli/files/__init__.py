@@ -1,0 +1,1 @@
+"""Commands that need no cluster: they look at logs, launch scripts and the documents of a playbook."""

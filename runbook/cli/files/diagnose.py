@@ -1,0 +1,246 @@
+"""`runbook diagnose`: which rank failed first and why, from log files alone. Nothing is touched."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook.adapters.log_files import LogFile, open_logs
+from runbook.errors import BadInput, Interrupted, Unavailable
+from runbook.evidence.logs import THREADS, LogReader
+from runbook.evidence.signatures import load_signatures
+from runbook.locations import playbook_folder
+from runbook.model.diagnosis import Diagnosis, Kind
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import LogSource, LogStory
+from runbook.model.units import JobId, NodeName, UserName
+
+if TYPE_CHECKING:
+    from runbook.cli.files.job_files import JobFiles
+
+
+_SHOWN_AFTER_S = 0.8
+_PLAIN_EVERY_S = 5.0
+_GROUPS = frozenset({"rank", "local_rank", "node", "pid"})
+_EXIT_CODES = {Kind.UNDETERMINED: 4, Kind.NOT_OOM: 5}
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE|DIR|-...")
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis for machines (docs/diagnose.md).")
+@click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
+@click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
+@click.option(
+    "--template", metavar="FILE", type=click.Path(path_type=Path),
+    help="The launch script: what it and the files that it names set is evidence.",
+)
+@click.option(
+    "--prefix", "prefixes", multiple=True, metavar="REGEX",
+    help="A site's own line prefix with named groups rank, local_rank, node or pid; may repeat.",
+)
+@click.option("--full", is_flag=True, help="Read every byte, also of many per-rank files (else: from their ends).")
+@click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N", help="For reading.")
+@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
+def diagnose(
+    paths: tuple[str, ...],
+    as_json: bool,
+    nodes: str | None,
+    tasks: int | None,
+    template: Path | None,
+    prefixes: tuple[str, ...],
+    full: bool,
+    threads: int,
+    playbook: Path | None,
+) -> int:
+    """Read launcher logs: which rank failed first, what it died of, and what is not known.
+
+    Several files of one job are one story: stdout and stderr, one file a node or a rank, Ray's session folder, the
+    log of a rollout server; .gz and .zst are read as they are. A folder is searched for logs; - is standard input.
+
+    Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
+    """
+    from runbook.adapters.log_files import find_logs, total_bytes
+    from runbook.diagnosis import diagnose as judge
+
+    if not paths:
+        raise BadInput("no log is named", next_step="runbook diagnose FILE…, a folder, or - for standard input")
+    _check(prefixes)
+    files = find_logs(paths)
+    job = _job(nodes, tasks)
+    job_files = None
+    if template is not None:
+        from runbook.cli.files.job_files import read_job_files
+
+        job_files = read_job_files(template, pipe=True)
+    with _Bar(total_bytes(files), sum(not file.refused for file in files)) as bar:
+        story = read_logs(
+            files, playbook, job=job, progress=bar.update, threads=threads, tail_first=False if full else None,
+            prefixes=prefixes,
+        )
+    settings = _settings(job_files, story, playbook) if job_files is not None else {}
+    diagnosis = judge(story, job=job, settings=settings)
+    try:
+        _print(story, diagnosis, as_json=as_json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"the answer could not be written: {(error.strerror or str(error)).lower()}") from error
+    return _EXIT_CODES.get(diagnosis.best.kind, 0)
+
+
+def _check(prefixes: tuple[str, ...]) -> None:
+    """A prefix that cannot be used is bad input, said before anything is read."""
+    import re
+
+    for prefix in prefixes:
+        try:
+            groups = set(re.compile(prefix).groupindex)
+        except re.error as error:
+            raise BadInput(f"--prefix: {prefix!r} is no regular expression: {error}") from error
+        if not groups or not groups <= _GROUPS:
+            raise BadInput(
+                f"--prefix: {prefix!r} needs named groups out of {', '.join(sorted(_GROUPS))}",
+                next_step=r"for example '\[(?P<node>[\w-]+):(?P<local_rank>\d+)\] '",
+            )
+
+
+def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        from runbook.diagnosis.contract import story_to_contract, to_contract
+
+        told = {**to_contract(story, diagnosis), **story_to_contract(story)}
+        click.echo(json.dumps(told, indent=2, ensure_ascii=True))
+        return
+    from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
+
+    text = render_diagnosis(story, diagnosis, width=min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns)))
+    head, _, rest = text.partition("\n")
+    click.echo(click.style(head, bold=True))
+    click.echo(rest, nl=False)
+
+
+def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:
+    """What the command line says of the job; its state stays unknown."""
+    if nodes is None and tasks is None:
+        return None
+    names: tuple[NodeName, ...] = ()
+    if nodes is not None:
+        from runbook.host_lists import expand_hosts
+
+        names = expand_hosts(nodes)
+        if not names:
+            raise BadInput(f"--nodes: {nodes!r} is no host list", next_step="write it as Slurm does: gpu-[21-24,30]")
+    return JobRecord(
+        JobId("files"), "files", "", UserName(""), JobState("UNKNOWN", JobClass.UNKNOWN), nodes=names,
+        num_nodes=len(names) or None, num_tasks=tasks,
+    )
+
+
+def _settings(template: JobFiles, story: LogStory, playbook: Path | None) -> dict[str, str]:
+    """The memory parameters that the launch script and the files that it names set."""
+    from runbook.locations import playbook_folder
+    from runbook.remedy import load_levers, recognise
+
+    system = recognise(template.files, story, load_levers(playbook_folder(playbook) / "levers"))
+    if system is None:
+        return {}
+    found, _ = template.settings(system)
+    return {one.parameter: one.value for one in found if one.value is not None}
+
+
+class _Bar:
+    """A bar with bytes and rate on a terminal, a line now and then elsewhere; nothing where it is quick."""
+
+    def __init__(self, total: int, files: int) -> None:
+        self._total = total
+        self._what = "reading" if files == 1 else f"reading {files} files"
+        self._started_s = time.monotonic()
+        self._told_s = self._started_s
+        self._move: Callable[[int], None] | None = None
+        self._stop: Callable[[], None] | None = None
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stop is not None:
+            self._stop()
+
+    def update(self, done: int, total: int) -> None:
+        """Called by the reader with bytes done."""
+        if self._move is not None:
+            self._move(done)
+            return
+        now = time.monotonic()
+        if now - self._started_s < _SHOWN_AFTER_S:
+            return
+        if sys.stderr.isatty():
+            self._start()
+        elif now - self._told_s >= _PLAIN_EVERY_S:
+            self._told_s = now
+            rate = done / (now - self._started_s) / 1e9
+            share = f" of {self._total / 1e9:.1f}" if self._total else ""
+            click.echo(f"{self._what}: {done / 1e9:.1f}{share} GB, {rate:.2f} GB/s", err=True)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
+            TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+        )
+        task = bar.add_task(self._what, total=self._total or None)
+        bar.start()
+        self._move = lambda done: bar.update(task, completed=done)
+        self._stop = bar.stop
+
+
+def read_logs(
+    files: Sequence[LogFile], playbook: Path | None, *, job: JobRecord | None,
+    progress: Callable[[int, int], None] | None = None, threads: int = THREADS, tail_first: bool | None = None,
+    prefixes: Sequence[str] = (),
+) -> LogStory:
+    """What files that `find_logs` found say; those that are refused are among its sources and its notes.
+
+    Raises `DocumentsInvalid`, `NotFound` for a file that may not be opened, `Interrupted` at Ctrl-C."""
+    reader = LogReader(load_signatures(playbook_folder(playbook) / "signatures"))
+    try:
+        with ExitStack() as stack:
+            story = reader.read(
+                open_logs(files, stack), job=job, progress=progress, threads=threads, tail_first=tail_first,
+                prefixes=prefixes,
+            )
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted while reading; nothing was touched") from None
+    note = refused_note(files)
+    if not note:
+        return story
+    refused = tuple(LogSource(one.path, one.size_bytes, 0, f"not read: {one.refused}") for one in files if one.refused)
+    return replace(story, notes=(note, *story.notes), sources=(*refused, *story.sources))
+
+
+def refused_note(files: Sequence[LogFile]) -> str:
+    """What could not be read is said: the first failure may stand there. "" where all was."""
+    refused = [one for one in files if one.refused]
+    if not refused:
+        return ""
+    several = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return f"Not read: {refused[0].path}{several}. The first failure may stand there."

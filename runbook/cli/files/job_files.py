@@ -1,0 +1,191 @@
+"""A launch script with the files that it names, read from this machine's disk as the flow reads a job's, and the
+documents of systems; changed copies are written beside the originals.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.errors import BadInput, NotFound, Unavailable
+from runbook.locations import playbook_folder
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import LogStory
+from runbook.model.template import Companion, Patch, Setting, SubmitContext, TemplateFile
+from runbook.model.units import JobId
+from runbook.remedy import LeverDocument, load_levers
+from runbook.remedy.recognition import first_uncommented_match, mark_weight
+from runbook.template import named_files, wire_copies
+
+_LARGEST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """A template and what it names. `unread`: sentences on files that could not be read."""
+
+    path: Path
+    script: TemplateFile
+    companions: tuple[Companion, ...]
+    unread: tuple[str, ...]
+    known: SubmitContext
+
+    @property
+    def files(self) -> tuple[TemplateFile, ...]:
+        """The script first."""
+        return (self.script, *(item.file for item in self.companions))
+
+    def settings(self, system: LeverDocument) -> tuple[tuple[Setting, ...], str]:
+        """As the flow reads them: see `read_settings`."""
+        from runbook.steps.shared.template_reading import read_settings
+
+        return read_settings(system, self.files, self.known, self.unread)
+
+
+def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
+    """Read a template and the files that it names, relative to its folder. `pipe`: the template may be one. Raises
+    `BadInput`."""
+    from runbook.adapters.files import OwnerFiles
+    from runbook.adapters.identity import current_identity
+    from runbook.steps.shared.template_reading import read_companions
+
+    script = TemplateFile(str(path), read_template(path, pipe=pipe))
+    known = SubmitContext()
+    files = OwnerFiles(identify=lambda _owner: current_identity())
+    companions, unread = read_companions(files, job_of(path), script, known)
+    return JobFiles(path, script, companions, unread, known)
+
+
+def read_template(path: Path, *, pipe: bool = False) -> str:
+    """A template's text. Raises `BadInput` for what is no file of moderate size, nor, where it may be, a pipe."""
+    if not path.exists():
+        near = _near_files(path)
+        raise BadInput(f"{path} is not there", next_step=f"perhaps {near}" if near else "name a launch script")
+    if not path.is_file() and not (pipe and path.is_fifo()):
+        what = "a folder" if path.is_dir() else "no regular file"
+        raise BadInput(f"{path} is {what}", next_step="name the launch script itself")
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise BadInput(f"{path} is larger than {_LARGEST_BYTES >> 20} MiB", next_step="name the launch script")
+        return path.read_bytes().decode("utf-8", "surrogateescape")  # line ends stay as they are
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read: {(error.strerror or str(error)).lower()}", next_step="run as somebody who may"
+        ) from error
+
+
+def job_of(path: Path, *, nodes: int | None = None, gpus_per_node: int | None = None) -> JobRecord:
+    """The job that a template would be, as far as the command line says."""
+    from runbook.adapters.identity import current_identity
+
+    return JobRecord(
+        JobId("files"), "files", path.name, current_identity().name, JobState("UNKNOWN", JobClass.UNKNOWN),
+        num_nodes=nodes, gpus_per_node=gpus_per_node, work_dir=str(path.absolute().parent), command=str(path),
+    )
+
+
+def lever_documents(playbook: Path | None) -> tuple[LeverDocument, ...]:
+    """The systems of a playbook folder. Raises `NotFound` where it has none, `DocumentsInvalid`."""
+    folder = playbook_folder(playbook) / "levers"
+    documents = load_levers(folder)
+    if not documents:
+        raise NotFound(f"no lever document lies in {folder}", next_step="name a playbook folder with --playbook")
+    return documents
+
+
+def named_system(name: str, documents: Sequence[LeverDocument]) -> LeverDocument:
+    """By its id, whatever its case. Raises `NotFound` with the names that there are."""
+    wanted = name.strip().lower().replace("-", "_")
+    for document in documents:
+        if document.id == wanted:
+            return document
+    ids = [document.id for document in documents]
+    near = difflib.get_close_matches(wanted, ids, 1, 0.6)
+    raise NotFound(
+        f"no system is called {name!r}",
+        next_step=(f"perhaps {near[0]}; " if near else "") + f"there are {', '.join(ids)}",
+    )
+
+
+def titled(document: LeverDocument) -> str:
+    """ "megatron: Megatron-LM, …": the word to type, and what it stands for."""
+    return document.id if document.title.lower() == document.id else f"{document.id}: {document.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMark:
+    """A mark of a system that is there."""
+
+    text: str
+    place: str
+    weight: int
+
+
+def marks_of(document: LeverDocument, files: Sequence[TemplateFile], story: LogStory) -> tuple[SeenMark, ...]:
+    """By what a system is recognised: the first live line that has each mark."""
+    found = []
+    for mark in document.marks:
+        if mark.framework and mark.framework == story.framework:
+            found.append(SeenMark(mark.framework, "the log", mark.weight))
+        elif mark.pattern and (seen := first_uncommented_match(mark.pattern, files)) is not None:
+            text, file, line = seen
+            found.append(SeenMark(text, f"{file.path}:{line}", mark.weight))
+    return tuple(sorted(found, key=lambda item: -item.weight))
+
+
+def contenders(
+    documents: Sequence[LeverDocument], files: Sequence[TemplateFile], story: LogStory
+) -> tuple[LeverDocument, ...]:
+    """Where no system was recognised: those that weigh the same."""
+    weights = {item.id: mark_weight(item, files, story) for item in documents if not item.fallback}
+    best = max(weights.values(), default=0)
+    return tuple(item for item in documents if best and weights.get(item.id) == best)
+
+
+def _near_files(path: Path) -> str:
+    try:
+        names = [item.name for item in path.absolute().parent.iterdir() if item.is_file()]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, 1, 0.7)
+    return str(path.with_name(near[0])) if near else ""
+
+
+def write_copies(patch: Patch, template: Path, output: Path) -> list[Path]:
+    """The changed template, and copies of the files beside it that change, to which it is pointed.
+
+    `patch.copies` says which files beside it need a copy; where it says that they lie is not looked at. Raises
+    `CannotEdit` before anything is written, `OSError`."""
+    copies: dict[str, str] = {}
+    texts: dict[str, Path] = {}
+    for file in patch.files[1:]:
+        if file.path in patch.copies:
+            name = Path(file.path)
+            # What names another copy will have another text than this.
+            rewired = any(item.path in patch.copies for item in named_files(file))
+            text = None if rewired else file.text
+            texts[file.path] = _free(output, f"{name.stem}.runbook", name.suffix, text, set(texts.values()))
+            copies[file.path] = str(texts[file.path])
+    files = wire_copies(patch.files, copies).files if copies else patch.files
+    taken = set(texts.values())
+    texts[files[0].path] = _free(output, f"{template.stem}.runbook", template.suffix, files[0].text, taken)
+    for file in files:
+        if file.path in texts:
+            texts[file.path].write_text(file.text, encoding="utf-8", errors="surrogateescape", newline="")
+    return [texts[file.path] for file in files if file.path in texts]
+
+
+def _free(folder: Path, stem: str, suffix: str, text: str | None, taken: set[Path]) -> Path:
+    """A name that no other file has; the same text under the same name is no other file."""
+    content = text.encode("utf-8", "surrogateescape") if text is not None else None
+    for number in range(1, 1000):
+        target = folder.absolute() / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
+        if target in taken:
+            continue
+        if not target.exists() and not target.is_symlink():
+            return target
+        if content is not None and target.is_file() and not target.is_symlink() and target.read_bytes() == content:
+            return target
+    raise Unavailable("a thousand patched templates lie there already", where=str(folder))

@@ -1,0 +1,156 @@
+"""`runbook levers`: what can be changed to free memory, by system, kind of failure and phase, in the ladder's order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook.errors import BadInput, NotFound
+
+if TYPE_CHECKING:
+    from runbook.remedy.lever_document import Ladder, LeverDocument
+
+
+@click.command()
+@click.argument("systems", nargs=-1, metavar="[SYSTEM]...")
+@click.option("--kind", "kind", metavar="KIND", help="Only ladders for one kind of failure: true_oom, shm, …")
+@click.option("--phase", "phase", metavar="PHASE", help="Only ladders that a failure in this phase takes: rollout, …")
+@click.option("--json", "as_json", is_flag=True, help="All fields of the documents, for machines.")
+@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
+def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_json: bool, playbook: Path | None) -> int:
+    """What can be changed to free memory: by system, kind of failure and phase, least to most invasive.
+
+    Without SYSTEM and without a filter: each system's ladders, a line or two for each. With either: every rung with
+    what it relieves, what it does to the experiment, and what it costs.
+    """
+    from runbook.cli.files.job_files import lever_documents, named_system
+
+    documents = lever_documents(playbook)
+    ids = {named_system(name, documents).id for name in systems}
+    chosen = tuple(item for item in documents if not ids or item.id in ids)
+    wanted = _wanted(kind, phase)
+    if as_json:
+        told = [_plain(document, wanted) for document in chosen]
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        return 0
+    width = terminal_width()
+    in_full = bool(systems or kind or phase)
+    shown = 0
+    for document in chosen:
+        ladders = [ladder for ladder in document.ladders if _is_wanted(ladder, document, wanted)]
+        if not ladders:
+            continue
+        if shown:
+            click.echo()
+        shown += 1
+        _heading(document)
+        for line in _rungs(document, ladders, width) if in_full else _overview(ladders, width):
+            click.echo(line)
+    if not shown:
+        raise NotFound(
+            "no ladder is for that", next_step="`runbook levers SYSTEM` shows all of one system; leave a filter out"
+        )
+    from runbook.report.text import paragraph
+
+    hint = "`runbook explain LEVER` tells all about one" if in_full else "`runbook levers SYSTEM` shows every rung"
+    for line in ["", *paragraph(f"{hint}; `runbook patch` writes one into a copy of a launch script", width, "")]:
+        click.echo(line)
+    return 0
+
+
+def terminal_width() -> int:
+    """Of the terminal; 120 where the output is piped."""
+    return max(60, min(160, shutil.get_terminal_size((120, 24)).columns))
+
+
+def when(ladder: Ladder) -> str:
+    """For which failures a ladder is: "true_oom in forward or backward, role actor"."""
+    text = " or ".join(ladder.kinds)
+    if ladder.details:
+        text += f" ({' or '.join(ladder.details)})"
+    if ladder.phases:
+        text += f" in {' or '.join(ladder.phases)}"
+    if ladder.roles:
+        text += f", of {' or '.join(ladder.roles)}"
+    return text
+
+
+def _wanted(kind: str | None, phase: str | None) -> tuple[str, str]:
+    from runbook.model.diagnosis import Kind
+    from runbook.model.log import Phase
+
+    kind, phase = (kind or "").replace("-", "_").lower(), (phase or "").replace("-", "_").lower()
+    for option, value, known in (("--kind", kind, list(Kind)), ("--phase", phase, list(Phase))):
+        if value and value not in known:
+            raise BadInput(f"{option}: there is no {value!r}", next_step=f"there are {', '.join(known)}")
+    return kind, phase
+
+
+def _is_wanted(ladder: Ladder, document: LeverDocument, wanted: tuple[str, str]) -> bool:
+    kind, phase = wanted
+    if kind and kind not in ladder.kinds:
+        return False
+    return not phase or phase in (ladder.phases or (phase,))
+
+
+def _heading(document: LeverDocument) -> None:
+    reach = f", {len(document.out_of_reach)} out of a template's reach" if document.out_of_reach else ""
+    counts = f"{len(document.parameters)} parameters, {len(document.levers)} levers{reach}"
+    title = document.id if document.title.lower() == document.id else f"{document.id}  {document.title}"
+    click.echo(click.style(title, bold=True))
+    click.echo(f"  {counts}")
+
+
+def _overview(ladders: Sequence[Ladder], width: int) -> list[str]:
+    from runbook.report.text import table
+
+    rows = []
+    seen: dict[tuple[str, ...], str] = {}
+    for ladder in ladders:
+        same = seen.setdefault(ladder.levers, ladder.id) if ladder.levers else ladder.id
+        steps = " → ".join(ladder.levers[:4]) + (f" → {len(ladder.levers) - 4} more" if len(ladder.levers) > 4 else "")
+        if same != ladder.id:
+            steps = f"as {same}"
+        rows.append((ladder.id, when(ladder), steps or "no lever: a person is asked"))
+    lines: list[str] = []
+    for name, failure, steps in rows:
+        lines += table((), [(name, failure)], width)
+        lines += table((), [("    ", steps)], width)
+    return lines
+
+
+def _rungs(document: LeverDocument, ladders: Sequence[Ladder], width: int) -> list[str]:
+    from runbook.report.text import paragraph, table
+
+    lines: list[str] = []
+    seen: dict[tuple[str, ...], str] = {}
+    for ladder in ladders:
+        lines += ["", *paragraph(f"{when(ladder)}  [{ladder.id}]", width, "    ", "  ")]
+        if not ladder.levers:
+            lines += paragraph(f"no lever: {ladder.why} {ladder.question}", width, "    ")
+            continue
+        first = seen.setdefault(ladder.levers, ladder.id)
+        if first != ladder.id:
+            lines += paragraph(f"the same rungs as {first}", width, "    ")
+            continue
+        rows = []
+        for number, name in enumerate(ladder.levers, start=1):
+            rule = document.lever(name)
+            asks = " asks" if rule.consent and rule.effect != "training" else ""
+            relieves = ", ".join(item.replace("_", " ") for item in rule.relieves)
+            rows.append((f"{number:>2}", rule.id, relieves, f"{rule.effect}{asks}", rule.cost))
+        lines += table(("", "lever", "relieves", "effect", "cost"), rows, width)
+    return lines
+
+
+def _plain(document: LeverDocument, wanted: tuple[str, str]) -> dict[str, object]:
+    told = document.model_dump(mode="json")
+    told["ladders"] = [
+        ladder.model_dump(mode="json") for ladder in document.ladders if _is_wanted(ladder, document, wanted)
+    ]
+    return told

@@ -1,0 +1,191 @@
+"""`runbook patch`: one lever, or one value, written into a copy of a launch script under the flow's own conditions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook.cli.main import NEEDS_PERSON
+from runbook.errors import BadInput, NothingToDo, RunbookError, Unavailable
+
+if TYPE_CHECKING:
+    from runbook.cli.files.job_files import JobFiles
+    from runbook.cli.files.patch_plan import Planned
+    from runbook.model.template import Patch
+    from runbook.remedy import LeverDocument
+
+
+@click.command()
+@click.option("--lever", "levers", multiple=True, metavar="NAME", help="A lever of the template's system; may repeat.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="PARAMETER=VALUE",
+    help="A parameter of the system, by id or spelling, set to a value; may repeat.",
+)
+@click.option(
+    "--template", metavar="FILE", type=click.Path(path_type=Path), required=True,
+    help="The launch script. What it names is looked for from its folder.",
+)
+@click.option(
+    "--log", "logs", multiple=True, metavar="FILE|DIR", help="Logs of the failure: kind, phase, ranks and figures."
+)
+@click.option("--kind", metavar="KIND", help="The kind of failure, where no log is given or you know better.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="The job's number of nodes.")
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
+@click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
+@click.option("--yes", is_flag=True, help="Yes to the question that a lever asks before it is used.")
+@click.option(
+    "--may-change-training", is_flag=True,
+    help="Also changes that make it another experiment (sequence length, samples).",
+)
+@click.option(
+    "--write", "folder", metavar="DIR", type=click.Path(path_type=Path),
+    help="Write the changed copies there, wired to each other, under new names.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the change for machines.")
+@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
+def patch(
+    levers: tuple[str, ...], assignments: tuple[str, ...], template: Path, logs: tuple[str, ...], kind: str | None,
+    nodes: int | None, gpus: int | None, system: str | None, yes: bool, may_change_training: bool, folder: Path | None,
+    as_json: bool, playbook: Path | None,
+) -> int:
+    """Write a lever into a copy of a launch script, or say why not. Nothing is edited in place.
+
+    The conditions are those of `runbook oom`: the global batch stays exactly the same, sizes divide, and what is not
+    known is asked for. The diff goes to standard output, everything else to standard error.
+
+    Exit codes: 0 printed or written · 2 bad input, or a template that cannot be changed for certain · 3 no such lever ·
+    4 refused, with the reason and the question · 5 the template has it already.
+    """
+    from runbook.cli.files.job_files import lever_documents, read_job_files
+    from runbook.cli.files.patch_plan import context_of, evidence_of, plan, the_system
+    from runbook.report.vocabulary.clean import clean_line
+    from runbook.template.text_files import language
+
+    if not levers and not assignments:
+        raise BadInput(
+            "nothing to change is named",
+            next_step="name a lever with --lever (`runbook levers` lists them), or a value with --set PARAMETER=VALUE",
+        )
+    job = read_job_files(template)
+    language(job.script)
+    documents = lever_documents(playbook)
+    seen = evidence_of(logs, kind, template, nodes=nodes, gpus=gpus, playbook=playbook)
+    if seen.refused:
+        click.echo(clean_line(seen.refused), err=True)
+    document = the_system(documents, job, seen.story, system)
+    context = context_of(document, job, seen)
+    try:
+        planned = plan(
+            context, levers, assignments, documents, job=job, from_log=seen.from_log, yes=yes,
+            may_change_training=may_change_training,
+        )
+    except RunbookError as error:
+        if as_json and error.exit_code == NEEDS_PERSON:
+            _print_json({"system": document.id, "refused": error.what, "question": error.next_step})
+        raise
+    made = _patch(job, document, planned)
+    written = _written(made, template, folder)
+    if as_json:
+        _print_json({
+            "system": document.id,
+            "failure": planned.failure or None,
+            "uses": [asdict(use) for use in planned.uses],
+            "edits": [asdict(edit) for edit in planned.edits],
+            "files": [item.source for item in job.companions],
+            "unread": list(job.unread),
+            "notes": [*([seen.refused] if seen.refused else []), *planned.notes, *made.notes],
+            "diff": made.diff,
+            "written": [str(path) for path in written],
+        })
+        return 0
+    _tell(document, job, planned, made)
+    if written:
+        for path in written:
+            click.echo(str(path))
+        return 0
+    _print_diff(made.diff)
+    return 0
+
+
+def _patch(job: JobFiles, document: LeverDocument, planned: Planned) -> Patch:
+    """The changed files, with those that need a copy. Raises `CannotEdit`, also where copies could not be wired."""
+    from runbook.steps.shared.template_reading import files_to_copy
+    from runbook.template import apply, wire_copies
+
+    made = apply(job.files, planned.edits, names=document.parameter_names(), known=job.known)
+    if not made.diff:
+        raise NothingToDo("the template has these values already", where=str(job.path))
+    copied = files_to_copy(job.companions, made)
+    notes = list(made.notes)
+    copies = {path: f"/copy/{number}/runbook-{Path(path).name}" for number, path in enumerate(copied)}
+    if copies:
+        wire_copies(made.files, copies, job.known)
+        shown = ", ".join(copied)
+        notes.append(f"{shown}: with --write a copy is changed, and the written script names the copy")
+    return replace(made, copies=copies, notes=tuple(notes))
+
+
+def _written(made: Patch, template: Path, folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    from runbook.cli.files.job_files import write_copies
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_copies(made, template, folder)
+    except OSError as error:
+        raise Unavailable(
+            f"the change could not be written: {(error.strerror or str(error)).lower()}", where=str(folder),
+            next_step="name another folder with --write",
+        ) from error
+
+
+def _tell(document: LeverDocument, job: JobFiles, planned: Planned, made: Patch) -> None:
+    """What is changed, what it frees and costs, and what is not known: on standard error."""
+    from runbook.cli.files.job_files import titled
+    from runbook.cli.files.levers import terminal_width
+    from runbook.report.text import labelled, paragraph
+
+    width = min(120, terminal_width())
+    lines = [*paragraph(titled(document), width, ""), *labelled("failure", planned.failure, width)]
+    for use in planned.uses:
+        lines.append("")
+        effect = planned.effect_words[use.lever]
+        for label, text in (
+            ("lever", f"{use.lever}: {use.title}"), ("relieves", planned.relieves[use.lever]),
+            ("frees", use.expectation), ("effect", effect), ("cost", use.cost), ("why", use.why),
+            ("source", use.source),
+        ):
+            lines += labelled(label, text, width)
+    if not planned.uses:
+        lines.append("")
+    for text in planned.set_words:
+        lines += paragraph(text, width, "  ", "")
+    for note in (*planned.notes, *made.notes):
+        lines += labelled("note", note, width)
+    for unread in job.unread:
+        lines += labelled("not read", unread, width)
+    for number, line in enumerate([*lines, ""]):
+        click.echo(click.style(line, bold=True) if number == 0 else line, err=True)
+
+
+def _print_diff(diff: str) -> None:
+    """To a file or a pipe as it is, so that it can be applied; to a terminal without what would command it."""
+    if not sys.stdout.isatty():
+        click.echo(diff, nl=False)
+        return
+    from runbook.report.vocabulary.clean import clean
+
+    for line in clean(diff).splitlines():
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+        head = line.startswith(("+++", "---"))
+        click.echo(click.style(line, fg=None if head else colour, bold=head))
+
+
+def _print_json(told: dict[str, object]) -> None:
+    click.echo(json.dumps(told, indent=2, ensure_ascii=True))

@@ -1,0 +1,1 @@
+"""An incident from the command line: begin it, look on, answer, look at what is stored."""

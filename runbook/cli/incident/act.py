@@ -1,0 +1,174 @@
+"""`runbook approve`, `resume`, `promote`, `rollback`: what a person does with an incident."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from runbook.cli.main import code_of, inventory_option
+from runbook.errors import NotAllowed, NothingToDo
+from runbook.model.incident import Incident, IncidentState, Policy
+
+if TYPE_CHECKING:
+    from runbook.cli.wiring import Application
+
+
+@click.command()
+@click.argument("incident")
+@click.option("--no", "decline", is_flag=True, help="Say no: the incident is escalated with everything found.")
+@inventory_option
+def approve(incident: str, decline: bool, inventory: str | None) -> int:
+    """Say yes (or --no) to what an incident waits for, and go on with it if nobody else does."""
+    from runbook.adapters.driver_lock import DriverLock
+    from runbook.cli.incident.drive import answer_elsewhere
+    from runbook.cli.wiring import application
+
+    app = application(inventory)
+    stored = _load(app, incident)
+    if stored.state is not IncidentState.AWAITING_APPROVAL and not stored.awaiting:
+        raise NothingToDo(
+            f"{stored.id} waits for no approval: it is {stored.state.value}", next_step=f"runbook show {stored.id}"
+        )
+    answer_elsewhere(app, stored, not decline)
+    click.echo(f"{'no' if decline else 'yes'} to: {stored.awaiting}")
+    lock = DriverLock(app.state, "command")
+    if not lock.take():
+        return 0
+    lock.release()
+    return _go_on(app, stored)
+
+
+@click.command()
+@click.argument("incident")
+@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before each act.")
+@inventory_option
+def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
+    """Go on with an incident: where it was interrupted, or from the start when a person mended the cause.
+
+    Levers that were tried stay tried: none is used twice with the same value.
+    """
+    from runbook.cli.incident.drive import is_interactive, policy_for
+    from runbook.cli.wiring import application
+    from runbook.triggers import again
+
+    app = application(inventory)
+    stored = _load(app, incident)
+    if stored.cluster != app.inventory.cluster:
+        raise NotAllowed(
+            f"{stored.id} is of {stored.cluster!r}, not of this inventory's cluster {app.inventory.cluster!r}",
+            next_step="run `runbook oom --log … --template …` again"
+            if stored.trigger == "files"
+            else "name the inventory of its cluster with --inventory",
+        )
+    if stored.finished and stored.state is IncidentState.RECOVERED:
+        click.echo(f"{stored.id} is recovered already: {stored.conclusion}", err=True)
+        return 0
+    if stored.finished:
+        policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=is_interactive())
+        fresh = again(stored, policy=policy, now_s=app.clock.now())
+        return _go_on(app, fresh, new_run=True)
+    if plan or yes:
+        policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=is_interactive())
+        if policy is not stored.policy:
+            # A run keeps the policy that it was begun with; another policy is another run from the same box.
+            fresh = again(replace(stored, state=IncidentState.INTERRUPTED), policy=policy, now_s=app.clock.now())
+            return _go_on(app, fresh, new_run=True)
+    return _go_on(app, stored)
+
+
+def _go_on(app: Application, incident: Incident, *, new_run: bool = False) -> int:
+    from runbook.cli.incident.drive import bring_back, is_interactive
+    from runbook.cli.incident.terminal import View
+    from runbook.triggers import Opened, Opening
+
+    if app.inventory.policy.mode is Policy.PLAN and incident.policy is not Policy.PLAN:
+        raise NotAllowed(
+            f"this inventory only plans by now, and {incident.id} was begun under {incident.policy.value}",
+            next_step=f"`runbook resume {incident.id} --plan`, or have policy.mode of the inventory changed",
+        )
+    view = View(sys.stderr)
+    view.heading(f"runbook resume {incident.id} · at {incident.box or 'the start'} · policy {incident.policy.value}")
+    app.policy = incident.policy
+    opened = Opened(Opening.AGAIN if new_run else Opening.JOIN, incident)
+    ended = bring_back(app, opened, view, interactive=is_interactive())
+    view.conclude(ended, str(app.store.folder(ended.id) / "report.html"))
+    return code_of(ended)
+
+
+@click.command()
+@click.argument("incident")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@inventory_option
+def promote(incident: str, yes: bool, inventory: str | None) -> int:
+    """Write a proven change into the owner's template. The old file stays beside it as a backup.
+
+    Refused when the owner changed the template since the job was submitted.
+    """
+    from runbook.cli.wiring import application
+    from runbook.steps.promote import promote as write_back
+
+    app = application(inventory)
+    stored = _load(app, incident)
+    if stored.promoted:
+        raise NothingToDo(f"already promoted; the backup is {stored.promoted}")
+    target = stored.original.job.command if stored.original else ""
+    if not yes:
+        if stored.patch is not None:
+            click.echo(stored.patch.diff)
+        _confirm(f"write this into {target}?")
+    changed = write_back(app.context(stored))
+    _save(app, changed)
+    click.echo(f"{target} changed; the old file is {changed.promoted}")
+    return 0
+
+
+@click.command()
+@click.argument("incident")
+@click.option("--undrain", is_flag=True, help="Also give back the nodes that this incident drained.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@inventory_option
+def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> int:
+    """Undo a promotion; with --undrain also give drained nodes back, if the drain is still ours.
+
+    The relaunched job is left alone: it runs. To go back to the old settings, cancel it and submit the old template.
+    """
+    import getpass
+
+    from runbook.cli.wiring import application
+    from runbook.service.decisions import check_undoable, evidence, undo, what_is_undone
+
+    app = application(inventory)
+    stored = _load(app, incident)
+    check_undoable(stored, undrain=undrain)
+    if undrain and stored.drained_nodes:
+        for line in evidence(stored, app.context):
+            click.echo(line)
+    if not yes:
+        _confirm(" and ".join(what_is_undone(stored, undrain=undrain)) + "?")
+    for done in undo(stored, app.context, lambda changed: _save(app, changed), undrain=undrain, by=getpass.getuser()):
+        click.echo(done)
+    return 0
+
+
+def _load(app: Application, incident: str) -> Incident:
+    from runbook.adapters.store import check_incident_id
+
+    stored: Incident = app.store.load(check_incident_id(incident))
+    return stored
+
+
+def _save(app: Application, incident: Incident) -> None:
+    app.store.save(incident)
+    app.draw(incident)
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise NotAllowed("nobody can be asked here", next_step="add --yes")
+    click.echo(f"{question} yes or no: ", nl=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NothingToDo("left as it is")

@@ -1,0 +1,245 @@
+"""Run an incident here, or follow it where it is run: the same lines on the terminal either way."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from dataclasses import replace
+from functools import partial
+from types import FrameType
+
+from runbook.adapters.driver_lock import DriverLock
+from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, pump
+from runbook.cli.wiring import Application
+from runbook.engine import QUEUE, WORKFLOW, Engine, dbos_config, to_text, workflow_id
+from runbook.errors import Interrupted, NotFound, Unavailable
+from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.model.units import IncidentId
+from runbook.service.decisions import approval_topic_of
+from runbook.triggers import Opened, Opening, again
+
+_FOLLOW_S = 0.3
+_LEAST_FREE_BYTES = 4 << 20
+
+
+def bring_back(app: Application, opened: Opened, view: View, *, interactive: bool) -> Incident:
+    """Work on an opened incident until it ends or waits for somebody else; returns it as it then stands."""
+    incident = opened.incident
+    if opened.opening is Opening.DONE:
+        return incident
+    _check_free_space(app)
+    with DriverLock(app.state, "command") as lock:
+        told = False
+        while not lock.take():
+            holder = lock.holder()
+            if holder is not None and holder.kind == "daemon":
+                if opened.opening is Opening.JOIN and incident.state is IncidentState.INTERRUPTED:
+                    incident = again(incident, policy=incident.policy, now_s=app.clock.now())
+                    opened = Opened(Opening.AGAIN, incident)
+                if opened.opening is not Opening.JOIN:
+                    app.store.save(incident)
+                    _enqueue(app, incident)
+                return follow(app, incident, view, interactive=interactive)
+            if not told:
+                pid = f" (pid {holder.pid})" if holder else ""
+                view.heading(f"another runbook command{pid} is at work here; this one goes on when it is done")
+                told = True
+            time.sleep(_FOLLOW_S)
+            if opened.opening is Opening.JOIN and (current := app.store.load(incident.id)).finished:
+                return current
+        if told and app.store.exists(incident.id):
+            # The command that was waited for may have gone on with this very incident.
+            current = app.store.load(incident.id)
+            if current.finished and current.run >= incident.run:
+                return current
+            if current.run >= incident.run:
+                opened = Opened(Opening.JOIN, current)
+        if opened.opening is not Opening.JOIN:
+            app.store.save(opened.incident)
+        return _drive(app, opened, view, interactive=interactive)
+
+
+def _check_free_space(app: Application) -> None:
+    """The workflow database cannot tell a full disk from a passing fault and would wait: ask first."""
+    free = os.statvfs(app.state)
+    if free.f_bavail * free.f_frsize < _LEAST_FREE_BYTES:
+        raise Unavailable(
+            f"the disk is full: less than {_LEAST_FREE_BYTES >> 20} MiB are free, so no act could be recorded",
+            where=str(app.state),
+            next_step="make room, then type the same again",
+        )
+
+
+def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -> Incident:
+    watcher = QueueWatcher()
+    engine = app.engine(watcher, attended=interactive)
+    engine.launch(app.inventory.database_url, executor=f"command-{uuid.uuid4().hex}")
+    incident = opened.incident
+    try:
+        taken_up = opened.opening is Opening.JOIN and engine.take_up(incident)
+        if opened.opening is Opening.JOIN and not taken_up:
+            # Its process ended without a word in the workflow's record: one more run, from where it stood.
+            incident = again(
+                replace(incident, state=IncidentState.INTERRUPTED),
+                policy=incident.policy,
+                now_s=app.clock.now(),
+            )
+            app.store.save(incident)
+            engine.start(incident)
+        elif opened.opening is not Opening.JOIN:
+            engine.start(incident)
+        elif incident.awaiting:
+            # The question was put by the process that died; it is asked once more, to the same workflow.
+            waiting = replace(incident, state=IncidentState.AWAITING_APPROVAL)
+            app.store.save(waiting)
+            watcher.events.put(Asked(waiting, waiting.awaiting))
+        _until_ended(engine, incident, watcher, view, interactive=interactive)
+        engine.close()
+        return app.store.load(incident.id)
+    except (KeyboardInterrupt, Interrupted):
+        _mark_interrupted(app, incident)
+        raise Interrupted(f"interrupted; nothing is lost. Go on with `runbook resume {incident.id}`") from None
+    finally:
+        view.close()
+
+
+def _until_ended(engine: Engine, incident: Incident, watcher: QueueWatcher, view: View, *, interactive: bool) -> None:
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            engine.wait(workflow_id(incident))
+        except BaseException as error:  # handed to the main thread, which alone ends the command
+            failed.append(error)
+        finally:
+            watcher.events.put(Ended())
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(signal.Signals(number).name)
+
+    threading.Thread(target=wait, daemon=True, name="wait-for-workflow").start()
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        pump(watcher.events, view, send_answer, interactive=interactive)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if failed:
+        raise Unavailable(
+            f"the workflow stopped: {failed[0]}", where=incident.id, next_step=f"runbook resume {incident.id}"
+        ) from failed[0]
+
+
+def send_answer(incident: Incident, yes: bool) -> None:
+    """Answer in this process, which drives the incident."""
+    from dbos import DBOS
+
+    DBOS.send(workflow_id(incident), {"yes": yes, "by": getpass.getuser()}, approval_topic_of(incident))
+
+
+def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:
+    """Answer to whichever process drives the incident, now or later."""
+    from dbos import DBOSClient
+
+    client = DBOSClient(system_database_url=app.inventory.database_url)
+    try:
+        topic = approval_topic_of(incident)
+        client.send(
+            workflow_id(incident),
+            {"yes": yes, "by": getpass.getuser()},
+            topic,
+            idempotency_key=f"{workflow_id(incident)}:{topic}",
+        )
+    finally:
+        client.destroy()
+
+
+def _enqueue(app: Application, incident: Incident) -> None:
+    from dbos import DBOSClient
+
+    config = dbos_config(app.inventory.database_url, "command")
+    client = DBOSClient(system_database_url=app.inventory.database_url)
+    try:
+        if incident.run > 1:
+            client.cancel_workflow(workflow_id(replace(incident, run=incident.run - 1)))
+        client.enqueue(
+            {
+                "queue_name": QUEUE,
+                "workflow_name": WORKFLOW,
+                "workflow_id": workflow_id(incident),
+                "app_version": config["application_version"],
+            },
+            to_text(incident),
+        )
+    finally:
+        client.destroy()
+
+
+def follow(app: Application, incident: Incident, view: View, *, interactive: bool) -> Incident:
+    """Draw an incident that another process drives, from what it stores."""
+    drawn = len(incident.visits)
+    asked = ""
+    view.heading(f"{incident.id} is driven by the daemon; following")
+    while True:
+        try:
+            current = app.store.load(incident.id)
+        except NotFound:
+            current = incident
+        for visit in current.visits[drawn:]:
+            if not visit.outcome:
+                break
+            view.left(visit)
+            drawn += 1
+        if current.finished or current.state is IncidentState.INTERRUPTED:
+            return current
+        question = _question(current)
+        if question and question != asked:
+            asked = question
+            if not interactive:
+                return current
+            answer = view.ask(Asked(current, current.awaiting), partial(_still_asked, app, incident.id, question))
+            if answer is not None:
+                answer_elsewhere(app, current, answer)
+        time.sleep(_FOLLOW_S)
+
+
+def _question(incident: Incident) -> str:
+    """What is asked now, different for each question; "" for none."""
+    return f"{len(incident.visits)}:{incident.awaiting}" if incident.awaiting else ""
+
+
+def _still_asked(app: Application, incident: IncidentId, question: str) -> bool:
+    return _question(app.store.load(incident)) == question
+
+
+def _mark_interrupted(app: Application, incident: Incident) -> None:
+    current = app.store.load(incident.id)
+    if not current.finished and not current.awaiting:
+        app.store.save(replace(current, state=IncidentState.INTERRUPTED, updated_s=app.clock.now()))
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def policy_for(app_mode: Policy, *, plan: bool, yes: bool, interactive: bool) -> Policy:
+    """The inventory's limit and the command line's wish together; never more than either allows."""
+    from runbook.errors import BadInput, NotAllowed
+
+    if plan and yes:
+        raise BadInput("--plan and --yes exclude each other", next_step="name one of them")
+    if app_mode is Policy.PLAN and yes:
+        raise NotAllowed(
+            "this inventory only plans (policy.mode: plan), so --yes is refused",
+            next_step="leave --yes out, or have policy.mode of the inventory changed",
+        )
+    if plan or app_mode is Policy.PLAN:
+        return Policy.PLAN
+    if yes:
+        return Policy.APPLY
+    return Policy.APPROVE if interactive else Policy.PLAN

@@ -1,0 +1,194 @@
+"""`runbook oom`: the whole loop for one job, or a diagnosis and a patch from files alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from runbook import __version__
+from runbook.cli.main import code_of, inventory_option
+from runbook.errors import BadInput, NotAllowed, Unavailable
+from runbook.model.incident import Incident, Policy
+from runbook.model.units import JobId
+
+
+@click.command()
+@click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
+@click.option(
+    "--log", "logs", multiple=True, metavar="FILE", type=click.Path(path_type=Path), help="A launcher log; may repeat."
+)
+@click.option("--template", metavar="FILE", type=click.Path(path_type=Path), help="The launch script, with --log.")
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="With --log: where the patched template and the report go. Default: beside the template.",
+)
+@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before each act.")
+@click.option("--json", "as_json", is_flag=True, help="Print incident.json on standard output at the end.")
+@inventory_option
+def oom(
+    job: str | None,
+    logs: tuple[Path, ...],
+    template: Path | None,
+    output: Path | None,
+    plan: bool,
+    yes: bool,
+    as_json: bool,
+    inventory: str | None,
+) -> int:
+    """Bring back a job that died of out-of-memory.
+
+    With --job: reads its logs, cancels it if it still hangs, checks the node, changes a copy of the launch script by
+    the least invasive lever, relaunches from the last complete checkpoint as the job's owner, and stays until the job
+    is past the step where it died. It asks before each act; without a terminal and without --yes it only plans.
+
+    With --log and --template: the diagnosis and the patched template, with no cluster at all.
+    """
+    if job and logs:
+        raise BadInput("--job and --log exclude each other", next_step="name the job, or its log files")
+    if logs:
+
+        return from_files(logs, template, output, as_json=as_json)
+    if not job:
+        raise BadInput(
+            "nothing to work on", next_step="name a job with --job ID, or log files with --log FILE --template FILE"
+        )
+    if template or output:
+        raise BadInput("--template and --output belong to --log", next_step="leave them out, or name logs with --log")
+    return _job(JobId(job.strip()), plan=plan, yes=yes, as_json=as_json, inventory=inventory)
+
+
+def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | None) -> int:
+    from runbook.cli.incident.drive import bring_back, is_interactive, policy_for
+    from runbook.cli.incident.terminal import View
+    from runbook.cli.wiring import application
+    from runbook.triggers import Opening, open_for
+
+    app = application(inventory)
+    interactive = is_interactive()
+    policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=interactive)
+    view = View(sys.stderr)
+    view.heading(f"runbook oom --job {job} · cluster {app.inventory.cluster} · policy {policy.value}")
+    with view.working(f"asking the scheduler about job {job}"):
+        record = app.scheduler.job(job)
+        if policy is not Policy.PLAN:
+            _may_act_as(record.owner)
+    app.policy = policy
+    opened = open_for(
+        record,
+        app.store,
+        cluster=app.inventory.cluster,
+        trigger="person",
+        policy=policy,
+        now_s=app.clock.now(),
+        tool_version=__version__,
+    )
+    if opened.opening is Opening.AGAIN:
+        view.heading(f"{opened.incident.id} is taken up again (run {opened.incident.run})")
+    elif opened.opening is Opening.JOIN:
+        stored = opened.incident
+        if policy is Policy.PLAN and stored.policy is not Policy.PLAN:
+            raise NotAllowed(
+                f"{stored.id} is open under the policy {stored.policy.value}; planning it would go on with it",
+                next_step=f"`runbook show {stored.id}` looks; `runbook resume {stored.id}` goes on",
+            )
+        view.heading(f"{stored.id} is open already under the policy {stored.policy.value}; joining it")
+        app.policy = stored.policy
+    incident = bring_back(app, opened, view, interactive=interactive)
+    view.conclude(incident, str(app.store.folder(incident.id) / "report.html"))
+    if as_json:
+        click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
+    return code_of(incident)
+
+
+def _may_act_as(owner: str) -> None:
+    """Fail before anything is cancelled, not after, when the relaunch could not be submitted as the owner."""
+    from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
+    from runbook.model.units import UserName
+
+    identity = identity_of(UserName(owner))
+    if privilege_mode(identity) is PrivilegeMode.SUDO:
+        from runbook.adapters.process import run
+
+        if run(("true",), timeout_s=10.0, as_user=identity, output_limit_bytes=4096).exit_code != 0:
+            raise NotAllowed(
+                f"the job belongs to {owner}, and this user may not act as {owner}",
+                next_step="run it as that user, as root, or with --plan to look without touching",
+            )
+
+
+def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, *, as_json: bool) -> int:
+    """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
+    from runbook.adapters.offline import FilesScheduler, NoNodes
+    from runbook.cli.files.job_files import read_template
+    from runbook.cli.incident.drive import bring_back
+    from runbook.cli.incident.terminal import View
+    from runbook.cli.wiring import Application
+    from runbook.config import load_inventory
+    from runbook.model.template import TemplateFile
+    from runbook.template.text_files import language
+    from runbook.triggers import Opened, Opening, incident_id
+
+    for path in logs:
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "is not there" if not path.exists() else "is no regular file"
+            raise BadInput(f"{path} {what}", next_step="name a file")
+    if template is not None:
+        # A template that nobody here can edit is bad input, whatever the logs say.
+        language(TemplateFile(str(template), read_template(template)))
+    scheduler = FilesScheduler(tuple(path.absolute() for path in logs), template.absolute() if template else None)
+    app = Application(
+        load_inventory("local"), Policy.PLAN, scheduler_override=scheduler, nodes_override=NoNodes("no cluster is used")
+    )
+    now_s = app.clock.now()
+    incident = Incident(
+        id=incident_id("files", scheduler.job_id),
+        cluster="files",
+        root_job=scheduler.job_id,
+        policy=Policy.PLAN,
+        trigger="files",
+        opened_s=now_s,
+        updated_s=now_s,
+        tool_version=__version__,
+    )
+    if app.store.exists(incident.id):
+        # The same files again: a new look, under the same id.
+        incident = replace(incident, run=app.store.load(incident.id).run + 1)
+    view = View(sys.stderr)
+    view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''} · no cluster: plan only")
+    incident = bring_back(app, Opened(Opening.NEW, incident), view, interactive=False)
+    written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
+    report = next((path for path in written if path.suffix == ".html"), None)
+    view.conclude(incident, str(report or app.store.folder(incident.id)))
+    for path in (path for path in written if path is not report):
+        click.echo(f"patched template: {path}", err=True)
+    if as_json:
+        click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
+    return code_of(incident)
+
+
+def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:
+    """The patched copy and the report, under new names: an existing file of the user is never replaced."""
+    from runbook.cli.files.job_files import write_copies
+
+    written: list[Path] = []
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if template is not None and incident.patch is not None and incident.patch.diff:
+            written += write_copies(incident.patch, template, output)
+        if (folder / "report.html").exists():
+            report = output / f"{incident.id}.html"
+            report.write_bytes((folder / "report.html").read_bytes())
+            written.append(report)
+    except OSError as error:
+        raise Unavailable(
+            f"the result could not be written: {error.strerror}",
+            where=str(output),
+            next_step="name another folder with --output",
+        ) from error
+    return written

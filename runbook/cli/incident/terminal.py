@@ -1,0 +1,228 @@
+"""The live view of an incident in a terminal: one line a box, the running one with a clock."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from runbook.errors import Interrupted
+from runbook.flow import Box
+from runbook.model.incident import BoxVisit, Incident, IncidentState
+from runbook.model.units import IncidentId
+from runbook.report.narrative import to_do
+from runbook.report.vocabulary.clean import clean_line, shorten
+from runbook.steps.shared.base import Proposal
+
+_GOOD = "✔"
+_ATTENTION = frozenset(
+    {
+        "escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person",
+        "unreadable", "still_there", "still_queued", "still_occupied", "limit_reached", "started_over", "not_proven",
+        "cannot_resume",
+    }
+)
+_SLOW_S = 2.0
+_LOOK_S = 1.0
+"""How often a question at the terminal looks whether somebody has answered it elsewhere."""
+_NARROWEST = 20
+"""Columns that a text needs beside its box to be broken there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    box: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    box: str
+    visit: BoxVisit
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    incident: Incident
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    pass
+
+
+Event = Entered | Left | Line | Asked | Ended
+
+
+class QueueWatcher:
+    """Hands what the engine's thread reports over to the main thread, which alone writes to the terminal."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[Event] = queue.Queue()
+
+    def entered(self, box: Box, incident: Incident) -> None:
+        self.events.put(Entered(box.name, box.title))
+
+    def left(self, box: Box, visit: BoxVisit, incident: Incident) -> None:
+        self.events.put(Left(box.name, visit))
+
+    def line(self, incident: IncidentId, text: str) -> None:
+        self.events.put(Line(text))
+
+    def asked(self, incident: Incident, proposal: Proposal) -> None:
+        self.events.put(Asked(incident, proposal.sentence))
+
+
+class View:
+    """Draws events. Without a terminal it prints one plain line a box."""
+
+    def __init__(self, stream: TextIO = sys.stderr, *, quiet: bool = False) -> None:
+        self._console = Console(file=stream, highlight=False, quiet=quiet, soft_wrap=True)
+        self._status: Status | None = None
+        self._current = ""
+        self._entered_s = 0.0
+        self._last_line = ""
+        self._told_s = 0.0
+
+    def heading(self, text: str) -> None:
+        self._console.print(Text(clean_line(text), style="bold"))
+
+    @contextlib.contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """A spinner over something that may be slow, on a terminal."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(Text(f"{text} …"), spinner="dots"):
+            yield
+
+    def draw(self, event: Event) -> None:
+        if isinstance(event, Entered):
+            self._enter(event)
+        elif isinstance(event, Left):
+            self.left(event.visit)
+        elif isinstance(event, Line):
+            self._tell(event.text)
+
+    def _enter(self, event: Entered) -> None:
+        if self._current == event.box and self._status is not None:
+            return
+        self._stop()
+        self._current, self._entered_s = event.box, time.monotonic()
+        if self._console.is_terminal:
+            self._status = self._console.status(Text(f"{event.title} …"), spinner="dots")
+            self._status.start()
+
+    def left(self, visit: BoxVisit) -> None:
+        """A box that was left, with its outcome."""
+        self._stop()
+        took_s = (visit.ended_s or visit.started_s) - visit.started_s
+        attention = visit.outcome in _ATTENTION or visit.box in _ATTENTION
+        mark = Text("! " if attention else f"{_GOOD} ", style="yellow" if attention else "green")
+        line = Text.assemble(
+            mark,
+            (f"{visit.box:<16}", "bold"),
+            (f"{visit.outcome:<16} ", "yellow" if attention else "cyan"),
+            (f"{took_s:6.1f} s  ", "dim"),
+        )
+        indent = line.cell_len
+        line.append(shorten(clean_line(visit.summary), 400))
+        self._print(line, indent)
+        self._current, self._last_line = "", ""
+
+    def _print(self, text: Text, indent: int) -> None:
+        """On a terminal, broken between words, what does not fit below where the words began; else one line."""
+        room = self._console.width - indent
+        if not self._console.is_terminal or text.cell_len <= self._console.width or room < _NARROWEST:
+            self._console.print(text)
+            return
+        head, rest = text[:indent], text[indent:]
+        for line in rest.wrap(self._console, room):
+            line.rstrip()
+            self._console.print(Text.assemble(head, line))
+            head = Text(" " * indent)
+
+    def _tell(self, text: str) -> None:
+        text = shorten(clean_line(text), 200)
+        if self._status is not None:
+            self._status.update(Text(f"{self._current}: {text}"))
+            return
+        # Without a terminal: only news, and not more often than a person would read it.
+        now = time.monotonic()
+        if text != self._last_line and now - self._told_s >= _SLOW_S:
+            self._console.print(Text(f"  {self._current}: {text}", style="dim"))
+            self._last_line, self._told_s = text, now
+
+    def _stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def ask(self, asked: Asked, still: Callable[[], bool] | None = None) -> bool | None:
+        """A yes or a no from the person at the terminal; anything else is asked again. None once `still` says that
+        the question is open no more. Raises `Interrupted` when the terminal is gone: that is no answer."""
+        self._stop()
+        self._print(Text.assemble(("? ", "yellow bold"), clean_line(asked.sentence)), 2)
+        while True:
+            self._console.print("  yes or no: ", end="")
+            while still is not None and not select.select([sys.stdin], [], [], _LOOK_S)[0]:
+                if not still():
+                    self._console.print()
+                    self._console.print(Text("  answered elsewhere", style="dim"))
+                    return None
+            line = sys.stdin.readline()
+            if not line:
+                raise Interrupted("nobody is at the terminal any more")
+            answer = line.strip().lower()
+            if answer in ("y", "yes", "n", "no"):
+                return answer in ("y", "yes")
+
+    def close(self) -> None:
+        self._stop()
+
+    def conclude(self, incident: Incident, report: str) -> None:
+        """The last words: how it ended, what is asked of a person, where the report is."""
+        self._stop()
+        style = {
+            IncidentState.RECOVERED: "green",
+            IncidentState.PLANNED: "cyan",
+            IncidentState.CLOSED: "cyan",
+        }.get(incident.state, "yellow")
+        self._console.print()
+        words = incident.state.value.replace("_", " ")
+        self._print(Text.assemble((f"{words}: ", f"bold {style}"), clean_line(incident.conclusion)), len(words) + 2)
+        for item in to_do(incident) if incident.state is not IncidentState.CLOSED else incident.to_do:
+            self._print(Text(f"  → {clean_line(item)}"), 4)
+        self._console.print(Text(f"report: {report}", style="dim"))
+
+
+def pump(
+    events: queue.Queue[Event], view: View, answer: Callable[[Incident, bool], None], *, interactive: bool
+) -> None:
+    """Draw events until the run has ended; put questions to the person if there is one."""
+    while True:
+        event = events.get()
+        if isinstance(event, Ended):
+            return
+        if isinstance(event, Asked):
+            if interactive:
+                answer(event.incident, bool(view.ask(event)))
+            else:
+                view.draw(Line(f"waits for a yes: {event.sentence} (runbook approve {event.incident.id})"))
+            continue
+        view.draw(event)

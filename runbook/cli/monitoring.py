@@ -1,0 +1,240 @@
+"""`runbook metrics`: the figures of /metrics as text, or as a file for node exporter's textfile collector; and
+`runbook deploy`: configuration of Prometheus and Alertmanager, filled in from an inventory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
+
+from runbook import __version__
+from runbook.adapters.whole_file import whole_file
+from runbook.cli.main import inventory_option
+from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
+
+if TYPE_CHECKING:
+    from runbook.adapters.metrics import ServiceFigures
+    from runbook.cli.wiring import Application
+    from runbook.config import Inventory
+
+
+@click.command()
+@click.option(
+    "--textfile", metavar="FILE", type=click.Path(path_type=Path),
+    help="Write FILE.prom, whole or not at all, readable for everybody; for node exporter's textfile collector.",
+)
+@inventory_option
+def metrics(textfile: Path | None, inventory: str | None) -> int:
+    """Print the Prometheus metrics of the stored incidents and of the spool.
+
+    For sites that want no new scrape target: run it every minute (deploy/systemd/runbook-metrics.timer).
+    """
+    from runbook.adapters.metrics import IncidentMetrics
+    from runbook.cli.wiring import application
+
+    if textfile is not None and textfile.suffix != ".prom":
+        raise BadInput(
+            "node exporter reads files that end in .prom only", where=str(textfile), next_step="name it so"
+        )
+    app = application(inventory)
+    text = IncidentMetrics(
+        app.store.list,
+        lambda: _figures(app),
+        cluster=app.inventory.cluster,
+        report_url=report_address(app.inventory),
+        boxes=tuple(app.flow.boxes),
+        now=app.clock.now,
+    ).text()
+    if textfile is None:
+        click.echo(text.decode("utf-8"), nl=False)
+    else:
+        write_readable(textfile, text)
+    return 0
+
+
+def report_address(inventory: Inventory, listen: str | None = None, port: int | None = None) -> str:
+    """The address that links begin with, without a slash at its end: the inventory's, else where the daemon listens."""
+    if inventory.reports.url:
+        return inventory.reports.url.rstrip("/")
+    host = listen or inventory.reports.listen
+    if host in ("0.0.0.0", "::", ""):  # noqa: S104  (compared, not bound)
+        host = "127.0.0.1"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port or inventory.reports.port}"
+
+
+def write_readable(path: Path, content: bytes) -> None:
+    """Put a file in place at once, readable for everybody: a collector must not see half of it. Raises `NotAllowed`,
+    `Unavailable`; what was there before is then untouched."""
+    try:
+        # A collector reads *.prom only, so that the file under work is no metric yet.
+        with whole_file(path, 0o644, durable=False) as stream:
+            stream.write(content)
+    except OSError as error:
+        kind = NotAllowed if isinstance(error, PermissionError) else Unavailable
+        raise kind(
+            f"the file cannot be written: {error.strerror}",
+            where=str(path),
+            next_step="make its folder, writable for the user that runs this, or name another",
+        ) from error
+
+
+def _figures(app: Application) -> ServiceFigures:
+    """What can be known of the daemon from outside: no heartbeat, and no count of its own."""
+    from runbook.adapters.metrics import ServiceFigures
+    from runbook.service.spool import SpoolReader, SpoolStatus
+
+    readable = True
+    try:
+        spool = SpoolReader(Path(app.inventory.paths.spool)).status()
+    except RunbookError:
+        spool, readable = SpoolStatus(0, None), False
+    return ServiceFigures(
+        now_s=app.clock.now(),
+        version=__version__,
+        driver_alive=_daemon_drives(app.state),
+        spool_depth=spool.depth,
+        spool_oldest_s=spool.oldest_s,
+        spool_readable=readable,
+        spool_bad=spool.bad,
+        events_opened=None,
+    )
+
+
+def _daemon_drives(state: Path) -> bool:
+    """Whether a daemon holds the driver's lock. Looked up in the kernel's table: taking the lock to find out would be
+    in the way of a daemon that starts in that moment."""
+    from runbook.adapters.driver_lock import DriverLock
+
+    holder = DriverLock(state, "metrics").holder()
+    if holder is None or holder.kind != "daemon":
+        return False
+    try:
+        inode = (state / "driver.lock").stat().st_ino
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return False
+    # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234567 0 EOF"; a line with "->" is one that waits.
+    held = (line.split() for line in locks.splitlines() if "FLOCK" in line and "->" not in line)
+    return any(part[4] == str(holder.pid) and part[5].rpartition(":")[2] == str(inode) for part in held)
+
+
+_ADDRESS = "http://127.0.0.1:8642"
+"""In the files of deploy/prometheus, where the address of the reports goes."""
+_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  (compared, not bound)
+
+
+@click.group()
+def deploy() -> None:
+    """Print configuration for other programs, filled in from an inventory."""
+
+
+@deploy.command()
+@click.option("--output", "-o", metavar="DIR", type=click.Path(path_type=Path), help="Write the files there instead.")
+@click.option("--force", is_flag=True, help="Replace files that are there already.")
+@inventory_option
+def prometheus(output: Path | None, force: bool, inventory: str | None) -> int:
+    """Print the scrape job, alert rules and an Alertmanager configuration for an inventory.
+
+    With --output they are written as files; none that is there is replaced unless --force says so.
+    """
+    from runbook.config import load_inventory
+
+    files = prometheus_files(load_inventory(inventory))
+    if output is None:
+        for name, text in files.items():
+            click.echo(f"# ---- {name}\n{text}")
+        return 0
+    for path in write_files(output, files, force=force):
+        click.echo(str(path))
+    return 0
+
+
+def prometheus_files(inventory: Inventory) -> dict[str, str]:
+    """Name and content of each file."""
+    from runbook.locations import data_folder
+
+    folder = data_folder("deploy") / "prometheus"
+    address = report_address(inventory)
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in _NAMES}
+    rules, absent, alertmanager = (texts[name] for name in _NAMES)
+    return {
+        "runbook-scrape.yml": _scrape(inventory),
+        "runbook.rules.yml": rules.replace(_ADDRESS, address),
+        f"runbook-absent-{inventory.cluster}.rules.yml": (
+            absent.replace(_ADDRESS, address).replace("CLUSTER", inventory.cluster)
+        ),
+        "runbook-alertmanager.yml": alertmanager.replace(_ADDRESS, f"http://{_target(inventory)}"),
+    }
+
+
+_NAMES = ("runbook.rules.yml", "runbook-absent.rules.yml", "alertmanager.yml")
+
+
+def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> list[Path]:
+    """Write all of them, or none where one is there already with other content. Returns those written."""
+    changed = {}
+    for name, text in files.items():
+        path = folder / name
+        try:
+            there = path.read_bytes() if path.exists() else None
+        except OSError as error:
+            raise NotAllowed(f"it cannot be read: {error.strerror}", where=str(path)) from error
+        if there == text.encode("utf-8"):
+            continue
+        if there is not None and not force:
+            raise BadInput(
+                "the file is there already and says something else",
+                where=str(path),
+                next_step="compare it with what `runbook deploy prometheus` prints; --force replaces it",
+            )
+        changed[path] = text
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in changed.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Unavailable(
+            f"the files cannot be written: {error.strerror}",
+            where=str(folder), next_step="name a folder that you may write to",
+        ) from error
+    return list(changed)
+
+
+def _target(inventory: Inventory) -> str:
+    """Host and port that Prometheus asks. The daemon answers to the names of loopback and of reports.url only."""
+    reports = inventory.reports
+    host = reports.listen
+    if host in _WILDCARDS:
+        host = urlsplit(reports.url).hostname or "127.0.0.1"
+    return f"{f'[{host}]' if ':' in host else host}:{reports.port}"
+
+
+def _scrape(inventory: Inventory) -> str:
+    sign_in = inventory.sign_in
+    token = (
+        "    authorization:\n"
+        "      # A token of the role `read` (`runbook token`), in a file that only Prometheus reads.\n"
+        "      credentials_file: /etc/prometheus/runbook.token\n"
+        if sign_in is not None and "metrics" not in sign_in.open
+        else ""
+    )
+    loopback = inventory.reports.listen in ("127.0.0.1", "::1", "localhost")
+    where = "  # The daemon listens on loopback: this Prometheus has to run on the same machine.\n" if loopback else ""
+    return (
+        "# Into prometheus.yml: the scrape job below `scrape_configs`, and the rules by\n"
+        "#   rule_files: [runbook.rules.yml, runbook-absent-*.rules.yml]\n"
+        "scrape_configs:\n"
+        f"{where}"
+        "  - job_name: runbook\n"
+        "    scrape_interval: 15s\n"
+        "    # The metrics name their cluster themselves; the label below gives it to `up`, too.\n"
+        "    honor_labels: true\n"
+        f"{token}"
+        "    static_configs:\n"
+        f"      - targets: ['{_target(inventory)}']\n"
+        f"        labels: {{cluster: '{inventory.cluster}'}}\n"
+    )

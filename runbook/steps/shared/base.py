@@ -1,0 +1,159 @@
+"""What every step is given and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, Protocol, cast
+
+from runbook.errors import NotAllowed, RunbookError
+from runbook.evidence.signatures import Signatures
+from runbook.model.catalogues import GpuModels, XidCatalogue
+from runbook.model.incident import Act, Attempt, Failure, Incident
+from runbook.model.units import IncidentId
+from runbook.ports import Clock, Files, History, Nodes, Scheduler
+from runbook.remedy import LeverDocument, Restarter
+from runbook.settings import FlowSettings
+
+
+class IncidentFolder(Protocol):
+    """The incident's own folder, where evidence and patched copies are kept."""
+
+    def write_file(
+        self,
+        incident: IncidentId,
+        relative: str,
+        content: bytes,
+        mode: int = 0o600,
+        owner: tuple[int, int] | None = None,
+    ) -> Path:
+        """Write a file atomically, for `owner` (uid, gid) if given. Raises `Unavailable` on a full disk."""
+
+    def copy_stream(self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int) -> tuple[Path, bool]:
+        """Keep a log: whole, or its head and tail when larger than the limit. Returns (path, shortened)."""
+
+    def folder(self, incident: IncidentId) -> Path:
+        """The folder itself, which may not exist yet."""
+
+    def read_file(self, incident: IncidentId, relative: str) -> bytes:
+        """A kept file. Raises `NotFound`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """The documents that the steps judge with."""
+
+    signatures: Signatures
+    levers: tuple[LeverDocument, ...]
+    xids: XidCatalogue
+    restarters: tuple[Restarter, ...] = ()
+    """What starts a job again in every framework."""
+    gpu_models: GpuModels = field(default_factory=GpuModels)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The outside, as the steps see it."""
+
+    scheduler: Scheduler
+    nodes: Nodes
+    files: Files
+    folder: IncidentFolder
+    clock: Clock
+    history: History | None = None
+    """None: earlier incidents are not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """The incident so far, the outside, and what the cluster allows."""
+
+    incident: Incident
+    ports: Ports
+    playbook: Playbook
+    settings: FlowSettings
+    tell: Callable[[str], None] = field(default=lambda _line: None)
+    """A line of progress for whoever watches."""
+
+    @property
+    def failure(self) -> Failure:
+        """The failure under work. Boxes after `identify` always have one."""
+        if self.incident.failure is None:
+            raise RunbookError(
+                "this incident has no identified job yet", where=self.incident.id, next_step="runbook resume"
+            )
+        return self.incident.failure
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The relaunch under watch, the last one."""
+        return self.incident.attempts[-1] if self.incident.attempts else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a box found: its outcome, the incident with its findings, and a sentence for a person."""
+
+    outcome: str
+    """A member of the step's `Outcome`, or `planned` or `declined` from the engine."""
+    incident: Incident
+    summary: str = ""
+    poll_s: float = 0.0
+    """For an outcome that leads back to its own box: wait this long before looking again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What an acting box is about to do, for a person to say yes or no to."""
+
+    what: str
+    """"cancel", "end_process", "drain", "submit", "promote"."""
+    target: str
+    sentence: str
+    token: str = ""
+
+
+def with_act(incident: Incident, act: Act) -> Incident:
+    """The incident with one more entry in its log of acts."""
+    return replace(incident, acts=(*incident.acts, act))
+
+
+def with_last_attempt(incident: Incident, attempt: Attempt) -> Incident:
+    """The incident with its last attempt replaced."""
+    return replace(incident, attempts=(*incident.attempts[:-1], attempt))
+
+
+def with_notes(incident: Incident, *notes: str) -> Incident:
+    """The incident with notes added, each once."""
+    fresh = tuple(note for note in notes if note and note not in incident.notes)
+    return replace(incident, notes=(*incident.notes, *fresh)) if fresh else incident
+
+
+_ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace", "end_process"})
+
+
+def read_only_ports(ports: Ports) -> Ports:
+    """The same ports, with every act refused. What a box read when it proposed can have changed by the time it runs;
+    without a yes it may then only find that out."""
+    return replace(
+        ports,
+        scheduler=cast(Scheduler, _ReadOnly(ports.scheduler)),
+        nodes=cast(Nodes, _ReadOnly(ports.nodes)),
+        files=cast(Files, _ReadOnly(ports.files)),
+    )
+
+
+class _ReadOnly:
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse if name in _ACTS else getattr(self._inner, name)
+
+
+def _refuse(*_arguments: object, **_named: object) -> NoReturn:
+    raise NotAllowed(
+        "the cluster changed between the question and the act, so nothing was done without a yes",
+        next_step="`runbook resume` looks and asks again",
+    )

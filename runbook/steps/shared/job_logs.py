@@ -1,0 +1,101 @@
+"""A job's logs as the boxes read them: where a relaunch's own output begins, and how long a job has been silent.
+
+With `--output=train.log` and `--open-mode=append` (or JobFileAppend=1) the words of the job that died stand in
+the file of the job that replaces it, and must not be read as the new one's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import posixpath
+from typing import BinaryIO, cast
+
+from runbook.errors import RunbookError, Unavailable
+from runbook.model.incident import LogMark
+from runbook.model.job import JobRecord
+from runbook.model.units import UserName
+from runbook.ports import Files
+from runbook.steps.shared.base import StepContext
+
+_TAIL_BYTES = 4096
+
+
+def take_marks(context: StepContext, paths: tuple[str, ...], owner: UserName) -> tuple[LogMark, ...]:
+    """Size and last words of each log as they are before the relaunch is submitted."""
+    marks: list[LogMark] = []
+    for path in paths:
+        try:
+            with context.ports.files.open(path, owner) as stream:
+                size = stream.seek(0, 2)
+                marks.append(LogMark(path, size, _tail(stream, size)))
+        except RunbookError:
+            continue
+    return tuple(marks)
+
+
+def after_mark(stream: BinaryIO, mark: LogMark | None) -> BinaryIO:
+    """The part of a log that was written after the mark: all of it when the file was begun anew since."""
+    if mark is None or mark.size_bytes == 0:
+        return stream
+    size = stream.seek(0, 2)
+    appended = size >= mark.size_bytes and _tail(stream, mark.size_bytes) == mark.tail_sha256
+    stream.seek(0)
+    if not appended:
+        return stream
+    return cast(BinaryIO, io.BufferedReader(_From(stream, mark.size_bytes)))
+
+
+def _tail(stream: BinaryIO, end: int) -> str:
+    stream.seek(max(0, end - _TAIL_BYTES))
+    return hashlib.sha256(stream.read(end - max(0, end - _TAIL_BYTES))).hexdigest()
+
+
+class _From(io.RawIOBase):
+    """A stream that begins at an offset of another."""
+
+    def __init__(self, inner: BinaryIO, start: int) -> None:
+        self._inner, self._start = inner, start
+        inner.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self._inner.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == 0:
+            return self._inner.seek(self._start + offset) - self._start
+        position = self._inner.seek(offset, whence)
+        if position < self._start:
+            position = self._inner.seek(self._start)
+        return position - self._start
+
+    def tell(self) -> int:
+        return self._inner.tell() - self._start
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()
+
+
+def silent_s(files: Files, job: JobRecord, now_s: float) -> float | None:
+    """Seconds since any of the job's logs was written to, by the files' own times; None where none can be looked at.
+    Raises `Unavailable`."""
+    written_s: list[float] = []
+    for path in job.log_paths:
+        try:
+            listed = files.entries(posixpath.dirname(path) or "/", job.owner)
+        except Unavailable:
+            raise
+        except RunbookError:
+            continue
+        written_s += [entry.modified_s for entry in listed if entry.path == path]
+    return max(now_s - max(written_s), 0.0) if written_s else None

@@ -1,0 +1,235 @@
+"""What the launch template says now: the files that it names, the system that it belongs to, the parameters in
+force.
+
+The files that a job's script names (its configuration, the scripts that it runs, the program) are read as the
+job's owner and are part of the template: a value may stand in any of them. The owner's files are never written;
+of what changes the relaunch gets a copy, and the script's own words are pointed at it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runbook.errors import BadInput, NotAllowed, NotFound
+from runbook.model.incident import Incident
+from runbook.model.job import JobEnvironment, JobRecord
+from runbook.model.log import LogStory
+from runbook.model.template import Companion, ParameterNames, Patch, Setting, SettingKind, SubmitContext, TemplateFile
+from runbook.ports import Files
+from runbook.remedy import LeverDocument, TemplateSettings, recognise
+from runbook.remedy.template_settings import unresolved_argument, with_unresolved_batch
+from runbook.slurm.sbatch_options import parse_submit_line
+from runbook.steps.shared.base import StepContext
+from runbook.template import CannotEdit, NamedFile, all_settings, named_files, wire_copies
+from runbook.template import settings_in_force as in_force
+
+
+def system_of(context: StepContext) -> LeverDocument | None:
+    """The lever document whose marks the template and the log carry; None: an unknown framework."""
+    story = context.failure.story or LogStory(root_cause=None)
+    return recognise(context.incident.templates, story, context.playbook.levers)
+
+
+def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
+    """Every memory parameter that the templates set, with the value in force or why it is not known."""
+    system = system_of(context)
+    if system is None:
+        return ()
+    return read_settings(system, context.incident.templates, surroundings(context), context.incident.unread)[0]
+
+
+def read_settings(
+    system: LeverDocument, files: Sequence[TemplateFile], known: SubmitContext, unread: Sequence[str]
+) -> tuple[tuple[Setting, ...], str]:
+    """Every memory parameter of a system that a job's files set, with the value in force or why it is not known; and
+    the first word of the training program that is not known, "" where all are.
+
+    `unread`: sentences on files of the job that could not be read."""
+    names, listed = system.parameter_names(), all_settings(files, known)
+    found = with_unresolved_batch(in_force(files, names, known), listed, system)
+    return _with_unread(found, names, unread), unresolved_argument(listed)
+
+
+def _with_unread(
+    found: tuple[Setting, ...], names: Sequence[ParameterNames], unread: Sequence[str]
+) -> tuple[Setting, ...]:
+    """The settings, where some of a job's files could not be read: a key that no file sets may stand in one of those,
+    so it is not known and no default is taken."""
+    if not unread:
+        return found
+    there = {item.parameter for item in found}
+    why = f"it may stand in a file that could not be read: {unread[0]}"
+    return (*found, *(
+        Setting(name.parameter, name.kind, name.spellings[0], None, unresolved=why)
+        for name in names if name.kind is SettingKind.KEY and name.parameter not in there
+    ))
+
+
+def told_of(context: StepContext, known: SubmitContext | None = None) -> TemplateSettings | None:
+    """The templates as the rules on checkpoints and restarters look at them; None: an unknown framework. `known`: the
+    job's surroundings, where the caller has asked for them already."""
+    system = system_of(context)
+    if system is None:
+        return None
+    if known is None:
+        known = surroundings(context)
+    settings, open_one = read_settings(system, context.incident.templates, known, context.incident.unread)
+    job = context.incident.original.job if context.incident.original else context.failure.job
+    return TemplateSettings(
+        system, settings, context.incident.templates, submit_line=job.submit_line or "",
+        work_dir=job.work_dir or "", owner=job.owner, job=context.failure.job.id,
+        open_word=open_one,
+    )
+
+
+def parameter_names(context: StepContext) -> tuple[ParameterNames, ...]:
+    """What to look for: the parameters of the job's system."""
+    system = system_of(context)
+    return system.parameter_names() if system is not None else ()
+
+
+def surroundings(context: StepContext) -> SubmitContext:
+    """What the script was submitted with. It is asked for anew in each box: an environment holds secrets, and the
+    incident, which is published, must not. To ask may cost a command of Slurm's; within a box it is handed on."""
+    job = context.incident.original.job if context.incident.original else context.failure.job
+    kept = context.ports.scheduler.environment(job.id)
+    environment = None
+    if isinstance(kept, JobEnvironment):
+        environment = dict(kept.variables)
+        # What sbatch itself sets for the script, as far as it does not change from one submission to the next.
+        environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
+        environment.setdefault("SLURM_JOB_NAME", job.name)
+    return SubmitContext(environment=environment, arguments=_arguments(job))
+
+
+def _arguments(job: JobRecord) -> tuple[str, ...] | None:
+    if not job.submit_line:
+        return None
+    try:
+        return parse_submit_line(job.submit_line, script=job.command).arguments
+    except BadInput:
+        return None
+
+
+_MOST_FILES = 30
+_LARGEST_BYTES = 1 << 20
+_FOLDER = re.compile(r"cd (/\S*) at line \d+")
+
+
+def with_companions(context: StepContext, incident: Incident) -> Incident:
+    """The incident with what its script names, what those name, and so on; and with what could not be read."""
+    if not incident.templates or incident.attempts or incident.companions or incident.failure is None:
+        return incident
+    known = surroundings(replace(context, incident=incident))
+    found, unread = read_companions(context.ports.files, incident.failure.job, incident.templates[0], known)
+    files = (incident.templates[0], *(item.file for item in found))
+    return replace(incident, templates=files, companions=found, unread=unread)
+
+
+def read_companions(
+    files: Files, job: JobRecord, script: TemplateFile, known: SubmitContext
+) -> tuple[tuple[Companion, ...], tuple[str, ...]]:
+    """What a job's script names, what those name, and so on, read as the job's owner; and what could not be read.
+
+    A configuration is read when the job has died: one that was written to since the job began is not what the job
+    read, and counts as not read."""
+    found: list[Companion] = []
+    unread: list[str] = []
+    queue = [script]
+    seen = {script.path}
+    while queue:
+        parent = queue.pop(0)
+        for named in named_files(parent, known):
+            if named.path is not None and named.path in seen:
+                continue
+            where = f"{posixpath.basename(parent.path)}:{named.line}"
+            if named.path is None or len(found) >= _MOST_FILES:
+                why = named.unresolved or f"more than {_MOST_FILES} files are named"
+                if not named.program:
+                    unread.append(f"a file that {where} names ({named.option or 'a script'}): {why}")
+                continue
+            seen.add(named.path)
+            companion = _read(files, job, named, job.work_dir, where)
+            if isinstance(companion, Companion):
+                found.append(companion)
+                if not companion.program:
+                    queue.append(companion.file)
+            elif not named.program:
+                unread.append(companion)
+    return tuple(found), tuple(unread)
+
+
+def copies_of(incident: Incident, patch: Patch, folder: str) -> dict[str, str]:
+    """Where the copies of the files lie that this patch needs beside the script: those that differ from the owner's,
+    and those that name one of these. By the path under which they are named.
+
+    Raises `CannotEdit` where a program would have to change: its text is not a launch template."""
+    changed = files_to_copy(incident.companions, patch)
+    return {path: posixpath.join(folder, _copy_name(path, changed)) for path in changed}
+
+
+def files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, ...]:
+    """The files of a patch beside the script that need a copy, by the path under which they are named: see
+    `copies_of`, and for the error too."""
+    original = {item.file.path: item for item in companions}
+    changed = {file.path for file in patch.files[1:] if file.text != original[file.path].file.text}
+    for path in sorted(changed):
+        if original[path].program:
+            raise CannotEdit(
+                f"the value stands in the program {posixpath.basename(path)} itself", where=original[path].named,
+                next_step="let the program take it from its command line or a configuration file",
+            )
+    grown = True
+    while grown:
+        naming = {
+            file.path for file in patch.files[1:]
+            if file.path not in changed and {item.path for item in named_files(file)} & changed
+        }
+        grown = bool(naming)
+        changed |= naming
+    return tuple(sorted(changed))
+
+
+def submitted_files(patch: Patch, known: SubmitContext) -> tuple[TemplateFile, ...]:
+    """The files of a patch as they are submitted: pointed at the copies. Raises `CannotEdit`."""
+    if not patch.copies:
+        return patch.files
+    return wire_copies(patch.files, patch.copies, known).files
+
+
+def _copy_name(path: str, all_paths: Sequence[str]) -> str:
+    """The file's own name with a mark in front, so that it hides no other (Hydra looks names up in several folders);
+    and a number where two have the same."""
+    name = posixpath.basename(path).lstrip(".")[:150] or "file"
+    same = [item for item in all_paths if (posixpath.basename(item).lstrip(".")[:150] or "file") == name]
+    return f"runbook-{name}" if len(same) < 2 else f"runbook-{same.index(path) + 1}-{name}"
+
+
+def _read(files: Files, job: JobRecord, named: NamedFile, work_dir: str, where: str) -> Companion | str:
+    """The file, or a sentence on why what it sets is not known."""
+    assert named.path is not None
+    shown = f"{named.path} (named at {where})"
+    place = _FOLDER.fullmatch(named.folder)
+    if named.hydra and not posixpath.isabs(named.path):
+        return f"{shown}: it lies in a folder of the program's own, which is not known"
+    if named.folder and place is None and not posixpath.isabs(named.path):
+        return f"{shown}: the command runs in another folder ({named.folder})"
+    path = posixpath.normpath(posixpath.join(place[1] if place else work_dir or "/", named.path))
+    try:
+        listed = files.entries(posixpath.dirname(path), job.owner)
+        entry = next((item for item in listed if item.path == path and not item.is_dir), None)
+        if entry is None:
+            return f"{shown}: {path} is not there"
+        if entry.size_bytes > _LARGEST_BYTES:
+            return f"{shown}: {path} is larger than 1 MiB"
+        began = job.start_time_s if job.start_time_s is not None else job.submit_time_s
+        if began is not None and entry.modified_s > began and not named.program:
+            return f"{shown}: {path} was written to since the job began, so what the job read is not known"
+        content = files.read_small(path, job.owner, _LARGEST_BYTES + 1)
+    except (NotFound, NotAllowed) as error:
+        return f"{shown}: {error.what}"
+    text = content.decode("utf-8", "surrogateescape")
+    return Companion(TemplateFile(named.path, text), path, where, named.program)
