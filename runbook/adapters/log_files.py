@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from runbook.errors import BadInput, NotFound
-from runbook.evidence.log_names import is_log_name, job_of_name, natural_order
+from runbook.logs.lines.file_names import is_log_name, job_of_name, natural_order
 
 STDIN = "-"
 _HELD_OPEN = 200

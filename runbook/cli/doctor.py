@@ -289,9 +289,9 @@ def check(folder: Path | None) -> int:
     """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
     from runbook.config import Inventory
     from runbook.documents import load_folder
-    from runbook.evidence.signatures import load_signatures
     from runbook.flow import load_flow
     from runbook.locations import data_folder, playbook_folder
+    from runbook.logs.signatures.signature import load_signatures
     from runbook.node.gpu_models import load_gpu_models
     from runbook.node.xid import load_xids
     from runbook.remedy import load_levers, load_restarters

@@ -166,7 +166,7 @@ class Application:
 
     @cached_property
     def playbook(self) -> Playbook:
-        from runbook.evidence.signatures import load_signatures
+        from runbook.logs.signatures.signature import load_signatures
         from runbook.node.gpu_models import load_gpu_models
         from runbook.node.xid import load_xids
         from runbook.remedy import load_levers, load_restarters

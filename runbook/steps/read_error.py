@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import BinaryIO
 
 from runbook.errors import NotAllowed, NotFound, RunbookError
-from runbook.evidence.logs import LogReader
+from runbook.logs.reader import LogReader
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord

@@ -6,9 +6,9 @@ import io
 from collections.abc import Sequence
 from functools import cache
 
-from runbook.evidence.logs import LogReader
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.signatures.signature import load_signatures
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory
 from runbook.model.units import JobId, NodeName, UserName

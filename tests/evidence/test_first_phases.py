@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from runbook.evidence.log_phases import phase_of
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.tracebacks import phase_of
 from runbook.model.log import Phase
 
 RULES = load_signatures(data_folder("playbooks") / "oom" / "signatures").phases

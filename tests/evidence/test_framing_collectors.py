@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runbook.diagnosis.diagnose import diagnose
-from runbook.evidence.framing import frame
-from runbook.evidence.framing_habits import learn
-from runbook.evidence.framing_values import FileFrame
+from runbook.logs.lines.log_line import FileProfile
+from runbook.logs.lines.speaker import learn_prefixes, parse_line
 from runbook.model.diagnosis import Kind
 from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, prefixed, root, story
 
@@ -43,23 +42,23 @@ def test_torchruns_table_behind_it_is_read(before: str) -> None:
 
 def test_the_lines_own_indentation_stays() -> None:
     lines = [f"2026-03-01T10:00:0{n}.1Z stderr F {line}" for n, line in enumerate(FAILURE)]
-    file = FileFrame(habits=learn(lines, frozenset()))
-    assert [frame(line, file).text for line in lines] == list(FAILURE)
+    file = FileProfile(habits=learn_prefixes(lines, frozenset()))
+    assert [parse_line(line, file).text for line in lines] == list(FAILURE)
 
 
 def test_a_loggers_own_stamps_are_no_collectors() -> None:
     lines = [f"2026-03-01 10:00:0{n} ERROR trainer: failed" for n in range(3)] + list(FAILURE)
-    habits = learn(lines, frozenset())
+    habits = learn_prefixes(lines, frozenset())
     assert not habits.collected
     assert not habits.tagged
 
 
 def test_tags_name_the_rank_and_the_node_of_the_job() -> None:
     lines = [f"2026-03-01T10:00:09.9Z host=gpu-22.x rank=5 INFO {line}" for line in FAILURE]
-    one = frame(lines[0], FileFrame(habits=learn(lines, frozenset())))
+    one = parse_line(lines[0], FileProfile(habits=learn_prefixes(lines, frozenset())))
     assert (one.text, one.rank, one.node, one.level) == (STACK[0], 5, "gpu-22", "INFO")
     other = frozenset({"gpu-30"})
-    assert frame(lines[0], FileFrame(nodes=other, habits=learn(lines, other))).node is None
+    assert parse_line(lines[0], FileProfile(nodes=other, habits=learn_prefixes(lines, other))).node is None
 
 
 @pytest.mark.parametrize("stop", range(47, len(OOM), 7))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runbook.evidence.framing_files import frame_of_file, frames_of_family
+from runbook.logs.lines.file_names import family_profiles, file_profile
 from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
@@ -34,7 +34,7 @@ def test_a_name_says_who_speaks(
     path: str, rank: int | None, task: int | None, local_rank: int | None, node: str | None, attempt: int | None,
     stream: str,
 ) -> None:
-    said = frame_of_file(path, NODES)
+    said = file_profile(path, NODES)
     assert (said.rank, said.task, said.local_rank, said.node, said.attempt, said.stream) == (
         rank, task, local_rank, node, attempt, stream
     )
@@ -42,7 +42,7 @@ def test_a_name_says_who_speaks(
 
 def tasks(paths: list[str], known: JobRecord | None) -> list[int | None]:
     nodes = known.nodes if known else ()
-    return [one.task for one in frames_of_family(paths, [frame_of_file(path, nodes) for path in paths], known)]
+    return [one.task for one in family_profiles(paths, [file_profile(path, nodes) for path in paths], known)]
 
 
 EIGHT = job(["gpu-21", "gpu-22"], 8, 4)
@@ -86,7 +86,7 @@ def test_other_numbers_are_no_tasks(paths: list[str], known: JobRecord | None) -
 def test_one_file_a_node_is_told_from_one_a_task() -> None:
     paths = ["train-123.0.out", "train-123.1.out"]
     known = job(["gpu-21", "gpu-22"], 8, 4)
-    said = frames_of_family(paths, [frame_of_file(path, known.nodes) for path in paths], known)
+    said = family_profiles(paths, [file_profile(path, known.nodes) for path in paths], known)
     assert [(one.task, one.node) for one in said] == [(None, "gpu-21"), (None, "gpu-22")]
 
 

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runbook.evidence.framing import frame, frames
-from runbook.evidence.framing_habits import learn
-from runbook.evidence.framing_stamps import read_time
-from runbook.evidence.framing_values import FileFrame, Habits
+from runbook.logs.lines.log_line import FileProfile, PrefixProfile
+from runbook.logs.lines.speaker import learn_prefixes, parse_line, parse_lines
+from runbook.logs.lines.stamps import read_time
 from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
 
 BAR = " 12%|█▏        | 12/100 [00:10<01:10,  1.25it/s]"
@@ -97,11 +96,11 @@ def test_a_mixed_line_names_nobody_and_says_why() -> None:
 
 def test_a_quoted_prefix_does_not_break_a_line() -> None:
     line = "[rank3]: RuntimeError: peer said '[rank5]: gone'"
-    assert [one.rank for one in frames(line, FileFrame())] == [3]
+    assert [one.rank for one in parse_lines(line, FileProfile())] == [3]
 
 
 def test_the_same_rank_twice_is_one_line() -> None:
-    assert len(frames("[rank3]: one [rank3]: two", FileFrame())) == 1
+    assert len(parse_lines("[rank3]: one [rank3]: two", FileProfile())) == 1
 
 
 # -- stamps
@@ -230,15 +229,15 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_framing_a_hostile_line_costs_linear_time(name: str) -> None:
-    file = FileFrame(nodes=frozenset({"gpu-21"}), habits=Habits(frozenset({1}), bare="rank", piped=True))
+    file = FileProfile(nodes=frozenset({"gpu-21"}), habits=PrefixProfile(frozenset({1}), bare="rank", piped=True))
     line = HOSTILE[name][:16_384]
     started = time.process_time()
     for _ in range(20):
-        frames(line, file)
+        parse_lines(line, file)
         read_time(line, STARTED)
-        learn([line[:400]] * 20, frozenset())
+        learn_prefixes([line[:400]] * 20, frozenset())
     assert time.process_time() - started < 2.0
 
 
 def test_prefixes_are_taken_off_at_most_a_few_times() -> None:
-    assert frame("[rank3]: " * 40 + "x", FileFrame()).rank == 3
+    assert parse_line("[rank3]: " * 40 + "x", FileProfile()).rank == 3

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from runbook.diagnosis.diagnose import diagnose
-from runbook.evidence.framing import frame, frames
-from runbook.evidence.framing_values import FileFrame
+from runbook.logs.lines.log_line import FileProfile
+from runbook.logs.lines.speaker import parse_line, parse_lines
 from runbook.model.diagnosis import Kind
 from runbook.model.log import LogStory, Phase
 from tests.evidence.launcher_logs import OOM, job, reader
@@ -69,12 +69,12 @@ def test_docker_writes_each_line_as_an_object() -> None:
 def test_the_fields_say_who_speaks() -> None:
     line = '{"ts": 1772359200.5, "level": "info", "rank": 3, "local_rank": 1, "hostname": "gpu-22.x", "pid": 9,'
     line += ' "msg": "a"}'
-    one = frame(line, FileFrame())
+    one = parse_line(line, FileProfile())
     assert (one.rank, one.local_rank, one.node, one.pid, one.time_s) == (3, 1, "gpu-22", 9, 1772359200.5)
-    assert frame(line, FileFrame(nodes=frozenset({"gpu-21"}))).node is None
-    assert frame('{"step": 3, "rank": 2, "reward": 0.5, "loss": 1.0}', FileFrame()).rank == 2
+    assert parse_line(line, FileProfile(nodes=frozenset({"gpu-21"}))).node is None
+    assert parse_line('{"step": 3, "rank": 2, "reward": 0.5, "loss": 1.0}', FileProfile()).rank == 2
     journal = '{"MESSAGE":"x","_HOSTNAME":"gpu-1","_PID":"55","__REALTIME_TIMESTAMP":"1772359200500000"}'
-    one = frame(journal, FileFrame())
+    one = parse_line(journal, FileProfile())
     assert (one.text, one.node, one.pid, one.time_s) == ("x", "gpu-1", 55, 1772359200.5)
 
 
@@ -83,7 +83,7 @@ def test_the_fields_say_who_speaks() -> None:
     '{"role": "user", "message": "x", "time": "noon"}', "{}", "{", '{"', '{"a"}', "{'loss': 1.0}", '["a"]',
 ])
 def test_what_is_no_loggers_record_stays_as_it_is(line: str) -> None:
-    (one,) = frames(line, FileFrame())
+    (one,) = parse_lines(line, FileProfile())
     assert (one.text, one.rank, one.node, one.level) == (line, None, None, "")
 
 
@@ -102,7 +102,7 @@ def test_a_record_that_is_cut_counts_as_far_as_it_goes() -> None:
     assert told.root_cause is not None
     assert (told.root_cause.rank, told.root_cause.phase) == (3, Phase.BACKWARD)
     for stop in range(len(whole)):
-        assert frames(whole[:stop], FileFrame())
+        assert parse_lines(whole[:stop], FileProfile())
 
 
 @pytest.mark.parametrize("line", [

@@ -17,11 +17,12 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runbook.evidence import log_scan
-from runbook.evidence.log_search import Search
-from runbook.evidence.logs import LogReader
-from runbook.evidence.signatures import load_samples, load_signatures
 from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.search import scan
+from runbook.logs.search.literals import LiteralSearch
+from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures.signature_document import load_samples
 from runbook.model.log import LogStory
 
 FOLDER = data_folder("playbooks") / "oom" / "signatures"
@@ -105,8 +106,8 @@ def measured(*paths: Path) -> tuple[float, float]:
 
     Not ru_maxrss: at its start a process has that of the one that started it."""
     program = (
-        "import sys, resource\nfrom pathlib import Path\nfrom runbook.evidence.logs import LogReader\n"
-        "from runbook.evidence.signatures import load_signatures\n"
+        "import sys, resource\nfrom pathlib import Path\nfrom runbook.logs.reader import LogReader\n"
+        "from runbook.logs.signatures.signature import load_signatures\n"
         f"reader = LogReader(load_signatures(Path({str(FOLDER)!r})))\n"
         "paths = [Path(one) for one in sys.argv[1:]]\n"
         "reader.read([(str(one), open(one, 'rb'), one.stat().st_size) for one in paths])\n"
@@ -246,7 +247,7 @@ def test_a_cut_zst_log_is_read_as_far_as_it_goes() -> None:
 @given(pieces=st.lists(st.one_of(st.sampled_from(SAMPLES), st.binary(max_size=40)), max_size=12))
 def test_each_engine_finds_the_lines_that_hold_a_literal(engine: str, pieces: list[bytes]) -> None:
     pytest.importorskip(engine if engine == "hyperscan" else "ahocorasick_rs")
-    search = Search((literal for one in SIGNATURES.events for literal in one.literals), (), engine)
+    search = LiteralSearch((literal for one in SIGNATURES.events for literal in one.literals), (), engine)
     content = b"\n".join(piece.replace(b"\n", b" ") for piece in pieces)
     found = {content.count(b"\n", 0, at) for at in search.positions(memoryview(content))}
     lines = content.split(b"\n")
@@ -261,7 +262,7 @@ def test_chunks_of_a_plain_file_tell_the_same_as_a_stream(tmp_path: Path) -> Non
     words = [one.replace(b"\n", b" ") for one in SAMPLES] + [b"nothing of note, at great length" * 4] * 40_000
     lines = [source.choice(FRAMINGS[:6]) + source.choice(words) for _ in range(80_000)]
     content = b"\n".join(lines) + b"\n"
-    assert len(content) > 2 * log_scan.CHUNK_BYTES
+    assert len(content) > 2 * scan.CHUNK_BYTES
     path = tmp_path / "train.out"
     path.write_bytes(content)
     with path.open("rb") as file:

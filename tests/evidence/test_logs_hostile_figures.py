@@ -10,9 +10,9 @@ import pytest
 
 from runbook.diagnosis import diagnose
 from runbook.diagnosis.contract import story_to_contract, to_contract
-from runbook.evidence.logs import LogReader
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.signatures.signature import load_signatures
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.units import JobId, NodeName, UserName

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runbook.evidence import log_scan
-from runbook.evidence.logs import LogReader
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.search import scan
+from runbook.logs.signatures.signature import load_signatures
 from runbook.model.log import LogStory
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
@@ -45,7 +45,7 @@ def test_a_truncated_log_that_begins_with_a_hole_is_read() -> None:
 
 @pytest.mark.parametrize("shift", [0, 1, 40, 130, 400, 700, 1000])
 def test_a_message_across_two_chunks_is_read_whole(shift: int) -> None:
-    first_chunk = log_scan.CHUNK_BYTES + log_scan.KEPT_BYTES - log_scan.AHEAD_BYTES
+    first_chunk = scan.CHUNK_BYTES + scan.KEPT_BYTES - scan.AHEAD_BYTES
     before = FILLER * (first_chunk // len(FILLER) + 1)
     before = before[: first_chunk - shift - 1] + b"\n"
     content = before + MESSAGE + FILLER * 2000

@@ -9,9 +9,9 @@ import pytest
 
 from runbook.diagnosis import diagnose
 from runbook.diagnosis.contract import to_contract
-from runbook.evidence.logs import LogReader
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.signatures.signature import load_signatures
 from runbook.masking import masked
 from runbook.report.text.diagnosis_text import render_diagnosis
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.evidence import log_twins
-from runbook.evidence.log_tails import HEAD_BYTES, TAIL_BYTES
-from runbook.evidence.logs import LogReader
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.search import tails
+from runbook.logs.search.tails import HEAD_BYTES, TAIL_BYTES
+from runbook.logs.signatures.signature import load_signatures
 from runbook.model.log import LogStory
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
@@ -175,8 +175,8 @@ def test_files_that_end_alike_tell_the_same_story_unread(
     """Thousands of files are needed before ends are compared; here the second one is taken to be like the first."""
     paths = written(tmp_path, scene, "steps")
     whole = read(paths, tail_first=False)
-    monkeypatch.setattr(log_twins, "READ_AS_USUAL", 1)
-    monkeypatch.setattr(log_twins, "TEACHERS", 1)
+    monkeypatch.setattr(tails, "READ_AS_USUAL", 1)
+    monkeypatch.setattr(tails, "TEACHERS", 1)
     ends = read(paths, tail_first=True)
     assert told(ends) == told(whole)
     assert [(one.rank, one.signature, one.why) for one in ends.collateral] == [

@@ -8,17 +8,10 @@ from pathlib import Path
 import pytest
 
 from runbook.documents import load_document
-from runbook.evidence.signatures import (
-    CONSEQUENCE,
-    FRAMING,
-    HARMLESS,
-    Match,
-    SignatureDocument,
-    load_samples,
-    load_signatures,
-)
-from runbook.evidence.units import ABSURD_BYTES
 from runbook.locations import data_folder
+from runbook.logs.signatures.field_units import ABSURD_BYTES
+from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, load_signatures
+from runbook.logs.signatures.signature_document import SignatureDocument, load_samples
 from runbook.model.diagnosis import Detail, Kind
 from tests.evidence.signature_catalogue import CATALOGUE
 

@@ -8,17 +8,10 @@ from pathlib import Path
 import pytest
 
 from runbook.documents import DocumentsInvalid
-from runbook.evidence.signatures import (
-    MEMORY_FIELDS,
-    OTHER_FIELDS,
-    Match,
-    SampleEntry,
-    Signature,
-    load_samples,
-    load_signatures,
-)
-from runbook.evidence.units import SENTINEL_BYTES
 from runbook.locations import data_folder
+from runbook.logs.signatures.field_units import SENTINEL_BYTES
+from runbook.logs.signatures.signature import MEMORY_FIELDS, OTHER_FIELDS, Match, Signature, load_signatures
+from runbook.logs.signatures.signature_document import SampleEntry, load_samples
 from runbook.model.log import ProcessUse
 
 FOLDER = data_folder("playbooks") / "oom" / "signatures"

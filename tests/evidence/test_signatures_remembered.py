@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from runbook.documents import DocumentsInvalid
-from runbook.evidence.signature_documents import compile_signatures
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures.signature_document import compile_signatures
 
 SHIPPED = data_folder("playbooks") / "oom" / "signatures"
 
@@ -142,8 +142,8 @@ def test_old_results_are_not_kept_for_ever(cache: Path, folder: Path, tmp_path: 
 def test_reading_a_log_needs_no_parser_of_documents(cache: Path, folder: Path) -> None:
     load_signatures(folder)
     program = (
-        "import sys\nfrom pathlib import Path\nfrom runbook.evidence.logs import LogReader\n"
-        "from runbook.evidence.signatures import load_signatures\nimport runbook.diagnosis\n"
+        "import sys\nfrom pathlib import Path\nfrom runbook.logs.reader import LogReader\n"
+        "from runbook.logs.signatures.signature import load_signatures\nimport runbook.diagnosis\n"
         f"LogReader(load_signatures(Path({str(folder)!r})))\n"
         "print(sorted({'pydantic', 'ruamel', 'ruamel.yaml', 'runbook.documents', 'zstandard'} & set(sys.modules)))\n"
     )

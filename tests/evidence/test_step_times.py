@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from runbook.evidence.progress_counters import Mark
-from runbook.evidence.progress_step_times import TIMES_TOLD, step_times
+from runbook.logs.progress.step_counters import TIMES_TOLD, Mark, step_times
 from runbook.model.log import StepTime
 from tests.evidence.test_progress_reading import OOM, megatron, read, stamp
 

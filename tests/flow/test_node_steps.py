@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runbook.errors import BadInput
-from runbook.evidence.signatures import Signatures
 from runbook.locations import data_folder
+from runbook.logs.signatures.signature import Signatures
 from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.log import Finding, LogStory

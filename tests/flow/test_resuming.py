@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from runbook.evidence.signatures import load_signatures
 from runbook.flow import load_flow
 from runbook.locations import data_folder
+from runbook.logs.signatures.signature import load_signatures
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobRecord

@@ -16,9 +16,9 @@ from pydantic import model_validator
 
 from runbook.diagnosis import diagnose
 from runbook.documents import Document, load_folder
-from runbook.evidence.logs import LogReader
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.signatures.signature import load_signatures
 from runbook.model.diagnosis import Detail, Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState, StepRecord
 from runbook.model.log import LogStory, Phase

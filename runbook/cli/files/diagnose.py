@@ -15,9 +15,9 @@ import click
 
 from runbook.adapters.log_files import LogFile, open_logs
 from runbook.errors import BadInput, Interrupted, Unavailable
-from runbook.evidence.logs import THREADS, LogReader
-from runbook.evidence.signatures import load_signatures
 from runbook.locations import playbook_folder
+from runbook.logs.reader import THREADS, LogReader
+from runbook.logs.signatures.signature import load_signatures
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogSource, LogStory

@@ -14,7 +14,7 @@ import click
 from runbook.errors import NotFound
 
 if TYPE_CHECKING:
-    from runbook.evidence.signatures import SampleEntry, SignatureEntry
+    from runbook.logs.signatures.signature_document import SampleEntry, SignatureEntry
 
 _MOST_SAMPLES = 3
 _NOT_LINES = {
@@ -260,7 +260,8 @@ def _folder(playbook: Path | None) -> Path:
 def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:
     """Every entry with its document's name. Raises `DocumentsInvalid` with all problems."""
     from runbook.documents import load_document
-    from runbook.evidence.signatures import SignatureDocument, load_signatures
+    from runbook.logs.signatures.signature import load_signatures
+    from runbook.logs.signatures.signature_document import SignatureDocument
 
     folder = _folder(playbook)
     load_signatures(folder)  # all that is wrong with them is said at once
@@ -269,6 +270,6 @@ def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:
 
 
 def _samples(playbook: Path | None) -> tuple[SampleEntry, ...]:
-    from runbook.evidence.signatures import load_samples
+    from runbook.logs.signatures.signature_document import load_samples
 
     return load_samples(_folder(playbook))

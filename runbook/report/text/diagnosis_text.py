@@ -19,7 +19,7 @@ _ITEMS = 12
 _FILES = 8
 _EXCERPT_LINES = 14
 _AFTER_LINES = 6
-"""At most this many lines of an excerpt stand after the failing one (`evidence/log_text.py`)."""
+"""At most this many lines of an excerpt stand after the failing one (`logs/search/scan.py`)."""
 _RULE = re.compile(r" \(R-\d\d\)")
 _TOLD = frozenset({
     "No line says which rank failed.",

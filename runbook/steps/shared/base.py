@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Protocol, cast
 
 from runbook.errors import NotAllowed, RunbookError
-from runbook.evidence.signatures import Signatures
+from runbook.logs.signatures.signature import Signatures
 from runbook.model.catalogues import GpuModels, XidCatalogue
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.units import IncidentId

@@ -1,1 +1,0 @@
-"""Pure reading of evidence: launcher logs, Slurm answers, node facts, checkpoints."""

@@ -1,0 +1,370 @@
+"""Keeping what matched, with its surroundings: the traceback, the lines near it, its phase, whether it was handled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from runbook.logs.collect.collection import FileState, rank_of
+from runbook.logs.collect.matches import (
+    SPEAKERS_KEPT,
+    LogMatch,
+    MatchGroup,
+    NcclProcess,
+    Row,
+    dumped,
+    is_chain,
+    line_before,
+    remote_pid,
+    spawned_process,
+    traceback_before,
+)
+from runbook.logs.collect.matching import Matcher, is_quoted
+from runbook.logs.lines.log_line import LogLine
+from runbook.logs.lines.speaker import parse_line
+from runbook.logs.lines.stamps import read_time
+from runbook.logs.root_cause.handled_failures import words_are_mild
+from runbook.logs.search.scan import FEW, FREELY, View, decode, excerpt, positions_of_lines
+from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
+from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
+from runbook.model.diagnosis import Kind
+from runbook.model.log import Phase
+from runbook.model.units import NodeName
+
+# Reading the steps of one file: samples at even distances, and what stands in front of a failure.
+
+TAIL_BYTES = 64 << 10
+_THINLY = 40
+_LEAST = 2
+_SHARE_OF_A_REMARK = 16
+"""A log may hold hundreds of remarks, and the end of each stretch is read anyway."""
+
+
+class StepSampler:
+    """Reads progress lines of one file into the job's progress and clocks."""
+
+    def __init__(self, state: FileState) -> None:
+        self._state = state
+        self._reading = state.reading
+        self._index = state.index
+        self._sampled_to = 0
+
+    def before(self, view: View, position: int, closely: bool = True) -> None:
+        """Read the steps in front of a failure, each stretch once; of a large set fewer, and in front of what may be
+        a remark (not `closely`) only a few."""
+        start = max(0, position - 2 * TAIL_BYTES, self._sampled_to - view.base)
+        if position > start:
+            few = _THINLY if closely else max(_LEAST, min(view.sample // _SHARE_OF_A_REMARK, _THINLY))
+            self.sample(view, start, position, last=200 if view.sample >= FREELY else few)
+            self._sampled_to = view.base + position
+
+    def sample(self, view: View, start: int, stop: int, last: int) -> int:
+        """Read the steps of a stretch; how many lines were steps."""
+        found = 0
+        for first, end in positions_of_lines(view, self._reading.steps, start, stop, last):
+            line = decode(view.buffer[first:end])
+            here = parse_line(line, self._state.named)
+            raw = bytes(view.buffer[first:end])
+            candidates = self._reading.step_candidates(raw)
+            match = self._reading.signatures.first_match(here.text, candidates)
+            if match is None and here.text[:1] != "{" and "{" in line:  # the step stands beside a record's message
+                match = self._reading.signatures.first_match(line[line.index("{"):], candidates)
+            if match is None:
+                continue
+            self._reading.tables.note_frame(here)
+            time_s = read_time(here.stamp, self._reading.started_s)
+            self._reading.clocks.note(
+                match.signature.id, match.integer("step"), (self._index, rank_of(here), here.node), time_s
+            )
+            found += self._reading.progress.step(
+                match, file=self._index, first_attempt=self._state.named.attempt or 0, offset=view.base + first,
+                rank=rank_of(here), time_s=time_s,
+            )
+        return found
+
+
+_LINES_AFTER = 12
+_LINES_NEAR = 4
+_LINES_FOR_A_REMARK = 4
+_LOOKED_AT_COSTS = 16
+_NEAR_THE_END_BYTES = 64 << 20
+LINES_FOR_TIME = 60
+_HANDLED = re.compile(
+    r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
+    r"|reduc(?:ing|ed) (?:the )?(?:micro-?)?batch)\b", re.IGNORECASE,
+)
+_PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
+_FOLDED = (
+    "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
+    "processes said it is lost."
+)
+UNKNOWN_EXCEPTION = "PY-EXC"
+_INFORMS = frozenset({"TRACE", "DEBUG", "INFO", "INFORMATION", "NOTICE"})
+"""Levels of a logger's record in which a failure of many lines is what somebody else said: a tool, a sandbox."""
+_WRAPPED = re.compile(r"(?:ray\.exceptions\.)?RayTaskError(?:\([\w.]{1,80}\))?: ray::")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Warning)\b|[A-Za-z_][\w.]{0,80}: ")
+
+
+class MatchRecorder:
+    """Keeps the failures, consequences and harmless lines of one file."""
+
+    def __init__(self, state: FileState, matcher: Matcher, steps: StepSampler) -> None:
+        self._state = state
+        self._reading = state.reading
+        self._index = state.index
+        self._matcher = matcher
+        self._steps = steps
+        self._latest: dict[tuple[str, int, tuple[object, ...]], tuple[Match, LogLine, int, int]] = {}
+
+    def keep(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
+        if here.text.startswith("    ") and self._said_below(view, match, here, stop):
+            return
+        if match.signature.means == Kind.TRUE_OOM:
+            self._reading.progress.failed(self._index, view.base + start)
+        # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
+        about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
+                 match.numbers("tasks")[:1])
+        key = (match.signature.id, self._index, (here.speaker, here.pid, about))
+        kept = self._reading.kept.get(key)
+        if kept is None:
+            most = SPEAKERS_KEPT if match.signature.means in (CONSEQUENCE, HARMLESS) else 2 * SPEAKERS_KEPT
+            if len(self._reading.kept) >= most:
+                return
+            kept = self._reading.kept[key] = MatchGroup()
+        kept.count += 1 + here.repeats
+        if here.repeats:
+            self._reading.tables.note(_FOLDED.format(name=match.signature.id))
+        # A list that is only looked at costs less than one that is remembered.
+        self._reading.count_tasks(len(match.numbers("tasks")) // (1 if kept.room() else _LOOKED_AT_COSTS))
+        if kept.room():
+            kept.add(self._seen(view, match, here, start, stop))
+        elif match.signature.means not in (CONSEQUENCE, HARMLESS):
+            # Of many, the last one of each chunk is looked at closely, when the chunk is done.
+            self._latest[key] = (match, here, start, stop)
+
+    def _said_below(self, view: View, match: Match, here: LogLine, stop: int) -> bool:
+        """Whether an indented line is the source of a traceback that holds the message's words; the exception itself,
+        a few lines below, says them and is kept instead."""
+        following = islice(self._state.below(view, here, stop), LINES_FOR_TIME)
+        for one in (line for line in following if line.speaker == here.speaker):
+            if one.text[:1] not in (" ", "\t", ""):
+                return match.signature.match(one.text) is not None
+        return False
+
+    def keep_latest(self, view: View) -> None:
+        """Look at the last one of each kind of this chunk. Far from the end of a log, what is no memory failure and
+        ends no traceback is looked at each time that it has been said twice as often: it is said all along."""
+        for key, (match, here, start, stop) in self._latest.items():
+            kept = self._reading.kept[key]
+            if (
+                view.left > _NEAR_THE_END_BYTES and match.signature.means == Kind.NOT_OOM
+                and kept.count < 2 * kept.looked_at and not view.traceback_before(start)
+            ):
+                continue
+            kept.looked_at = kept.count
+            kept.add(self._seen(view, match, here, start, stop))
+        self._latest.clear()
+
+    def _seen(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> LogMatch:
+        line = here.text if here.record else decode(view.buffer[start:stop])
+        time_s = self._state.time_of(here)
+        offset, number = self._place(view, start)
+        if match.signature.means in (CONSEQUENCE, HARMLESS):
+            return LogMatch(
+                match, here, self._index, self._state.attempt, offset, number, time_s,
+                excerpt((), line), time_s is not None,
+                said_by=speaker_of(here.name, here.text, (), self._state.named.role),
+            )
+        if here.stack:
+            stack, raised = list(here.stack), True
+        elif here.at or view.traceback_before(start):
+            stack, raised = traceback_before(self._state.above(view, here, start), here.speaker)
+        else:
+            stack, raised = [], False
+        near: list[str] = []
+        # Every rank of thousands warns of the same: those that come later are not looked at as closely.
+        mild = view.sample < FEW and not raised and words_are_mild(here) and self._reading.known_well(match.signature)
+        if not stack and not mild:
+            lines = islice(self._state.above(view, here, start), _LINES_AFTER)
+            near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
+        remote = remote_pid(stack)
+        if remote is not None and here.pid is None:
+            here = replace(here, pid=remote)
+        following = islice(self._state.below(view, here, stop), _LINES_AFTER)
+        after = [] if mild else [one.text for one in following if one.speaker == here.speaker]
+        exact = time_s is not None
+        if time_s is None:
+            nearby = islice(self._state.above(view, here, start), LINES_FOR_TIME)
+            stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
+            time_s = next((stamp for stamp in stamps if stamp is not None), None)
+        spans = islice(view.after(stop), _LINES_FOR_A_REMARK)
+        below = [decode(view.buffer[first:end]) for first, end in spans] if mild else after[:_LINES_FOR_A_REMARK]
+        handled = _HANDLED.search(" ".join([here.text, *below]))
+        if not mild:
+            self._steps.before(view, start, closely=raised)
+        before = line_before(self._state.above(view, here, start), here.speaker) if raised else ""
+        frames = stack or list(reversed(dumped(after)))
+        rules = self._reading.signatures.phases
+        phase = phase_of(rules, frames, here.text, near)
+        if phase is Phase.UNKNOWN and opens_timer(before):
+            phase = phase_of(rules, (), before)
+        return LogMatch(
+            match, here, self._index, self._state.attempt, offset, number, time_s,
+            excerpt(stack, here.text, after[:2]), exact,
+            phase, raised,
+            handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
+            is_chain(before), spawned_process(before), functions_of(frames),
+            speaker_of(here.name, here.text, stack, self._state.named.role),
+            is_quoted(match, here.text, raised) or (bool(here.record) and here.level in _INFORMS),
+        )
+
+    def _place(self, view: View, start: int) -> tuple[int, int]:
+        """Offset and line in the file."""
+        return (0, 1) if self._state.named.converted else (view.base + start, view.line_number(start))
+
+    def traceback(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
+        """A failure that no signature knows: the traceback's last line, if nothing in it is known."""
+        nearby = islice(self._state.below(view, here, stop, 32 << 10), 600)
+        following = (one for one in nearby if one.speaker == here.speaker)
+        found = _raised_last(here, following)
+        if found is None:
+            return
+        stack, last = found
+        text = last.text.encode()
+        known = self._matcher.match(view, last, stop, self._reading.candidates(text))
+        if known is not None and known.signature.means != FRAMING:
+            return
+        if known is None and self._known_below(list(islice(following, 7))):
+            return
+        signature = _unknown(match.signature)
+        key = (signature.id, self._index, (here.speaker, here.pid))
+        kept = self._reading.kept.setdefault(key, MatchGroup())
+        kept.count += 1
+        match = Match(signature, {"detail": last.text[:200]}, 0.0)
+        before = line_before(self._state.above(view, here, start), here.speaker, at_head=True)
+        remote = remote_pid([last.text]) or remote_pid(stack)
+        if remote is not None and remote != here.pid:  # the process that raised it, not the one that repeats it
+            here = replace(here, pid=remote, voice="", name="")
+        offset, number = self._place(view, start)
+        kept.add(LogMatch(
+            match, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),
+            excerpt(stack, last.text),
+            phase=phase_of(self._reading.signatures.phases, stack), raised=True,
+            chained=is_chain(before), spawned=spawned_process(before), functions=functions_of(stack),
+            said_by=speaker_of(here.name, last.text, stack, self._state.named.role),
+        ))
+
+    def _known_below(self, frames: Sequence[LogLine]) -> bool:
+        """Whether the lines after an exception's first line (its message goes on there) match a signature."""
+        for one in frames:
+            if one.text.startswith(("Traceback (most", "During handling of", "The above exception was")):
+                return False  # the next exception's lines, not this one's
+            candidates = [known for known in self._reading.candidates(one.text.encode()) if known.means != FRAMING]
+            if candidates and self._reading.signatures.first_match(one.text, candidates):
+                return True
+        return False
+
+
+def _raised_last(head: LogLine, following: Iterable[LogLine]) -> tuple[list[str], LogLine] | None:
+    """The lines of a traceback and its exception. Of an exception that Ray wrapped, however often, the innermost: each
+    wrapper names the process whose traceback follows it."""
+    stack = [head.text]
+    outer: tuple[list[str], LogLine] | None = None
+    for one in following:
+        if one.text[:1] in (" ", "\t", "") or not one.text.strip():
+            stack.append(one.text)
+        elif _WRAPPED.match(one.text):
+            outer = outer or (stack, one)
+            stack = [one.text]
+        else:
+            raised = _EXCEPTION.match(one.text) and not one.text.startswith("Traceback")
+            return (stack, one) if raised else outer
+    return outer
+
+
+def _unknown(framing: Signature) -> Signature:
+    """The signature of an exception that none of the documents knows."""
+    return replace(framing, id=UNKNOWN_EXCEPTION, means="not_oom", weak=True)
+
+
+# What framing lines tell: ranks, nodes and processes, restarts, checkpoints, devices, torchrun's table.
+
+class LauncherLines:
+    """Takes one file's framing lines into the job's tables."""
+
+    def __init__(self, state: FileState, keeper: MatchRecorder, steps: StepSampler) -> None:
+        self._state = state
+        self._reading = state.reading
+        self._index = state.index
+        self._keeper = keeper
+        self._steps = steps
+
+    def note(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
+        reading, tables = self._reading, self._reading.tables
+        identity = match.signature.id
+        if identity == "PY-TRACEBACK":
+            self._keeper.traceback(view, match, here, start, stop)
+        elif identity in ("FR-RESTART", "FR-REQUEUE"):
+            self._state.restart(view.base + start)
+        elif match.integer("resumed_step") is not None:
+            self._steps.before(view, start)
+            newest = reading.progress.newest(self._index)
+            if newest is not None and newest >= (match.integer("resumed_step") or 0):
+                self._state.restart(view.base + start)  # a later run goes on from a checkpoint in the same file
+            reading.progress.checkpoint(match, file=self._index, attempt=self._state.attempt, offset=view.base + start)
+        elif identity == "FR-VISIBLE":
+            tables.devices.note_visible(here, match.text("detail") or "", match.integer("local_rank"))
+        elif identity == "FR-RAY-WORKER":
+            tables.speakers.note_worker(
+                match.integer("rank") or 0, match.integer("pid") or 0, match.text("detail") or ""
+            )
+        elif identity == "FR-SET-DEVICE":
+            speaker = match.integer("rank") if match.integer("rank") is not None else here.rank
+            if speaker is not None:
+                tables.devices.of_ranks[speaker] = match.integer("device") or 0
+        elif identity == "FR-NCCL-COMM":
+            self._communicator(match, here)
+        elif identity == "FR-TE-ROW":
+            tables.rows.append(replace(self._row(match), offset=view.base + start, line=view.line_number(start)))
+        elif not reading.progress.checkpoint(
+            match, file=self._index, attempt=self._state.attempt, offset=view.base + start
+        ):
+            rank, node, pid = match.integer("rank"), match.text("node"), match.integer("pid")
+            if rank is not None and here.rank in (None, rank):
+                tables.note_frame(replace(
+                    here, rank=rank, pid=pid if pid is not None else here.pid,
+                    local_rank=match.integer("local_rank") if here.local_rank is None else here.local_rank,
+                    node=NodeName(node.partition(".")[0]) if node else here.node,
+                ))
+            if rank is not None and node:
+                tables.nodes_of_ranks[rank] = NodeName(node.partition(".")[0])
+            if rank is not None and pid is not None:
+                tables.pids_of_ranks[rank] = pid
+            tables.world_size = match.integer("world_size") or tables.world_size
+            tables.version = match.text("version") or tables.version
+            tables.note_words(match)
+            speaker = rank if rank is not None else rank_of(here)
+            reading.progress.memory(
+                match, speaker, match.integer("step"), file=self._index, first_attempt=self._state.named.attempt or 0,
+                offset=view.base + start,
+            )
+
+    def _communicator(self, match: Match, here: LogLine) -> None:
+        if here.node is not None and here.pid is not None:
+            self._reading.tables.devices.note_process(NcclProcess(
+                here.node, here.pid, match.integer("rank") or 0, match.integer("count") or 0,
+                match.integer("device") or 0, match.text("detail"),
+            ))
+
+    def _row(self, match: Match) -> Row:
+        rank, pid = match.integer("rank") or 0, match.integer("pid") or 0
+        node = NodeName((match.text("node") or "").partition(".")[0])
+        time_s = read_time(match.text("time") or "", self._reading.started_s)
+        local_rank = match.integer("local_rank") or 0
+        self._reading.tables.speakers.note(LogLine("", rank=rank, local_rank=local_rank, node=node))
+        self._reading.tables.nodes_of_ranks.setdefault(rank, node)
+        self._reading.tables.pids_of_ranks.setdefault(rank, pid)
+        code = match.integer("exit_code") or 0
+        return Row(rank, match.integer("local_rank") or 0, node, pid, code, time_s, self._index)

@@ -1,0 +1,1 @@
+"""Who says a line and when: prefixes, stamps, JSON records, files' names."""

@@ -1,0 +1,252 @@
+"""The prefixes that launchers put in front of a line, one by one, each only where the file is known to have it.
+
+Sources: srun's write_labelled_message.c, torchelastic's tail_log.py, Open MPI's iof_base_output.c,
+openpmix' pmix_iof.c, Ray's worker.py, pdsh's dsh.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from runbook.logs.lines.log_line import FileProfile, PrefixFacts, shape_of, short_name
+from runbook.logs.lines.stamps import LEADING, STREAM, TAGGED
+from runbook.model.units import NodeName
+
+PREFIXES_AT_MOST = 10
+_PREFIX_CHARACTERS = 400
+_LOST_COLOUR = re.compile(r"\[\d{0,3}(?:;\d{1,3}){0,4}m ?")
+"""A colour whose ESC byte a web page or an editor took away."""
+LABEL = re.compile(r"(?:P(\d{1,3}) )?( {0,8}\d{1,6}):(?: |$)")
+_RANK = re.compile(r"\[(?:[Gg]lobal[ _])?(?:[Rr]ank|RANK)[:=_ ]{0,2}(\d{1,6})\]:? ?")
+_LOCAL = re.compile(r"\[(?:[Ll]ocal[ _-]?[Rr]ank|LOCAL_RANK)[:=_ ]{0,2}(\d{1,4})\]:? ?")
+ROLE = re.compile(r"\[([A-Za-z_][\w-]{0,30}?)(\d{1,4})\]:")
+RANK_AS_ROLE = re.compile(r"\[rank(\d{1,6})\]:\[rank(\d{1,6})\]:")
+"""torchrun's role may be called "rank" itself: then its local rank stands in front of PyTorch's own prefix."""
+BARE = re.compile(r"\[(\d{1,6})\]:")
+MPI = re.compile(r"\[[\w.@+-]{1,120},(\d{1,6})\](?:\[([\w.-]{1,80}):(\d{1,9})\])?<std(?:out|err|diag)>:")
+_RAY = re.compile(
+    r"\(([A-Za-z_][^()\n]{0,80}(?:\(([^()\n]{0,80})\))?[^()\n]{0,40}?) pid=(\d{1,9})(?:, ip=([\w.:]{3,45}))?\) ?"
+)
+_RAY_SYSTEM = re.compile(r"\((raylet|gcs_server|dashboard|autoscaler)(?:, ip=([\w.:]{3,45})| \+[\dhms.]{1,20})?\) ?")
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,60}")
+_NUMBERED = re.compile(r"(?:_[A-Z]{0,4}\d{1,5}){1,6}$")
+_ACTOR_RANK = re.compile(r"(?:^|[ ,])(?:world_)?rank=(\d{1,6})(?=$|[ ,])")
+TEMPLATE = re.compile(r"\[([^\[\]\n]{1,60})\]:? ?")
+_TEMPLATE_RANK = re.compile(r"(?<![A-Za-z])(?:global[ _-]?)?rank[ :=_-]{0,2}(\d{1,6})", re.IGNORECASE)
+_TEMPLATE_LOCAL = re.compile(r"(?<![A-Za-z])local(?:[ _-]?rank)?[ :=_-]{0,2}(\d{1,4})", re.IGNORECASE)
+NODE_LOCAL = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{1,60}):(\d{1,3})\]:? ?")
+_POD = re.compile(r"\[(?:pod|container|ns|node)/[\w./-]{1,200}\] ?")
+HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(?: |$)")
+PIPED = re.compile(r"([\w.-]{1,80}) {0,30}\| ?")
+SAGEMAKER = re.compile(r"(?:[\w-]{1,40}-)?(algo-\d{1,5})(?:-\w{1,20})?$")
+CONTAINER = re.compile(r"([\w.-]{3,80}) ([\w.-]{1,60}) ")
+_SOURCE_FILE = re.compile(r"\.(?:py|cpp|cc|cu|cuh|c|h|hpp|go|rs)$")
+_LEVEL_OF_RANK = re.compile(
+    r"\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?::[\w.]{1,80})?:?(?: [-|])? {0,8}"
+    r"(?=\[rank\d{1,6}\]:)"
+)
+"""A logger's level between its stamp and PyTorch's prefix: the line is the logger's and not two processes'."""
+_SOURCE_OF_RANK = re.compile(r"[\w.-]{1,80}\.py:\d{1,6}(?: -|:|\])? (?=\[(?:[Gg]lobal[ _])?Rank[:=_ ]{0,2}\d{1,6}\])")
+"""A logger's file and line in front of the rank that its caller prints ("memory_utils.py:39 - [Rank 2] …")."""
+
+
+def prefixes(text: str, file: FileProfile, said: PrefixFacts) -> tuple[int, int]:
+    """Where the line's own text begins, and where it would begin if the stamps in front of it were prefixes too."""
+    position = kept = 0
+    for _ in range(PREFIXES_AT_MOST):
+        first = text[position:position + 1]
+        stop = _site_prefix(text, position, file, said) if file.prefixes else position
+        if stop == position:
+            if first == "[":
+                stop = _bracketed(text, position, file, said)
+            elif first == "(":
+                stop = _ray(text, position, said)
+            elif first:
+                stop = _named(text, position, file, said)
+        if stop > position:
+            kept = position = stop
+        elif first and (found := LEADING.match(text, position)):
+            position = found.end()
+            if file.habits.collected and not said.stamped and kept == found.start():
+                kept = position = _behind_collector(text, found)
+            said.stamped = True
+        elif file.habits.tagged and kept == position and not said.tagged and (
+            (found := TAGGED.match(text, position)) and found.end() > position
+        ):
+            said.tagged = True
+            kept = position = _behind_tags(found, file, said)
+        elif "[rank" in text and (found := _LEVEL_OF_RANK.match(text, position)):
+            said.level = found[1]
+            kept = position = found.end()
+        elif "[Rank" in text and said.rank is None and (found := _SOURCE_OF_RANK.match(text, position)):
+            kept = position = found.end()
+        else:
+            break
+    return kept, position
+
+
+def _behind_collector(text: str, stamp: re.Match[str]) -> int:
+    """Behind a collector's stamp and one separator: further spaces are the line's own indentation."""
+    words = len(stamp[0].rstrip(" |"))
+    bar = stamp[0].find("|", words)
+    position = stamp.start() + (bar + 1 if bar >= 0 else words)
+    position += text[position:position + 1] == " "
+    found = STREAM.match(text, position)
+    return found.end() if found else position
+
+
+def _behind_tags(found: re.Match[str], file: FileProfile, said: PrefixFacts) -> int:
+    said.level = found["level"] or said.level
+    for pair in found["keys"].split():
+        key, _, value = pair.partition("=")
+        if key in ("node", "host", "hostname") and said.node is None and any(one.isalpha() for one in value):
+            if not file.nodes or short_name(value) in file.nodes:
+                said.node = NodeName(short_name(value))
+        elif key in ("rank", "local_rank", "pid") and getattr(said, key) is None and value.isdecimal():
+            setattr(said, key, int(value[:12]))
+    return found.end()
+
+
+def _bracketed(text: str, position: int, file: FileProfile, said: PrefixFacts) -> int:
+    found: re.Match[str] | None
+    habits = file.habits
+    if (found := ROLE.match(text, position)) and found[1] == "rank" and said.local_rank is None and (
+        "rank" in file.habits.roles or RANK_AS_ROLE.match(text, position)
+    ):
+        said.local_rank = int(found[2])
+        return _behind_space(text, found.end(), file)
+    if found := _RANK.match(text, position):
+        if said.rank is not None and said.rank != int(found[1]):
+            return position  # "[rank11]: [Rank 3] …": the inner one is a group's own numbering
+        said.rank = int(found[1])
+    elif found := _LOCAL.match(text, position):
+        said.local_rank = int(found[1])
+    elif (found := ROLE.match(text, position)) and found[1] in file.habits.roles:
+        said.local_rank = int(found[2])
+        return _behind_space(text, found.end(), file)
+    elif found := MPI.match(text, position):
+        said.rank = int(found[1])
+        if found[2]:
+            said.node, said.pid = NodeName(short_name(found[2])), int(found[3])
+        return _behind_space(text, found.end(), file)
+    elif file.habits.bare and (found := BARE.match(text, position)):
+        if file.habits.bare == "rank":
+            said.rank = int(found[1])
+        else:
+            said.local_rank = int(found[1])
+        return _behind_space(text, found.end(), file)
+    elif habits.templates and (found := TEMPLATE.match(text, position)) and shape_of(found[1]) in habits.templates:
+        if rank := _TEMPLATE_RANK.search(found[1]):
+            said.rank = int(rank[1])
+        if local := _TEMPLATE_LOCAL.search(found[1]):
+            said.local_rank = int(local[1])
+    elif (found := NODE_LOCAL.match(text, position)) and _is_host(found[1], file):
+        said.node, said.local_rank = NodeName(short_name(found[1])), int(found[2])
+    elif found := _POD.match(text, position):
+        said.voice = found[0]
+        _region(said, found.end())
+    elif not (found := _LOST_COLOUR.match(text, position)):
+        return position
+    return found.end()
+
+
+def _behind_space(text: str, position: int, file: FileProfile) -> int:
+    """Some launchers put a space behind their prefix and some none; two spaces are the line's own indentation."""
+    space = text[position:position + 1] == " " and (file.habits.spaced or text[position + 1:position + 2] != " ")
+    return position + 1 if space else position
+
+
+def _ray(text: str, position: int, said: PrefixFacts) -> int:
+    if found := _RAY.match(text, position):
+        said.pid, said.ip = int(found[3]), found[4] or ""
+        said.voice, said.name = f"{found[1]} {found[3]} {said.ip}", _process_name(found[1])
+        if found[2] and (rank := _ACTOR_RANK.search(found[2])):
+            said.rank = int(rank[1])
+    elif found := _RAY_SYSTEM.match(text, position):
+        said.voice, said.ip, said.name = f"{found[1]} {found[2] or ''}", found[2] or "", found[1]
+    else:
+        return position
+    return found.end()
+
+
+def _process_name(words: str) -> str:
+    """The name alone: vLLM counts its processes behind it ("EngineCore_DP0", "Worker_TP3", "VllmWorker rank=3")."""
+    found = _NAME.match(words)
+    return _NUMBERED.sub("", found[0]) if found else ""
+
+
+def _named(text: str, position: int, file: FileProfile, said: PrefixFacts) -> int:
+    """Prefixes of words and numbers: labels, hosts, containers. Each only where the file is known to have it."""
+    habits = file.habits
+    if (
+        habits.label_widths and said.task is None and (found := LABEL.match(text, position))
+        and len(found[2]) in habits.label_widths
+    ):
+        said.task, said.group = int(found[2]), int(found[1]) if found[1] else None
+        return found.end()
+    if (
+        (file.nodes or habits.hosts) and said.node is None and (found := HOST.match(text, position))
+        and (short_name(found[1]) in file.nodes or found[1] in habits.hosts)
+    ):
+        said.node = NodeName(short_name(found[1]))
+        return found.end()
+    if found := PIPED.match(text, position):
+        if container := SAGEMAKER.match(found[1]):
+            said.node = NodeName(container[1])
+        elif not habits.piped or said.voice:
+            return position
+        said.voice = found[1]
+        _region(said, found.end())
+        return found.end()
+    if (
+        habits.containers and not said.voice and (found := CONTAINER.match(text, position))
+        and found[2] in habits.containers
+    ):
+        said.voice = found[0]
+        _region(said, found.end())
+        return found.end()
+    return position
+
+
+def _region(said: PrefixFacts, position: int) -> None:
+    """A prefix of free words is no part of the region where a stamp may stand, unless a stamp came before it."""
+    if not said.stamped:
+        said.region = position
+
+
+def _is_host(name: str, file: FileProfile) -> bool:
+    if file.nodes:
+        return short_name(name) in file.nodes
+    return not _SOURCE_FILE.search(name) and (name in file.habits.hosts or any(one.isdigit() for one in name))
+
+
+def _site_prefix(text: str, position: int, file: FileProfile, said: PrefixFacts) -> int:
+    for pattern in file.prefixes:
+        found = pattern.match(text[position: position + _PREFIX_CHARACTERS])
+        if found is None or not found.end():
+            continue
+        words = {name: value.strip() for name, value in found.groupdict().items() if value}
+        for name in ("rank", "local_rank", "pid"):
+            if words.get(name, "").isdecimal():
+                setattr(said, name, int(words[name]))
+        if words.get("node"):
+            said.node = NodeName(short_name(words["node"]))
+        _region(said, position + found.end())
+        return position + found.end()
+    return position
+
+
+def site_prefixes(expressions: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+    """A site's own prefixes made ready. Raises ValueError in words for the author."""
+    known = ("rank", "local_rank", "node", "pid")
+    patterns = []
+    for expression in expressions:
+        try:
+            pattern = re.compile(expression)
+        except re.error as error:
+            raise ValueError(f"prefix {expression!r} is no regular expression: {error}") from error
+        if not set(pattern.groupindex) & set(known):
+            raise ValueError(f"prefix {expression!r} has no group named {', '.join(known)}, so it tells nothing")
+        patterns.append(pattern)
+    return tuple(patterns)

@@ -1,0 +1,209 @@
+"""Which of several ranks' failures came first, and what that order rests on.
+
+Within a file the order of lines counts (stamps of one node's clock go before it). Across files only time does: exact
+stamps; the rows of torchrun's tables, which are whole seconds of the agent's node and of its polling; and the stamp of
+an earlier line, which a failure cannot precede. Where the order is not known, a choice is made and called a tie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runbook.logs.collect.matches import LogMatch
+from runbook.logs.collect.node_clocks import Skew
+from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.logs.signatures.signature import AT_START
+from runbook.model.units import NodeName
+
+_POLL_S = 1.0
+RANKS_NAMED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a failure happened: between these two, by the clock of a node."""
+
+    earliest: float
+    latest: float
+    node: NodeName | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Failures, the first one leading; how many after it could be first as well; and the reason."""
+
+    failures: tuple[LogMatch, ...]
+    tied: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Orderer:
+    """Orders failures, one a rank, of one job."""
+
+    where: RankLocations
+    skew: Skew
+    paths: Sequence[str]
+
+    def order(self, firsts: Sequence[LogMatch]) -> Ordered:
+        """`firsts` are in the order of files and places."""
+        if len(firsts) < 2:
+            return Ordered(tuple(firsts))
+        by_file: dict[int, list[LogMatch]] = {}
+        for one in firsts:
+            by_file.setdefault(one.file, []).append(one)
+        files = {file: self._within(found) for file, found in by_file.items()}
+        if len(files) == 1:
+            found = next(iter(files.values()))
+            return Ordered(tuple(found), 0, (*self._line_notes(found), *self._contradiction(found)))
+        leaders = [found[0] for found in files.values()]
+        moments = {id(one): self._moment(one) for one in firsts}
+        pivot = min(leaders, key=lambda one: moments[id(one)].latest)
+        undecided = [
+            one for one in leaders if one is pivot or not self._before(moments[id(pivot)], moments[id(one)])
+        ]
+        chosen, why = self._chosen(undecided, pivot)
+        tied = [one for one in undecided if one is not chosen]
+        taken = {id(chosen), *(id(one) for one in tied)}
+        rest = sorted(
+            (one for one in firsts if id(one) not in taken),
+            key=lambda one: (moments[id(one)].earliest, one.file, one.offset),
+        )
+        note = self._tie_note(chosen, tied, moments, why, len(firsts)) if tied else self._time_note(chosen, firsts)
+        return Ordered((chosen, *tied, *rest), len(tied), (note, *self._skew_note(chosen, [*tied, *rest])))
+
+    def stamp(self, seen: LogMatch) -> float | None:
+        """The stamp of the line itself."""
+        return seen.time_s if seen.time_exact else None
+
+    def _moment(self, seen: LogMatch) -> Moment:
+        """By the reference clock, as far as the skew is known."""
+        rank = self.where.rank(seen)
+        node = seen.frame.node or (self.where.nodes.get(rank) if rank is not None else None)
+        offset = self.skew.offset(node)
+        exact = self.stamp(seen)
+        if exact is not None:
+            width = 1.0 if exact == int(exact) else 0.0
+            return Moment(exact - offset, exact + width - offset, node)
+        row = self.where.row(rank)
+        if row is not None and row.time_s is not None:
+            return Moment(row.time_s - _POLL_S - offset, row.time_s + 1.0 - offset, node)
+        if seen.time_s is not None:
+            return Moment(seen.time_s - offset, math.inf, node)
+        return Moment(-math.inf, math.inf, node)
+
+    def _before(self, one: Moment, other: Moment) -> bool:
+        """Whether `one` certainly came first. Whole seconds of one clock that are equal do not order."""
+        return one.latest + self.skew.tolerance_s(one.node, other.node) <= other.earliest and one.latest < math.inf
+
+    def _within(self, found: list[LogMatch]) -> list[LogMatch]:
+        """The lines' order; where all stamps are of one node's clock, theirs."""
+        moments = [self._moment(one) for one in found]
+        stamps = [self.stamp(one) for one in found]
+        same_clock = len({moment.node for moment in moments}) == 1  # or nothing speaks of several
+        if same_clock and all(stamp is not None for stamp in stamps):
+            return sorted(found, key=lambda one: (self.stamp(one) or 0.0, one.offset))
+        return sorted(found, key=lambda one: one.offset)
+
+    def _chosen(self, undecided: Sequence[LogMatch], pivot: LogMatch) -> tuple[LogMatch, str]:
+        """Of those that could be first, the one whose process ended by itself by torchrun's tables; else by place."""
+        if len(undecided) == 1:
+            return pivot, ""
+        own = [one for one in undecided if self._ended_by_itself(one)]
+        if own and len(own) < len(undecided):
+            chosen = min(own, key=lambda one: (one.file, one.offset))
+            return chosen, "torchrun's tables say that it ended by itself while the others were ended by signals"
+        chosen = min(undecided, key=lambda one: (one.file, one.offset))
+        return chosen, f"{self.paths[chosen.file]} was read first"
+
+    def _ended_by_itself(self, seen: LogMatch) -> bool:
+        row = self.where.row(self.where.rank(seen))
+        return row is not None and row.exit_code not in TEARDOWN_CODES
+
+    def _line_notes(self, found: Sequence[LogMatch]) -> tuple[str, ...]:
+        first, name = self._moment(found[0]), self.paths[found[0].file]
+        tied = [
+            one for one in found[1:]
+            if first.latest < math.inf and abs(self._moment(one).earliest - first.earliest) < 1.0
+        ]
+        if any(other.offset < found[0].offset for other in found):
+            return (self._time_note(found[0], found),)
+        told = f"{self._count(found)} report a failure; {self.who(found[0])} is named because its line comes first " \
+               f"in {name}."
+        if not tied:
+            return (told,)
+        return (told, f"A tie by the clock: {self._names(tied)} failed within the same second.")
+
+    def _contradiction(self, found: Sequence[LogMatch]) -> tuple[str, ...]:
+        """A later line of the same file with a clearly earlier stamp: clocks or buffers, and a person should know."""
+        first = self.stamp(found[0])
+        if first is None:
+            return ()
+        own = self._moment(found[0])
+        for other in found[1:]:
+            if self.stamp(other) is not None and self._before(self._moment(other), own):
+                gap = own.earliest - self._moment(other).latest
+                return (
+                    f"The stamp of {self.who(other)} is {gap:.1f} s earlier although its line comes later: their "
+                    f"clocks differ or their output was buffered, so this order is not certain.",
+                )
+        return ()
+
+    def _time_note(self, chosen: LogMatch, firsts: Sequence[LogMatch]) -> str:
+        return f"{self._count(firsts)} report a failure; {self.who(chosen)} did so first by its time stamp."
+
+    def _tie_note(
+        self, chosen: LogMatch, tied: Sequence[LogMatch], moments: dict[int, Moment], why: str, count: int
+    ) -> str:
+        first = moments[id(chosen)]
+        named = self._names(tied)
+        if all(math.isfinite(moments[id(one)].latest) and math.isfinite(moments[id(one)].earliest)
+               for one in (chosen, *tied)):
+            apart = max(abs(moments[id(one)].earliest - first.earliest) for one in tied)
+            within = "the same second" if apart <= 1.0 else f"{apart:.0f} s"
+            return (
+                f"A tie: {named} failed within {within} of {self.who(chosen)}, which is named because {why}; the "
+                f"stamps and the clocks of several nodes do not order them further."
+            )
+        return (
+            f"A tie: {count} processes report a failure in different files, and without time stamps on all of them "
+            f"which was first is not known ({self.who(chosen)} or {named}); {self.who(chosen)} is named because {why}."
+        )
+
+    def _skew_note(self, chosen: LogMatch, others: Sequence[LogMatch]) -> tuple[str, ...]:
+        """What is known of the clocks, where two nodes' stamps were compared."""
+        here = self._moment(chosen).node
+        for other in others:
+            there = self._moment(other).node
+            if here is None or there is None or here == there:
+                continue
+            first, second = self.skew.offsets.get(here), self.skew.offsets.get(there)
+            if first is None or second is None:
+                return (f"How far the clocks of {here} and {there} are apart is not known; a second is allowed for.",)
+            gap = second.seconds - first.seconds
+            marks = min(first.marks, second.marks)
+            return (
+                f"The clock of {there} is {abs(gap):.1f} s {'ahead of' if gap >= 0 else 'behind'} that of {here}, "
+                f"within {max(first.spread_s, second.spread_s):.1f} s, by {marks} {self.skew.by}; stamps are compared "
+                f"with that taken off.",
+            )
+        return ()
+
+    def who(self, seen: LogMatch) -> str:
+        rank = self.where.rank(seen)
+        if rank is None and (seen.match.signature.stands == AT_START):
+            return f"the line of {seen.match.signature.id}, which names no rank,"
+        return f"rank {rank}" if rank is not None else "a process without rank"
+
+    def _names(self, seen: Sequence[LogMatch]) -> str:
+        ranks = sorted({rank for rank in map(self.where.rank, seen) if rank is not None})
+        if not ranks:
+            return "other processes"
+        more = ", …" if len(ranks) > RANKS_NAMED else ""
+        return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:RANKS_NAMED]))}{more}"
+
+    def _count(self, seen: Sequence[LogMatch]) -> str:
+        ranks = {self.where.rank(one) for one in seen}
+        return f"{len(ranks)} ranks" if None not in ranks else f"{len(seen)} processes"

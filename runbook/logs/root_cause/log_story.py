@@ -1,0 +1,297 @@
+"""From what was seen to what happened: the first failure, its company, its consequences, and what was no failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from runbook.logs.collect.collection import Collection
+from runbook.logs.collect.matches import LogMatch
+from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations, rank_locations
+from runbook.logs.root_cause import selection
+from runbook.logs.root_cause.handled_failures import confirmed
+from runbook.logs.root_cause.selection import RootCause
+from runbook.logs.root_cause.suspects import Suspect, victim
+from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
+from runbook.model.diagnosis import Detail
+from runbook.model.job import JobRecord
+from runbook.model.log import Collateral, Finding, LogSource, LogStory, Phase
+from runbook.model.units import NodeName
+
+UNNAMED_KEPT = 20
+_ANNOUNCEMENTS = frozenset({"FR-TE-CFE", "FR-TE-CLOSE", "SL-TASK-04", "FR-DS", "RAY-06"})
+"""Lines of launchers that end the others: without a rank they say nothing of anybody."""
+RANKS_KEPT = 20_000
+
+_SIGNALS = {-6: "SIGABRT", -9: "SIGKILL", -15: "SIGTERM", -11: "SIGSEGV", -7: "SIGBUS"}
+_WORDS = {
+    "NCCL-02": "a collective failed after another rank was gone",
+    "NCCL-05": "waited in a collective until the NCCL watchdog's timeout",
+    "NCCL-06": "the NCCL watchdog saw the failure of another rank",
+    "NCCL-07": "lost the connection to another rank",
+    "SL-CANCEL-01": "cancelled with the job step",
+    "HOST-06": "killed by SIGKILL; the log does not say by whom",
+    "HOST-05": "a data loading worker went away",
+}
+
+
+def collateral(
+    seen: Sequence[LogMatch], where: RankLocations, root: Finding | None, taken: Set[int | None]
+) -> tuple[Collateral, ...]:
+    """One entry a rank, the first reason in the log's order; entries without a rank at the end."""
+    found: dict[int, Collateral] = {}
+    unnamed: dict[tuple[str, str | None], Collateral] = {}
+    own = root.rank if root else None
+    for one in seen:
+        if one.means != CONSEQUENCE:
+            continue
+        identity = one.match.signature.id
+        ranks: Sequence[int | None] = [where.rank(one)]
+        hosts = one.match.text("hosts")
+        if one.match.numbers("tasks"):
+            ranks = one.match.numbers("tasks") if where.tasks_are_ranks else [None]
+        for rank in ranks:
+            if rank is not None and (rank == own or rank in taken or rank in found or len(found) > RANKS_KEPT):
+                continue
+            if rank is None and identity in _ANNOUNCEMENTS:
+                continue
+            if rank is None:
+                node = one.frame.node or hosts
+                if len(unnamed) < UNNAMED_KEPT:
+                    unnamed.setdefault((identity, node), Collateral(None, one.frame.node, _why(one), identity))
+            else:
+                found[rank] = Collateral(rank, where.nodes.get(rank), _why(one), identity)
+    for row in where.rows:
+        if own is None and root is not None and row.exit_code not in TEARDOWN_CODES:
+            continue  # one of these is the failure itself, and the log does not say which
+        if row.rank != own and row.rank not in taken and row.rank not in found:
+            found[row.rank] = Collateral(row.rank, row.node, f"ended with {_code(row.exit_code)}", "FR-TE-ROW")
+    if own is None and root is not None:
+        found = {rank: one for rank, one in found.items() if one.signature != "FR-TE-AGENT"}
+    return (*(found[rank] for rank in sorted(found)), *unnamed.values())
+
+
+def _why(seen: LogMatch) -> str:
+    code, signal = seen.match.integer("exit_code"), seen.match.text("signal")
+    if code is not None:
+        return f"ended with {_code(code)}"
+    if signal is not None:
+        return f"ended by a signal ({signal.lower()})"
+    return _WORDS.get(seen.match.signature.id, seen.match.signature.title[:1].lower() + seen.match.signature.title[1:])
+
+
+def _code(code: int) -> str:
+    return f"exit code {code} ({_SIGNALS[code]})" if code in _SIGNALS else f"exit code {code}"
+
+
+_PINNED = "pinned"
+"""The detail of a refusal whose traceback pins host memory."""
+CANDIDATES_KEPT = 64
+HARMLESS_KEPT = 64
+
+
+def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord | None) -> LogStory:
+    """The story of one job's logs."""
+    seen = sorted(
+        (one for kept in reading.kept.values() for one in (*kept.first, *kept.last)),
+        key=lambda one: (one.file, one.offset),
+    )
+    where = rank_locations(reading.tables, seen, job)
+    choice = selection.select_root_cause(seen, where, reading, job, [source.path for source in sources])
+    notes = list(choice.notes)
+    root = _finding(choice.root, where, reading, sources) if choice.root else None
+    if root is not None and choice.root is not None and confirmed(choice.root, seen, where):
+        root = replace(root, quoted=False)
+    if root is not None and root.rank is None:
+        root, note = _name_rank(root, choice, where, seen)
+        notes += [note] if note else []
+    if root is not None and root.node is not None and root.rank in where.inferred:
+        notes.append(
+            f"The node of rank {root.rank} ({root.node}) is inferred from a block distribution of "
+            f"{where.world_size} ranks over the job's nodes; no line of the log says it."
+        )
+    if root is not None and choice.root is not None and where.inferred_by_device(choice.root):
+        notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
+    notes += _notes(reading, root, where)
+    notes += [choice.root.frame.doubt] if choice.root is not None and choice.root.frame.doubt else []
+    if root is not None and root.phase is Phase.UNKNOWN:
+        copy = _copy_with_phase(choice.root, root.rank, seen, where)
+        if copy is not None:
+            root = replace(root, phase=copy.phase, frames=root.frames or copy.functions)
+    others = [_finding(one, where, reading, sources) for one in choice.candidates[:CANDIDATES_KEPT]]
+    taken = {finding.rank for finding in others if finding.means not in (CONSEQUENCE, HARMLESS)}
+    if root is None:
+        others += [_finding(one, where, reading, sources) for one in choice.fallout[:CANDIDATES_KEPT]]
+    others += [_suspected(one, sources) for one in choice.suspects[:CANDIDATES_KEPT]]
+    quiet = [one for one in seen if one.means == HARMLESS] + list(choice.handled)
+    version = reading.tables.version or (root.framework_version if root else None)
+    return LogStory(
+        root_cause=root,
+        candidates=tuple(others),
+        collateral=collateral(seen, where, root, taken),
+        harmless=tuple(
+            _finding(one, where, reading, sources, handled=True)
+            for index, one in enumerate(sorted(quiet, key=lambda one: (one.file, one.offset)))
+            if index < HARMLESS_KEPT or one.match.signature.detail is Detail.FINISHED
+        ),
+        progress=reading.progress.result(reading.last_attempt, root.rank if root is not None else None),
+        framework=_framework(reading, root),
+        framework_version=version,
+        world_size=where.world_size,
+        rank_nodes=dict(sorted(where.nodes.items())),
+        rank_pids=dict(sorted(reading.tables.pids_of_ranks.items())),
+        own_pids=tuple(sorted(reading.tables.pids_seen)),
+        engines=tuple(sorted(reading.tables.engines)),
+        settings=dict(sorted(reading.tables.settings.items())),
+        sources=tuple(sources),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _finding(
+    seen: LogMatch, where: RankLocations, reading: Collection, sources: Sequence[LogSource], handled: bool = False
+) -> Finding:
+    rank = where.rank(seen)
+    row = where.row(rank)
+    # Another rank may print its step after this one failed in the next, so the attempt's last step counts.
+    before = reading.progress.step_before(seen.file, seen.offset) if handled else None
+    if before is None:
+        before = reading.progress.last_step(seen.attempt)
+    if before is None:
+        before = reading.progress.start_of(seen.attempt)
+    device = seen.match.integer("device")
+    means, signature = selection.meaning(seen), seen.match.signature
+    return Finding(
+        signature=signature.id,
+        means=means,
+        file=sources[seen.file].path,
+        offset=seen.offset,
+        line=seen.line,
+        excerpt=seen.excerpt,
+        rank=rank,
+        local_rank=seen.frame.local_rank if seen.frame.local_rank is not None else row.local_rank if row else None,
+        node=_node(seen, rank, where),
+        pid=_pid(seen, rank, reading),
+        device=device if device is not None else seen.frame.device,
+        node_device=_node_device(seen, rank, where, reading),
+        time_s=seen.time_s if seen.time_s is not None else row.time_s if row else None,
+        step=before + 1 if before is not None else None,
+        phase=seen.phase,
+        fields=seen.match.memory_fields(),
+        framework_version=reading.tables.version or signature.versions or None,
+        detail=signature.detail if means == signature.means else _PINNED if seen.pinning and signature.pinned else "",
+        firmness=signature.confidence if means == signature.means else None,
+        frames=seen.functions,
+        quoted=seen.quoted,
+        speaker=seen.said_by,
+    )
+
+
+def _node_device(seen: LogMatch, rank: int | None, where: RankLocations, reading: Collection) -> str | None:
+    device, row = seen.match.integer("device"), where.row(rank)
+    local = seen.frame.local_rank if seen.frame.local_rank is not None else row.local_rank if row else None
+    return reading.tables.devices.node_device(
+        seen.frame, rank=rank, local_rank=local, node=_node(seen, rank, where), pid=_pid(seen, rank, reading),
+        device=device if device is not None else seen.frame.device, alone=where.world_size == 1,
+    )
+
+
+def _copy_with_phase(
+    root: LogMatch | None, rank: int | None, seen: Sequence[LogMatch], where: RankLocations
+) -> LogMatch | None:
+    """Another copy of the same failure that shows its phase: torchrun's table and error.json repeat what was said."""
+    for one in seen:
+        if (
+            root is not None and one.phase is not Phase.UNKNOWN and one.match.signature.id == root.match.signature.id
+            and one.match.memory_fields() == root.match.memory_fields() and where.rank(one) in (rank, None)
+        ):
+            return one
+    return None
+
+
+def _pid(seen: LogMatch, rank: int | None, reading: Collection) -> int | None:
+    """The process of the rank, else the one that a prefix names as the speaker."""
+    known = reading.tables.pids_of_ranks.get(rank) if rank is not None else None
+    return known if known is not None else seen.frame.pid
+
+
+def _node(seen: LogMatch, rank: int | None, where: RankLocations) -> NodeName | None:
+    if seen.frame.node is not None:
+        return seen.frame.node
+    if rank is not None and rank in where.nodes:
+        return where.nodes[rank]
+    hosts = seen.match.text("hosts") or seen.match.text("node")
+    if not hosts or "[" in hosts or "," in hosts:
+        return where.only_node
+    return NodeName(hosts.partition(".")[0])
+
+
+def _suspected(suspect: Suspect, sources: Sequence[LogSource]) -> Finding:
+    """A rank to look at, as a candidate; the file is where that can be seen."""
+    return Finding(
+        signature=suspect.signature, means=CONSEQUENCE, file=sources[suspect.file].path, offset=suspect.offset,
+        line=suspect.line, excerpt=suspect.why, rank=suspect.rank, node=suspect.node, pid=suspect.pid,
+        time_s=suspect.time_s,
+    )
+
+
+def _name_rank(
+    root: Finding, choice: RootCause, where: RankLocations, every: Sequence[LogMatch]
+) -> tuple[Finding, str]:
+    """A rank for a failure whose own line names none: torchrun's table, else the task that srun saw exit first. For a
+    report of the OOM killer, the rank that died by SIGKILL."""
+    if choice.root is not None and choice.root.match.signature.late:
+        found = victim(choice.root, choice.kills, where)
+        return replace(root, rank=found.rank, node=found.node or root.node, pid=found.pid or root.pid), found.note
+    row = where.first_row(
+        {where.rank(one) for one in every if one.match.signature.id.startswith(("NCCL-", "FOLLOW-"))
+         and one.means == CONSEQUENCE},
+        {one.match.integer("pid") for one in every if one.match.signature.id == "FR-TE-CLOSE"},
+    )
+    if row is not None:
+        named = replace(
+            root, rank=row.rank, local_rank=row.local_rank, node=root.node or row.node, pid=row.pid,
+            time_s=root.time_s if root.time_s is not None else row.time_s,
+        )
+        return named, f"The failing line names no rank; rank {row.rank} is from torchrun's table of failures."
+    if where.tasks_are_ranks:
+        for one in every:
+            tasks = one.match.numbers("tasks")
+            if len(tasks) == 1 and one.match.signature.id in ("SL-TASK-01", "SL-TASK-02", "SL-TASK-03"):
+                rank = tasks[0]
+                return (
+                    replace(root, rank=rank, node=root.node or where.nodes.get(rank)),
+                    f"The failing line names no rank; task {rank} is the first that srun reports as ended.",
+                )
+    if where.world_size == 1:
+        return replace(root, rank=0, node=root.node or where.nodes.get(0)), ""
+    return root, "No line says which rank failed."
+
+
+def _notes(reading: Collection, root: Finding | None, where: RankLocations) -> list[str]:
+    notes = []
+    if reading.cut_lines:
+        notes.append("A message was cut by the launcher's label and put together again.")
+    if root is not None:
+        for process in root.fields.other_processes:
+            rank = where.ranks_of_pids.get(process.pid)
+            if rank is not None:
+                notes.append(f"Process {process.pid} of the message is rank {rank} of this job.")
+        if root.time_s is not None:
+            notes.append("Stamps without a time zone were read as UTC.")
+    notes += reading.tables.notes
+    spam = {
+        identity: sum(kept.count for (name, _, _), kept in reading.kept.items() if name == identity)
+        + reading.like_others.get(identity, 0)
+        for identity in {name for name, _, _ in reading.kept}
+    }
+    often = sorted((identity, count) for identity, count in spam.items() if count > 1000)
+    notes += [f"{identity} stands {count} times in the logs." for identity, count in often]
+    return notes
+
+
+def _framework(reading: Collection, root: Finding | None) -> str | None:
+    named = reading.progress.framework
+    if named is not None:
+        return named
+    return "pytorch" if root is not None and root.signature.startswith("PT-") else None

@@ -1,0 +1,318 @@
+"""Which failure came first, and which lines are no failure at all. The reasons are said in notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from runbook.logs.collect.collection import Collection
+from runbook.logs.collect.matches import LogMatch
+from runbook.logs.collect.node_clocks import skew
+from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.logs.collect.recorder import UNKNOWN_EXCEPTION
+from runbook.logs.root_cause import handled_failures, secondary_failures, suspects
+from runbook.logs.root_cause.failure_order import Orderer
+from runbook.logs.root_cause.suspects import Kill, Suspect
+from runbook.logs.signatures.field_units import ABSURD_BYTES
+from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
+from runbook.model.diagnosis import Detail, Kind
+from runbook.model.job import JobClass, JobRecord
+
+_FOLLOWS = re.compile(
+    r"^(?:[\w.]{0,80}\.)?(?:KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError"
+    r"|SignalException|CalledProcessError|DistNetworkError|DistStoreError|ChildFailedError|SystemExit)\b"
+)
+_NAMES_A_TASK = frozenset({"SL-TASK-01", "SL-OOM-07"})
+"""Reports of the host's OOM killer that are about the step's own tasks and never about a helper."""
+
+
+_CARD_FAILED = frozenset({"GF-02", "GF-03"})
+_SAYS_ITS_STATUS = "END-13"
+_KERNEL_S = frozenset({"GF-02", "GF-03", "GF-03M", "NO-03"})
+_CUDA_FAILED = frozenset({"NO-02", "GF-01", "GF-05"})
+"""A CUDA call of a process that the card did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootCause:
+    """The first failure, the others that could be first, and the failures that were handled."""
+
+    root: LogMatch | None
+    candidates: tuple[LogMatch, ...] = ()
+    fallout: tuple[LogMatch, ...] = ()
+    """Failures that others brought about; candidates where nothing better is known."""
+    handled: tuple[LogMatch, ...] = ()
+    notes: tuple[str, ...] = ()
+    kills: tuple[Kill, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    """Where no line tells the first failure: ranks to look at."""
+
+
+def meaning(seen: LogMatch) -> str:
+    """What a match means in its place: an absurd size is no shortage (R-13), some exceptions only follow others."""
+    tried = seen.match.integer("tried_bytes")
+    if seen.means == Kind.TRUE_OOM and tried is not None and tried >= ABSURD_BYTES:
+        return Kind.NOT_OOM
+    if seen.match.signature.id == UNKNOWN_EXCEPTION and _FOLLOWS.match(seen.match.text("detail") or ""):
+        return CONSEQUENCE
+    return seen.means
+
+
+def select_root_cause(
+    seen: Sequence[LogMatch], where: RankLocations, reading: Collection, job: JobRecord | None, paths: Sequence[str]
+) -> RootCause:
+    """Pick the first failure of the last attempt that has one. `seen` is in the order of files and places."""
+    failures = [
+        one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)
+        and (one.match.signature.id != _SAYS_ITS_STATUS or _left_as_said(one, seen, where))
+        and not _of_another_day(one, job, reading)
+    ]
+    kills = suspects.kills(seen, where)
+    notes: list[str] = []
+    handled = _handled(failures, seen, where, reading, job, notes)
+    failures = _others(failures, handled)
+    fallout = secondary_failures.secondary_failures(failures, seen, where)
+    notes += fallout.notes
+    causes = {id(one) for one in fallout.causes}
+    strong = [one for one in fallout.kept if not one.match.signature.weak or id(one) in causes]
+    weak = _others(fallout.kept, strong)
+    strong, cascade = _without_cascade(strong, reading)
+    notes += cascade
+    pool, note = _last_attempt(strong, reading.last_attempt)
+    if not pool or (note and any(one.attempt == reading.last_attempt for one in fallout.kept)):
+        later, later_note = _last_attempt(weak, reading.last_attempt)
+        if not pool or not later_note:
+            pool, note = (later, later_note) if later else (pool, note)
+    pool, helpers = _without_helpers(pool, weak, kills, where, notes)
+    if not pool and (by_accounting := _killed_for_memory(kills, job)) is not None:
+        notes.append("Slurm's accounting says OUT_OF_MEMORY, so the kernel ended the process that died by SIGKILL.")
+        pool, note = [by_accounting], ""
+    if not pool:
+        return _nobody(seen, kills, where, reading, handled, fallout.dropped, notes)
+    notes += [note] if note else []
+    ordered = _hardware_first(_in_order(pool, seen, kills, paths, where, reading, notes), where, notes)
+    root = ordered[0]
+    notes += _absurd(root)
+    company = _one_a_rank([*ordered[1:], *helpers], where, where.rank(root))
+    return RootCause(root, tuple(company), fallout.dropped, tuple(handled), tuple(notes), tuple(kills))
+
+
+def _of_another_day(one: LogMatch, job: JobRecord | None, reading: Collection) -> bool:
+    """Whether a kernel's line is older than the job: a script that prints the kernel's log prints what is left in it.
+
+    The stamp has no time zone, so a day is what tells for sure."""
+    started_s = job.start_time_s if job is not None and job.start_time_s is not None else reading.started_s
+    return (
+        one.match.signature.id in _KERNEL_S and one.time_exact and one.time_s is not None and started_s is not None
+        and one.time_s < started_s - 86_400
+    )
+
+
+def _left_as_said(one: LogMatch, seen: Sequence[LogMatch], where: RankLocations) -> bool:
+    """Whether a launcher reports, behind the program's own word, the very status that it said."""
+    code = one.match.integer("exit_code")
+    if code is None or code == 0 or code in TEARDOWN_CODES:
+        return False
+    reported = [(row.file, row.offset) for row in where.rows if row.exit_code == code]
+    reported += [(other.file, other.offset) for other in seen
+                 if other.means == CONSEQUENCE and other.match.integer("exit_code") == code]
+    return any(file != one.file or offset > one.offset for file, offset in reported)
+
+
+def _handled(
+    failures: Sequence[LogMatch], seen: Sequence[LogMatch], where: RankLocations, reading: Collection,
+    job: JobRecord | None,
+    notes: list[str],
+) -> list[LogMatch]:
+    last = handled_failures.last_failures(failures)
+    handled = [one for one in failures if handled_failures.was_handled(one, last, reading, job)]
+    if handled and len(handled) == len(failures):
+        died, why = handled_failures.died_with(handled, seen, where, reading, job)
+        if not died:
+            died, why = handled_failures.perhaps_quoted(handled, reading, job)
+        if died:
+            notes.append(why)
+            handled = _others(handled, died)
+    quoted = [one for one in handled if one.quoted]
+    if quoted:
+        kinds = ", ".join(sorted({one.match.signature.id for one in quoted}))
+        notes.append(f"Words of {kinds} stand inside a sentence, which may quote them; they did not count.")
+    survived = _others(handled, quoted)
+    if survived:
+        notes.append(_handled_note(survived, job))
+    return handled
+
+
+def _handled_note(handled: Sequence[LogMatch], job: JobRecord | None) -> str:
+    kinds = ", ".join(sorted({one.match.signature.id for one in handled}))
+    reason = (
+        "the job ended well" if job is not None and job.state.job_class is JobClass.SUCCEEDED
+        else "the job went on behind it, or the line itself says that it was handled" if len(handled) == 1
+        else "the job went on behind them, or the lines themselves say that they were handled"
+    )
+    return f"{len(handled)} line{'s' if len(handled) != 1 else ''} ({kinds}) did not end the job: {reason}."
+
+
+def _without_cascade(strong: Sequence[LogMatch], reading: Collection) -> tuple[list[LogMatch], list[str]]:
+    """A restart that fails while starting, and not of memory, follows from what it restarted after (an address still in
+    use, a peer that is gone): the attempt before holds the first cause."""
+    newest = max((one.attempt for one in strong), default=0)
+    last = [one for one in strong if one.attempt == newest]
+    before = [one for one in strong if one.attempt < newest and meaning(one) != Kind.NOT_OOM]
+    if not before or any(meaning(one) != Kind.NOT_OOM for one in last):
+        return list(strong), []
+    if reading.progress.last_step(newest) is not None:
+        return list(strong), []
+    return [one for one in strong if one.attempt < newest], [
+        f"The last attempt failed while starting ({last[0].match.signature.id}), before any step; the failure that it "
+        f"was restarted after is named."
+    ]
+
+
+def _last_attempt(failures: Sequence[LogMatch], last: int) -> tuple[list[LogMatch], str]:
+    """The failures of the last attempt that has any; earlier attempts are said to exist."""
+    if not failures:
+        return [], ""
+    newest = max(one.attempt for one in failures)
+    pool = [one for one in failures if one.attempt == newest]
+    earlier = len({one.attempt for one in failures}) - 1
+    if newest < last:
+        return pool, "The failure is from an earlier attempt; the last attempt in the logs shows none of its own."
+    if earlier:
+        return pool, "Earlier attempts in the same logs failed too; the failure named is the last attempt's."
+    return pool, ""
+
+
+def _without_helpers(
+    pool: Sequence[LogMatch], weak: Sequence[LogMatch], kills: Sequence[Kill], where: RankLocations, notes: list[str]
+) -> tuple[list[LogMatch], list[LogMatch]]:
+    """An OOM kill in the step's cgroup may have hit a helper (R-24): where no rank died by SIGKILL and a process says
+    itself what ended it, the report does not lead."""
+    late = [one for one in pool if one.match.signature.late and one.match.signature.id not in _NAMES_A_TASK]
+    prompt = _others(pool, late)
+    if not late or prompt or kills or any(where.rank(one) is not None for one in late):
+        return list(pool), []
+    spoken = [one for one in weak if one.raised and one.attempt == late[0].attempt]
+    if not spoken:
+        return list(pool), []
+    notes.append(
+        f"{late[0].match.signature.id} reports an OOM kill, but no rank is known to have died by SIGKILL; an exception "
+        f"of its own ended the job, so the victim may have been a helper (R-24)."
+    )
+    return spoken, late
+
+
+def _killed_for_memory(kills: Sequence[Kill], job: JobRecord | None) -> LogMatch | None:
+    """The line that reports a kill, as a failure of host memory, where Slurm's accounting has the kernel's word for it
+    (R-22)."""
+    states = {job.state.name, *(step.state.name for step in job.steps)} if job is not None else set()
+    reported = next((kill.seen for kill in kills if kill.seen is not None), None)
+    if "OUT_OF_MEMORY" not in states or reported is None:
+        return None
+    signature = replace(reported.match.signature, means=Kind.HOST_OOM.value, detail=Detail.CGROUP)
+    return replace(reported, match=replace(reported.match, signature=signature))
+
+
+def _nobody(
+    seen: Sequence[LogMatch], kills: Sequence[Kill], where: RankLocations, reading: Collection,
+    handled: Sequence[LogMatch],
+    dropped: Sequence[LogMatch], notes: list[str],
+) -> RootCause:
+    """No line tells the first failure: who is worth looking at."""
+    followers = [one for one in seen if meaning(one) == CONSEQUENCE]
+    found, words = suspects.suspects(seen, kills, where, reading) if followers or kills or where.rows else ([], [])
+    if followers:
+        notes.append("The logs show only consequences; the rank that failed first left no line of its own.")
+    candidates = [] if found or dropped else followers[:1]
+    return RootCause(
+        None, tuple(candidates), tuple(dropped), tuple(handled), (*notes, *words), tuple(kills), tuple(found)
+    )
+
+
+def _in_order(
+    pool: Sequence[LogMatch], seen: Sequence[LogMatch], kills: Sequence[Kill], paths: Sequence[str],
+    where: RankLocations,
+    reading: Collection, notes: list[str],
+) -> list[LogMatch]:
+    """First failure first. Slurm's and the kernel's reports come after what they report, so they do not lead where a
+    process speaks for itself; unless the tables say that a rank had been killed more than a second before that."""
+    prompt = [one for one in pool if not one.match.signature.late]
+    late = sorted(
+        (one for one in pool if one.match.signature.late),
+        key=lambda one: (one.match.signature.id != "SL-TASK-01", where.rank(one) is None, one.file, one.offset),
+    )
+    if not prompt:
+        return late
+    orderer = Orderer(where, skew(reading.clocks, seen, where), paths)
+    firsts = _one_a_rank(prompt, where, None)
+    ordered = orderer.order(firsts)
+    notes += ordered.notes
+    rest = _others(prompt, firsts)
+    if late and kills:
+        first, killed = orderer.stamp(ordered.failures[0]), kills[0]
+        if first is not None and killed.time_s is not None and killed.time_s + 1.0 < first:
+            notes.append(
+                f"The OOM killer's victim ended {first - killed.time_s:.0f} s before any process printed a failure."
+            )
+            return [*late, *ordered.failures, *rest]
+        named = {where.rank(one) for one in prompt}
+        if killed.rank is not None and killed.rank not in named:
+            notes.append(
+                f"Rank {killed.rank} was also killed by SIGKILL, and the host's OOM killer was at work; whether that "
+                f"came before is not known."
+            )
+    return [*ordered.failures, *rest, *late]
+
+
+def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations, notes: list[str]) -> list[LogMatch]:
+    """The kernel's word that a card failed settles what a program's exception left open, wherever the two stand: which
+    of them reaches the log first is chance. It names no rank, so it takes the one whose CUDA call failed."""
+    kernel = next((one for one in ordered if one.match.signature.id in _CARD_FAILED), None)
+    if kernel is None or (kernel is not ordered[0] and meaning(ordered[0]) != Kind.NOT_OOM):
+        return list(ordered)
+    short = next((one for one in ordered if meaning(one) == Kind.TRUE_OOM and where.rank(one) is not None), None)
+    if short is not None and where.rank(kernel) is None and not any(
+        one.match.signature.id in _CUDA_FAILED for one in ordered
+    ):
+        notes.append(
+            f"{kernel.match.signature.id} ({kernel.match.signature.title}) names no rank, and anybody may print such a "
+            f"line into a job's output; rank {where.rank(short)}'s exception says itself what ended it."
+        )
+        return [short, *(one for one in ordered if one is not short)]
+    if kernel is not ordered[0]:
+        notes.append(
+            f"{kernel.match.signature.id} ({kernel.match.signature.title}) explains the program's exception in the "
+            f"same attempt, whichever of them was printed first."
+        )
+    rest = [one for one in ordered if one is not kernel]
+    failed = [one for one in rest if one.match.signature.id in _CUDA_FAILED]
+    if where.rank(kernel) is None and len({where.rank(one) for one in failed}) == 1:
+        pid = kernel.match.integer("pid")
+        kernel = replace(kernel, frame=replace(
+            failed[0].frame, text=kernel.frame.text, pid=pid if pid is not None else failed[0].frame.pid,
+        ))
+    return [kernel, *rest]
+
+
+def _others(every: Sequence[LogMatch], without: Sequence[LogMatch]) -> list[LogMatch]:
+    taken = {id(one) for one in without}
+    return [one for one in every if id(one) not in taken]
+
+
+def _one_a_rank(seen: Sequence[LogMatch], where: RankLocations, without: int | None) -> list[LogMatch]:
+    """The first of each rank (of each speaker where the rank is unknown)."""
+    chosen: dict[object, LogMatch] = {}
+    for one in seen:
+        rank = where.rank(one)
+        if rank is not None and rank == without:
+            continue
+        unnamed = (one.file, one.frame.speaker, one.match.signature.id, one.match.integer("device"))
+        chosen.setdefault(rank if rank is not None else unnamed, one)
+    return list(chosen.values())
+
+
+def _absurd(root: LogMatch) -> list[str]:
+    if meaning(root) == Kind.NOT_OOM and root.means == Kind.TRUE_OOM:
+        return ["The size that was asked for is absurd, so nothing ran out of memory (R-13)."]
+    return []

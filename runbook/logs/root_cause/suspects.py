@@ -1,0 +1,328 @@
+"""Processes that died by SIGKILL, whom the host's OOM killer ended, and, where no line tells the first failure, which
+ranks are worth looking at: said as a suspicion and never as a cause (R-22, R-24).
+
+SIGKILL has many senders. Only Slurm's or the kernel's word makes it a shortage of host memory, and that word often
+names no rank: the rank killed on the same node is the victim then, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+
+from runbook.logs.collect.collection import Collection
+from runbook.logs.collect.matches import LogMatch, Row
+from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.model.units import NodeName
+
+_KILLED = (-9, 137)
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A process that died by SIGKILL before any launcher had begun to end it."""
+
+    rank: int | None
+    node: NodeName | None
+    pid: int | None
+    time_s: float | None
+    file: int
+    offset: int
+    line: int
+    attempt: int = 0
+    seen: LogMatch | None = None
+    """The line that reports it."""
+
+
+def kills(seen: Sequence[LogMatch], where: RankLocations) -> list[Kill]:
+    """In order of time where all have one, else of place; one a rank."""
+    closed = {one.match.integer("pid") for one in seen if one.match.signature.id == "FR-TE-CLOSE"}
+    found = [
+        Kill(row.rank, row.node, row.pid, row.time_s, row.file, row.offset, row.line)
+        for row in where.rows if row.exit_code in _KILLED and row.pid not in closed
+    ]
+    failed: dict[int, int] = {}
+    for one in seen:
+        code = one.match.integer("exit_code")
+        if one.match.signature.id == "SL-TASK-02" and code not in _KILLED:
+            failed.setdefault(one.file, one.offset)
+        pid = one.match.integer("pid")
+        if not _is_kill(one) or pid in closed or failed.get(one.file, one.offset) < one.offset:
+            continue
+        ranks: Sequence[int | None] = (where.rank(one),)
+        if one.match.numbers("tasks"):
+            ranks = one.match.numbers("tasks") if where.tasks_are_ranks else (None,)
+        for rank in ranks[:64]:
+            node = place(one) or (where.nodes.get(rank) if rank is not None else None) or where.only_node
+            found.append(Kill(rank, node, pid, one.time_s, one.file, one.offset, one.line, one.attempt, one))
+    distinct: dict[object, Kill] = {}
+    for kill in found:
+        distinct.setdefault(kill.rank if kill.rank is not None else (kill.node, kill.pid), kill)
+    ranked = {kill.node for kill in distinct.values() if kill.rank is not None}
+    one_a_rank = [kill for kill in distinct.values() if kill.rank is not None or kill.node not in ranked]
+    if all(kill.time_s is not None for kill in one_a_rank):
+        return sorted(one_a_rank, key=lambda kill: (kill.time_s or 0.0, kill.file, kill.offset))
+    return sorted(one_a_rank, key=lambda kill: (kill.file, kill.offset))
+
+
+def _is_kill(seen: LogMatch) -> bool:
+    if seen.match.signature.id == "HOST-06" or seen.match.text("signal") in ("Killed", "SIGKILL"):
+        return True
+    return seen.match.integer("exit_code") in _KILLED and seen.match.signature.id in ("SL-TASK-02", "FR-TE-AGENT")
+
+
+def place(seen: LogMatch) -> NodeName | None:
+    """The node that a line names, if it names one."""
+    hosts = seen.match.text("hosts") or seen.match.text("node")
+    if hosts and "[" not in hosts and "," not in hosts:
+        return NodeName(hosts.partition(".")[0])
+    return seen.frame.node
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Whom a report of the OOM killer is about, as far as it can be told."""
+
+    rank: int | None
+    node: NodeName | None
+    pid: int | None
+    note: str
+
+
+def victim(report: LogMatch, every: Sequence[Kill], where: RankLocations) -> Victim:
+    """The rank that the host's OOM killer ended, for a report that names none."""
+    rank = where.rank(report)
+    tasks = report.match.numbers("tasks")
+    note = ""
+    if rank is None and tasks and where.tasks_are_ranks:
+        rank = tasks[0]
+        if len(tasks) > 1:
+            note = (f"srun reports tasks {', '.join(map(str, tasks[:9]))} out of memory in one line; rank {rank} is "
+                    f"named because it stands first: a tie.")
+    node = place(report) or (where.nodes.get(rank) if rank is not None else None) or where.only_node
+    if rank is not None:
+        return Victim(rank, node, None, note)
+    same = [kill for kill in every if node is None or kill.node is None or _short(kill.node) == _short(node)]
+    ranked = [kill for kill in same if kill.rank is not None]
+    if not ranked:
+        nodes = {kill.node for kill in same if kill.node is not None}
+        node = node or (next(iter(nodes)) if len(nodes) == 1 else None)
+        where_it_was = f" on {node}" if node else ""
+        pid = report.match.integer("pid")
+        names = f"names process {pid}{where_it_was}, and no line says which rank that was" if pid is not None else (
+            f"names no process{where_it_was}, and no rank is known to have died by SIGKILL there"
+        )
+        return Victim(None, node, None, f"The report of the OOM killer {names}: it may be a helper (R-24).")
+    first = ranked[0]
+    place_word = f" on {first.node}" if first.node else ""
+    if len(ranked) == 1:
+        note = (f"The report of the OOM killer names no rank; rank {first.rank} is the only one{place_word} that died "
+                f"by SIGKILL (R-22).")
+    else:
+        others = ", ".join(str(kill.rank) for kill in ranked[1:9])
+        note = (f"A tie: ranks {first.rank}, {others} died by SIGKILL and the report of the OOM killer names none; "
+                f"rank {first.rank} is named because its end is reported first.")
+    return Victim(first.rank, first.node or node, first.pid, note)
+
+
+def _short(name: NodeName) -> str:
+    return name.partition(".")[0]
+
+
+def killed_note(every: Sequence[Kill]) -> str:
+    """What is said where SIGKILL is all that the logs show."""
+    first = every[0]
+    who = f"Rank {first.rank}" if first.rank is not None else "A process"
+    pid = f" (pid {first.pid})" if first.pid is not None else ""
+    node = f" on {first.node}" if first.node else ""
+    more = f"; {len(every) - 1} more after it" if len(every) > 1 else ""
+    return (
+        f"{who}{pid}{node} is the first whose death the logs show, by SIGKILL{more}. Nothing says who sent it: the OOM "
+        f"killer, scancel and teardown send the same signal (R-22)."
+    )
+
+
+SILENT = "RANK-SILENT"
+BEHIND = "RANK-BEHIND"
+ENDED = "RANK-ENDED"
+KILLED = "RANK-KILLED"
+_NAMED = 8
+_WORLD_LARGEST = 65_536
+_STEPS_BEHIND = 2
+_SECONDS_EARLIER = 30.0
+LOST = ("NCCL-", "FOLLOW-", "PY-EXC")
+"""Words of a rank that waited for another or lost it; an exception that is here only as a consequence is one."""
+_WATCHDOG = ("NCCL-05", "NCCL-06")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A rank to look at first. `signature` is one of the words above: no line of a log stands behind it as such."""
+
+    signature: str
+    rank: int | None
+    node: NodeName | None
+    why: str
+    file: int = 0
+    offset: int = 0
+    line: int = 0
+    pid: int | None = None
+    time_s: float | None = None
+
+
+def suspects(
+    seen: Sequence[LogMatch], every: Sequence[Kill], where: RankLocations, reading: Collection
+) -> tuple[list[Suspect], list[str]]:
+    """The likeliest first, and a note for each reason."""
+    found: list[Suspect] = []
+    notes: list[str] = []
+    for some, note in (
+        _ended(seen, where), _killed(_named(every, seen, where)), _watchdog(seen, where, reading),
+        _stopped(where, reading),
+    ):
+        found += some
+        notes += [note] if note else []
+    distinct: dict[object, Suspect] = {}
+    for one in found:
+        distinct.setdefault(one.rank if one.rank is not None else (one.node, one.pid), one)
+    return list(distinct.values()), notes
+
+
+def _ended(seen: Sequence[LogMatch], where: RankLocations) -> tuple[list[Suspect], str]:
+    """Workers that torchrun's tables say ended by themselves, without a word of their own in the logs. Each table is
+    one node's view, so all of them are put together."""
+    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith(LOST)}
+    rows = [row for row in where.rows_of_ranks.values() if row.exit_code not in TEARDOWN_CODES and row.rank not in hurt]
+    rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
+    if not rows:
+        return _signalled(seen, where, hurt)
+    first = rows[0]
+    tied = [row.rank for row in rows[1:] if (row.time_s or 0.0) - (first.time_s or 0.0) <= 1.0]
+    tie = f" A tie with rank{_s(tied)} {_list(tied)}: the tables give whole seconds." if tied else ""
+    return [_of_row(row) for row in rows[:_NAMED]], (
+        f"Rank {first.rank} on {first.node} ended by itself with exit code {first.exit_code} by torchrun's table, but "
+        f"its own words are not in these logs.{tie}"
+    )
+
+
+def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | None]) -> tuple[list[Suspect], str]:
+    """A worker that ended by SIGABRT or SIGTERM although no launcher had begun to end it and it had lost nobody."""
+    closed = {one.match.integer("pid") for one in seen if one.match.signature.id == "FR-TE-CLOSE"}
+    rows = [
+        row for row in where.rows_of_ranks.values()
+        if row.exit_code in (-6, -15, 134, 143) and row.pid not in closed and row.rank not in hurt
+    ]
+    rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
+    if not rows or len(rows) * 2 > len(where.rows_of_ranks):
+        return [], ""
+    first = rows[0]
+    return [_of_row(row) for row in rows[:_NAMED]], (
+        f"Rank {first.rank} on {first.node} ended by a signal ({first.exit_code}) that no line explains, and the "
+        f"others lost it."
+    )
+
+
+def _named(every: Sequence[Kill], seen: Sequence[LogMatch], where: RankLocations) -> list[Kill]:
+    """A kill without rank is that of the one rank that lost nobody, where all others say that they lost somebody."""
+    world = where.world_size
+    lost = {where.rank(one) for one in seen if one.match.signature.id.startswith(LOST)}
+    if len(every) != 1 or every[0].rank is not None or world is None or not 1 < world <= _WORLD_LARGEST:
+        return list(every)
+    left = [rank for rank in range(world) if rank not in lost]
+    return [replace(every[0], rank=left[0])] if len(left) == 1 else list(every)
+
+
+def _of_row(row: Row) -> Suspect:
+    return Suspect(
+        ENDED, row.rank, row.node, f"ended by itself with exit code {row.exit_code}", row.file, row.offset, row.line,
+        row.pid, row.time_s,
+    )
+
+
+def _killed(every: Sequence[Kill]) -> tuple[list[Suspect], str]:
+    if not every:
+        return [], ""
+    return [
+        Suspect(KILLED, one.rank, one.node, "died by SIGKILL", one.file, one.offset, one.line, one.pid, one.time_s)
+        for one in every[:_NAMED]
+    ], killed_note(every)
+
+
+def _watchdog(seen: Sequence[LogMatch], where: RankLocations, reading: Collection) -> tuple[list[Suspect], str]:
+    """Ranks that waited print a timeout; the one they waited for prints none, or has queued less work (NCCL-06)."""
+    timed: dict[int, int | None] = {}
+    example: LogMatch | None = None
+    for one in seen:
+        rank = where.rank(one)
+        if one.match.signature.id in _WATCHDOG and rank is not None and one.attempt == reading.last_attempt:
+            example = example or one
+            enqueued = one.match.integer("enqueued")
+            timed[rank] = enqueued if enqueued is not None else timed.get(rank)
+    if example is None:
+        return [], ""
+    known = {rank: work for rank, work in timed.items() if work is not None}
+    most = max(known.values(), default=0)
+    behind = sorted(rank for rank, work in known.items() if work < most)
+    world = where.world_size
+    ranks = range(world) if world is not None and world <= _WORLD_LARGEST else sorted(reading.tables.ranks_seen)
+    silent = [rank for rank in ranks if rank not in timed]
+    if len(silent) > max(1, len(ranks) // 4):
+        silent = []  # most ranks are silent: their output is elsewhere, and that says nothing
+    if silent:
+        return _at(SILENT, silent, "printed no watchdog timeout", example, where), (
+            f"Only collective timeouts are in the logs. Rank{_s(silent)} {_list(silent)} printed none and "
+            f"{'are' if len(silent) > 1 else 'is'} the first to look at: the others may have waited for it. A "
+            f"suspicion, no proof."
+        )
+    if behind and len(behind) <= max(1, len(known) // 4):
+        return _at(BEHIND, behind, "queued less work than the others", example, where), (
+            f"Only collective timeouts are in the logs. Rank{_s(behind)} {_list(behind)} had queued fewer collectives "
+            f"({min(known[rank] for rank in behind)} against {most}) and {'are' if len(behind) > 1 else 'is'} the "
+            f"first to look at. A suspicion, no proof."
+        )
+    return [], (
+        f"Only collective timeouts are in the logs: {len(timed)} rank{_s(timed)} waited, and nothing tells for whom."
+    )
+
+
+def _at(signature: str, ranks: Sequence[int], why: str, example: LogMatch, where: RankLocations) -> list[Suspect]:
+    return [
+        Suspect(signature, rank, where.nodes.get(rank), why, example.file, example.offset, example.line)
+        for rank in ranks[:_NAMED]
+    ]
+
+
+def _stopped(where: RankLocations, reading: Collection) -> tuple[list[Suspect], str]:
+    """Ranks whose output stops before the others': steps where each rank prints them, else the files' last stamps."""
+    steps = reading.progress.result(reading.last_attempt).last_step_by_rank
+    if len(steps) >= 2:
+        furthest = max(steps.values())
+        late = sorted(rank for rank, step in steps.items() if step + _STEPS_BEHIND <= furthest)
+        if late and len(late) <= max(1, len(steps) // 4):
+            return [Suspect(SILENT, rank, where.nodes.get(rank), "its steps stop earlier") for rank in late[:_NAMED]], (
+                f"The steps of rank{_s(late)} {_list(late)} stop at {steps[late[0]]}, those of the others at "
+                f"{furthest}."
+            )
+    ends = {
+        end.rank: end for end in reading.clocks.ends.values() if end.rank is not None
+    }
+    if len(ends) < 2:
+        return [], ""
+    ordered = sorted(ends.values(), key=lambda end: end.time_s)
+    gap = ordered[1].time_s - ordered[0].time_s
+    if gap < _SECONDS_EARLIER:
+        return [], ""
+    first = ordered[0]
+    node = first.node or where.nodes.get(first.rank or 0)
+    return [Suspect(SILENT, first.rank, node, "its output stops earlier", first.file, time_s=first.time_s)], (
+        f"The output of rank {first.rank}{f' on {node}' if node else ''} stops {gap:.0f} s before that of any other "
+        f"rank."
+    )
+
+
+def _s(ranks: Sequence[int] | dict[int, int | None]) -> str:
+    return "s" if len(ranks) > 1 else ""
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:_NAMED])) + (", …" if len(ranks) > _NAMED else "")

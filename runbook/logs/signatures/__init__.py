@@ -1,0 +1,1 @@
+"""What a line means: signature documents, made ready for searching."""

@@ -1,0 +1,247 @@
+"""Signatures: what a log line means, ready for searching; their documents are `signature_document`.
+
+A document under `playbooks/oom/signatures/` holds entries; an entry holds a literal that must be in the line (so that
+the search runs at memory speed) and a pattern with named fields (`<tried_bytes:size>`, units in `field_units.py`).
+Samples that prove an entry lie beside it in `NAME.samples.yaml`, so that production does not read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from runbook.document_cache import Cached
+from runbook.logs.signatures.field_units import UNITS, Value, read_processes
+from runbook.logs.tracebacks import PhaseRule
+from runbook.model.diagnosis import Detail, Kind
+from runbook.model.log import MemoryFields, Phase, ProcessUse
+from runbook.model.units import Bytes
+
+CONSEQUENCE = "consequence"
+HARMLESS = "harmless"
+FRAMING = "framing"
+PROGRESS = "progress"
+AT_START = "at_start"
+OUTSIDE_PROSE = "outside_prose"
+MEANINGS = frozenset(kind.value for kind in Kind) | {CONSEQUENCE, HARMLESS, FRAMING, PROGRESS}
+
+MEMORY_FIELDS = frozenset(
+    {
+        "tried_bytes", "capacity_bytes", "free_bytes", "allocated_bytes", "reserved_unallocated_bytes",
+        "reserved_bytes", "process_bytes", "limit_bytes", "private_pool_bytes", "other_processes",
+    }
+)
+OTHER_FIELDS = frozenset(
+    {
+        "device", "rank", "local_rank", "pid", "node", "hosts", "tasks", "exit_code", "signal", "step", "total_steps",
+        "total_epochs", "duration_s", "elapsed_s", "version", "world_size", "detail",
+        "max_allocated_bytes", "max_reserved_bytes",
+        "saved_step", "resumed_step", "time", "count", "device_used_bytes", "host_used_bytes", "host_process_bytes",
+        "tokens", "tokens_more", "tokens_total", "epoch", "where", "setting", "sequence", "enqueued", "completed",
+        "virtual_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "used_bytes",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a signature found in a line."""
+
+    signature: Signature
+    values: Mapping[str, Value]
+    rounding_bytes: float
+    start: int = 0
+    """Where in the line it begins."""
+
+    def memory_fields(self) -> MemoryFields:
+        """The figures in bytes, with the print format's error on a sum of them."""
+        sizes = {name: _as_bytes(value) for name, value in self.values.items() if name in MEMORY_FIELDS}
+        resident = [self.integer(name) for name in ("anon_bytes", "file_bytes", "shmem_bytes")]
+        if resident[0] is not None:  # the kernel's three kinds of a process's pages
+            sizes["process_bytes"] = Bytes(sum(one for one in resident if one is not None))
+        others = self.values.get("other_processes")
+        return MemoryFields(
+            tried_bytes=sizes.get("tried_bytes"),
+            capacity_bytes=sizes.get("capacity_bytes"),
+            free_bytes=sizes.get("free_bytes"),
+            allocated_bytes=sizes.get("allocated_bytes"),
+            reserved_unallocated_bytes=sizes.get("reserved_unallocated_bytes"),
+            reserved_bytes=sizes.get("reserved_bytes"),
+            process_bytes=sizes.get("process_bytes"),
+            limit_bytes=sizes.get("limit_bytes"),
+            private_pool_bytes=sizes.get("private_pool_bytes"),
+            shared_bytes=_as_bytes(self.values.get("shmem_bytes")),
+            other_processes=tuple(one for one in others if isinstance(one, ProcessUse))
+            if isinstance(others, tuple) else (),
+            rounding_bytes=Bytes(round(self.rounding_bytes)) if sizes else None,
+        )
+
+    def integer(self, name: str) -> int | None:
+        value = self.values.get(name)
+        return value if isinstance(value, int) else None
+
+    def number(self, name: str) -> float | None:
+        value = self.values.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    def text(self, name: str) -> str | None:
+        value = self.values.get(name)
+        return value if isinstance(value, str) else None
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        value = self.values.get(name)
+        if not isinstance(value, tuple) or not value or not isinstance(value[0], int):
+            return ()
+        return value  # as stored: it may be long, and a list holds numbers alone
+
+
+def _as_bytes(value: Value) -> Bytes | None:
+    return Bytes(value) if isinstance(value, int) else None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A signature ready for use; its pattern is compiled when first needed."""
+
+    id: str
+    title: str
+    versions: str
+    literals: tuple[str, ...]
+    expression: str
+    units: Mapping[str, str] = field(repr=False)
+    means: str = FRAMING
+    weak: bool = False
+    late: bool = False
+    fallback: bool = False
+    lines: int = 1
+    why: str = ""
+    detail: Detail = Detail.NONE
+    confidence: float | None = None
+    pinned: bool = False
+    bar: bool = False
+    first_number: int = 1
+    peaks: str = ""
+    framework: str = ""
+    stands: str = ""
+    """Where in a line its words are no quotation (see `is_quoted`): AT_START, OUTSIDE_PROSE; "" is anywhere."""
+    opening: str = ""
+    """Expression of the speaker's name that may stand in front of it; of AT_START."""
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self.expression)
+
+    @cached_property
+    def encoded(self) -> tuple[bytes, ...]:
+        return tuple(literal.encode() for literal in self.literals)
+
+    @property
+    def whole(self) -> bool:
+        """It reads a complete message: not a fallback, and not one of those for a message that breaks off ("…T")."""
+        return not self.fallback and not self.id.endswith("T")
+
+    @property
+    def stands_alone(self) -> bool:
+        """Where it matches, no other signature has to be tried."""
+        return self.whole and self.lines == 1 and self.means != FRAMING
+
+    def held_by(self, line: bytes) -> bool:
+        """Whether one of its literals is in a line."""
+        return any(literal in line for literal in self.encoded)
+
+    def match(self, text: str) -> Match | None:
+        """Search one line (or `lines` lines) of text without its launcher's prefix."""
+        found = self.pattern.search(text)
+        return None if found is None else self.read(found)
+
+    def read(self, found: re.Match[str]) -> Match:
+        """What the pattern found, in units."""
+        values: dict[str, Value] = {}
+        rounding = 0.0
+        for group, written in found.groupdict().items():
+            if written is None:
+                continue
+            name = group.split("__")[0]
+            reading = UNITS[self.units.get(group, "text")].read(written)
+            values[name] = reading.value
+            if name in MEMORY_FIELDS:
+                rounding += reading.rounding_bytes
+            if name == "other_processes":
+                own = read_processes(written)[1]
+                if own is not None:
+                    values["process_bytes"] = own.value
+                    rounding += own.rounding_bytes
+        return Match(self, values, rounding, found.start())
+
+
+class Signatures:
+    """All signatures of a folder, indexed by the literal that a line must hold."""
+
+    def __init__(self, entries: Iterable[Signature], phases: Iterable[PhaseRule] = ()) -> None:
+        self.all = tuple(entries)
+        self.phases = tuple(phases)
+        self.by_id = {entry.id: entry for entry in self.all}
+        self.progress = tuple(entry for entry in self.all if entry.means == PROGRESS)
+        self.events = tuple(entry for entry in self.all if entry.means != PROGRESS)
+
+    def first_match(self, text: str, candidates: Iterable[Signature]) -> Match | None:
+        """The first candidate that matches; fallbacks are tried last."""
+        waiting: list[Signature] = []
+        for signature in candidates:
+            if signature.fallback:
+                waiting.append(signature)
+                continue
+            found = signature.pattern.search(text)
+            if found is not None:
+                return signature.read(found)
+        for signature in waiting:
+            found = signature.pattern.search(text)
+            if found is not None:
+                return signature.read(found)
+        return None
+
+
+def load_signatures(folder: Path) -> Signatures:
+    """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files.
+
+    Checking and compiling the documents takes longer than reading most logs, so the result is remembered."""
+    paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
+    made_by = [Path(__file__), Path(__file__).with_name("signature_document.py")]
+    words = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())] + sorted(MEANINGS) + sorted(Detail)
+    cached = Cached.of("signatures", folder, paths, made_by, words)
+    if cached is not None and (known := _restored(cached.read())) is not None:
+        return known
+    from runbook.logs.signatures.signature_document import compile_signatures
+
+    made = compile_signatures(folder)
+    if cached is not None:
+        plain = _plain(made)
+        again = _restored(plain)
+        if again is not None and (again.all, again.phases) == (made.all, made.phases):
+            cached.write(plain)
+    return made
+
+
+def _plain(signatures: Signatures) -> dict[str, Any]:
+    return {
+        "signatures": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.all],
+        "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
+    }
+
+
+def _restored(plain: Any) -> Signatures | None:
+    """Signatures out of what was remembered; None where it does not fit."""
+    try:
+        return Signatures(
+            [
+                Signature(**{**one, "literals": tuple(one["literals"]), "detail": Detail(one["detail"])})
+                for one in plain["signatures"]
+            ],
+            [PhaseRule(**{**one, "phase": Phase(one["phase"])}) for one in plain["phases"]],
+        )
+    except (TypeError, ValueError, KeyError):
+        return None

@@ -1,0 +1,205 @@
+"""The documents behind the signatures: their shape, how they are checked, and what is made of them.
+
+Reading a log does not come here as long as the documents are as they were: `signature.load_signatures` remembers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from runbook.documents import Document, DocumentsInvalid, Problem, load_document
+from runbook.logs.signatures.field_units import UNITS
+from runbook.logs.signatures.signature import (
+    AT_START,
+    MEANINGS,
+    MEMORY_FIELDS,
+    OTHER_FIELDS,
+    PROGRESS,
+    Signature,
+    Signatures,
+)
+from runbook.logs.tracebacks import PhaseRule
+from runbook.model.diagnosis import Detail
+from runbook.model.log import Phase
+
+
+class SignatureEntry(Document):
+    """One message shape."""
+
+    id: str = Field(pattern=r"^[A-Z][A-Z0-9]*(-[A-Za-z0-9]+)+$")
+    title: str
+    why: str
+    source: str
+    versions: str = ""
+    """PyTorch versions that print it ("2.1", "2.4-2.13"), where the wording tells."""
+    literal: str | tuple[str, ...]
+    """Text that is in every such line; of several, one. At least six characters, four for progress."""
+    pattern: str
+    means: str
+    weak: bool = False
+    """Speaks only where nothing stronger does."""
+    late: bool = False
+    """Printed some time after what it reports: its place in the log does not say what came first."""
+    fallback: bool = False
+    """Tried only on lines that no other signature matched."""
+    lines: int = Field(default=1, ge=1, le=20)
+    """How many lines the pattern may look at, joined with newlines."""
+    detail: Detail = Detail.NONE
+    """What kind of its kind the line alone shows."""
+    confidence: float | None = Field(default=None, ge=0.0, le=1.0)
+    """How firm the line alone is in what it means; the diagnosis has a default."""
+    bar: bool = False
+    """Progress: a bar, of which a log has several (evaluation, data); `where` is its name."""
+    first_number: Literal[0, 1] = 1
+    """Progress: how the program numbers its first step."""
+    peaks: Literal["", "reset", "running"] = ""
+    """Whether the line's peaks begin again after each print, or are the greatest since the start; "" is not known."""
+    framework: str = ""
+    """The program that prints such a line, where no other does."""
+    stands: Literal["", "anywhere", "at_start", "outside_prose"] = ""
+    """Where in a line its words are no quotation; "" takes the document's."""
+    pinned: bool = False
+    """Where the traceback pins host memory, it is the host that refused."""
+    also: tuple[str, ...] = ()
+    """Other names in the catalogue of messages that this entry covers, for a check that none is missing."""
+
+
+class PhaseEntry(Document):
+    """One rule of `tracebacks`."""
+
+    phase: Phase
+    why: str
+    source: str
+    frames: str = ""
+    """Expression over the lines of a traceback."""
+    also: str = ""
+    """A second one that they must hold too, before or behind the first."""
+    line: str = ""
+    """Expression over the failing line itself, which then decides whatever the traceback says."""
+    near: str = ""
+    """Expression over a failing line without a traceback, and the few lines before it."""
+
+
+class SignatureDocument(Document):
+    version: Literal[1]
+    id: str
+    title: str
+    why: str
+    source: str
+    parts: dict[str, str] = {}
+    """Named pieces of patterns, used as `<@name>`. The one named `opening` is the speaker's name that may stand in
+    front of what must stand `at_start`."""
+    stands: Literal["", "at_start", "outside_prose"] = ""
+    """For all its signatures that do not say otherwise."""
+    signatures: tuple[SignatureEntry, ...]
+    phases: tuple[PhaseEntry, ...] = ()
+
+
+class Sample(Document):
+    line: str
+    fields: dict[str, int | float | str | list[int] | list[tuple[int, int | None]] | None] = {}
+    """Every field that the signature captures from this line, in its model unit."""
+
+
+class SampleEntry(Document):
+    id: str
+    samples: tuple[Sample, ...] = Field(min_length=1)
+    near_misses: tuple[str, ...] = ()
+
+
+class SampleDocument(Document):
+    version: Literal[1]
+    id: str
+    title: str
+    why: str
+    source: str
+    signatures: tuple[SampleEntry, ...]
+
+
+_FIELD = re.compile(r"<([a-z_]+):([a-z]+)>")
+_PART = re.compile(r"<@([a-z_]+)>")
+
+
+def compile_signatures(folder: Path) -> Signatures:
+    """Every signature of a folder, from the documents. Raises `DocumentsInvalid` with all problems of all files."""
+    loaded: list[Signature] = []
+    phases: list[PhaseRule] = []
+    problems: list[Problem] = []
+    seen: dict[str, str] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        if path.name.endswith(".samples.yaml"):
+            continue
+        try:
+            document = load_document(path, SignatureDocument)
+        except DocumentsInvalid as error:
+            problems.extend(error.problems)
+            continue
+        phases += [PhaseRule(one.phase, one.frames, one.near, one.line, one.also) for one in document.phases]
+        for index, entry in enumerate(document.signatures):
+            place = f"signatures.{index} ({entry.id})"
+            if entry.id in seen:
+                problems.append(Problem(str(path), 0, place, f"this id is already used in {seen[entry.id]}"))
+            seen[entry.id] = path.name
+            try:
+                loaded.append(build(entry, document.parts, document.stands))
+            except ValueError as error:
+                problems.append(Problem(str(path), 0, place, str(error)))
+    if not loaded and not problems:
+        problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
+    if problems:
+        raise DocumentsInvalid(problems)
+    return Signatures(loaded, phases)
+
+
+def build(entry: SignatureEntry, parts: Mapping[str, str], stands: str = "") -> Signature:
+    """An entry made ready. Raises ValueError in words for the author; the expression itself is checked by tests."""
+    literals = (entry.literal,) if isinstance(entry.literal, str) else entry.literal
+    for literal in literals:
+        shortest = 4 if entry.means == PROGRESS else 6
+        if len(literal) < shortest:
+            raise ValueError(f"literal {literal!r} has fewer than {shortest} characters and would slow every search")
+    if entry.means not in MEANINGS:
+        raise ValueError(f"means: {entry.means!r} is none of {', '.join(sorted(MEANINGS))}")
+    expression = entry.pattern
+    for _ in range(4):
+        expression = _PART.sub(lambda found: _part(parts, found[1]), expression)
+    units: dict[str, str] = {}
+
+    def group(found: re.Match[str]) -> str:
+        name, unit = found[1], found[2]
+        if name not in MEMORY_FIELDS and name not in OTHER_FIELDS:
+            raise ValueError(f"pattern: unknown field {name!r}")
+        if unit not in UNITS:
+            raise ValueError(f"pattern: unknown unit {unit!r}, known are {', '.join(sorted(UNITS))}")
+        key = name if name not in units else f"{name}__{len(units)}"
+        units[key] = unit
+        return f"(?P<{key}>{UNITS[unit].expression})"
+
+    expression = _FIELD.sub(group, expression)
+    stands = entry.stands or stands
+    return Signature(
+        id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
+        units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
+        why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
+        first_number=entry.first_number, peaks=entry.peaks, framework=entry.framework,
+        stands="" if stands == "anywhere" else stands, opening=parts.get("opening", "") if stands == AT_START else "",
+    )
+
+
+def _part(parts: Mapping[str, str], name: str) -> str:
+    if name not in parts:
+        raise ValueError(f"pattern: no part named {name!r} in this document")
+    return parts[name]
+
+
+def load_samples(folder: Path) -> tuple[SampleEntry, ...]:
+    """The samples beside the signatures; for tests and for `runbook playbooks check`."""
+    entries: list[SampleEntry] = []
+    for path in sorted(folder.glob("*.samples.yaml")):
+        entries.extend(load_document(path, SampleDocument).signatures)
+    return tuple(entries)
