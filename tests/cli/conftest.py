@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import warm
+
 INVENTORY = """\
 version: 1
 id: here
@@ -60,7 +62,7 @@ class Shell:
 
     def __call__(self, *arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            (sys.executable, "-m", "runbook", *arguments),
+            (*warm.runbook(), *arguments),
             cwd=self.work,
             input=stdin,
             capture_output=True,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import warm
 from tests.programs import require
 
 MESSAGE = (
@@ -36,7 +37,7 @@ def run(
     *words: str, stdin: bytes = b"", cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        (sys.executable, "-m", "runbook", *words), input=stdin, capture_output=True, check=False, timeout=60, cwd=cwd,
+        (*warm.runbook(), *words), input=stdin, capture_output=True, check=False, timeout=60, cwd=cwd,
         env={**os.environ, **environment},
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())

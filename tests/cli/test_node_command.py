@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli import warm
 from tests.cli.node_servers import Servers, servers
 from tests.nvml.standin import SCENARIOS, library_folder
 
@@ -63,7 +64,7 @@ class tenants:
 
 def runbook(nodes: Servers, *arguments: str, inventory: Path | None = None) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        (sys.executable, "-m", "runbook", "node", *arguments), capture_output=True, text=True, timeout=90, check=False,
+        (*warm.runbook(), "node", *arguments), capture_output=True, text=True, timeout=90, check=False,
         env={**os.environ, "RUNBOOK_INVENTORY": str(inventory or nodes.folder / "inventory.yaml")},
     )
     assert "Traceback" not in done.stderr, done.stderr

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from runbook.probe import build
+from tests.cli import warm
 
 
 def runbook(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (sys.executable, "-m", "runbook", "probe", *arguments), capture_output=True, text=True, timeout=60, check=False
+        (*warm.runbook(), "probe", *arguments), capture_output=True, text=True, timeout=60, check=False
     )
 
 
