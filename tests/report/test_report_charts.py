@@ -226,6 +226,12 @@ def test_time_over_steps_drops_what_is_no_time() -> None:
     assert isinstance(time_over_steps([Run("Job 1", "run-failed", Progress())], Marks()), str)
 
 
+def test_a_step_of_longer_than_anybody_waits_is_not_drawn() -> None:
+    for longest in (1.7e308, 1.6e308, 8.8e305, 1e30):
+        progress = Progress(step_times=(StepTime(0, 1.0), StepTime(1, longest)))
+        assert isinstance(time_over_steps([Run("Job 1", "run-failed", progress)], Marks()), str)
+
+
 _ANY_INTEGER = st.none() | st.integers(-(1 << 70), 1 << 70) | st.integers(0, 2_000)
 _SAMPLES = st.lists(
     st.builds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +16,8 @@ from runbook.report.charts.plots import Line, Lines, draw_lines
 POINTS = 240
 """Of a line, at most: of each group of samples the lowest and the highest, so that peaks stay."""
 MOST_STEP = 10**12
+_LONGEST_STEP_S = 1e9
+"""Thirty years: what a log says beyond that is no duration, and near 1e308 no scale can be drawn."""
 _PIECES = 12
 _GAP = 8
 """A line is interrupted where no sample is for so many times the usual distance."""
@@ -79,7 +80,7 @@ def time_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
     for run in runs:
         points = thinned(tuple(
             (one.step, one.duration_s) for one in run.progress.step_times
-            if 0 <= one.step <= MOST_STEP and math.isfinite(one.duration_s) and one.duration_s > 0
+            if 0 <= one.step <= MOST_STEP and 0 < one.duration_s <= _LONGEST_STEP_S
         ))
         if len(points) < 2:
             notes.append(f"{run.name}: the log does not tell how long its steps took.")
