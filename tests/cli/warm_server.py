@@ -18,6 +18,9 @@ import threading
 
 import runbook
 
+FIRST_USED_LATE = ("dbos", "fabric", "pygal", "rich.progress", "rich.table")
+"""Libraries that a command imports only where it needs them."""
+
 
 def take(connection: socket.socket) -> None:
     """Becomes the command, in a process of its own; this one waits for it and tells its status."""
@@ -48,6 +51,8 @@ def serve(path: str) -> None:
     for module in pkgutil.walk_packages(runbook.__path__, "runbook."):
         if module.name != "runbook.__main__" and not module.name.startswith("runbook.probe."):
             importlib.import_module(module.name)
+    for name in FIRST_USED_LATE:
+        importlib.import_module(name)
     assert threading.active_count() == 1, "a process with threads must not be forked"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)

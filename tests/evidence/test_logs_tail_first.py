@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -39,6 +40,7 @@ def stamp(second: float) -> str:
     return (_START + timedelta(seconds=second)).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
 
 
+@functools.cache
 def step_line(step: int) -> str:
     return (
         f" [{stamp(step)[:19]}] iteration {step:8}/   90000 | consumed samples: {step * 512:12} | elapsed time per "
@@ -46,6 +48,7 @@ def step_line(step: int) -> str:
     )
 
 
+@functools.cache
 def body(style: str, steps: int = 1600) -> str:
     """What a rank prints while all is well: steps, stamped lines, or neither."""
     if style == "steps":
