@@ -9,7 +9,7 @@ from itertools import islice
 
 from runbook.logs.lines.log_line import LogLine
 from runbook.logs.signatures.signature import Match
-from runbook.model.log import Phase
+from runbook.model.log import DerivedSignature, Event, Phase
 from runbook.model.units import NodeName
 
 # Which process is where, and which of its node's GPUs it uses: told by start-up lines and by NCCL's own.
@@ -182,8 +182,6 @@ LINES_BACK = 1_000
 NOTES_KEPT = 20
 OWN_LINES_BACK = 240
 PIDS_KEPT = 10_000
-ENGINE_STARTS = "JOB-ENGINE-"
-"""Signatures whose id begins so name an inference engine of the job's own: "JOB-ENGINE-VLLM"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +217,19 @@ class LogMatch:
     """It stands inside a sentence, which may quote it."""
 
     @property
+    def reports(self) -> frozenset[Event]:
+        return self.match.signature.reports
+
+    @property
+    def unknown_exception(self) -> bool:
+        return self.match.signature.id == DerivedSignature.UNKNOWN_EXCEPTION
+
+    @property
+    def hears_of_others(self) -> bool:
+        """It tells what became of another process, as one hears of it in a collective or over a connection."""
+        return Event.NCCL in self.reports or Event.PEER in self.reports
+
+    @property
     def means(self) -> str:
         if self.pinning and self.match.signature.pinned:
             return "host_oom"
@@ -238,6 +249,7 @@ class Row:
     file: int
     offset: int = 0
     line: int = 0
+    signature: str = ""
 
 
 @dataclass(slots=True)
@@ -315,9 +327,9 @@ class Tables:
 
     def note_words(self, match: Match) -> None:
         """Learn which engine speaks, and which of the allocator's variables is set to what."""
-        identity, setting = match.signature.id, match.text("setting")
-        if identity.startswith(ENGINE_STARTS):
-            self.engines.add(identity.removeprefix(ENGINE_STARTS).lower())
+        setting = match.text("setting")
+        if Event.ENGINE_START in match.signature.reports:
+            self.engines.add(match.signature.framework)
         if setting:
             name, _, value = setting.replace("'", "").replace('"', "").partition("=" if "=" in setting else ":")
             self.settings[name.strip()] = value.strip()

@@ -13,6 +13,7 @@ from statistics import median
 
 from runbook.logs.collect.matches import LogMatch
 from runbook.logs.collect.rank_locations import RankLocations
+from runbook.model.log import Event
 from runbook.model.units import NodeName
 
 UNKNOWN_SKEW_S = 1.0
@@ -115,7 +116,7 @@ def skew(clocks: Clocks, seen: Sequence[LogMatch], where: RankLocations) -> Skew
     timeouts: dict[int, dict[Speaker, float]] = {}
     for one in seen:
         sequence = one.match.integer("sequence")
-        if one.match.signature.id == "NCCL-05" and sequence is not None and one.time_s is not None:
+        if Event.WATCHDOG_TIMEOUT in one.reports and sequence is not None and one.time_s is not None:
             speaker = (one.file, where.rank(one), one.frame.node)
             timeouts.setdefault(sequence, {}).setdefault(speaker, one.time_s)
     offsets = _offsets([_by_node(mark, where) for mark in timeouts.values()], _TIMEOUT_SPREAD_S)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from runbook.logs.collect.matches import LogMatch, Row, Speakers, Tables
 from runbook.model.job import JobRecord
+from runbook.model.log import Event
 from runbook.model.units import NodeName
 
 _WORLD_LARGEST = 200_000
@@ -40,7 +41,7 @@ class RankLocations:
     def rank(self, seen: LogMatch) -> int | None:
         """The rank that a line is about."""
         written = seen.match.integer("rank")
-        if seen.frame.rank is not None and (written is None or seen.match.signature.id.startswith("NCCL-")):
+        if seen.frame.rank is not None and (written is None or Event.NCCL in seen.reports):
             return seen.frame.rank  # NCCL's watchdog numbers ranks within its process group
         if written is not None:
             return written
@@ -135,7 +136,7 @@ def _repeated(seen: Sequence[LogMatch]) -> dict[int, tuple[NodeName, int]]:
     warned: dict[str, set[tuple[NodeName, int]]] = {}
     repeated: dict[str, set[int]] = {}
     for one in seen:
-        if not one.match.signature.id.startswith("NCCL-"):
+        if Event.NCCL not in one.reports:
             continue
         before, warns, words = one.frame.text.partition(" NCCL WARN ")
         if not warns:

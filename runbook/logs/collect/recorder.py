@@ -30,7 +30,7 @@ from runbook.logs.search.scan import FEW, FREELY, View, decode, excerpt, positio
 from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
 from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
 from runbook.model.diagnosis import Kind
-from runbook.model.log import Phase
+from runbook.model.log import DerivedSignature, Event, Phase
 from runbook.model.units import NodeName
 
 # Reading the steps of one file: samples at even distances, and what stands in front of a failure.
@@ -100,7 +100,6 @@ _FOLDED = (
     "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
     "processes said it is lost."
 )
-UNKNOWN_EXCEPTION = "PY-EXC"
 _INFORMS = frozenset({"TRACE", "DEBUG", "INFO", "INFORMATION", "NOTICE"})
 """Levels of a logger's record in which a failure of many lines is what somebody else said: a tool, a sandbox."""
 _WRAPPED = re.compile(r"(?:ray\.exceptions\.)?RayTaskError(?:\([\w.]{1,80}\))?: ray::")
@@ -286,7 +285,9 @@ def _raised_last(head: LogLine, following: Iterable[LogLine]) -> tuple[list[str]
 
 def _unknown(framing: Signature) -> Signature:
     """The signature of an exception that none of the documents knows."""
-    return replace(framing, id=UNKNOWN_EXCEPTION, means="not_oom", weak=True)
+    return replace(
+        framing, id=DerivedSignature.UNKNOWN_EXCEPTION.value, means=Kind.NOT_OOM.value, weak=True, reports=frozenset()
+    )
 
 
 # What framing lines tell: ranks, nodes and processes, restarts, checkpoints, devices, torchrun's table.
@@ -303,10 +304,10 @@ class LauncherLines:
 
     def note(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
         reading, tables = self._reading, self._reading.tables
-        identity = match.signature.id
-        if identity == "PY-TRACEBACK":
+        reports = match.signature.reports
+        if Event.TRACEBACK in reports:
             self._keeper.traceback(view, match, here, start, stop)
-        elif identity in ("FR-RESTART", "FR-REQUEUE"):
+        elif Event.RESTART in reports:
             self._state.restart(view.base + start)
         elif match.integer("resumed_step") is not None:
             self._steps.before(view, start)
@@ -314,19 +315,19 @@ class LauncherLines:
             if newest is not None and newest >= (match.integer("resumed_step") or 0):
                 self._state.restart(view.base + start)  # a later run goes on from a checkpoint in the same file
             reading.progress.checkpoint(match, file=self._index, attempt=self._state.attempt, offset=view.base + start)
-        elif identity == "FR-VISIBLE":
+        elif Event.VISIBLE_DEVICES in reports:
             tables.devices.note_visible(here, match.text("detail") or "", match.integer("local_rank"))
-        elif identity == "FR-RAY-WORKER":
+        elif Event.WORKER in reports:
             tables.speakers.note_worker(
                 match.integer("rank") or 0, match.integer("pid") or 0, match.text("detail") or ""
             )
-        elif identity == "FR-SET-DEVICE":
+        elif Event.DEVICE_SET in reports:
             speaker = match.integer("rank") if match.integer("rank") is not None else here.rank
             if speaker is not None:
                 tables.devices.of_ranks[speaker] = match.integer("device") or 0
-        elif identity == "FR-NCCL-COMM":
+        elif Event.COMMUNICATOR in reports:
             self._communicator(match, here)
-        elif identity == "FR-TE-ROW":
+        elif Event.FAILURE_ROW in reports:
             tables.rows.append(replace(self._row(match), offset=view.base + start, line=view.line_number(start)))
         elif not reading.progress.checkpoint(
             match, file=self._index, attempt=self._state.attempt, offset=view.base + start
@@ -367,4 +368,4 @@ class LauncherLines:
         self._reading.tables.nodes_of_ranks.setdefault(rank, node)
         self._reading.tables.pids_of_ranks.setdefault(rank, pid)
         code = match.integer("exit_code") or 0
-        return Row(rank, match.integer("local_rank") or 0, node, pid, code, time_s, self._index)
+        return Row(rank, local_rank, node, pid, code, time_s, self._index, signature=match.signature.id)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from runbook.logs.progress.memory_series import MemorySeries, Place, nearest_step
 from runbook.logs.progress.step_counters import Counter, Mark, choose, duration_s, step_times
 from runbook.logs.signatures.signature import Match
-from runbook.model.log import Progress
+from runbook.model.log import Event, Progress
 
 COUNTERS_KEPT = 64
 FAILURES_KEPT = 64
@@ -116,9 +116,9 @@ class ProgressReader:
                 attempt == self._resumed[0] and resumed >= self._resumed[3]
             ):
                 self._resumed = (attempt, file, offset, resumed)
-        elif match.signature.id.startswith("CK-SCRATCH"):
+        elif Event.FROM_SCRATCH in match.signature.reports:
             self._scratch = max(attempt, self._scratch) if self._scratch is not None else attempt
-        elif match.signature.id.startswith("CK-SAVED"):
+        elif Event.CHECKPOINT_SAVED in match.signature.reports:
             self._saved_without_step.append((file, attempt, offset))
         else:
             return False

@@ -15,24 +15,13 @@ from runbook.logs.root_cause.suspects import Suspect, victim
 from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail
 from runbook.model.job import JobRecord
-from runbook.model.log import Collateral, Finding, LogSource, LogStory, Phase
+from runbook.model.log import Collateral, Event, Finding, LogSource, LogStory, Phase
 from runbook.model.units import NodeName
 
 UNNAMED_KEPT = 20
-_ANNOUNCEMENTS = frozenset({"FR-TE-CFE", "FR-TE-CLOSE", "SL-TASK-04", "FR-DS", "RAY-06"})
-"""Lines of launchers that end the others: without a rank they say nothing of anybody."""
 RANKS_KEPT = 20_000
 
 _SIGNALS = {-6: "SIGABRT", -9: "SIGKILL", -15: "SIGTERM", -11: "SIGSEGV", -7: "SIGBUS"}
-_WORDS = {
-    "NCCL-02": "a collective failed after another rank was gone",
-    "NCCL-05": "waited in a collective until the NCCL watchdog's timeout",
-    "NCCL-06": "the NCCL watchdog saw the failure of another rank",
-    "NCCL-07": "lost the connection to another rank",
-    "SL-CANCEL-01": "cancelled with the job step",
-    "HOST-06": "killed by SIGKILL; the log does not say by whom",
-    "HOST-05": "a data loading worker went away",
-}
 
 
 def collateral(
@@ -40,6 +29,7 @@ def collateral(
 ) -> tuple[Collateral, ...]:
     """One entry a rank, the first reason in the log's order; entries without a rank at the end."""
     found: dict[int, Collateral] = {}
+    left: set[int] = set()
     unnamed: dict[tuple[str, str | None], Collateral] = {}
     own = root.rank if root else None
     for one in seen:
@@ -53,7 +43,7 @@ def collateral(
         for rank in ranks:
             if rank is not None and (rank == own or rank in taken or rank in found or len(found) > RANKS_KEPT):
                 continue
-            if rank is None and identity in _ANNOUNCEMENTS:
+            if rank is None and Event.TAKES_DOWN in one.reports:
                 continue
             if rank is None:
                 node = one.frame.node or hosts
@@ -61,13 +51,16 @@ def collateral(
                     unnamed.setdefault((identity, node), Collateral(None, one.frame.node, _why(one), identity))
             else:
                 found[rank] = Collateral(rank, where.nodes.get(rank), _why(one), identity)
+                if Event.PROCESS_EXIT in one.reports and "tasks" not in one.match.values:
+                    left.add(rank)
     for row in where.rows:
         if own is None and root is not None and row.exit_code not in TEARDOWN_CODES:
             continue  # one of these is the failure itself, and the log does not say which
         if row.rank != own and row.rank not in taken and row.rank not in found:
-            found[row.rank] = Collateral(row.rank, row.node, f"ended with {_code(row.exit_code)}", "FR-TE-ROW")
+            found[row.rank] = Collateral(row.rank, row.node, f"ended with {_code(row.exit_code)}", row.signature)
     if own is None and root is not None:
-        found = {rank: one for rank, one in found.items() if one.signature != "FR-TE-AGENT"}
+        # A launcher's agent names whom it saw dead, and one of these is the failure itself.
+        found = {rank: one for rank, one in found.items() if rank not in left}
     return (*(found[rank] for rank in sorted(found)), *unnamed.values())
 
 
@@ -77,7 +70,8 @@ def _why(seen: LogMatch) -> str:
         return f"ended with {_code(code)}"
     if signal is not None:
         return f"ended by a signal ({signal.lower()})"
-    return _WORDS.get(seen.match.signature.id, seen.match.signature.title[:1].lower() + seen.match.signature.title[1:])
+    signature = seen.match.signature
+    return signature.of_a_rank or signature.title[:1].lower() + signature.title[1:]
 
 
 def _code(code: int) -> str:
@@ -135,7 +129,7 @@ def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord |
             if index < HARMLESS_KEPT or one.match.signature.detail is Detail.FINISHED
         ),
         progress=reading.progress.result(reading.last_attempt, root.rank if root is not None else None),
-        framework=_framework(reading, root),
+        framework=_framework(reading, choice.root),
         framework_version=version,
         world_size=where.world_size,
         rank_nodes=dict(sorted(where.nodes.items())),
@@ -229,7 +223,7 @@ def _node(seen: LogMatch, rank: int | None, where: RankLocations) -> NodeName | 
 def _suspected(suspect: Suspect, sources: Sequence[LogSource]) -> Finding:
     """A rank to look at, as a candidate; the file is where that can be seen."""
     return Finding(
-        signature=suspect.signature, means=CONSEQUENCE, file=sources[suspect.file].path, offset=suspect.offset,
+        signature=suspect.signature.value, means=CONSEQUENCE, file=sources[suspect.file].path, offset=suspect.offset,
         line=suspect.line, excerpt=suspect.why, rank=suspect.rank, node=suspect.node, pid=suspect.pid,
         time_s=suspect.time_s,
     )
@@ -244,9 +238,8 @@ def _name_rank(
         found = victim(choice.root, choice.kills, where)
         return replace(root, rank=found.rank, node=found.node or root.node, pid=found.pid or root.pid), found.note
     row = where.first_row(
-        {where.rank(one) for one in every if one.match.signature.id.startswith(("NCCL-", "FOLLOW-"))
-         and one.means == CONSEQUENCE},
-        {one.match.integer("pid") for one in every if one.match.signature.id == "FR-TE-CLOSE"},
+        {where.rank(one) for one in every if one.hears_of_others and one.means == CONSEQUENCE},
+        {one.match.integer("pid") for one in every if Event.CLOSING in one.reports},
     )
     if row is not None:
         named = replace(
@@ -257,7 +250,7 @@ def _name_rank(
     if where.tasks_are_ranks:
         for one in every:
             tasks = one.match.numbers("tasks")
-            if len(tasks) == 1 and one.match.signature.id in ("SL-TASK-01", "SL-TASK-02", "SL-TASK-03"):
+            if len(tasks) == 1 and Event.TASK_END in one.reports:
                 rank = tasks[0]
                 return (
                     replace(root, rank=rank, node=root.node or where.nodes.get(rank)),
@@ -290,8 +283,5 @@ def _notes(reading: Collection, root: Finding | None, where: RankLocations) -> l
     return notes
 
 
-def _framework(reading: Collection, root: Finding | None) -> str | None:
-    named = reading.progress.framework
-    if named is not None:
-        return named
-    return "pytorch" if root is not None and root.signature.startswith("PT-") else None
+def _framework(reading: Collection, root: LogMatch | None) -> str | None:
+    return reading.progress.framework or (root.match.signature.framework or None if root is not None else None)

@@ -12,9 +12,8 @@ from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
 from runbook.logs.signatures.field_units import ABSURD_BYTES
 from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Kind
-from runbook.model.log import Phase
+from runbook.model.log import Event, Phase
 
-_COLLECTIVE_FAILED = frozenset({"NCCL-02", "NCCL-05", "NCCL-06"})
 _EVERYDAY = re.compile(
     r"^(?:[\w.]{0,80}\.)?(?:KeyError|AttributeError|StopIteration|Empty|ImportError|ModuleNotFoundError"
     r"|NotImplementedError|FileNotFoundError)\b"
@@ -24,8 +23,6 @@ _EVERYDAY = re.compile(
 
 _INTERRUPTING = re.compile(r"\bDataLoader worker \(pid \d")
 """Said by a signal handler, which strikes the main thread wherever it is: what it interrupted is not its cause."""
-_ABORT = "END-07"
-_LOADERS_BUS_ERROR = "HOST-04"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +96,13 @@ def _after_collective(
     by_rank: dict[tuple[int, int, int], int] = {}
     lost: dict[tuple[int, int], int] = {}
     for one in seen:
-        if one.means == CONSEQUENCE and one.match.signature.id.startswith(("NCCL-", "FOLLOW-")):
+        if one.means == CONSEQUENCE and one.hears_of_others:
             lost.setdefault((one.file, one.attempt), one.offset)
-        if one.match.signature.id not in _COLLECTIVE_FAILED:
+        if one.reports.isdisjoint((Event.COLLECTIVE_FAILED, Event.WATCHDOG)):
             continue
         by_file[one.file] = min(one.offset, by_file.get(one.file, one.offset))
         waiting = where.rank(one)
-        if waiting is not None and one.match.signature.id != "NCCL-02":
+        if waiting is not None and Event.WATCHDOG in one.reports:
             key = (one.file, one.attempt, waiting)
             by_rank[key] = min(one.offset, by_rank.get(key, one.offset))
     found = []
@@ -113,7 +110,7 @@ def _after_collective(
         rank = where.rank(one)
         if garbage(one) and by_file.get(one.file, one.offset) < one.offset:
             found.append((one, "The absurd size stands behind a failed collective and follows from it (NCCL-08)."))
-        elif one.match.signature.id == _ABORT and lost.get((one.file, one.attempt), one.offset) < one.offset:
+        elif Event.ABORT in one.reports and lost.get((one.file, one.attempt), one.offset) < one.offset:
             found.append((one, "A process aborted after it, or another one here, had lost a peer; that came first."))
         elif (
             rank is not None and one.means == Kind.TRUE_OOM
@@ -126,14 +123,14 @@ def _after_collective(
 
 def garbage(seen: LogMatch) -> bool:
     """Whether the size that was asked for is none (R-13)."""
-    return seen.match.signature.id == "PT-CUDA-10" or (seen.match.integer("tried_bytes") or 0) >= ABSURD_BYTES
+    return Event.GARBAGE_SIZE in seen.reports or (seen.match.integer("tried_bytes") or 0) >= ABSURD_BYTES
 
 
 def _in_teardown(
     failures: Sequence[LogMatch], seen: Sequence[LogMatch], where: RankLocations
 ) -> list[tuple[LogMatch, str]]:
     """Failures of ranks that a launcher ended, printed behind the report of another rank's own death."""
-    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith(("NCCL-", "FOLLOW-"))}
+    hurt = {where.rank(one) for one in seen if one.hears_of_others}
     deaths: dict[tuple[int, int], tuple[int, int]] = {}
     for one in seen:
         for ended_rank in _own_deaths(one, where):
@@ -154,13 +151,14 @@ def _in_teardown(
 
 def _own_deaths(seen: LogMatch, where: RankLocations) -> Sequence[int]:
     """The ranks that a launcher's line says ended by themselves."""
-    identity, code = seen.match.signature.id, seen.match.integer("exit_code")
-    if identity == "FR-TE-AGENT" and code is not None and code not in TEARDOWN_CODES:
+    code = seen.match.integer("exit_code")
+    by_itself = Event.PROCESS_EXIT in seen.reports and code is not None and code not in TEARDOWN_CODES
+    if by_itself and "tasks" not in seen.match.values:
         rank = where.rank(seen)
         return () if rank is None else (rank,)
     if not where.tasks_are_ranks:
         return ()
-    if identity == "SL-TASK-02" and code is not None and code not in TEARDOWN_CODES:
+    if by_itself:
         return seen.match.numbers("tasks")
     if seen.match.text("signal") in ("Segmentation fault", "Bus error", "Killed"):
         return seen.match.numbers("tasks")
@@ -182,7 +180,7 @@ def _workers_words(failures: Sequence[LogMatch], where: RankLocations) -> list[L
     found: list[LogMatch] = []
     waiting: list[LogMatch] = []
     for one in failures:
-        if one.match.signature.id != _LOADERS_BUS_ERROR:
+        if Event.LOADER_BUS_ERROR not in one.reports:
             continue
         if one.match.integer("pid") is None and where.rank(one) is None:
             waiting.append(one)

@@ -10,7 +10,6 @@ from runbook.logs.collect.collection import Collection
 from runbook.logs.collect.matches import LogMatch
 from runbook.logs.collect.node_clocks import skew
 from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
-from runbook.logs.collect.recorder import UNKNOWN_EXCEPTION
 from runbook.logs.root_cause import handled_failures, secondary_failures, suspects
 from runbook.logs.root_cause.failure_order import Orderer
 from runbook.logs.root_cause.suspects import Kill, Suspect
@@ -18,20 +17,12 @@ from runbook.logs.signatures.field_units import ABSURD_BYTES
 from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobClass, JobRecord
+from runbook.model.log import Event
 
 _FOLLOWS = re.compile(
     r"^(?:[\w.]{0,80}\.)?(?:KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError"
     r"|SignalException|CalledProcessError|DistNetworkError|DistStoreError|ChildFailedError|SystemExit)\b"
 )
-_NAMES_A_TASK = frozenset({"SL-TASK-01", "SL-OOM-07"})
-"""Reports of the host's OOM killer that are about the step's own tasks and never about a helper."""
-
-
-_CARD_FAILED = frozenset({"GF-02", "GF-03"})
-_SAYS_ITS_STATUS = "END-13"
-_KERNEL_S = frozenset({"GF-02", "GF-03", "GF-03M", "NO-03"})
-_CUDA_FAILED = frozenset({"NO-02", "GF-01", "GF-05"})
-"""A CUDA call of a process that the card did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,7 @@ def meaning(seen: LogMatch) -> str:
     tried = seen.match.integer("tried_bytes")
     if seen.means == Kind.TRUE_OOM and tried is not None and tried >= ABSURD_BYTES:
         return Kind.NOT_OOM
-    if seen.match.signature.id == UNKNOWN_EXCEPTION and _FOLLOWS.match(seen.match.text("detail") or ""):
+    if seen.unknown_exception and _FOLLOWS.match(seen.match.text("detail") or ""):
         return CONSEQUENCE
     return seen.means
 
@@ -65,7 +56,7 @@ def select_root_cause(
     """Pick the first failure of the last attempt that has one. `seen` is in the order of files and places."""
     failures = [
         one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)
-        and (one.match.signature.id != _SAYS_ITS_STATUS or _left_as_said(one, seen, where))
+        and (Event.OWN_STATUS not in one.reports or _left_as_said(one, seen, where))
         and not _of_another_day(one, job, reading)
     ]
     kills = suspects.kills(seen, where)
@@ -104,7 +95,7 @@ def _of_another_day(one: LogMatch, job: JobRecord | None, reading: Collection) -
     The stamp has no time zone, so a day is what tells for sure."""
     started_s = job.start_time_s if job is not None and job.start_time_s is not None else reading.started_s
     return (
-        one.match.signature.id in _KERNEL_S and one.time_exact and one.time_s is not None and started_s is not None
+        Event.KERNEL_XID in one.reports and one.time_exact and one.time_s is not None and started_s is not None
         and one.time_s < started_s - 86_400
     )
 
@@ -189,7 +180,7 @@ def _without_helpers(
 ) -> tuple[list[LogMatch], list[LogMatch]]:
     """An OOM kill in the step's cgroup may have hit a helper (R-24): where no rank died by SIGKILL and a process says
     itself what ended it, the report does not lead."""
-    late = [one for one in pool if one.match.signature.late and one.match.signature.id not in _NAMES_A_TASK]
+    late = [one for one in pool if one.match.signature.late and Event.OWN_TASK not in one.reports]
     prompt = _others(pool, late)
     if not late or prompt or kills or any(where.rank(one) is not None for one in late):
         return list(pool), []
@@ -240,7 +231,7 @@ def _in_order(
     prompt = [one for one in pool if not one.match.signature.late]
     late = sorted(
         (one for one in pool if one.match.signature.late),
-        key=lambda one: (one.match.signature.id != "SL-TASK-01", where.rank(one) is None, one.file, one.offset),
+        key=lambda one: ("tasks" not in one.match.values, where.rank(one) is None, one.file, one.offset),
     )
     if not prompt:
         return late
@@ -268,12 +259,15 @@ def _in_order(
 def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations, notes: list[str]) -> list[LogMatch]:
     """The kernel's word that a card failed settles what a program's exception left open, wherever the two stand: which
     of them reaches the log first is chance. It names no rank, so it takes the one whose CUDA call failed."""
-    kernel = next((one for one in ordered if one.match.signature.id in _CARD_FAILED), None)
+    kernel = next((
+        one for one in ordered if Event.KERNEL_XID in one.reports and one.means == Kind.HARDWARE_FAULT
+        and not one.match.signature.weak
+    ), None)
     if kernel is None or (kernel is not ordered[0] and meaning(ordered[0]) != Kind.NOT_OOM):
         return list(ordered)
     short = next((one for one in ordered if meaning(one) == Kind.TRUE_OOM and where.rank(one) is not None), None)
     if short is not None and where.rank(kernel) is None and not any(
-        one.match.signature.id in _CUDA_FAILED for one in ordered
+        Event.CUDA_CALL in one.reports for one in ordered
     ):
         notes.append(
             f"{kernel.match.signature.id} ({kernel.match.signature.title}) names no rank, and anybody may print such a "
@@ -286,7 +280,7 @@ def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations, notes: li
             f"same attempt, whichever of them was printed first."
         )
     rest = [one for one in ordered if one is not kernel]
-    failed = [one for one in rest if one.match.signature.id in _CUDA_FAILED]
+    failed = [one for one in rest if Event.CUDA_CALL in one.reports]
     if where.rank(kernel) is None and len({where.rank(one) for one in failed}) == 1:
         pid = kernel.match.integer("pid")
         kernel = replace(kernel, frame=replace(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from runbook.logs.collect.collection import Collection
 from runbook.logs.collect.matches import LogMatch, Row
 from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.model.log import DerivedSignature, Event
 from runbook.model.units import NodeName
 
 _KILLED = (-9, 137)
@@ -36,7 +37,7 @@ class Kill:
 
 def kills(seen: Sequence[LogMatch], where: RankLocations) -> list[Kill]:
     """In order of time where all have one, else of place; one a rank."""
-    closed = {one.match.integer("pid") for one in seen if one.match.signature.id == "FR-TE-CLOSE"}
+    closed = {one.match.integer("pid") for one in seen if Event.CLOSING in one.reports}
     found = [
         Kill(row.rank, row.node, row.pid, row.time_s, row.file, row.offset, row.line)
         for row in where.rows if row.exit_code in _KILLED and row.pid not in closed
@@ -44,7 +45,7 @@ def kills(seen: Sequence[LogMatch], where: RankLocations) -> list[Kill]:
     failed: dict[int, int] = {}
     for one in seen:
         code = one.match.integer("exit_code")
-        if one.match.signature.id == "SL-TASK-02" and code not in _KILLED:
+        if Event.PROCESS_EXIT in one.reports and "tasks" in one.match.values and code not in _KILLED:
             failed.setdefault(one.file, one.offset)
         pid = one.match.integer("pid")
         if not _is_kill(one) or pid in closed or failed.get(one.file, one.offset) < one.offset:
@@ -66,9 +67,9 @@ def kills(seen: Sequence[LogMatch], where: RankLocations) -> list[Kill]:
 
 
 def _is_kill(seen: LogMatch) -> bool:
-    if seen.match.signature.id == "HOST-06" or seen.match.text("signal") in ("Killed", "SIGKILL"):
+    if Event.SIGKILL in seen.reports or seen.match.text("signal") in ("Killed", "SIGKILL"):
         return True
-    return seen.match.integer("exit_code") in _KILLED and seen.match.signature.id in ("SL-TASK-02", "FR-TE-AGENT")
+    return seen.match.integer("exit_code") in _KILLED and Event.PROCESS_EXIT in seen.reports
 
 
 def place(seen: LogMatch) -> NodeName | None:
@@ -142,24 +143,17 @@ def killed_note(every: Sequence[Kill]) -> str:
     )
 
 
-SILENT = "RANK-SILENT"
-BEHIND = "RANK-BEHIND"
-ENDED = "RANK-ENDED"
-KILLED = "RANK-KILLED"
 _NAMED = 8
 _WORLD_LARGEST = 65_536
 _STEPS_BEHIND = 2
 _SECONDS_EARLIER = 30.0
-LOST = ("NCCL-", "FOLLOW-", "PY-EXC")
-"""Words of a rank that waited for another or lost it; an exception that is here only as a consequence is one."""
-_WATCHDOG = ("NCCL-05", "NCCL-06")
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A rank to look at first. `signature` is one of the words above: no line of a log stands behind it as such."""
+    """A rank to look at first. `signature` is a derived one: no line of a log stands behind it as such."""
 
-    signature: str
+    signature: DerivedSignature
     rank: int | None
     node: NodeName | None
     why: str
@@ -188,10 +182,15 @@ def suspects(
     return list(distinct.values()), notes
 
 
+def _lost_somebody(seen: LogMatch) -> bool:
+    """Words of a rank that waited for another or lost it; an exception that is here only as a consequence is one."""
+    return seen.hears_of_others or seen.unknown_exception
+
+
 def _ended(seen: Sequence[LogMatch], where: RankLocations) -> tuple[list[Suspect], str]:
     """Workers that torchrun's tables say ended by themselves, without a word of their own in the logs. Each table is
     one node's view, so all of them are put together."""
-    hurt = {where.rank(one) for one in seen if one.match.signature.id.startswith(LOST)}
+    hurt = {where.rank(one) for one in seen if _lost_somebody(one)}
     rows = [row for row in where.rows_of_ranks.values() if row.exit_code not in TEARDOWN_CODES and row.rank not in hurt]
     rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
     if not rows:
@@ -207,7 +206,7 @@ def _ended(seen: Sequence[LogMatch], where: RankLocations) -> tuple[list[Suspect
 
 def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | None]) -> tuple[list[Suspect], str]:
     """A worker that ended by SIGABRT or SIGTERM although no launcher had begun to end it and it had lost nobody."""
-    closed = {one.match.integer("pid") for one in seen if one.match.signature.id == "FR-TE-CLOSE"}
+    closed = {one.match.integer("pid") for one in seen if Event.CLOSING in one.reports}
     rows = [
         row for row in where.rows_of_ranks.values()
         if row.exit_code in (-6, -15, 134, 143) and row.pid not in closed and row.rank not in hurt
@@ -225,7 +224,7 @@ def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | N
 def _named(every: Sequence[Kill], seen: Sequence[LogMatch], where: RankLocations) -> list[Kill]:
     """A kill without rank is that of the one rank that lost nobody, where all others say that they lost somebody."""
     world = where.world_size
-    lost = {where.rank(one) for one in seen if one.match.signature.id.startswith(LOST)}
+    lost = {where.rank(one) for one in seen if _lost_somebody(one)}
     if len(every) != 1 or every[0].rank is not None or world is None or not 1 < world <= _WORLD_LARGEST:
         return list(every)
     left = [rank for rank in range(world) if rank not in lost]
@@ -234,8 +233,8 @@ def _named(every: Sequence[Kill], seen: Sequence[LogMatch], where: RankLocations
 
 def _of_row(row: Row) -> Suspect:
     return Suspect(
-        ENDED, row.rank, row.node, f"ended by itself with exit code {row.exit_code}", row.file, row.offset, row.line,
-        row.pid, row.time_s,
+        DerivedSignature.RANK_ENDED, row.rank, row.node, f"ended by itself with exit code {row.exit_code}", row.file,
+        row.offset, row.line, row.pid, row.time_s,
     )
 
 
@@ -243,7 +242,10 @@ def _killed(every: Sequence[Kill]) -> tuple[list[Suspect], str]:
     if not every:
         return [], ""
     return [
-        Suspect(KILLED, one.rank, one.node, "died by SIGKILL", one.file, one.offset, one.line, one.pid, one.time_s)
+        Suspect(
+            DerivedSignature.RANK_KILLED, one.rank, one.node, "died by SIGKILL", one.file, one.offset, one.line,
+            one.pid, one.time_s,
+        )
         for one in every[:_NAMED]
     ], killed_note(every)
 
@@ -254,7 +256,7 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, reading: Collectio
     example: LogMatch | None = None
     for one in seen:
         rank = where.rank(one)
-        if one.match.signature.id in _WATCHDOG and rank is not None and one.attempt == reading.last_attempt:
+        if Event.WATCHDOG in one.reports and rank is not None and one.attempt == reading.last_attempt:
             example = example or one
             enqueued = one.match.integer("enqueued")
             timed[rank] = enqueued if enqueued is not None else timed.get(rank)
@@ -269,13 +271,13 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, reading: Collectio
     if len(silent) > max(1, len(ranks) // 4):
         silent = []  # most ranks are silent: their output is elsewhere, and that says nothing
     if silent:
-        return _at(SILENT, silent, "printed no watchdog timeout", example, where), (
+        return _at(DerivedSignature.RANK_SILENT, silent, "printed no watchdog timeout", example, where), (
             f"Only collective timeouts are in the logs. Rank{_s(silent)} {_list(silent)} printed none and "
             f"{'are' if len(silent) > 1 else 'is'} the first to look at: the others may have waited for it. A "
             f"suspicion, no proof."
         )
     if behind and len(behind) <= max(1, len(known) // 4):
-        return _at(BEHIND, behind, "queued less work than the others", example, where), (
+        return _at(DerivedSignature.RANK_BEHIND, behind, "queued less work than the others", example, where), (
             f"Only collective timeouts are in the logs. Rank{_s(behind)} {_list(behind)} had queued fewer collectives "
             f"({min(known[rank] for rank in behind)} against {most}) and {'are' if len(behind) > 1 else 'is'} the "
             f"first to look at. A suspicion, no proof."
@@ -285,7 +287,9 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, reading: Collectio
     )
 
 
-def _at(signature: str, ranks: Sequence[int], why: str, example: LogMatch, where: RankLocations) -> list[Suspect]:
+def _at(
+    signature: DerivedSignature, ranks: Sequence[int], why: str, example: LogMatch, where: RankLocations
+) -> list[Suspect]:
     return [
         Suspect(signature, rank, where.nodes.get(rank), why, example.file, example.offset, example.line)
         for rank in ranks[:_NAMED]
@@ -299,7 +303,8 @@ def _stopped(where: RankLocations, reading: Collection) -> tuple[list[Suspect], 
         furthest = max(steps.values())
         late = sorted(rank for rank, step in steps.items() if step + _STEPS_BEHIND <= furthest)
         if late and len(late) <= max(1, len(steps) // 4):
-            return [Suspect(SILENT, rank, where.nodes.get(rank), "its steps stop earlier") for rank in late[:_NAMED]], (
+            silent = DerivedSignature.RANK_SILENT
+            return [Suspect(silent, rank, where.nodes.get(rank), "its steps stop earlier") for rank in late[:_NAMED]], (
                 f"The steps of rank{_s(late)} {_list(late)} stop at {steps[late[0]]}, those of the others at "
                 f"{furthest}."
             )
@@ -314,7 +319,8 @@ def _stopped(where: RankLocations, reading: Collection) -> tuple[list[Suspect], 
         return [], ""
     first = ordered[0]
     node = first.node or where.nodes.get(first.rank or 0)
-    return [Suspect(SILENT, first.rank, node, "its output stops earlier", first.file, time_s=first.time_s)], (
+    silent = DerivedSignature.RANK_SILENT
+    return [Suspect(silent, first.rank, node, "its output stops earlier", first.file, time_s=first.time_s)], (
         f"The output of rank {first.rank}{f' on {node}' if node else ''} stops {gap:.0f} s before that of any other "
         f"rank."
     )

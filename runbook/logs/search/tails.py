@@ -21,6 +21,7 @@ from runbook.logs.search.literals import LiteralSearch
 from runbook.logs.search.pool import ReadAt, Searched, SearchPool, Segment, batches
 from runbook.logs.search.scan import View, decode, positions_of_lines
 from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature, Signatures
+from runbook.model.log import Event
 
 # Files that end alike: of thousands of ranks that waited for one, each says the same but for the numbers.
 #
@@ -336,7 +337,7 @@ def _trouble(
         raw = bytes(view.buffer[start:stop])
         candidates = [
             one for one in knowledge.candidates(raw)
-            if one.means not in (FRAMING, HARMLESS) or one.id == "PY-TRACEBACK"
+            if one.means not in (FRAMING, HARMLESS) or Event.TRACEBACK in one.reports
         ]
         if not candidates:
             continue
@@ -354,7 +355,7 @@ def _trouble(
 
 def _means(raw: bytes, candidates: Sequence[Signature], file: FileProfile, knowledge: LineKnowledge) -> str | None:
     if all(one.means == CONSEQUENCE and one.lines == 1 for one in candidates) or any(
-        one.id == "PY-TRACEBACK" for one in candidates
+        Event.TRACEBACK in one.reports for one in candidates
     ):
         return CONSEQUENCE  # the traceback's own exception is judged where it stands
     text = parse_line(decode(raw), file).text

@@ -18,7 +18,7 @@ from runbook.document_cache import Cached
 from runbook.logs.signatures.field_units import UNITS, Value, read_processes
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kind
-from runbook.model.log import MemoryFields, Phase, ProcessUse
+from runbook.model.log import Event, MemoryFields, Phase, ProcessUse
 from runbook.model.units import Bytes
 
 CONSEQUENCE = "consequence"
@@ -126,6 +126,10 @@ class Signature:
     first_number: int = 1
     peaks: str = ""
     framework: str = ""
+    reports: frozenset[Event] = frozenset()
+    of_a_rank: str = ""
+    """What a consequence says of the rank whose line it is."""
+    incomplete: bool = False
     stands: str = ""
     """Where in a line its words are no quotation (see `is_quoted`): AT_START, OUTSIDE_PROSE; "" is anywhere."""
     opening: str = ""
@@ -141,8 +145,8 @@ class Signature:
 
     @property
     def whole(self) -> bool:
-        """It reads a complete message: not a fallback, and not one of those for a message that breaks off ("…T")."""
-        return not self.fallback and not self.id.endswith("T")
+        """It reads a complete message."""
+        return not self.fallback and not self.incomplete
 
     @property
     def stands_alone(self) -> bool:
@@ -211,7 +215,8 @@ def load_signatures(folder: Path) -> Signatures:
     Checking and compiling the documents takes longer than reading most logs, so the result is remembered."""
     paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
     made_by = [Path(__file__), Path(__file__).with_name("signature_document.py")]
-    words = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())] + sorted(MEANINGS) + sorted(Detail)
+    units = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())]
+    words = [*units, *sorted(MEANINGS), *sorted(Detail), *sorted(Event)]
     cached = Cached.of("signatures", folder, paths, made_by, words)
     if cached is not None and (known := _restored(cached.read())) is not None:
         return known
@@ -228,7 +233,10 @@ def load_signatures(folder: Path) -> Signatures:
 
 def _plain(signatures: Signatures) -> dict[str, Any]:
     return {
-        "signatures": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.all],
+        "signatures": [
+            {one.name: getattr(each, one.name) for one in fields(each)} | {"reports": sorted(each.reports)}
+            for each in signatures.all
+        ],
         "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
     }
 
@@ -238,7 +246,10 @@ def _restored(plain: Any) -> Signatures | None:
     try:
         return Signatures(
             [
-                Signature(**{**one, "literals": tuple(one["literals"]), "detail": Detail(one["detail"])})
+                Signature(**{
+                    **one, "literals": tuple(one["literals"]), "detail": Detail(one["detail"]),
+                    "reports": frozenset(map(Event, one["reports"])),
+                })
                 for one in plain["signatures"]
             ],
             [PhaseRule(**{**one, "phase": Phase(one["phase"])}) for one in plain["phases"]],

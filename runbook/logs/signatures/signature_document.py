@@ -16,6 +16,7 @@ from runbook.documents import Document, DocumentsInvalid, Problem, load_document
 from runbook.logs.signatures.field_units import UNITS
 from runbook.logs.signatures.signature import (
     AT_START,
+    CONSEQUENCE,
     MEANINGS,
     MEMORY_FIELDS,
     OTHER_FIELDS,
@@ -25,7 +26,7 @@ from runbook.logs.signatures.signature import (
 )
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail
-from runbook.model.log import Phase
+from runbook.model.log import Event, Phase
 
 
 class SignatureEntry(Document):
@@ -60,7 +61,14 @@ class SignatureEntry(Document):
     peaks: Literal["", "reset", "running"] = ""
     """Whether the line's peaks begin again after each print, or are the greatest since the start; "" is not known."""
     framework: str = ""
-    """The program that prints such a line, where no other does."""
+    """The program that prints such a line, where no other does; "" takes the document's."""
+    reports: tuple[Event, ...] = ()
+    """What the line reports, beyond what it means; the document's are added to them."""
+    of_a_rank: str = ""
+    """Consequence: what it says of the rank whose line it is; "" takes the title."""
+    incomplete: bool = False
+    """It reads no complete message: where one on this line and those below matches, that one counts; and it is not put
+    together from lines that were cut."""
     stands: Literal["", "anywhere", "at_start", "outside_prose"] = ""
     """Where in a line its words are no quotation; "" takes the document's."""
     pinned: bool = False
@@ -96,6 +104,10 @@ class SignatureDocument(Document):
     front of what must stand `at_start`."""
     stands: Literal["", "at_start", "outside_prose"] = ""
     """For all its signatures that do not say otherwise."""
+    framework: str = ""
+    """For all its signatures that do not say otherwise."""
+    reports: tuple[Event, ...] = ()
+    """Of all its signatures, beside their own."""
     signatures: tuple[SignatureEntry, ...]
     phases: tuple[PhaseEntry, ...] = ()
 
@@ -146,7 +158,7 @@ def compile_signatures(folder: Path) -> Signatures:
                 problems.append(Problem(str(path), 0, place, f"this id is already used in {seen[entry.id]}"))
             seen[entry.id] = path.name
             try:
-                loaded.append(build(entry, document.parts, document.stands))
+                loaded.append(build(entry, document))
             except ValueError as error:
                 problems.append(Problem(str(path), 0, place, str(error)))
     if not loaded and not problems:
@@ -156,7 +168,7 @@ def compile_signatures(folder: Path) -> Signatures:
     return Signatures(loaded, phases)
 
 
-def build(entry: SignatureEntry, parts: Mapping[str, str], stands: str = "") -> Signature:
+def build(entry: SignatureEntry, document: SignatureDocument) -> Signature:
     """An entry made ready. Raises ValueError in words for the author; the expression itself is checked by tests."""
     literals = (entry.literal,) if isinstance(entry.literal, str) else entry.literal
     for literal in literals:
@@ -165,9 +177,15 @@ def build(entry: SignatureEntry, parts: Mapping[str, str], stands: str = "") -> 
             raise ValueError(f"literal {literal!r} has fewer than {shortest} characters and would slow every search")
     if entry.means not in MEANINGS:
         raise ValueError(f"means: {entry.means!r} is none of {', '.join(sorted(MEANINGS))}")
+    if entry.of_a_rank and entry.means != CONSEQUENCE:
+        raise ValueError(f"of_a_rank: only a consequence says something of a rank, not {entry.means!r}")
+    framework = entry.framework or document.framework
+    reports = frozenset((*document.reports, *entry.reports))
+    if Event.ENGINE_START in reports and not framework:
+        raise ValueError("framework: an engine that starts has a name")
     expression = entry.pattern
     for _ in range(4):
-        expression = _PART.sub(lambda found: _part(parts, found[1]), expression)
+        expression = _PART.sub(lambda found: _part(document.parts, found[1]), expression)
     units: dict[str, str] = {}
 
     def group(found: re.Match[str]) -> str:
@@ -181,13 +199,15 @@ def build(entry: SignatureEntry, parts: Mapping[str, str], stands: str = "") -> 
         return f"(?P<{key}>{UNITS[unit].expression})"
 
     expression = _FIELD.sub(group, expression)
-    stands = entry.stands or stands
+    stands = entry.stands or document.stands
     return Signature(
         id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
         units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
         why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
-        first_number=entry.first_number, peaks=entry.peaks, framework=entry.framework,
-        stands="" if stands == "anywhere" else stands, opening=parts.get("opening", "") if stands == AT_START else "",
+        first_number=entry.first_number, peaks=entry.peaks, framework=framework,
+        reports=reports, of_a_rank=entry.of_a_rank, incomplete=entry.incomplete,
+        stands="" if stands == "anywhere" else stands,
+        opening=document.parts.get("opening", "") if stands == AT_START else "",
     )
 
 
