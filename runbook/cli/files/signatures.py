@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING
 import click
 
 from runbook.errors import NotFound
+from runbook.model.log import DerivedSignature
 
 if TYPE_CHECKING:
     from runbook.logs.signatures.signature_document import SampleEntry, SignatureEntry
 
 _MOST_SAMPLES = 3
-_NOT_LINES = {
-    "PY-EXC": (
+_NOT_LINES: dict[str, tuple[str, str]] = {
+    DerivedSignature.UNKNOWN_EXCEPTION: (
         "A Python exception that no signature knows",
         "A traceback's last line. It is a failure of the program, not of memory, unless something stronger speaks.",
     ),
-    "RANK-SILENT": (
+    DerivedSignature.RANK_SILENT: (
         "A rank that printed no timeout while the others waited",
         "A suspicion, no proof: who waits in a collective says so; who does not may be the one they wait for.",
     ),
-    "RANK-BEHIND": (
+    DerivedSignature.RANK_BEHIND: (
         "A rank whose collectives are behind the others'",
         "A suspicion from the work numbers of NCCL's watchdog (NCCL-06).",
     ),
-    "RANK-ENDED": (
+    DerivedSignature.RANK_ENDED: (
         "A rank that ended by itself without a word",
         "Its exit is the first, or its output stops first; why is not in the logs.",
     ),
-    "RANK-KILLED": (
+    DerivedSignature.RANK_KILLED: (
         "A rank that was killed by SIGKILL",
         "SIGKILL has many senders; without the kernel's or Slurm's word it is no out-of-memory kill.",
     ),
