@@ -6,6 +6,7 @@ the three standard streams, and is told the exit status. It prints a line when i
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -54,6 +55,7 @@ def serve(path: str) -> None:
     for name in FIRST_USED_LATE:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a process with threads must not be forked"
+    gc.freeze()  # a command neither copies nor takes down what it was given
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen(16)
