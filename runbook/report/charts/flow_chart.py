@@ -1,8 +1,8 @@
 """The flowchart with the path taken: the same document that the engine walks, drawn.
 
-The charts of figures are a library's (`plots.py`); this one is ours. Graphviz is a program that a site would have to
-install; the libraries in Python that lay out a directed graph (grandalf, networkx, igraph) place boxes and leave the
-arrows' ways around them, their labels and the drawing to us, which is what `lay_out` does.
+Graphviz is a program that a site would have to install; the libraries in Python that lay out a directed graph
+(grandalf, networkx, igraph) place boxes and leave the arrows' ways around them, their labels and the drawing to us,
+which is what `lay_out` does.
 """
 
 from __future__ import annotations

@@ -1,29 +1,22 @@
-"""Bars and lines as SVG, drawn by pygal and written into the page, so that its colours and its search reach them.
+"""Bars and lines as SVG, drawn into the page, so that its colours and its search reach them.
 
-pygal is pure Python, imports in 60 ms and draws one of these in 5 ms. It is told figures and short labels only; of its
-tree the shapes are taken over and nothing else: no style, no script, no comment with a date, no id. What is left has
-classes of the page's style sheet, so the content security policy can forbid all else, and the same figures give the
-same bytes. matplotlib was the other candidate: it imports in 0.8 s, brings numpy, and sets its styles on each element,
-which the policy forbids.
-
-Each chart is drawn twice, for a wide page and for a phone, so that its words have their size on both.
+Shapes have classes of the page's style sheet and nothing of their own: no inline style, no id, no script, so that the
+page's content security policy can forbid all of it, and the same figures give the same bytes. Each chart is drawn
+twice, for a wide page and for a phone, so that its words have their size on both.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
 from runbook.report.vocabulary.clean import clean_line
 
-# The few words of SVG that the pictures need. Styles are classes of the page: no inline style, so that the page's
-# content security policy can forbid it.
 
 def svg_element(name: str, content: Markup | str = "", **attributes: str | float | int) -> Markup:
     """An element with escaped attributes; `_` in a name stands for `-`, a trailing `_` is dropped."""
@@ -57,15 +50,20 @@ _ROW_HEIGHT = 34
 _LINES_HEIGHT = 230
 _MOST_TICKS = {WIDE: 7, NARROW: 4}
 _CHARACTER_PX = 7.2
-_NONE = -1.0
-"""A value that no axis has: without any, pygal chooses by itself which labels are bold."""
-_DECIMALS = re.compile(r"-?\d+\.\d+")
-_SHAPES = {"g", "rect", "path", "circle", "text"}
-_GEOMETRY = ("x", "y", "width", "height", "d", "cx", "cy", "r", "transform")
-_CLASSES = {
-    "axis": "chart-axis", "guide": "chart-guide", "major": "chart-major", "line": "chart-line", "x": "chart-x",
-    "y": "chart-y", "dot": "chart-dot",
-}
+_BESIDE_PX = 0.6 * _LABEL_PX
+"""A character of the labels at the left: room for the widest."""
+_MARGIN = 4
+_MARGIN_RIGHT = 30
+_SPACING = 8
+_EDGE = 0.02
+"""What is left free at both ends of a scale, as a share of it."""
+_ROW_GAP = 0.06
+"""What is left free above and below a bar, as a share of its row."""
+_BASELINE = 0.35 * _LABEL_PX
+"""How far the baseline of a label lies below its middle."""
+_DOT_RADIUS = 2.5
+
+_Label = tuple[float, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,67 +129,148 @@ def draw_lines(lines: Lines) -> Markup:
 
 
 def _bars(bars: Bars, width: int) -> Markup:
-    from pygal import HorizontalStackedBar
-
     room = 22 if width == WIDE else 13
-    chart: Any = HorizontalStackedBar(
-        width=width, height=_ROW_HEIGHT * len(bars.rows) + 34, range=(0, bars.end), **_settings()
-    )
-    chart.x_labels = [_cut(clean_line(row), room) for row in reversed(bars.rows)]
-    chosen = _apart(bars.ticks, bars.marks, bars.end, width - 130)
-    chart.y_labels = [{"value": value, "label": label} for value, label in chosen]
-    chart.y_labels_major = [value for value, _ in bars.marks] or [_NONE]
+    rows = [_cut(clean_line(row), room) for row in bars.rows]
+    labels = _apart(bars.ticks, bars.marks, bars.end, width - 130)
+    plot = _Plot.beside(rows, width, _ROW_HEIGHT * len(rows) + 34)
+    values = _Scale.over(0.0, bars.end, labels, plot.width)
+    row_px = plot.height / (1 + 2 * _EDGE) / len(rows)
+    tops = [plot.height * _EDGE / (1 + 2 * _EDGE) + row_px * at for at in range(len(rows))]
+    names = [_label(row, "-5", top + row_px / 2 + _BASELINE) for row, top in zip(rows, tops)]
+    shapes = [_bottom_axis(labels, bars.marks, values, plot), _axis("chart-y", reversed(names))]
+    ends = [0.0] * len(rows)
     for part in bars.parts:
-        chart.add(part.kind, list(reversed(part.lengths)))
-    words = [tuple(reversed(part.words)) for part in bars.parts]
-    return _picture(chart.render_tree(), [part.kind for part in bars.parts], bars.words, width, words)
+        for at, length in reversed(list(enumerate(part.lengths))):
+            start, ends[at] = ends[at], ends[at] + length
+            if not part.kind or not length:
+                continue
+            left = values.at(start)
+            bar = svg_element(
+                "rect", class_=part.kind, x=_px(left), y=_px(tops[at] + row_px * _ROW_GAP),
+                width=_px(values.at(ends[at]) - left), height=_px(row_px * (1 - 2 * _ROW_GAP)),
+            )
+            shapes.append(svg_element("g", svg_title(part.words[at]) + bar) if part.words else bar)
+    return plot.picture(bars.words, [plot.group(shapes)])
 
 
 def _lines(lines: Lines, width: int) -> Markup:
-    from pygal import XY
-
     span = (lines.last - lines.first) or 1.0
-    chart: Any = XY(
-        width=width, height=_LINES_HEIGHT, range=(0, lines.top), xrange=(lines.first, lines.first + span),
-        show_x_guides=True, dots_size=2.5, **_settings(),
-    )
-    round_steps = nice_ticks(lines.first, lines.last, _MOST_TICKS[width], whole=True)
-    ticks = tuple((value, f"{value:.0f}") for value in round_steps)
-    chart.x_labels = [
-        {"value": value, "label": label}
-        for value, label in _apart(ticks, lines.x_marks, span, width - 60, start=lines.first)
-    ]
-    chart.x_labels_major = [_NONE]
-    levels = tuple((value, f"{value:g}") for value in nice_ticks(0, lines.top, 5))
-    marks = (lines.y_mark,) if lines.y_mark else ()
-    near = lines.top / 12
-    chart.y_labels = [
-        {"value": value, "label": label}
-        for value, label in sorted(
-            (*(one for one in levels if all(abs(one[0] - mark[0]) >= near for mark in marks)), *marks)
-        )
-    ]
-    chart.y_labels_major = [mark[0] for mark in marks] or [_NONE]
+    ticks = nice_ticks(lines.first, lines.last, _MOST_TICKS[width], whole=True)
+    steps = tuple((value, f"{value:.0f}") for value in ticks)
+    below = _apart(steps, lines.x_marks, span, width - 60, start=lines.first)
+    marks = [lines.y_mark] if lines.y_mark else []
+    levels = [(value, f"{value:g}") for value in nice_ticks(0, lines.top, 5)]
+    beside = sorted((*(one for one in levels if all(abs(one[0] - at) >= lines.top / 12 for at, _ in marks)), *marks))
+    plot = _Plot.beside([label for _, label in beside], width, _LINES_HEIGHT)
+    across = _Scale.over(lines.first, lines.first + span, below, plot.width)
+    up = _Scale.over(0.0, lines.top, beside, plot.height)
+
+    def place(point: tuple[float, float]) -> str:
+        return f"{_px(across.at(point[0]))} {_px(plot.height - up.at(point[1]))}"
+
+    shapes = [_bottom_axis(below, (), across, plot), _left_axis(beside, marks, up, plot)]
+    dots = []
     for line in lines.lines:
-        chart.add(line.kind, list(line.points), show_dots=len(line.points) == 1)
-    return _picture(chart.render_tree(), [line.kind for line in lines.lines], lines.words, width)
+        if len(line.points) > 1:
+            first, *others = map(place, line.points)
+            shapes.append(svg_element("path", class_=line.kind, d=f"M{first} L{' '.join(others)}"))
+        else:
+            x, y = place(line.points[0]).split()
+            dots.append(svg_element("circle", class_=f"{line.kind} chart-dot", cx=x, cy=y, r=_DOT_RADIUS))
+    return plot.picture(lines.words, [plot.group(shapes), *([plot.group(dots)] if dots else [])])
+
+
+class _Scale(NamedTuple):
+    """From values to pixels."""
+
+    low: float
+    span: float
+    length_px: float
+
+    @classmethod
+    def over(cls, low: float, high: float, labels: Sequence[_Label], length_px: float) -> _Scale:
+        """A scale with some room at its ends, in which the labels have place, too."""
+        values = [low, high, *(value for value, _ in labels)]
+        low, span = min(values), max(values) - min(values)
+        return cls(low - _EDGE * span, span * (1 + 2 * _EDGE), length_px)
+
+    def at(self, value: float) -> float:
+        return self.length_px * (value - self.low) / self.span
+
+
+class _Plot(NamedTuple):
+    """Where the shapes go within a picture: right of the labels at its left, above those at its bottom."""
+
+    whole_width: int
+    whole_height: int
+    left: float
+
+    @classmethod
+    def beside(cls, labels: Sequence[str], width: int, height: int) -> _Plot:
+        widest = max(len(label) for label in labels) * _BESIDE_PX
+        return cls(width, height, _MARGIN + _SPACING + max(widest, _LABEL_PX))
+
+    @property
+    def width(self) -> float:
+        return self.whole_width - self.left - _MARGIN_RIGHT
+
+    @property
+    def height(self) -> int:
+        return self.whole_height - 2 * _MARGIN - _SPACING - _LABEL_PX
+
+    def group(self, shapes: Iterable[Markup]) -> Markup:
+        return svg_element("g", Markup("").join(shapes), transform=f"translate({int(self.left)}, {_MARGIN})")
+
+    def picture(self, words: str, groups: Iterable[Markup]) -> Markup:
+        return svg_element(
+            "svg", svg_title(words) + Markup("").join(groups),
+            class_=f"chart chart-{'wide' if self.whole_width == WIDE else 'narrow'}", role="img",
+            viewBox=f"0 0 {self.whole_width} {self.whole_height}",
+        )
+
+
+def _bottom_axis(labels: Sequence[_Label], marks: Sequence[_Label], scale: _Scale, plot: _Plot) -> Markup:
+    shapes = []
+    for value, label in labels:
+        x = _px(scale.at(value))
+        shapes.append(_guide(f"M{x} 0 v{plot.height}", (value, label), marks))
+        shapes.append(_label(label, x, plot.height + 10 + _LABEL_PX / 2, (value, label) in marks))
+    return _axis("chart-x", shapes, labels, f"M0 0 v{plot.height}")
+
+
+def _left_axis(labels: Sequence[_Label], marks: Sequence[_Label], scale: _Scale, plot: _Plot) -> Markup:
+    shapes = []
+    for value, label in labels:
+        y = plot.height - scale.at(value)
+        shapes.append(_guide(f"M0 {_px(y)} h{_px(plot.width)}", (value, label), marks))
+        shapes.append(_label(label, "-5", y + _BASELINE, (value, label) in marks))
+    return _axis("chart-y", shapes, labels, f"M0 {plot.height} h{_px(plot.width)}")
+
+
+def _axis(name: str, shapes: Iterable[Markup], labels: Sequence[_Label] = (), edge: str = "") -> Markup:
+    """`edge`: the line that is drawn where no label stands at zero."""
+    if edge and all(value for value, _ in labels):
+        shapes = [svg_element("path", d=edge, class_="chart-line"), *shapes]
+    return svg_element("g", Markup("").join(shapes), class_=f"chart-axis {name}")
+
+
+def _guide(path: str, label: _Label, marks: Sequence[_Label]) -> Markup:
+    classes = {"chart-axis": label[1] == "0", "chart-major": label in marks, "chart-guide": label[0] != 0}
+    told = " ".join((*(name for name, holds in classes.items() if holds), "chart-line"))
+    return svg_element("path", d=path, class_=told)
+
+
+def _label(label: str, x: str, y: float, major: bool = False) -> Markup:
+    return svg_text(label, class_="chart-label chart-major" if major else "chart-label", x=x, y=_px(y))
+
+
+def _px(value: float) -> str:
+    """A coordinate to a tenth of a pixel."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def _cut(label: str, room: int) -> str:
     return label if len(label) <= room else f"{label[: room - 1]}…"
-
-
-def _settings() -> dict[str, Any]:
-    from pygal.style import Style
-
-    style = Style(
-        font_family="sans-serif", label_font_size=_LABEL_PX, major_label_font_size=_LABEL_PX,
-        value_font_size=_LABEL_PX, value_label_font_size=_LABEL_PX,
-    )
-    return {
-        "style": style, "css": (), "js": (), "no_prefix": True, "show_legend": False, "margin": 4, "margin_right": 30,
-        "spacing": 8, "truncate_label": -1, "print_values": False,
-    }
 
 
 def nice_ticks(first: float, last: float, most: int, *, whole: bool = False) -> tuple[float, ...]:
@@ -223,69 +302,3 @@ def _apart(
         if all(abs(place(one) - place(other)) > half + len(other[1]) * _CHARACTER_PX / 2 + 6 for other in chosen):
             chosen.append(one)
     return sorted(chosen)
-
-
-def _picture(
-    root: Any, kinds: list[str], words: str, width: int, bar_words: list[tuple[str, ...]] | None = None
-) -> Markup:
-    """The shapes of pygal's tree, in the page's words."""
-    shapes = Markup("").join(_taken_over(child, kinds, bar_words or [], None) for child in root)
-    return svg_element(
-        "svg", svg_title(words) + shapes, class_=f"chart chart-{'wide' if width == WIDE else 'narrow'}", role="img",
-        viewBox=root.attrib["viewBox"],
-    )
-
-
-def _taken_over(node: Any, kinds: list[str], bar_words: list[tuple[str, ...]], series: int | None) -> Markup:
-    if not isinstance(node.tag, str):
-        return Markup("")  # a comment
-    name = node.tag.rpartition("}")[2]
-    classes = node.attrib.get("class", "").split()
-    if name not in _SHAPES or {"background", "tooltip-overlay", "titles"} & set(classes):
-        return Markup("")
-    geometry: dict[str, str | float | int] = {
-        key: _short(node.attrib[key]) for key in _GEOMETRY if key in node.attrib
-    }
-    if name == "text":
-        major = "chart-label chart-major" if "major" in classes else "chart-label"
-        return svg_text(node.text or "", class_=major, **geometry) if node.text else Markup("")
-    for one in classes:
-        if one.startswith("serie-"):
-            series = int(one.removeprefix("serie-"))
-    if series is not None and not kinds[series]:
-        return Markup("")
-    if series is not None and name != "g":
-        if name == "rect" and ("width" not in geometry or "height" not in geometry):
-            return Markup("")  # a length of zero
-        kind = kinds[series]
-        return svg_element(name, "", class_=f"{kind} chart-dot" if name == "circle" else kind, **geometry)
-    inside = Markup("").join(_children(node, kinds, bar_words, series, bars="bars" in classes))
-    if name == "g":
-        if not inside:
-            return Markup("")
-        classes = [one for one in classes if one in ("axis", "x", "y")]
-    kept = " ".join(_CLASSES[one] for one in classes if one in _CLASSES)
-    if kept:
-        geometry["class_"] = kept
-    return svg_element(name, inside, **geometry) if geometry else inside
-
-
-def _children(
-    node: Any, kinds: list[str], bar_words: list[tuple[str, ...]], series: int | None, *, bars: bool
-) -> Iterator[Markup]:
-    # Marks of y lie over the guides of x.
-    for index, child in enumerate(sorted(node, key=_depth) if node.attrib.get("class") == "plot" else node):
-        inside = _taken_over(child, kinds, bar_words, series)
-        if bars and inside and series is not None and index < len(bar_words[series]):
-            inside = svg_element("g", svg_title(bar_words[series][index]) + inside)
-        yield inside
-
-
-def _depth(node: Any) -> int:
-    classes = node.attrib.get("class", "").split()
-    return 2 if "axis" not in classes else 1 if "y" in classes else 0
-
-
-def _short(value: str) -> str:
-    """Coordinates to a tenth of a pixel."""
-    return _DECIMALS.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), value)
