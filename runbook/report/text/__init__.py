@@ -39,26 +39,29 @@ def table(
             )
             lines += paragraph(last, width, below)
             continue
-        parts = wrapped_words(last, room) or [""]
-        lines.append((front + parts[0]).rstrip())
-        lines += [" " * (width - room) + part for part in parts[1:]]
+        lines += [line.rstrip() for line in paragraph(last, width, " " * (width - room), front)] or [front.rstrip()]
     return lines
 
 
-def paragraph(text: str, width: int, indent: str = "  ", first: str | None = None) -> list[str]:
-    """Wrapped text; nothing where there is none. Words that are longer than a line, as a path to copy, stay whole."""
+def paragraph(
+    text: str, width: int, indent: str = "  ", first: str | None = None, *, cut_words: bool = False,
+    fill_first: bool = False,
+) -> list[str]:
+    """Wrapped text; nothing where there is none. Words that are longer than a line, as a path to copy, stay whole
+    unless `cut_words`. The first line is as long as the others, or as its own front lets it be (`fill_first`)."""
     first = indent if first is None else first
-    parts = wrapped_words(clean_line(text), width - len(indent))
-    return [(first if at == 0 else indent) + part for at, part in enumerate(parts)]
+    lines = textwrap.wrap(
+        clean_line(text), max(width, len(indent) + 20), initial_indent=first if fill_first else indent,
+        subsequent_indent=indent, break_long_words=cut_words, break_on_hyphens=False,
+    )
+    if lines and not fill_first:
+        lines[0] = first + lines[0][len(indent) :]
+    return lines
 
 
 def labelled(label: str, text: str, width: int, *, indent: str = "  ", size: int = 13) -> list[str]:
     """A paragraph with a label in front; nothing where there is no text."""
     return paragraph(text, width, indent + " " * (size + 1), f"{indent}{label:<{size}} ")
-
-
-def wrapped_words(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
 
 
 def cell_count(text: str) -> int:

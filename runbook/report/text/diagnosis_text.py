@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.log import Collateral, Finding, LogSource, LogStory
 from runbook.report.memory_picture import memory_at_failure, shortfall
-from runbook.report.vocabulary import titles as words
+from runbook.report.text import paragraph
+from runbook.report.vocabulary import titles
 from runbook.report.vocabulary.clean import clean, clean_line, shorten, shorten_lines
 
 WIDTH = 100
@@ -31,53 +31,38 @@ _RANGE = re.compile(r"^[<>]|-\d+\.\d|\d\+$")
 _MARKS = re.compile(r"[\s^~]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A paragraph before it is fitted to the width. `whole`: a word that is longer, as a path to copy, is not cut."""
-
-    text: str
-    indent: str
-    first: str
-    whole: bool = False
-
-    def lines(self, width: int) -> list[str]:
-        return textwrap.wrap(
-            self.text, width, initial_indent=self.first, subsequent_indent=self.indent, break_on_hyphens=False,
-            break_long_words=not self.whole,
-        ) or [self.first]
-
-
 def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) -> str:
     """Plain text, at most `width` columns but for long paths; ends with a newline. Nothing in it moves a terminal."""
     best = diagnosis.best
-    rows = [
-        _text(_title(best)),
-        _text(_sentence(words.diagnosis_meaning(best)), "  ", "  "),
-        _text(""),
-        *_row("first failure", _first(story, best)),
-        *_row("when", _when(story.root_cause, story)),
-        *_row("where", _where(story.root_cause), whole=True),
-        *_excerpt(story.root_cause, width),
-        *_figures(story.root_cause),
-        *_items("why" if best.kind is Kind.UNDETERMINED else "for it", best.reasons),
-        *_items("against it", [_against(one) for one in best.against]),
-        *_items("would settle", best.missing),
+    root = story.root_cause
+    lines = [
+        *_paragraph(_title(best), width, ""),
+        *_paragraph(_sentence(titles.diagnosis_meaning(best)), width, "  "),
+        "",
+        *_row("first failure", _first(story, best), width),
+        *_row("when", _when(root, story), width),
+        *_row("where", _where(root), width, whole=True),
+        *_excerpt(root, width),
+        *_figures(root, width),
+        *_items("why" if best.kind is Kind.UNDETERMINED else "for it", best.reasons, width),
+        *_items("against it", [_against(one) for one in best.against], width),
+        *_items("would settle", best.missing, width),
         *_row("could also be", ", ".join(
-            f"{words.diagnosis_title(one)} {one.confidence:.2f}" for one in diagnosis.runners_up
-        )),
-        *_others(story),
-        *_items("collateral", _collateral(story.collateral)),
-        *_items("no failure", _harmless(story.harmless), whole=True),
-        *_row("progress", _progress(story)),
-        *_row("job", _job(story)),
-        *_items("notes", [note for note in story.notes if note not in _TOLD]),
-        *_items("read", _sources(story.sources), whole=True),
+            f"{titles.diagnosis_title(one)} {one.confidence:.2f}" for one in diagnosis.runners_up
+        ), width),
+        *_others(story, width),
+        *_items("collateral", _collateral(story.collateral), width),
+        *_items("no failure", _harmless(story.harmless), width, whole=True),
+        *_row("progress", _progress(story), width),
+        *_row("job", _job(story), width),
+        *_items("notes", [note for note in story.notes if note not in _TOLD], width),
+        *_items("read", _sources(story.sources), width, whole=True),
     ]
-    return "\n".join(line.rstrip() for row in rows for line in row.lines(width)) + "\n"
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _title(best: Hypothesis) -> str:
-    title = words.diagnosis_title(best)
+    title = titles.diagnosis_title(best)
     return title if best.kind is Kind.UNDETERMINED else f"{title}, confidence {best.confidence:.2f}"
 
 
@@ -85,21 +70,24 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _text(text: str, indent: str = "", first: str = "", *, whole: bool = False) -> _Text:
-    """Rules' numbers are the documents' and of no use here."""
-    return _Text(_RULE.sub("", shorten(clean_line(text), 600)), indent, first, whole)
+def _paragraph(text: str, width: int, indent: str, first: str | None = None, *, whole: bool = False) -> list[str]:
+    """Rules' numbers are the documents' and of no use here. `whole`: a word that is longer, as a path to copy, is not
+    cut."""
+    text = _RULE.sub("", shorten(clean_line(text), 600))
+    return paragraph(text, width, indent, first, cut_words=not whole)
 
 
-def _row(label: str, text: str, *, whole: bool = False) -> list[_Text]:
-    return [_text(text, " " * (_LABEL + 1), f"{label:<{_LABEL}} ", whole=whole)] if text else []
+def _row(label: str, text: str, width: int, *, whole: bool = False) -> list[str]:
+    return _paragraph(text, width, " " * (_LABEL + 1), f"{label:<{_LABEL}} ", whole=whole)
 
 
-def _items(label: str, items: Sequence[str], *, whole: bool = False) -> Iterator[_Text]:
+def _items(label: str, items: Sequence[str], width: int, *, whole: bool = False) -> Iterator[str]:
     indent = " " * (_LABEL + 3)
     for number, item in enumerate(items[:_ITEMS]):
-        yield _text(item, indent, f"{label if number == 0 else '':<{_LABEL}} - ", whole=whole)
+        first = f"{label if number == 0 else '':<{_LABEL}} - "
+        yield from _paragraph(item, width, indent, first, whole=whole) or [first]
     if len(items) > _ITEMS:
-        yield _text(f"… and {len(items) - _ITEMS} more (--json has all)", indent, indent)
+        yield f"{indent}… and {len(items) - _ITEMS} more (--json has all)"
 
 
 def _first(story: LogStory, best: Hypothesis) -> str:
@@ -117,7 +105,7 @@ def _first(story: LogStory, best: Hypothesis) -> str:
 def _against(reason: str) -> str:
     """The strongest other kind stands with its name in front of its reason ("true_oom: …")."""
     kind, _, rest = reason.partition(": ")
-    return f"for “{words.KIND_TITLES[Kind(kind)]}”: {rest}" if kind in Kind.__members__.values() else reason
+    return f"for “{titles.KIND_TITLES[Kind(kind)]}”: {rest}" if kind in Kind.__members__.values() else reason
 
 
 def _who(root: Finding) -> str:
@@ -138,9 +126,9 @@ def _when(root: Finding | None, story: LogStory) -> str:
         return ""
     parts = [f"step {root.step}" if root.step is not None else "step unknown"]
     if root.phase.value != "unknown":
-        parts.append(words.PHASE_WORDS[root.phase])
+        parts.append(titles.PHASE_WORDS[root.phase])
     if root.time_s is not None:
-        parts.append(words.moment(root.time_s))
+        parts.append(titles.moment(root.time_s))
     version = story.framework_version or root.framework_version
     if version:
         told = f"PyTorch {version}" if version[0].isdigit() else version
@@ -154,38 +142,38 @@ def _where(root: Finding | None) -> str:
     return f"{_place(root)} (runbook explain {root.signature})"
 
 
-def _excerpt(root: Finding | None, width: int) -> list[_Text]:
+def _excerpt(root: Finding | None, width: int) -> list[str]:
     """The failing line whole (it is what a person came to read), and of the lines around it what fits."""
     if root is None or not root.excerpt:
         return []
     lines = [line for line in clean(root.excerpt).split("\n") if not _MARKS.fullmatch(line)][-_EXCERPT_LINES:]
+    fold = textwrap.TextWrapper(width, initial_indent="  | ", subsequent_indent="  |   ", break_on_hyphens=False).wrap
     rows = [
-        _Text(line, "  |   ", "  | ")
-        for line in shorten_lines("\n".join(lines), _EXCERPT_LINES, 2000).split("\n")
+        fold(line) or ["  | "] for line in shorten_lines("\n".join(lines), _EXCERPT_LINES, 2000).split("\n")
     ]
-    while len(rows) > _AFTER_LINES + 1 and sum(len(row.lines(width)) for row in rows) > _EXCERPT_LINES:
+    while len(rows) > _AFTER_LINES + 1 and sum(map(len, rows)) > _EXCERPT_LINES:
         del rows[0]
-    return rows
+    return [line for row in rows for line in row]
 
 
-def _figures(root: Finding | None) -> Iterator[_Text]:
+def _figures(root: Finding | None, width: int) -> Iterator[str]:
     picture = memory_at_failure(root.fields) if root is not None else None
     if root is None or picture is None:
         return
-    told = [f"{part.words[:1].lower()}{part.words[1:]}: {words.size(part.bytes)}" for part in picture.parts]
+    told = [f"{part.words[:1].lower()}{part.words[1:]}: {titles.size(part.bytes)}" for part in picture.parts]
     if root.fields.private_pool_bytes is not None:
-        told.insert(1, f"of that in private pools: {words.size(root.fields.private_pool_bytes)}")
-    told += [f"capacity: {words.size(picture.capacity_bytes)}"] if picture.capacity_bytes is not None else []
-    told += [f"limit of this process: {words.size(picture.limit_bytes)}"] if picture.limit_bytes is not None else []
-    yield from _row("memory", "; ".join(told))
-    yield from _row("", shortfall(picture))
+        told.insert(1, f"of that in private pools: {titles.size(root.fields.private_pool_bytes)}")
+    told += [f"capacity: {titles.size(picture.capacity_bytes)}"] if picture.capacity_bytes is not None else []
+    told += [f"limit of this process: {titles.size(picture.limit_bytes)}"] if picture.limit_bytes is not None else []
+    yield from _row("memory", "; ".join(told), width)
+    yield from _row("", shortfall(picture), width)
     if root.fields.other_processes:
         listed = [
-            f"{one.pid} ({words.size(one.bytes) if one.bytes is not None else 'size unknown'})"
+            f"{one.pid} ({titles.size(one.bytes) if one.bytes is not None else 'size unknown'})"
             for one in root.fields.other_processes[:_ITEMS]
         ]
         more = f" and {rest} more" if (rest := len(root.fields.other_processes) - _ITEMS) > 0 else ""
-        yield from _row("processes", f"named in the message: {', '.join(listed)}{more}")
+        yield from _row("processes", f"named in the message: {', '.join(listed)}{more}", width)
 
 
 def _is_suspect(finding: Finding) -> bool:
@@ -193,15 +181,16 @@ def _is_suspect(finding: Finding) -> bool:
     return finding.means != "consequence" or finding.signature.startswith(("RANK-", "SL-TASK-"))
 
 
-def _others(story: LogStory) -> Iterator[_Text]:
+def _others(story: LogStory, width: int) -> Iterator[str]:
     root = story.root_cause
     if root is not None:
         others = [one for one in story.candidates if (one.file, one.offset) != (root.file, root.offset)]
-        yield from _items("also failed", _candidates(others), whole=True)
+        yield from _items("also failed", _candidates(others), width, whole=True)
         return
-    yield from _items("suspected", _candidates([one for one in story.candidates if _is_suspect(one)]), whole=True)
+    suspected = [one for one in story.candidates if _is_suspect(one)]
+    yield from _items("suspected", _candidates(suspected), width, whole=True)
     first = [one for one in story.candidates if not _is_suspect(one)]
-    yield from _items("spoke first", _candidates(first), whole=True)
+    yield from _items("spoke first", _candidates(first), width, whole=True)
 
 
 def _candidates(findings: Sequence[Finding]) -> list[str]:
@@ -295,8 +284,8 @@ def _sources(sources: Sequence[LogSource]) -> list[str]:
     """A few files one by one, many as a sum; what was not read is always said."""
     if len(sources) <= _FILES:
         return [
-            f"{_file(one.path)}: {one.note or words.size(one.bytes_read)}" if not one.bytes_read
-            else f"{_file(one.path)}: {words.size(one.bytes_read)}{f'; {one.note}' if one.note else ''}"
+            f"{_file(one.path)}: {one.note or titles.size(one.bytes_read)}" if not one.bytes_read
+            else f"{_file(one.path)}: {titles.size(one.bytes_read)}{f'; {one.note}' if one.note else ''}"
             for one in sources
         ]
     notes: dict[str, int] = {}
@@ -304,5 +293,5 @@ def _sources(sources: Sequence[LogSource]) -> list[str]:
         if one.note:
             notes[one.note] = notes.get(one.note, 0) + 1
     read, size = sum(one.bytes_read for one in sources), sum(one.size_bytes for one in sources)
-    told = [f"{len(sources)} files: {words.size(read)} of {words.size(size)}"]
+    told = [f"{len(sources)} files: {titles.size(read)} of {titles.size(size)}"]
     return told + [f"{count} of them: {note}" for note, count in list(notes.items())[: _ITEMS - 1]]

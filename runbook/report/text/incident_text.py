@@ -10,6 +10,7 @@ from runbook.model.node import LEFT_BY_EPILOG, NodeVerdict, Reach
 from runbook.report import narrative
 from runbook.report.charts.flow_chart import stays
 from runbook.report.memory_picture import memory_after, memory_at_failure, shortfall
+from runbook.report.text import paragraph
 from runbook.report.vocabulary import titles
 from runbook.report.vocabulary.clean import clean, clean_line, shorten, shorten_lines
 from runbook.report.vocabulary.nodes import oom_kill_words
@@ -69,10 +70,7 @@ def _section(title: str, body: Iterable[str]) -> list[str]:
 
 
 def _wrapped(text: str, indent: str = "", first: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        shorten(clean_line(text), _ITEM), WIDTH, initial_indent=indent if first is None else first,
-        subsequent_indent=indent, break_on_hyphens=False,
-    )
+    return paragraph(shorten(clean_line(text), _ITEM), WIDTH, indent, first, cut_words=True, fill_first=True)
 
 
 def _items(items: tuple[str, ...], mark: str = "- ", indent: str = "  ") -> Iterator[str]:
