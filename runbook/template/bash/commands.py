@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
-from runbook.template.bash.expansion import joined_words
+from runbook.template.bash.expansion import Scope, joined_words
 from runbook.template.bash.state import (
-    PLACEHOLDER,
     Atom,
     Binding,
     Quote,
     State,
     Token,
+    bytes_of,
     change_by_arithmetic,
     merge,
     not_known,
@@ -58,48 +58,40 @@ class Command:
     sourced: tuple[str, ...] = ()
 
 
-def run_command(
-    walker: Walker,
-    node: Node,
-    source: Source,
-    state: State,
-    condition: str,
-    outer: Command | None,
-    heredoc: Node | None,
-) -> None:
+def run_command(walker: Walker, node: Node, scope: Scope, heredoc: Node | None) -> None:
     """Record a command, or do what it does to the state; go on into a shell that it starts."""
     name_node = node.child_by_field_name("name")
-    name = source.text(name_node) if name_node is not None else ""
-    printing = name in _PRINTING
-    prefix, words = _parts(walker, node, source, state)
-    argv = walker.expander.words(words, source, state)
-    start, end = source.place(node.start_byte, node.end_byte)
-    line = source.line(node)
-    if printing:
+    name = scope.text(name_node) if name_node is not None else ""
+    state = scope.state
+    prefix, words = _parts(walker, node, scope)
+    argv = walker.expander.words(words, scope)
+    start, end = scope.place(node.start_byte, node.end_byte)
+    line = scope.line(node)
+    if name in _PRINTING:
         printed = [token.text or "" for token in argv]
         if "-v" in printed[1:-1]:
             target = printed[printed.index("-v") + 1]
-            state.variables[target] = not_known(f"{target} is set by printf at line {line}", line)
-        walker.hush(node, source)
+            state.forget(target, f"{target} is set by printf at line {line}", line)
+        walker.hush(node, scope)
         return
     if not argv or argv[0].prefix.startswith("-"):
         return
-    if _read_heredoc(walker, argv, source, state, heredoc, line):
+    if _read_heredoc(walker, argv, scope, heredoc, line):
         return
-    if _builtin(walker, argv, source, state, condition, outer, line):
+    if _builtin(walker, argv, scope, line):
         return
     exported = {key: state.variables[key] for key in state.exported if key in state.variables}
     command = Command(
-        tuple(argv), tuple(prefix), exported, line, start, end, condition, outer, source.atoms is not None,
-        state.sourced,
+        tuple(argv), tuple(prefix), exported, line, start, end, scope.condition, scope.outer,
+        scope.source.atoms is not None, state.sourced,
     )
     walker.commands.append(command)
-    _inner_shell(walker, command, source, state, heredoc)
-    if name == "exec" and not condition and len(argv) > 1:
+    _inner_shell(walker, command, scope, heredoc)
+    if name == "exec" and not scope.condition and len(argv) > 1:
         state.stopped = "exit"
 
 
-def _parts(walker: Walker, node: Node, source: Source, state: State) -> tuple[list[tuple[str, Binding]], list[Node]]:
+def _parts(walker: Walker, node: Node, scope: Scope) -> tuple[list[tuple[str, Binding]], list[Node]]:
     """The assignments in front, and the words. A newline between them ends the assignments' own statement:
     the grammar joins `A=1 B=2` with the command on the next line."""
     assigned = [child for child in node.named_children if child.type == "variable_assignment"]
@@ -109,53 +101,45 @@ def _parts(walker: Walker, node: Node, source: Source, state: State) -> tuple[li
         if child.type not in ("variable_assignment", "comment", "file_redirect", "herestring_redirect", "&")
     ]
     if assigned and words and assigned[-1].end_byte == words[0].start_byte:
-        return _cut_in_two(walker, assigned, words, source, state)
+        return _cut_in_two(walker, assigned, words, scope)
     if assigned and words:
-        between = source.data[assigned[-1].end_byte : words[0].start_byte].replace(b"\\\n", b"")
+        between = scope.source.data[assigned[-1].end_byte : words[0].start_byte].replace(b"\\\n", b"")
         if b"\n" in between:
             for part in assigned:
-                walker.assignments(part, source, state, exporting=False)
+                walker.assignments(part, scope, exporting=False)
             return [], words
     prefix = []
     for part in assigned:
         name = part.child_by_field_name("name")
         if name is not None:
-            prefix.append((source.text(name), walker.binding(part, source, state)))
+            prefix.append((scope.text(name), walker.binding(part, scope)))
     return prefix, words
 
 
 def _cut_in_two(
-    walker: Walker, assigned: list[Node], words: list[Node], source: Source, state: State
+    walker: Walker, assigned: list[Node], words: list[Node], scope: Scope
 ) -> tuple[list[tuple[str, Binding]], list[Node]]:
     """`X=$A/$B/c`, of which the grammar makes `X=$A/` in front of a command (tree-sitter-bash 0.25): the value is not
     known."""
     last = assigned[-1]
-    name = source.text(last).split("=", 1)[0].rstrip("+")
-    shown = source.text(last).partition("=")[2][-40:] + source.text(words[0])[:40]
-    value = not_known(f"the word {shown} is not followed (line {source.line(last)})", source.line(last))
+    name = scope.text(last).split("=", 1)[0].rstrip("+")
+    shown = scope.text(last).partition("=")[2][-40:] + scope.text(words[0])[:40]
+    value = not_known(f"the word {shown} is not followed (line {scope.line(last)})", scope.line(last))
     front = [
-        (source.text(other), walker.binding(part, source, state))
+        (scope.text(other), walker.binding(part, scope))
         for part in assigned[:-1] if (other := part.child_by_field_name("name")) is not None
     ]
     if len(words) > 1:
         return [*front, (name, value)], words[1:]
     for part in assigned[:-1]:
-        walker.assignments(part, source, state, exporting=False)
-    state.variables[name] = value
+        walker.assignments(part, scope, exporting=False)
+    scope.state.variables[name] = value
     return [], []
 
 
-def _builtin(
-    walker: Walker,
-    argv: Sequence[Token],
-    source: Source,
-    state: State,
-    condition: str,
-    outer: Command | None,
-    line: int,
-) -> bool:
+def _builtin(walker: Walker, argv: Sequence[Token], scope: Scope, line: int) -> bool:
     """Shell built-ins that change the state. True: nothing else is to be recorded."""
-    name = argv[0].text
+    name, state = argv[0].text, scope.state
     rest = [token.text for token in argv[1:]]
     if name == ":":
         return True
@@ -184,31 +168,37 @@ def _builtin(
     if name in _SETS_VARIABLES:
         for text in rest:
             if text and text.isidentifier():
-                state.variables[text] = not_known(f"{text} is read from input at line {line}", line)
+                state.forget(text, f"{text} is read from input at line {line}", line)
         return True
     if name == "eval":
-        _second_reading(walker, joined_words(argv[1:]), state, condition, outer, line, "eval")
+        _second_reading(walker, joined_words(argv[1:]), scope, line)
         return True
     if name in state.functions and walker.depth < _DEPTH:
-        body = state.functions[name]
-        before_call = state.copy()
-        kept, outer_local = state.positional, state.local
-        state.positional, state.local = tuple(argv[1:]), {}
-        walker.depth += 1
-        walker.statement(body, walker.root, state, condition, outer)
-        walker.depth -= 1
-        for local, before in (state.local or {}).items():
-            state.variables.pop(local, None)
-            if before is not None:
-                state.variables[local] = before
-        state.positional, state.local = kept, outer_local
-        state.stopped = "exit" if state.stopped == "exit" else ""
-        if _may_return_early(body) and not state.stopped:
-            after = state.copy()
-            state.variables, state.exported = before_call.variables, before_call.exported
-            merge(state, [after], False, f"the function {name} (it may return early)")
+        _call(walker, name, argv[1:], scope)
         return True
     return False
+
+
+def _call(walker: Walker, name: str, arguments: Sequence[Token], scope: Scope) -> None:
+    """A function of the script runs."""
+    state = scope.state
+    body = state.functions[name]
+    before_call = state.copy()
+    kept, outer_local = state.positional, state.local
+    state.positional, state.local = tuple(arguments), {}
+    walker.depth += 1
+    walker.statement(body, replace(scope, source=walker.root))
+    walker.depth -= 1
+    for local, before in (state.local or {}).items():
+        state.variables.pop(local, None)
+        if before is not None:
+            state.variables[local] = before
+    state.positional, state.local = kept, outer_local
+    state.stopped = "exit" if state.stopped == "exit" else ""
+    if _may_return_early(body) and not state.stopped:
+        after = state.copy()
+        state.variables, state.exported = before_call.variables, before_call.exported
+        merge(state, [after], False, f"the function {name} (it may return early)")
 
 
 def _may_return_early(body: Node) -> bool:
@@ -220,10 +210,10 @@ def _may_return_early(body: Node) -> bool:
     return any(node != body.named_children[-1] for node in returns)
 
 
-def _inner_shell(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
+def _inner_shell(walker: Walker, command: Command, scope: Scope, heredoc: Node | None) -> None:
     """`bash -c TEXT` and `bash <<EOF` among the arguments; `sbatch <<EOF` and `sbatch --wrap TEXT`."""
     if command.argv[0].text == "sbatch":
-        _submitted(walker, command, source, state, heredoc)
+        _submitted(walker, command, scope, heredoc)
         return
     for at, token in enumerate(command.argv):
         if token.text is None or not _SHELLS.match(token.text):
@@ -234,94 +224,90 @@ def _inner_shell(walker: Walker, command: Command, source: Source, state: State,
             skipped += 1
         options = [word.text or "" for word in rest[:skipped]]
         if any(re.fullmatch(r"-[a-z]*c", option) for option in options) and skipped < len(rest):
-            child = _child(walker, command, state, rest[skipped + 2 :])
-            _second_reading(walker, list(rest[skipped].atoms), child, command.condition, command, token.line, "bash -c")
+            child = _child(command, scope, rest[skipped + 2 :])
+            _second_reading(walker, rest[skipped].atoms, child, token.line)
         elif heredoc is not None and (skipped == len(rest) or "-s" in options):
-            child = _child(walker, command, state, rest[skipped:])
-            _heredoc(walker, heredoc, source, state, child, command)
+            _child_reads(walker, heredoc, scope, _child(command, scope, rest[skipped:]))
         return
 
 
-def _submitted(walker: Walker, command: Command, source: Source, state: State, heredoc: Node | None) -> None:
+def _submitted(walker: Walker, command: Command, scope: Scope, heredoc: Node | None) -> None:
     """A job that this script submits: its text, when it has no `--export` of its own, which would need Slurm's eyes."""
-    child = _child(walker, command, state, ())
+    child = _child(command, scope, ())
     words = command.argv[1:]
     for at, token in enumerate(words):
         atoms = token.atoms[7:] if token.prefix.startswith("--wrap=") else ()
         if token.text == "--wrap" and at + 1 < len(words):
             atoms = words[at + 1].atoms
         if atoms:
-            _second_reading(walker, list(atoms), child, command.condition, command, token.line, "sbatch --wrap")
+            _second_reading(walker, atoms, child, token.line)
             return
-    if heredoc is None or re.search(r"(?m)^#SBATCH\b.*--export\b", source.text(heredoc)):
+    if heredoc is None or re.search(r"(?m)^#SBATCH\b.*--export\b", scope.text(heredoc)):
         return
-    _heredoc(walker, heredoc, source, state, child, command)
+    _child_reads(walker, heredoc, scope, child)
 
 
-def _child(walker: Walker, command: Command, state: State, arguments: Sequence[Token]) -> State:
+def _child(command: Command, scope: Scope, arguments: Sequence[Token]) -> Scope:
     """What a child shell knows: exported variables and its own arguments."""
     variables = {**command.exported, **dict(command.prefix)}
-    return State(variables, set(variables), positional=tuple(arguments))
+    state = State(variables, set(variables), positional=tuple(arguments))
+    return Scope(scope.source, state, command.condition, command)
 
 
-def _heredoc(walker: Walker, heredoc: Node, source: Source, state: State, child: State, command: Command) -> None:
-    body = next((part for part in heredoc.named_children if part.type == "heredoc_body"), None)
-    start = next((part for part in heredoc.named_children if part.type == "heredoc_start"), None)
+def _child_reads(walker: Walker, heredoc: Node, scope: Scope, child: Scope) -> None:
+    """A child shell reads a heredoc as its script."""
+    body = _part(heredoc, "heredoc_body")
+    atoms = _heredoc_text(walker, heredoc, scope, Quote.NESTED, Quote.NESTED)
+    if body is not None and atoms is not None:
+        _second_reading(walker, atoms, child, scope.line(body))
+
+
+def _heredoc_text(
+    walker: Walker, heredoc: Node, scope: Scope, literal: Quote, expanded: Quote
+) -> list[Atom] | None:
+    """The text of a heredoc, written as `literal` where its end word is quoted; None for one that is not complete."""
+    body, start = _part(heredoc, "heredoc_body"), _part(heredoc, "heredoc_start")
     if body is None or start is None:
-        return
-    literal = source.text(start)[:1] in ("'", '"', "\\")
-    escapes = "none" if literal else "double"
-    if literal:
-        pieces = source.literal(body.start_byte, body.end_byte, Quote.NESTED, escapes)
+        return None
+    if scope.text(start)[:1] in ("'", '"', "\\"):
+        pieces = scope.source.literal(body.start_byte, body.end_byte, literal)
     else:
-        pieces = walker.expander.body(
-            body, body.start_byte, body.end_byte, source, state, escapes, Quote.NESTED
-        )
-    _second_reading(walker, 
-        [atom for atom, _ in pieces], child, command.condition, command, source.line(body), "heredoc"
-    )
+        pieces = walker.expander.body(body, body.start_byte, body.end_byte, scope, "double", expanded)
+    return [atom for atom, _ in pieces]
 
 
-def _read_heredoc(
-    walker: Walker, argv: Sequence[Token], source: Source, state: State, heredoc: Node | None, line: int
-) -> bool:
+def _part(heredoc: Node, kind: str) -> Node | None:
+    return next((part for part in heredoc.named_children if part.type == kind), None)
+
+
+def _read_heredoc(walker: Walker, argv: Sequence[Token], scope: Scope, heredoc: Node | None, line: int) -> bool:
     """`read -r -d '' NAME <<EOF`: the whole heredoc becomes the variable's value, without blanks at its ends (bash(1),
     read). True: that was it."""
     words = [token.text for token in argv]
     if heredoc is None or words[:1] != ["read"] or words[1:-1] not in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""]):
         return False
     name = words[-1] or ""
-    body = next((part for part in heredoc.named_children if part.type == "heredoc_body"), None)
-    start = next((part for part in heredoc.named_children if part.type == "heredoc_start"), None)
-    if not name.isidentifier() or body is None or start is None or source.atoms is not None:
+    body = _part(heredoc, "heredoc_body")
+    if not name.isidentifier() or body is None or scope.source.atoms is not None:
         return False
-    if source.text(heredoc).startswith("<<-") or '\\"' in source.text(body):
+    if scope.text(heredoc).startswith("<<-") or '\\"' in scope.text(body):
         return False  # a backslash stays in front of a quote here, unlike inside double quotes
-    if source.text(start)[:1] in ("'", '"', "\\"):
-        pieces = source.literal(body.start_byte, body.end_byte, Quote.SINGLE, "none")
-    else:
-        pieces = walker.expander.body(body, body.start_byte, body.end_byte, source, state, "double", Quote.DOUBLE)
-    atoms = [atom for atom, _ in pieces]
+    atoms = _heredoc_text(walker, heredoc, scope, Quote.SINGLE, Quote.DOUBLE)
+    if atoms is None:
+        return False
     while atoms and not atoms[-1].unknown and atoms[-1].char.isspace():
         atoms.pop()
     while atoms and not atoms[0].unknown and atoms[0].char.isspace():
         atoms.pop(0)
-    state.variables[name] = Binding(tuple(atoms), None, line, source.place(body.start_byte, body.end_byte))
+    scope.state.variables[name] = Binding(tuple(atoms), None, line, scope.place(body.start_byte, body.end_byte))
     return True
 
 
-def _second_reading(
-    walker: Walker, atoms: Sequence[Atom], state: State, condition: str, outer: Command | None, line: int, what: str,
-) -> None:
+def _second_reading(walker: Walker, atoms: Sequence[Atom], scope: Scope, line: int) -> None:
+    """A shell reads the text as a script; its state is that of `scope`."""
     if walker.depth >= _DEPTH:
         return
-    data = bytearray()
-    places: list[Atom] = []
-    for atom in atoms:
-        encoded = (PLACEHOLDER if atom.unknown else atom.char).encode("utf-8", "surrogateescape")
-        data += encoded
-        places += [atom] * len(encoded)
-    inner = Source(bytes(data), tuple(places), line, what)
+    data, places = bytes_of(atoms)
     walker.depth += 1
-    walker.block(parse(bytes(data)).children, inner, state, condition, outer)
+    walker.block(parse(data).children, replace(scope, source=Source(data, places, line)))
     walker.depth -= 1

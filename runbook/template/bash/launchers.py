@@ -11,11 +11,11 @@ from itertools import pairwise
 from runbook.model.template import TemplateFile
 from runbook.template.bash.commands import Command
 from runbook.template.bash.state import (
-    PLACEHOLDER,
     Atom,
     Binding,
     Quote,
     Token,
+    bytes_of,
     shared_uses,
     span_of,
     text_of,
@@ -123,15 +123,10 @@ def runtime_environment(argv: Sequence[Token]) -> RuntimeEnvironment | None:
 
 
 def _read_runtime_environment(atoms: tuple[Atom, ...], token: Token) -> RuntimeEnvironment:
-    data = bytearray()
-    places: list[Atom] = []
-    for atom in atoms:
-        piece = (PLACEHOLDER if atom.unknown else atom.char).encode("utf-8", "surrogateescape")
-        data += piece
-        places += [atom] * len(piece)
-    config = json_toml.read_json_bytes(TemplateFile("", ""), bytes(data))
+    data, places = bytes_of(atoms)
+    config = json_toml.read_json_bytes(TemplateFile("", ""), data)
     level = len(shared_uses([atom.uses for atom in atoms])) if atoms else 0
-    return RuntimeEnvironment(config, tuple(places), token.line, level)
+    return RuntimeEnvironment(config, places, token.line, level)
 
 
 def _one_atom_a_character(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:

@@ -106,6 +106,17 @@ def text_of(atoms: Iterable[Atom]) -> str | None:
     return "".join(known)
 
 
+def bytes_of(atoms: Iterable[Atom]) -> tuple[bytes, tuple[Atom, ...]]:
+    """The text as it is parsed a second time, and the atom that each of its bytes comes from."""
+    data = bytearray()
+    places: list[Atom] = []
+    for atom in atoms:
+        encoded = (PLACEHOLDER if atom.unknown else atom.char).encode("utf-8", "surrogateescape")
+        data += encoded
+        places += [atom] * len(encoded)
+    return bytes(data), tuple(places)
+
+
 def unknown_of(atoms: Iterable[Atom]) -> str:
     """Why the text is not known; "" when it is."""
     return next((atom.unknown for atom in atoms if atom.unknown), "")
@@ -235,6 +246,9 @@ class State:
             self.export_all, self.local, self.stopped,
         )
 
+    def forget(self, name: str, reason: str, line: int) -> None:
+        """The variable is set to something that is not followed."""
+        self.variables[name] = not_known(reason, line)
 
     def become(self, other: State) -> None:
         """Go on as that branch does."""
@@ -251,7 +265,7 @@ def change_by_arithmetic(state: State, text: str, line: int) -> None:
     """`(( MBS /= 2 ))`, `let i++`: variables that arithmetic sets are not followed."""
     for match in _ARITHMETIC_CHANGE.finditer(text):
         name = match[1] or match[2]
-        state.variables[name] = not_known(f"{name} is set by arithmetic at line {line}", line)
+        state.forget(name, f"{name} is set by arithmetic at line {line}", line)
 
 
 def merge(state: State, branches: Sequence[State], covers_all: bool, where: str) -> None:

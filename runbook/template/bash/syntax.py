@@ -155,7 +155,6 @@ class Source:
     atoms: tuple[Atom, ...] | None = None
     """None: the file itself. Otherwise the outer atom of each byte."""
     first_line: int = 1
-    what: str = ""
 
     def atom(self, start: int, end: int, char: str, quote: Quote) -> Atom:
         """The character that bytes `start` to `end` of this text stand for."""

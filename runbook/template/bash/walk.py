@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tree_sitter import Node
 
 from runbook.template.bash.commands import Command, run_command
-from runbook.template.bash.expansion import Expander
+from runbook.template.bash.expansion import Expander, Scope
 from runbook.template.bash.state import (
     Binding,
     Quote,
@@ -33,10 +33,10 @@ _NUMERIC = {
 }
 
 
-def chosen_item(expander: Expander, node: Node, source: Source, state: State) -> Node | None | bool:
+def chosen_item(expander: Expander, node: Node, scope: Scope) -> Node | None | bool:
     """The item of a `case` that runs, None where none does, False where that is not known."""
     word = node.child_by_field_name("value")
-    text = known_text(expander, word, source, state) if word is not None else None
+    text = known_text(expander, word, scope) if word is not None else None
     if text is None:
         return False
     for item in node.named_children:
@@ -44,7 +44,7 @@ def chosen_item(expander: Expander, node: Node, source: Source, state: State) ->
             continue
         if any(child.type in (";&", ";;&") for child in item.children):
             return False
-        answers = [_fits(text, pattern, source) for pattern in item.children_by_field_name("value")]
+        answers = [_fits(text, pattern, scope) for pattern in item.children_by_field_name("value")]
         if True in answers:
             return item
         if None in answers:
@@ -52,30 +52,30 @@ def chosen_item(expander: Expander, node: Node, source: Source, state: State) ->
     return None
 
 
-def condition_holds(expander: Expander, conditions: Sequence[Node], source: Source, state: State) -> bool | None:
+def condition_holds(expander: Expander, conditions: Sequence[Node], scope: Scope) -> bool | None:
     """Whether the condition of an `if` is met: one comparison of known words. None: not known."""
     if len(conditions) != 1 or conditions[0].type != "test_command" or len(conditions[0].named_children) != 1:
         return None
-    return _met(expander, conditions[0].named_children[0], source, state)
+    return _met(expander, conditions[0].named_children[0], scope)
 
 
-def _met(expander: Expander, node: Node, source: Source, state: State) -> bool | None:
+def _met(expander: Expander, node: Node, scope: Scope) -> bool | None:
     parts = node.children
     if node.type == "unary_expression" and len(parts) == 2:
-        operator = source.text(parts[0])
+        operator = scope.text(parts[0])
         if operator == "!":
-            inner = _met(expander, parts[1], source, state)
+            inner = _met(expander, parts[1], scope)
             return None if inner is None else not inner
         if operator not in ("-z", "-n"):
             return None
-        text = known_text(expander, parts[1], source, state)
+        text = known_text(expander, parts[1], scope)
         return None if text is None else (text == "") is (operator == "-z")
     if node.type != "binary_expression" or len(parts) != 3:
         return None
-    left, operator, right = parts[0], source.text(parts[1]), parts[2]
+    left, operator, right = parts[0], scope.text(parts[1]), parts[2]
     if operator not in ("=", "==", "!=", *_NUMERIC):
         return None
-    first, second = known_text(expander, left, source, state), known_text(expander, right, source, state)
+    first, second = known_text(expander, left, scope), known_text(expander, right, scope)
     if first is None or second is None:
         return None
     if operator in _NUMERIC:
@@ -86,14 +86,14 @@ def _met(expander: Expander, node: Node, source: Source, state: State) -> bool |
     return (first == second) is (operator != "!=")
 
 
-def known_text(expander: Expander, node: Node, source: Source, state: State) -> str | None:
+def known_text(expander: Expander, node: Node, scope: Scope) -> str | None:
     """A single word's text. What a default of an unknown environment decides counts as not known."""
     if node.type in ("binary_expression", "unary_expression", "parenthesized_expression"):
         return None
     if node.type == "extglob_pattern":
-        shown = source.text(node)
+        shown = scope.text(node)
         return shown if _PLAIN.fullmatch(shown) else None
-    tokens = expander.tokens(node, source, state)
+    tokens = expander.tokens(node, scope)
     if len(tokens) != 1 or tokens[0].condition or tokens[0].several:
         return None
     atoms = tokens[0].atoms
@@ -106,8 +106,8 @@ def known_text(expander: Expander, node: Node, source: Source, state: State) -> 
     return text
 
 
-def _fits(text: str, pattern: Node, source: Source) -> bool | None:
-    shown = source.text(pattern)
+def _fits(text: str, pattern: Node, scope: Scope) -> bool | None:
+    shown = scope.text(pattern)
     if pattern.type in ("string", "raw_string"):
         inner = shown[1:-1]
         return text == inner if not re.search(r"[$`\\]", inner) else None
@@ -133,96 +133,91 @@ class Walker:
     depth: int = 0
     root: Source = field(default_factory=lambda: Source(b""))
 
-    def block(self, nodes: Iterable[Node], source: Source, state: State, condition: str, outer: Command | None) -> None:
+    def block(self, nodes: Iterable[Node], scope: Scope) -> None:
         for node in nodes:
-            if state.stopped:
+            if scope.state.stopped:
                 return
-            self.statement(node, source, state, condition, outer)
+            self.statement(node, scope)
 
-    def statement(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+    def statement(self, node: Node, scope: Scope) -> None:
         kind = node.type
-        line = source.line(node)
+        line = scope.line(node)
         if kind == "comment":
-            self.hush(node, source)
+            self.hush(node, scope)
         elif kind in ("variable_assignment", "variable_assignments"):
-            self.assignments(node, source, state, exporting=False)
+            self.assignments(node, scope, exporting=False)
         elif kind == "declaration_command":
-            self._declaration(node, source, state)
+            self._declaration(node, scope)
         elif kind == "unset_command":
-            self._unset(node, source, state)
-        elif source.text(node).startswith("(("):
-            change_by_arithmetic(state, source.text(node), line)
+            self._unset(node, scope)
+        elif scope.text(node).startswith("(("):
+            change_by_arithmetic(scope.state, scope.text(node), line)
         elif kind == "command":
-            run_command(self, node, source, state, condition, outer, None)
+            run_command(self, node, scope, None)
         elif kind == "redirected_statement":
-            self._redirected(node, source, state, condition, outer)
+            self._redirected(node, scope)
         elif kind == "pipeline":
             for child in node.named_children:
-                self.statement(child, source, state.copy(), condition, outer)
+                self.statement(child, scope.branch())
         elif kind == "list":
-            self._list(node, source, state, condition, outer)
+            self._list(node, scope)
         elif kind == "if_statement":
-            self._if(node, source, state, condition, outer)
+            self._if(node, scope)
         elif kind == "case_statement":
-            self._case(node, source, state, condition, outer)
+            self._case(node, scope)
         elif kind in ("for_statement", "while_statement", "c_style_for_statement", "select_statement"):
-            self._loop(node, source, state, condition, outer)
+            self._loop(node, scope)
         elif kind == "function_definition":
             name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-            if name is not None and body is not None and source.atoms is None:
-                state.functions[source.text(name)] = body
+            if name is not None and body is not None and scope.source.atoms is None:
+                scope.state.functions[scope.text(name)] = body
         elif kind == "subshell":
-            self.block(node.named_children, source, state.copy(), condition, outer)
+            self.block(node.named_children, scope.branch())
         elif kind in ("compound_statement", "negated_command", "program", "do_group", "ERROR"):
-            self.block(node.named_children, source, state, condition, outer)
+            self.block(node.named_children, scope)
 
-    def hush(self, node: Node, source: Source) -> None:
-        start, end = source.place(node.start_byte, node.end_byte)
+    def hush(self, node: Node, scope: Scope) -> None:
+        start, end = scope.place(node.start_byte, node.end_byte)
         if start >= 0:
             self.quiet.append((start, end))
 
-    def _unset(self, node: Node, source: Source, state: State) -> None:
+    def _unset(self, node: Node, scope: Scope) -> None:
         for child in node.named_children:
-            name, element, _ = source.text(child).strip("'\"").partition("[")
-            if element and name in state.variables:
-                state.variables[name] = not_known(f"an element of {name} is taken out", source.line(child))
+            name, element, _ = scope.text(child).strip("'\"").partition("[")
+            if element and name in scope.state.variables:
+                scope.state.forget(name, f"an element of {name} is taken out", scope.line(child))
             elif not element:
-                state.variables.pop(name, None)
-                state.exported.discard(name)
+                scope.state.variables.pop(name, None)
+                scope.state.exported.discard(name)
 
-    def _list(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+    def _list(self, node: Node, scope: Scope) -> None:
         left, right = node.named_children[0], node.named_children[-1]
-        self.statement(left, source, state, condition, outer)
-        if state.stopped or right == left:
+        self.statement(left, scope)
+        if scope.state.stopped or right == left:
             return
         operator = next((child.type for child in node.children if not child.is_named), "&&")
-        where = f"the `{operator}` at line {source.line(right)}"
-        branch = state.copy()
-        self.statement(right, source, branch, condition or f"after {where}", outer)
-        merge(state, [branch], False, where)
+        where = f"the `{operator}` at line {scope.line(right)}"
+        branch = scope.branch(f"after {where}")
+        self.statement(right, branch)
+        merge(scope.state, [branch.state], False, where)
 
-    def _case(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
-        chosen = chosen_item(self.expander, node, source, state)
-        where = f"the `case` at line {source.line(node)}"
+    def _case(self, node: Node, scope: Scope) -> None:
+        chosen = chosen_item(self.expander, node, scope)
+        where = f"the `case` at line {scope.line(node)}"
         bodies = [
             (item, [child for child in item.named_children if child not in item.children_by_field_name("value")])
             for item in node.named_children if item.type == "case_item"
         ]
         taken = next((body for item, body in bodies if item == chosen), [])
-        if chosen is not False and self._taken(taken, source, state, condition, outer):
+        if chosen is not False and self._taken(taken, scope):
             for item, body in bodies:
                 if item != chosen:
-                    self._dead(body, source)
+                    self._dead(body, scope)
             return
-        branches = []
-        for _, body in bodies:
-            branch = state.copy()
-            self.block(body, source, branch, f"inside {where}", outer)
-            branches.append(branch)
-        merge(state, branches, False, where)
+        self._branches([body for _, body in bodies], scope, False, where)
 
-    def _if(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
-        where = f"the `if` at line {source.line(node)}"
+    def _if(self, node: Node, scope: Scope) -> None:
+        where = f"the `if` at line {scope.line(node)}"
         bodies: list[list[Node]] = []
         has_else = False
         open_above = over = False
@@ -241,80 +236,79 @@ class Walker:
                 elif child.is_named:
                     conditions.append(child)
                     if not over:
-                        self.statement(child, source, state, condition, outer)
-            runs = clause.type == "else_clause" or condition_holds(self.expander, conditions, source, state)
+                        self.statement(child, scope)
+            runs = clause.type == "else_clause" or condition_holds(self.expander, conditions, scope)
             if over or runs is False:
-                self._dead(body, source)
-            elif runs and not open_above and self._taken(body, source, state, condition, outer):
+                self._dead(body, scope)
+            elif runs and not open_above and self._taken(body, scope):
                 over = True
             else:
                 open_above = True
                 bodies.append(body)
         if not bodies:
             return
-        branches = []
-        for body in bodies:
-            branch = state.copy()
-            self.block(body, source, branch, f"inside {where}", outer)
-            branches.append(branch)
-        merge(state, branches, has_else, where)
+        self._branches(bodies, scope, has_else, where)
 
-    def _taken(
-        self, nodes: Sequence[Node], source: Source, state: State, condition: str, outer: Command | None
-    ) -> bool:
+    def _branches(self, bodies: Sequence[Sequence[Node]], scope: Scope, covers_all: bool, where: str) -> None:
+        """Bodies of which one runs, or none, and it is not known which."""
+        branches = [replace(scope, state=scope.state.copy(), condition=f"inside {where}") for _ in bodies]
+        for body, branch in zip(bodies, branches):
+            self.block(body, branch)
+        merge(scope.state, [branch.state for branch in branches], covers_all, where)
+
+    def _taken(self, nodes: Sequence[Node], scope: Scope) -> bool:
         """Go on in the branch that runs. False, and nothing is done, where it would end the script: the training did
         start, so what we know of the condition cannot be all."""
-        branch, commands, quiet = state.copy(), len(self.commands), len(self.quiet)
-        self.block(nodes, source, branch, condition, outer)
-        if branch.stopped == "exit":
+        branch, commands, quiet = scope.branch(), len(self.commands), len(self.quiet)
+        self.block(nodes, branch)
+        if branch.state.stopped == "exit":
             del self.commands[commands:], self.quiet[quiet:]
             return False
-        state.become(branch)
+        scope.state.become(branch.state)
         return True
 
-    def _dead(self, nodes: Iterable[Node], source: Source) -> None:
+    def _dead(self, nodes: Iterable[Node], scope: Scope) -> None:
         """A branch that certainly does not run sets nothing."""
         for node in nodes:
-            self.hush(node, source)
+            self.hush(node, scope)
 
-    def _loop(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
-        where = f"the loop at line {source.line(node)}"
-        branch = state.copy()
+    def _loop(self, node: Node, scope: Scope) -> None:
+        where = f"the loop at line {scope.line(node)}"
+        branch = scope.branch(f"inside {where}")
         body = node.child_by_field_name("body")
         for child in tree_nodes(node):
             if child.type == "variable_assignment" and any(part.type == "=" for part in child.children):
-                name = source.text(child).split("=", 1)[0]
-                if name in branch.variables:
-                    branch.variables[name] = not_known(f"{name} is set again inside {where}", source.line(child))
+                name = scope.text(child).split("=", 1)[0]
+                if name in branch.state.variables:
+                    branch.state.forget(name, f"{name} is set again inside {where}", scope.line(child))
         variable = node.child_by_field_name("variable")
         if variable is not None:
-            name = source.text(variable)
-            branch.variables[name] = not_known(f"{name} changes with {where}", source.line(node))
+            name = scope.text(variable)
+            branch.state.forget(name, f"{name} changes with {where}", scope.line(node))
         conditions = ("command", "list", "pipeline", "redirected_statement", "negated_command")
         for child in node.named_children:
             if child == body or child.type in conditions:
-                self.statement(child, source, branch, condition or f"inside {where}", outer)
-        merge(state, [branch], False, where)
+                self.statement(child, branch)
+        merge(scope.state, [branch.state], False, where)
 
     # ---- assignments
 
-    def assignments(self, node: Node, source: Source, state: State, exporting: bool) -> None:
+    def assignments(self, node: Node, scope: Scope, exporting: bool) -> None:
         parts = [node] if node.type == "variable_assignment" else node.named_children
         for part in parts:
             name = part.child_by_field_name("name")
             if part.type != "variable_assignment" or name is None:
                 continue
-            self._substitutions(part, source, state)
+            self._substitutions(part, scope)
             if name.type == "subscript":
-                base = source.text(name).split("[", 1)[0]
-                if base in state.variables:
-                    state.variables[base] = not_known(f"an element of {base} is set on its own", source.line(part))
+                base = scope.text(name).split("[", 1)[0]
+                if base in scope.state.variables:
+                    scope.state.forget(base, f"an element of {base} is set on its own", scope.line(part))
                 continue
-            self._bind(source.text(name), self.binding(part, source, state), source, part, state, exporting)
+            self._bind(scope.text(name), part, scope, exporting)
 
-    def _bind(
-        self, name: str, binding: Binding, source: Source, part: Node, state: State, exporting: bool
-    ) -> None:
+    def _bind(self, name: str, part: Node, scope: Scope, exporting: bool) -> None:
+        state, binding = scope.state, self.binding(part, scope)
         before = state.variables.get(name)
         if any(child.type == "+=" for child in part.children):
             if binding.elements is not None:
@@ -334,46 +328,46 @@ class Walker:
         if exporting or state.export_all or inherited_name:
             state.exported.add(name)
 
-    def binding(self, part: Node, source: Source, state: State) -> Binding:
+    def binding(self, part: Node, scope: Scope) -> Binding:
         """The right side of `NAME=…`."""
-        line = source.line(part)
+        line = scope.line(part)
         value = part.child_by_field_name("value")
         if value is None:
-            start, end = source.place(part.end_byte - 1, part.end_byte)
+            start, end = scope.place(part.end_byte - 1, part.end_byte)
             return Binding((), None, line, (end, end) if start >= 0 else (-1, -1))
-        site = source.place(value.start_byte, value.end_byte)
+        site = scope.place(value.start_byte, value.end_byte)
         if value.type != "array":
-            return Binding(self.expander.atoms(value, source, state), None, line, site)
+            return Binding(self.expander.atoms(value, scope), None, line, site)
         for child in value.named_children:
             if child.type == "comment":
-                self.hush(child, source)
+                self.hush(child, scope)
         words = [child for child in value.named_children if child.type != "comment"]
-        elements = self.expander.words(words, source, state)
+        elements = self.expander.words(words, scope)
         return Binding((), tuple(elements), line, site)
 
-    def _declaration(self, node: Node, source: Source, state: State) -> None:
-        words = [source.text(child) for child in node.children]
+    def _declaration(self, node: Node, scope: Scope) -> None:
+        words = [scope.text(child) for child in node.children]
         keyword = words[0]
         options = "".join(word[1:] for word in words[1:] if word.startswith("-"))
         exporting = (keyword == "export" and "n" not in options) or "x" in options
         local = keyword == "local" or (keyword in ("declare", "typeset") and "g" not in options)
         for child in node.named_children:
-            name = source.text(child).split("=", 1)[0].rstrip("+")
-            if local and state.local is not None and name.isidentifier():
-                state.local.setdefault(name, state.variables.get(name))
+            name = scope.text(child).split("=", 1)[0].rstrip("+")
+            if local and scope.state.local is not None and name.isidentifier():
+                scope.state.local.setdefault(name, scope.state.variables.get(name))
             if child.type == "variable_assignment":
-                self.assignments(child, source, state, exporting)
-                self._attributes(name, keyword, options, source.line(child), state)
+                self.assignments(child, scope, exporting)
+                self._attributes(name, keyword, options, scope.line(child), scope.state)
                 after = child.next_sibling
                 if after is not None and after.start_byte == child.end_byte:  # the grammar cut the word in two
-                    state.variables[name] = not_known(f"what {name} is set to is not followed", source.line(child))
+                    scope.state.forget(name, f"what {name} is set to is not followed", scope.line(child))
             elif child.type in ("string", "concatenation", "simple_expansion", "expansion", "command_substitution"):
-                state.sourced += (f"the computed name at line {source.line(child)}",)
+                scope.state.sourced += (f"the computed name at line {scope.line(child)}",)
             elif child.type == "variable_name":
                 if exporting:
-                    state.exported.add(source.text(child))
+                    scope.state.exported.add(scope.text(child))
                 elif keyword == "export":
-                    state.exported.discard(source.text(child))
+                    scope.state.exported.discard(scope.text(child))
 
     def _attributes(self, name: str, keyword: str, options: str, line: int, state: State) -> None:
         """`declare -i` calculates, `declare -n` makes another name for a variable."""
@@ -382,36 +376,37 @@ class Walker:
         text = text_of(state.variables[name].atoms)
         if "n" in options:
             for other in {name, text or name}:
-                state.variables[other] = not_known(f"{name} at line {line} is another name for {text}", line)
+                state.forget(other, f"{name} at line {line} is another name for {text}", line)
         elif "i" in options and not re.fullmatch(r"0|[1-9][0-9]*", text or ""):
-            state.variables[name] = not_known(f"{name} at line {line} is calculated", line)
+            state.forget(name, f"{name} at line {line} is calculated", line)
 
-    def _substitutions(self, node: Node, source: Source, state: State) -> None:
+    def _substitutions(self, node: Node, scope: Scope) -> None:
         """Commands inside `$( … )` run too."""
         for child in tree_nodes(node):
             if child.type == "command_substitution":
-                self.block(child.named_children, source, state.copy(), "inside a command substitution", None)
+                inside = Scope(scope.source, scope.state.copy(), "inside a command substitution")
+                self.block(child.named_children, inside)
 
-    def _redirected(self, node: Node, source: Source, state: State, condition: str, outer: Command | None) -> None:
+    def _redirected(self, node: Node, scope: Scope) -> None:
         body = node.child_by_field_name("body")
         heredoc = next((child for child in node.named_children if child.type == "heredoc_redirect"), None)
         if body is None:
             return
         if body.type != "command":
-            self.statement(body, source, state, condition, outer)
+            self.statement(body, scope)
             return
-        run_command(self, body, source, state, condition, outer, heredoc)
+        run_command(self, body, scope, heredoc)
         if heredoc is None:
             return
         piped = [child for child in heredoc.named_children if child.type == "pipeline"]
         for child in piped:
-            self.block(child.named_children, source, state.copy(), condition, outer)
+            self.block(child.named_children, scope.branch())
         text = next((child for child in heredoc.named_children if child.type == "heredoc_body"), None)
         to_file = any(child.type == "file_redirect" for child in (*heredoc.named_children, *node.named_children))
         name = body.child_by_field_name("name")
-        printed = name is not None and source.text(name) in ("cat", ":")
+        printed = name is not None and scope.text(name) in ("cat", ":")
         if text is not None and printed and not piped and not to_file:
-            self.hush(text, source)
+            self.hush(text, scope)
 
 
 def follow_script(
@@ -428,6 +423,6 @@ def follow_script(
     for name, value in (environment or {}).items():
         state.variables.setdefault(name, Binding(unplaced(value)))
         state.exported.add(name)
-    walker.statement(root, source, state, "", None)
+    walker.statement(root, Scope(source, state))
     walker.final = state
     return walker
