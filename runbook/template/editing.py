@@ -16,10 +16,9 @@ from runbook.model.template import (
     SubmitContext,
     TemplateFile,
 )
-from runbook.template.bash import arguments
 from runbook.template.bash import edit as bash_edit
 from runbook.template.bash.launchers import starts_program
-from runbook.template.bash.script import Script, occurrences_in_force, read_script, wanted_settings
+from runbook.template.bash.script import Script, occurrences_in_force, read_script, takes_override, wanted_settings
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config, bare_key, holds_in
 from runbook.template.text_files import CannotEdit, Language, language_of, restore, splice, unified_diff
@@ -143,7 +142,7 @@ def _refuse_halves(read: Sequence[Script | Config], shares: Sequence[_Share]) ->
         options = [edit for edit in share.edits if edit.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
         if not isinstance(item, Script) or not files or not options:
             continue
-        for command in item.walker.commands:
+        for command in item.commands:
             words = {(token.text or "").rpartition("=")[2].removeprefix("./") for token in command.argv}
             path = next((path for path in files if path.removeprefix("./") in words), "")
             if path and starts_program(command) and item.training and command not in item.training:
@@ -281,7 +280,7 @@ def _for_a_new_key(read: Sequence[Script | Config], scripts: Sequence[int], edit
     """A key that nothing sets: as an override where the command line has such, else in the one configuration file."""
     for at in scripts:
         item = read[at]
-        if not isinstance(item, Config) and arguments.takes_override(item, edit):
+        if not isinstance(item, Config) and takes_override(item, edit):
             return at
     configs = [at for at, item in enumerate(read) if isinstance(item, Config)]
     if len(configs) == 1:

@@ -155,7 +155,7 @@ def naming_options() -> tuple[ParameterNames, ...]:
 def naming_commands(script: Script) -> list[Command]:
     """Commands that start a program or take a configuration, from the inside out, each once."""
     return [
-        item for item in script.walker.commands
+        item for item in script.commands
         if program_position(item.argv) is not None or any(naming_words(item))
     ]
 
@@ -249,7 +249,7 @@ def _working_folder(script: Script, command: Command) -> str:
     directive = script.header.last(("--chdir", "-D"))
     if directive is not None:
         found = f"#SBATCH --chdir {directive.value} at line {directive.line}"
-    for item in script.walker.commands:
+    for item in script.commands:
         if item is command:
             break
         if item.argv and item.argv[0].text in ("cd", "pushd"):

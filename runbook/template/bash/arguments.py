@@ -7,18 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from runbook.model.template import Edit, ParameterNames, SettingKind
+from runbook.model.template import ParameterNames, SettingKind
 from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import basename, program_position
 from runbook.template.bash.state import Atom, Quote, Token, Use, at_level, span_of, text_of, unknown_of, unplaced
 from runbook.template.bash.syntax import Directive
 from runbook.template.text_files import CannotEdit
-
-if TYPE_CHECKING:
-    from runbook.template.bash.script import Script
-
 
 # Hydra's overrides on a command line: `key=value`, `+key=value`, `++key=value`, `~key`.
 
@@ -88,24 +83,9 @@ def same_value(kind: SettingKind, present: str | None, wanted: str | None) -> bo
     return kind is SettingKind.KEY and len(pair) == 1 and pair <= {"true", "false"}
 
 
-def takes_override(script: Script, edit: Edit) -> bool:
-    """Whether a key that is set nowhere can be given on this script's command line."""
-    if edit.spellings[0].startswith(("+", "-")):
-        return True
-    return any(last_override(command) is not None or _names_configuration(command) for command in _programs(script))
-
-
-def last_override_word(command: Command) -> Token | None:
-    """The last override that is a word of its own in the command or in an array: a further one stands behind it."""
-    return last_override(command)
-
-
 def accepts_overrides(command: Command) -> bool:
-    return last_override(command) is not None or _names_configuration(command)
-
-
-def _programs(script: Script) -> Sequence[Command]:
-    return script.training or [item for item in script.walker.commands if program_position(item.argv) is not None]
+    named = any(_CONFIG_OPTIONS.match(token.prefix) for token in _program_arguments(command))
+    return named or last_override(command) is not None
 
 
 def _program_arguments(command: Command) -> Sequence[Token]:
@@ -114,6 +94,7 @@ def _program_arguments(command: Command) -> Sequence[Token]:
 
 
 def last_override(command: Command) -> Token | None:
+    """The last override that is a word of its own in the command or in an array: a further one stands behind it."""
     words = _program_arguments(command)
     found = [
         token for before, token in zip((None, *words), words)
@@ -127,10 +108,6 @@ def _awaits_a_value(word: Token | None) -> bool:
     """`--rdzv_conf` in front of `backend=c10d`: what follows is the option's value and no override."""
     text = word.prefix if word is not None else ""
     return text.startswith("--") and "=" not in text and text not in _HYDRA_FLAGS
-
-
-def _names_configuration(command: Command) -> bool:
-    return any(_CONFIG_OPTIONS.match(token.prefix) for token in _program_arguments(command))
 
 
 def last_word(command: Command) -> Token | None:

@@ -349,9 +349,9 @@ def _mentions(before: Script, after: Script, name: ParameterNames) -> int:
     """The line of a program beside the training whose value of this parameter is another one now; 0: none."""
     if name.program or not name.training_program or not before.training:
         return 0
-    if len(before.walker.commands) != len(after.walker.commands):
+    if len(before.commands) != len(after.commands):
         return 0
-    for index, command in enumerate(before.walker.commands):
+    for index, command in enumerate(before.commands):
         if command in before.training or not starts_program(command):
             continue
         old, new = (script.found[index].get(name.parameter, []) for script in (before, after))

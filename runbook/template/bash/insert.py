@@ -12,16 +12,15 @@ from runbook.template.bash.arguments import needs_no_quotes, quoted_as_there, sh
 from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import (
     LAUNCHERS,
-    RuntimeEnvironment,
     basename,
     command_chain,
+    launcher_words,
     program_position,
-    ray_environment,
+    ray_environment_of,
     slurm_export,
-    starts_program,
     why_not_passed_on,
 )
-from runbook.template.bash.script import Script, cluster_of
+from runbook.template.bash.script import Script, with_cluster
 from runbook.template.bash.state import Quote, Token, Use
 from runbook.template.text_files import CannotEdit, Change
 
@@ -68,7 +67,7 @@ def _behind_sourced(script: Script, commands: Sequence[Command]) -> int:
 
 def note_of(script: Script, edit: Edit) -> str:
     """What a person has to know of an addition: a file that is sourced behind it may set the variable again."""
-    commands = script.training or tuple(command for command in script.walker.commands if starts_program(command))
+    commands = script.starting
     sourced = next((command.sourced[-1] for command in commands if command.sourced), "")
     if edit.kind is not SettingKind.ENVIRONMENT or not sourced or _behind_sourced(script, commands) >= 0:
         return ""
@@ -87,15 +86,14 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
     new = edit.new or ""
     if not name.isidentifier() or not name.isascii():
         raise CannotEdit(f"{name!r} is no name for a variable", where=f"{script.file.path}:1")
-    commands = script.training or tuple(command for command in script.walker.commands if starts_program(command))
+    commands = with_cluster(script)
     if not commands:
         raise CannotEdit(
             "no command that starts the training was found, so it is not certain that the variable would reach it",
             where=f"{script.file.path}:1", next_step=f"export {name} in the script that starts the training",
         )
-    commands = (*commands, *cluster_of(script, commands))
     changes = [_line(script, f"export {name}={shell_quoted(new)}", _behind_sourced(script, commands))]
-    given = [(command, _ray_environment(command)) for command in commands]
+    given = [(command, ray_environment_of(command)) for command in commands]
     if all(item is not None for _, item in given):
         changes = []
     for command, runtime in given:
@@ -126,10 +124,6 @@ def _variable(script: Script, edit: Edit) -> list[Change]:
     return list(dict.fromkeys(changes))
 
 
-def _ray_environment(command: Command) -> RuntimeEnvironment | None:
-    return next((found for item in command_chain(command) if (found := ray_environment(item)) is not None), None)
-
-
 def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
     """An override where the command line has such, else the option that sets the same."""
     where = f"{script.file.path}:{command.line}"
@@ -145,7 +139,7 @@ def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
     value = arguments.hydra_value(edit.new or "")
     if value is None:
         raise CannotEdit(f"the value {edit.new!r} cannot be written for Hydra for certain", where=where)
-    neighbour = arguments.last_override_word(command)
+    neighbour = arguments.last_override(command)
     token = neighbour or arguments.last_word(command)
     if token is None:
         raise CannotEdit(
@@ -164,7 +158,7 @@ def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:
     """The commands that train. Raises `CannotEdit` when they cannot be told."""
     if script.training:
         return script.training
-    programs = [command for command in script.walker.commands if program_position(command.argv) is not None]
+    programs = [command for command in script.commands if program_position(command.argv) is not None]
     distributed = [command for command in programs if any(_distributes(item) for item in command_chain(command))]
     chosen = distributed or programs
     if len(chosen) == 1:
@@ -184,7 +178,7 @@ def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:
 
 
 def _distributes(command: Command) -> bool:
-    names = {basename(token) for token in command.argv[: (program_position(command.argv) or len(command.argv))]}
+    names = {basename(token) for token in launcher_words(command)}
     return bool(names & (set(LAUNCHERS) - {"python", "python3"}))
 
 
@@ -224,7 +218,7 @@ def _option(script: Script, edit: Edit, command: Command) -> Change:
 
 def _sibling(script: Script, command: Command) -> _Place | None:
     """The last known option of the training program on this command that stands there as plain text."""
-    index = next(at for at, item in enumerate(script.walker.commands) if item is command)
+    index = next(at for at, item in enumerate(script.commands) if item is command)
     launcher_only = {name.parameter for name in script.names if not name.training_program}
     program = program_position(command.argv)
     best: tuple[int, _Place] | None = None

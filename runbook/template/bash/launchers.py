@@ -182,6 +182,11 @@ def program_position(argv: Sequence[Token]) -> int | None:
     return None
 
 
+def launcher_words(command: Command) -> tuple[Token, ...]:
+    """The words in front of the training program; all of them where there is none."""
+    return command.argv[: (program_position(command.argv) or len(command.argv))]
+
+
 def starts_program(command: Command) -> bool:
     """Whether this looks like something that starts a program on the GPUs."""
     if command.argv and basename(command.argv[0]) in LAUNCHERS:
@@ -210,7 +215,7 @@ class EnvironmentEntry:
 def environment_entry(command: Command, name: str, header: Header) -> EnvironmentEntry | None:
     """The setting of a variable that wins for this command, nearest first; None when the script sets none."""
     for current in command_chain(command):
-        own = current.argv[: (program_position(current.argv) or len(current.argv))]
+        own = launcher_words(current)
         for token in reversed(own):
             entry = _entry_in_word(token, name, own)
             if entry is not None:
@@ -235,10 +240,15 @@ def environment_entry(command: Command, name: str, header: Header) -> Environmen
 
 def ray_environment(command: Command) -> RuntimeEnvironment | None:
     """The runtime environment that this very command gives the workers of a Ray cluster, as JSON."""
-    own = command.argv[: (program_position(command.argv) or len(command.argv))]
+    own = launcher_words(command)
     if "ray" not in [basename(token) for token in own]:
         return None
     return runtime_environment(own)
+
+
+def ray_environment_of(command: Command) -> RuntimeEnvironment | None:
+    """The same of the command or of one that runs it."""
+    return next((found for item in command_chain(command) if (found := ray_environment(item)) is not None), None)
 
 
 _RAY_START = re.compile(r"(?:^|[/\s;&])ray\s+start(?:\s|$)")
@@ -266,7 +276,7 @@ def why_kept_away(command: Command, name: str, binding: Binding, header: Header)
         known = dict(current.prefix).get(name, current.exported.get(name))
         if known != binding:
             continue  # set further in than this command
-        own = current.argv[: (program_position(current.argv) or len(current.argv))]
+        own = launcher_words(current)
         words = [token.text or token.prefix for token in own]
         if "env" in [basename(token) for token in own] and (
             f"--unset={name}" in words or any(pair == ("-u", name) for pair in pairwise(words))
@@ -340,7 +350,7 @@ def slurm_export(command: Command, header: Header) -> SlurmExport:
 
 def _own_export(command: Command) -> SlurmExport | None:
     """`--export` on the command itself."""
-    own = command.argv[: (program_position(command.argv) or len(command.argv))]
+    own = launcher_words(command)
     who = "sbatch" if basename(own[0]) == "sbatch" else "srun"
     for at, token in enumerate(own):
         text = token.text or token.prefix
@@ -396,7 +406,7 @@ def _over_ssh(words: Sequence[str]) -> bool:
 def why_not_passed_on(command: Command) -> str:
     """Why an exported variable would not reach the program; "" when nothing here stops it."""
     for current in command_chain(command):
-        own = current.argv[: (program_position(current.argv) or len(current.argv))]
+        own = launcher_words(current)
         words = [basename(token) for token in own]
         for word, reason in _NOT_FORWARDED.items():
             if word in words[:1] or (word in words and words[0] in ("srun", "env", "exec", "nohup", "time", "timeout")):

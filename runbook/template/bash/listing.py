@@ -14,6 +14,7 @@ from runbook.template.bash.launchers import (
     LAUNCHERS,
     basename,
     command_chain,
+    launcher_words,
     program_position,
     ray_environment,
     starts_program,
@@ -46,8 +47,8 @@ class _Given:
 
 def listed_settings(script: Script) -> list[Setting]:
     """What reaches the programs that the script starts: variables first, then words, command by command."""
-    outer = {id(item.outer) for item in script.walker.commands if item.outer is not None and starts_program(item)}
-    commands = [item for item in script.walker.commands if starts_program(item) and id(item) not in outer]
+    outer = {id(item.outer) for item in script.commands if item.outer is not None and starts_program(item)}
+    commands = [item for item in script.commands if starts_program(item) and id(item) not in outer]
     found: list[Setting] = []
     for command in commands:
         found += _variables(script, command)
@@ -71,7 +72,7 @@ def _variables(script: Script, command: Command) -> Iterator[Setting]:
     for current in command_chain(command):
         names |= dict.fromkeys(name for name, binding in current.exported.items() if binding.line)
         names |= dict.fromkeys(name for name, _ in current.prefix)
-        own = current.argv[: (program_position(current.argv) or len(current.argv))]
+        own = launcher_words(current)
         words = {basename(token) for token in own}
         for at, token in enumerate(own):
             exporting = token.prefix.startswith("--export=") or (at and own[at - 1].text == "--export")

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
+from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import Occurrence, by_spelling, options_among, shown_use
 from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import (
     command_chain,
     environment_entry,
-    ray_environment,
+    program_position,
+    ray_environment_of,
     ray_starts,
     starts_program,
 )
@@ -44,6 +45,16 @@ class Script:
     """By position of the command: by parameter: its occurrences in order."""
     clusters: tuple[Command, ...] = ()
     """The commands that start a Ray cluster."""
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """All of them, in the order in which they run."""
+        return self.walker.commands
+
+    @property
+    def starting(self) -> tuple[Command, ...]:
+        """The commands that train; where none is known by its options, all that start a program."""
+        return self.training or tuple(command for command in self.commands if starts_program(command))
 
 
 def read_script(
@@ -104,7 +115,7 @@ def inherited(above: Sequence[Script]) -> dict[str, Binding]:
     """Variables that the scripts above export: their values where all their commands have the same, else not known."""
     found: dict[str, Binding] = {}
     for script in above:
-        states = [{**item.exported, **dict(item.prefix)} for item in script.walker.commands]
+        states = [{**item.exported, **dict(item.prefix)} for item in script.commands]
         for name in dict.fromkeys(name for state in states for name, binding in state.items() if binding.line):
             bindings = [state.get(name) for state in states]
             first = next(item for item in bindings if item is not None)
@@ -165,11 +176,11 @@ def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Oc
         return _variable_in_force(script, name)
     deciding: list[Occurrence] = []
     commands = script.training if name.training_program else tuple(
-        command for command in script.walker.commands if _reaches(script, command)
+        command for command in script.commands if _reaches(script, command)
     )
     if name.program:
-        commands = tuple(command for command in script.walker.commands if _starts(command, name.program.split()))
-    for index, command in enumerate(script.walker.commands):
+        commands = tuple(command for command in script.commands if _starts(command, name.program.split()))
+    for index, command in enumerate(script.commands):
         occurrences = script.found[index].get(name.parameter, []) if command in commands else []
         if not occurrences:
             continue
@@ -193,7 +204,7 @@ def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Oc
 
 def _reaches(script: Script, command: Command) -> bool:
     """Whether a launcher option on this command concerns the training: it is that command, or runs it."""
-    return not script.training or any(command in _family(item) for item in script.training)
+    return not script.training or any(command in command_chain(item) for item in script.training)
 
 
 def _starts(command: Command, words: Sequence[str]) -> bool:
@@ -205,16 +216,8 @@ def _starts(command: Command, words: Sequence[str]) -> bool:
     )
 
 
-def _family(command: Command) -> list[Command]:
-    family = [command]
-    while family[-1].outer is not None:
-        family.append(family[-1].outer)
-    return family
-
-
 def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
-    commands = script.training or tuple(command for command in script.walker.commands if starts_program(command))
-    commands = (*commands, *cluster_of(script, commands))
+    commands = with_cluster(script)
     found: list[Occurrence] = []
     absent: list[Command] = []
     for command in commands:
@@ -263,13 +266,13 @@ def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occu
     return tuple(dict.fromkeys(found)), ""
 
 
-def cluster_of(script: Script, commands: Sequence[Command]) -> tuple[Command, ...]:
-    """The commands that start the Ray cluster in which these run, where no runtime environment says otherwise."""
-    if not script.clusters:
-        return ()
-    if all(any(ray_environment(item) is not None for item in command_chain(command)) for command in commands):
-        return ()
-    return tuple(item for item in script.clusters if item not in commands)
+def with_cluster(script: Script) -> tuple[Command, ...]:
+    """The commands that train, and those that start the Ray cluster in which they run, where no runtime environment
+    says otherwise."""
+    commands = script.starting
+    if not script.clusters or all(ray_environment_of(command) is not None for command in commands):
+        return commands
+    return (*commands, *(item for item in script.clusters if item not in commands))
 
 
 def _in_header(script: Script, at: int) -> bool:
@@ -279,7 +282,7 @@ def _in_header(script: Script, at: int) -> bool:
 def _directive_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     directive = script.header.last(name.spellings)
     if directive is None:
-        submitting = next((item for item in script.walker.commands if item.argv[0].text == "sbatch"), None)
+        submitting = next((item for item in script.commands if item.argv[0].text == "sbatch"), None)
         if submitting is not None and not script.header.directives:
             return (), f"the job is what sbatch at line {submitting.line} submits, with options of its own"
         return (), ""
@@ -297,7 +300,7 @@ def _directive_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occ
 def _mentioned_elsewhere(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
     """Why an absent parameter is not simply absent: its name stands somewhere that no command was seen to take."""
     if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY):
-        for index, command in enumerate(script.walker.commands):
+        for index, command in enumerate(script.commands):
             occurrences = script.found[index].get(name.parameter)
             if occurrences:
                 shown = command.argv[0].text or "a command"
@@ -345,3 +348,11 @@ def _unresolved(
         name.parameter, name.kind, first.spelling if first else name.spellings[0], None, script.file.path,
         written_at(script, first) if first else None, first.trail if first else (), problem,
     )
+
+
+def takes_override(script: Script, edit: Edit) -> bool:
+    """Whether a key that is set nowhere can be given on this script's command line."""
+    if edit.spellings[0].startswith(("+", "-")):
+        return True
+    programs = script.training or [item for item in script.commands if program_position(item.argv) is not None]
+    return any(arguments.accepts_overrides(command) for command in programs)
