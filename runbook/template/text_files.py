@@ -113,6 +113,23 @@ def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+def line_of(data: bytes, at: int) -> int:
+    """The number of the line that holds byte `at`, from 1."""
+    return data.count(b"\n", 0, at) + 1
+
+
+def line_start(data: bytes, at: int) -> int:
+    return data.rfind(b"\n", 0, at) + 1
+
+
+def line_end(data: bytes, at: int) -> int:
+    """The end of the line that holds `at`, in front of its line break."""
+    end = data.find(b"\n", at)
+    if end < 0:
+        return len(data)
+    return end - 1 if end > at and data[end - 1 : end] == b"\r" else end
+
+
 def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
@@ -126,10 +143,9 @@ def splice(file: TemplateFile, changes: Sequence[Change]) -> tuple[TemplateFile,
     position = 0
     for change in ordered:
         if change.start < position:
-            line = data.count(b"\n", 0, change.start) + 1
             raise CannotEdit(
                 "two of the wanted changes touch the same text",
-                where=f"{file.path}:{line}",
+                where=f"{file.path}:{line_of(data, change.start)}",
                 next_step="write the two values apart (one variable each) and try again",
             )
         before = data[change.start : change.end]
@@ -155,7 +171,7 @@ def restore(patch: Patch) -> tuple[TemplateFile, ...]:
             if start < position or data[start : start + len(after)] != after:
                 raise CannotEdit(
                     "the patched file changed since, so the change cannot be taken back by itself",
-                    where=f"{file.path}:{data.count(10, 0, max(start, 0)) + 1}",
+                    where=f"{file.path}:{line_of(data, max(start, 0))}",
                     next_step="take the original from the incident's folder",
                 )
             pieces += [data[position:start], before]

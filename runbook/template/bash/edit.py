@@ -13,8 +13,8 @@ from runbook.template.bash.insert import insert, note_of
 from runbook.template.bash.launchers import starts_program
 from runbook.template.bash.script import Script, occurrences_in_force, read_script, written_at
 from runbook.template.bash.state import Quote, Token, Use, span_of, text_of
-from runbook.template.bash.syntax import broken_nodes, line_of, parse
-from runbook.template.text_files import CannotEdit, Change, to_bytes
+from runbook.template.bash.syntax import broken_nodes, parse
+from runbook.template.text_files import CannotEdit, Change, line_end, line_of, line_start, to_bytes
 
 
 def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Change, str]:
@@ -84,12 +84,12 @@ def remove_value(script: Script, edit: Edit, occurrence: Occurrence) -> Change:
         directive = occurrence.directive
         start, end = directive.start, directive.end
         if directive.alone:
-            start = script.data.rfind(b"\n", 0, start) + 1
-            end = _line_end(script.data, end) + 1
+            start = line_start(script.data, start)
+            end = line_end(script.data, end) + 1
         return Change(start, min(end, len(script.data)), b"")
     if edit.kind is SettingKind.ENVIRONMENT:
-        start = script.data.rfind(b"\n", 0, occurrence.site[0]) + 1
-        end = _line_end(script.data, occurrence.site[1])
+        start = line_start(script.data, occurrence.site[0])
+        end = line_end(script.data, occurrence.site[1])
         if occurrence.encoding:
             raise CannotEdit(
                 f"{occurrence.spelling} stands in JSON on a command line", where=where, next_step="remove it by hand"
@@ -106,7 +106,7 @@ def remove_value(script: Script, edit: Edit, occurrence: Occurrence) -> Change:
             f"{occurrence.spelling} stands in text that is read twice", where=where, next_step="remove it by hand"
         )
     end = _value_end(option, occurrence)
-    line_rest = script.data[end : _line_end(script.data, end)]
+    line_rest = script.data[end : line_end(script.data, end)]
     if option.quote is Quote.BARE and re.fullmatch(rb"[ \t]*(?:\\|#.*)?", line_rest):
         before = re.search(rb"(?:[ \t\n]|\\\n)*\Z", script.data[: option.start])
         return Change(before.start() if before else option.start, end, b"")
@@ -195,11 +195,6 @@ def _directive_value(script: Script, occurrence: Occurrence, new: str, where: st
         )
     start, end = occurrence.site
     return Change(start, end, new.encode()), ""
-
-
-def _line_end(data: bytes, at: int) -> int:
-    end = data.find(b"\n", at)
-    return len(data) if end < 0 else end
 
 
 @dataclass(frozen=True, slots=True)

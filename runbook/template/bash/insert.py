@@ -22,7 +22,7 @@ from runbook.template.bash.launchers import (
 )
 from runbook.template.bash.script import Script, with_cluster
 from runbook.template.bash.state import Quote, Token, Use
-from runbook.template.text_files import CannotEdit, Change
+from runbook.template.text_files import CannotEdit, Change, line_end, line_start
 
 
 def insert(script: Script, edit: Edit) -> list[Change]:
@@ -285,13 +285,12 @@ def _like(spellings: tuple[str, ...], neighbour: str) -> str:
 def _laid_out(data: bytes, place: _Place, text: bytes, in_array: bool) -> Change:
     """The new words on a line of their own where the neighbour has one, else in the neighbour's line."""
     option = place.option
-    line_start = data.rfind(b"\n", 0, option.start) + 1
-    indent = data[line_start : option.start]
+    begin = line_start(data, option.start)
+    indent = data[begin : option.start]
     own_line = option.quote is Quote.BARE and not indent.strip() and place.spelling != ""
-    line_end = data.find(b"\n", place.end)
-    rest = data[place.end : len(data) if line_end < 0 else line_end]
+    rest = data[place.end : line_end(data, place.end)]
     if place.before:
-        if own_line and in_array and not _continued(data, line_start):
+        if own_line and in_array and not data[:begin].endswith(b"\\\n"):
             return Change(option.start, option.start, text + b"\n" + indent)
         if own_line:
             return Change(option.start, option.start, text + b" \\\n" + indent)
@@ -302,7 +301,3 @@ def _laid_out(data: bytes, place: _Place, text: bytes, in_array: bool) -> Change
     if own_line and re.fullmatch(rb"[ \t]*\\?", rest):
         return Change(place.end, place.end, b" \\\n" + indent + text)
     return Change(place.end, place.end, b" " + text)
-
-
-def _continued(data: bytes, line_start: int) -> bool:
-    return data[:line_start].endswith(b"\\\n")

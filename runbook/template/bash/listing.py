@@ -21,7 +21,7 @@ from runbook.template.bash.launchers import (
 )
 from runbook.template.bash.script import Script, occurrences_in_force
 from runbook.template.bash.state import Atom, Token, text_of, unknown_of
-from runbook.template.bash.syntax import line_of
+from runbook.template.text_files import line_of
 
 _NUMBER = re.compile(r"-\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-\.\d+")
 _OPTION = re.compile(r"--?[A-Za-z]")

@@ -22,9 +22,9 @@ from runbook.template.bash.launchers import (
     starts_program,
 )
 from runbook.template.bash.state import Atom, Binding, Quote, not_known, text_of, unknown_of, unplaced
-from runbook.template.bash.syntax import Hazard, Header, hazards, line_of, parse, read_header
+from runbook.template.bash.syntax import Hazard, Header, hazards, parse, read_header
 from runbook.template.bash.walk import Walker, follow_script
-from runbook.template.text_files import to_bytes
+from runbook.template.text_files import line_of, to_bytes
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from runbook.template.bash.state import Atom, Quote
+from runbook.template.text_files import line_of
 
 # Parse a shell script to byte ranges, and find what the parser is known to miss.
 
@@ -49,11 +50,6 @@ def parse(data: bytes) -> Node:
     """The syntax tree's root. Byte offsets are those of `data`."""
     blanked = _BACKQUOTE_COMMENT.sub(lambda match: b" " * len(match.group()), data)
     return _parser().parse(blanked).root_node
-
-
-def line_of(data: bytes, offset: int) -> int:
-    """Line number, from 1."""
-    return data.count(b"\n", 0, offset) + 1
 
 
 def broken_nodes(root: Node) -> Iterator[Node]:

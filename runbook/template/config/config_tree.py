@@ -218,14 +218,6 @@ def json_text(new: str, form: Form) -> str:
     return new
 
 
-def line_end(data: bytes, at: int) -> int:
-    """The end of the line that holds `at`, in front of its line break."""
-    end = data.find(b"\n", at)
-    if end < 0:
-        return len(data)
-    return end - 1 if end > at and data[end - 1 : end] == b"\r" else end
-
-
 def newline(data: bytes, at: int) -> bytes:
     """The line break in use around a place."""
     end = data.find(b"\n", at)

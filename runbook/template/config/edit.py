@@ -20,7 +20,7 @@ from runbook.template.config.config_tree import (
     leaves_of,
     with_index,
 )
-from runbook.template.text_files import CannotEdit, Change, Language
+from runbook.template.text_files import CannotEdit, Change, Language, line_of
 
 
 @lru_cache(maxsize=8)
@@ -92,8 +92,7 @@ def _mentioned(config: Config, wanted: Sequence[tuple[str, ...]]) -> str:
     for path in wanted if config.mentions else ():
         match = re.search(rb"(?<!\w)" + re.escape(path[-1].encode()) + rb"(?!\w)", config.mentions)
         if match:
-            line = config.data.count(b"\n", 0, match.start()) + 1
-            return f"{path[-1]} stands at line {line}, where no plain value was found"
+            return f"{path[-1]} stands at line {line_of(config.data, match.start())}, where no plain value was found"
     return ""
 
 

@@ -15,11 +15,10 @@ from runbook.template.config.config_tree import (
     ends_with,
     form_of,
     json_text,
-    line_end,
     newline,
     wanted_form,
 )
-from runbook.template.text_files import CannotEdit, Change, Language
+from runbook.template.text_files import CannotEdit, Change, Language, line_end, line_start
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -195,7 +194,7 @@ def into_brackets(
             raise CannotEdit("the place holds only a comment", where=where, next_step="add the key by hand")
         return [Change(holder.start + 1, holder.end - 1, text)]
     last = holder.entries[-1]
-    start = max(data.rfind(b"\n", 0, last.start) + 1, holder.start + 1)
+    start = max(line_start(data, last.start), holder.start + 1)
     indent = data[start : last.start]
     if indent.strip() or start == holder.start + 1:
         blank = b"," if compact or (len(holder.entries) > 1 and not _blank(data, holder)) else b", "
@@ -220,7 +219,7 @@ def _in_block(config: Config, holder: MappingNode, rest: tuple[str, ...], new: s
     """A line of its own in a YAML mapping: behind its last one-line entry, else in front of its first."""
     data = config.data
     first = holder.entries[0]
-    column = first.start - (data.rfind(b"\n", 0, first.start) + 1)
+    column = first.start - line_start(data, first.start)
     if data[first.start - column : first.start].startswith(b"\xef\xbb\xbf"):
         column -= 3
     indent = b" " * column
@@ -248,7 +247,7 @@ def below_empty(config: Config, leaf: Leaf, rest: tuple[str, ...], new: str, whe
     _refuse_lines(new, where)
     data = config.data
     start = leaf.entry[0]
-    column = start - (data.rfind(b"\n", 0, start) + 1)
+    column = start - line_start(data, start)
     end = line_end(data, leaf.end)
     if start < 0 or not re.fullmatch(rb"[ \t]*(?:#.*)?", data[leaf.end : end]):
         raise CannotEdit(f"there is no room below {'.'.join(leaf.path)}", where=where, next_step="add it by hand")
@@ -260,7 +259,7 @@ def _unit(config: Config) -> int:
     """The file's own step of indentation."""
     for holder in config.holders:
         if holder.shape == "block" and holder.path:
-            start = config.data.rfind(b"\n", 0, holder.start) + 1
+            start = line_start(config.data, holder.start)
             column = holder.start - start
             if column and not config.data[start : holder.start].strip() and len(holder.path) == 1:
                 return column
@@ -286,7 +285,7 @@ def _in_table(config: Config, holder: MappingNode, rest: tuple[str, ...], new: s
     entry = same or (holder.entries[-1] if holder.entries else None)
     if entry is not None:
         end = line_end(data, entry.end)
-        start = data.rfind(b"\n", 0, entry.start) + 1
+        start = line_start(data, entry.start)
         indent = data[start : entry.start] if not data[start : entry.start].strip() else b""
         return [Change(end, end, eol + indent + line)]
     if holder.path:
@@ -326,8 +325,8 @@ def remove_leaf(config: Config, leaf: Leaf) -> Change:
             f"{'.'.join(leaf.path)} cannot be taken out: {leaf.pinned or 'it has no entry of its own'}", where=where,
             next_step="remove it by hand",
         )
-    line_start, stop = data.rfind(b"\n", 0, start) + 1, line_end(data, end)
-    alone = not data[line_start:start].strip()
+    begin, stop = line_start(data, start), line_end(data, end)
+    alone = not data[begin:start].strip()
     if holder is None or holder.shape in ("table", "block", "module"):
         only = holder is not None and holder.shape == "block" and len(holder.entries) == 1
         if not alone or only or not re.fullmatch(rb"[ \t]*(?:#.*)?", data[end:stop]):
@@ -336,10 +335,10 @@ def remove_leaf(config: Config, leaf: Leaf) -> Change:
             )
         after = data.find(b"\n", stop)
         if after < 0:
-            before = data[:line_start]
+            before = data[:begin]
             cut = len(before) - (2 if before.endswith(b"\r\n") else 1 if before.endswith(b"\n") else 0)
             return Change(cut, stop, b"")
-        return Change(line_start, after + 1, b"")
+        return Change(begin, after + 1, b"")
     at = next(index for index, entry in enumerate(holder.entries) if (entry.start, entry.end) == leaf.entry)
     if b"#" in data[start : holder.end] or b"//" in data[start : holder.end]:
         raise CannotEdit("comments stand beside the key", where=where, next_step="remove it by hand")
