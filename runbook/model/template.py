@@ -81,6 +81,8 @@ class Setting:
     trail: tuple[str, ...] = ()
     """How the value was found: ("TRAIN_ARGS[3]", "MBS at line 12")."""
     unresolved: str = ""
+    references: tuple[str, ...] = ()
+    """Keys of the configuration that the value refers to (`${trainer.batch}`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,8 @@ def scripts_named(script: Script) -> list[NamedFile]:
     """Shell scripts that this one sources; those that set up tools are none of the job's."""
     found: list[NamedFile] = []
     for item in script.walker.final.sourced:
-        path, _, line = item.rpartition(" at line ")
-        if path.endswith(".sh") and "$" not in path:
-            found.append(NamedFile("source", path, int(line), script=True))
+        if item.path.endswith(".sh") and "$" not in item.path:
+            found.append(NamedFile("source", item.path, item.line, script=True))
     return found
 
 

@@ -6,10 +6,8 @@ a person. In both the command line wins over a configuration file, and what is n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.listing import listed_settings
@@ -58,7 +56,7 @@ def settings_in_force(
             chosen.append(_ambiguous(own or others))
         else:
             chosen += [_winning(own[0], others)] if own else others
-    referred = sorted({target for setting in chosen for target in _referred(setting)})
+    referred = sorted({target for setting in chosen for target in setting.references})
     overrides = _overrides([item for item in read if not isinstance(item, Config)], referred, known)
     return tuple(_through_overrides(setting, overrides) for setting in chosen)
 
@@ -135,20 +133,9 @@ def _as_key(setting: Setting) -> str:
     return ""
 
 
-_REFERRED = re.compile(r"(\S+) at line \d+")
-
-
-def _referred(setting: Setting) -> Iterator[str]:
-    """The keys that a value's `${…}` led to: in the trail they stand behind the reference."""
-    for before, after in pairwise(setting.trail):
-        match = _REFERRED.fullmatch(after) if before.startswith("${") else None
-        if match:
-            yield match[1]
-
-
 def _through_overrides(setting: Setting, given: Mapping[str, Setting]) -> Setting:
     """A reference is followed by the program after the command line had its word."""
-    for target in _referred(setting):
+    for target in setting.references:
         other = given.get(target)
         if other is not None:
             reason = f"it refers to {target}, which {other.file}:{other.line} sets to {other.value or 'another value'}"
@@ -197,4 +184,5 @@ def _keys(config: Config) -> Iterator[Setting]:
         if len(leaves) > 1:
             reason = f"ambiguous: it is set at several places ({', '.join(f'line {leaf.line}' for leaf in leaves)})"
         value = None if reason else first.value
-        yield Setting(key, SettingKind.KEY, key, value, path, first.line, first.trail, reason)
+        references = () if config.loose else first.references
+        yield Setting(key, SettingKind.KEY, key, value, path, first.line, first.trail, reason, references)

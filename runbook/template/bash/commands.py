@@ -14,6 +14,7 @@ from runbook.template.bash.state import (
     Atom,
     Binding,
     Quote,
+    Sourced,
     State,
     Token,
     bytes_of,
@@ -55,7 +56,7 @@ class Command:
     """The command that runs this one: `srun` of `srun bash -c '…'`."""
     nested: bool = False
     """Stands in a string or heredoc that is read by a second shell."""
-    sourced: tuple[str, ...] = ()
+    sourced: tuple[Sourced, ...] = ()
 
 
 def run_command(walker: Walker, node: Node, scope: Scope, heredoc: Node | None) -> None:
@@ -149,7 +150,7 @@ def _builtin(walker: Walker, argv: Sequence[Token], scope: Scope, line: int) -> 
     if name in ("source", "."):
         shown = (rest[0] if rest and rest[0] else argv[1].prefix if len(argv) > 1 else "") or "a file"
         if not _ENVIRONMENT_SCRIPTS.search(shown):
-            state.sourced += (f"{shown} at line {line}",)
+            state.sourced += (Sourced(shown, line),)
         return True
     if name == "set":
         if "--" in rest:

@@ -355,6 +355,7 @@ class Expander:
                 atoms=tuple(atom.through(use) for atom in token.atoms),
                 level=token.level + 1,
                 trail=(f"{name}[{index}]", *token.trail),
+                in_array=token.in_array or not token.trail,
             )
             for index, token in enumerate(binding.elements)
         ]

@@ -58,7 +58,7 @@ def _behind_sourced(script: Script, commands: Sequence[Command]) -> int:
     if not sourced or any(command.sourced != sourced for command in commands):
         return -1
     lines = script.data.split(b"\n")
-    number = int(sourced[-1].rpartition(" at line ")[2])
+    number = sourced[-1].line
     if number > len(lines) or not re.fullmatch(rb"(?:source|\.)[ \t]+[^\s;&|#]+[ \t]*", lines[number - 1]):
         return -1
     at = sum(len(line) + 1 for line in lines[:number])
@@ -68,8 +68,8 @@ def _behind_sourced(script: Script, commands: Sequence[Command]) -> int:
 def note_of(script: Script, edit: Edit) -> str:
     """What a person has to know of an addition: a file that is sourced behind it may set the variable again."""
     commands = script.starting
-    sourced = next((command.sourced[-1] for command in commands if command.sourced), "")
-    if edit.kind is not SettingKind.ENVIRONMENT or not sourced or _behind_sourced(script, commands) >= 0:
+    sourced = next((command.sourced[-1] for command in commands if command.sourced), None)
+    if edit.kind is not SettingKind.ENVIRONMENT or sourced is None or _behind_sourced(script, commands) >= 0:
         return ""
     return f"{edit.spellings[0]} is set in front of {sourced}, which may set it again"
 
@@ -151,7 +151,7 @@ def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
     if token.quote is not Quote.BARE and not needs_no_quotes(value):
         raise CannotEdit(f"the value {value!r} needs quotes inside a quoted text", where=where)
     place = _Place(token, token.end, False, "override" if neighbour is not None else "", True)
-    return _laid_out(script.data, place, text, in_array=_in_array(token))
+    return _laid_out(script.data, place, text)
 
 
 def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:
@@ -213,7 +213,7 @@ def _option(script: Script, edit: Edit, command: Command) -> Change:
         )
     joint = b"=" if place.equals else b" "
     text = spelling.encode() + (b"" if edit.flag else joint + value)
-    return _laid_out(script.data, place, text, in_array=_in_array(option))
+    return _laid_out(script.data, place, text)
 
 
 def _sibling(script: Script, command: Command) -> _Place | None:
@@ -271,10 +271,6 @@ def _literal(token: Token) -> bool:
     return token.start >= 0 and all(len(atom.uses) == token.level and not atom.unknown for atom in token.atoms)
 
 
-def _in_array(token: Token) -> bool:
-    return bool(token.trail) and token.trail[-1].endswith("]")
-
-
 def _like(spellings: tuple[str, ...], neighbour: str) -> str:
     """The spelling with the neighbour's habit of `_` or `-` between words."""
     if "_" in neighbour and "-" not in neighbour.lstrip("-"):
@@ -282,7 +278,7 @@ def _like(spellings: tuple[str, ...], neighbour: str) -> str:
     return spellings[0]
 
 
-def _laid_out(data: bytes, place: _Place, text: bytes, in_array: bool) -> Change:
+def _laid_out(data: bytes, place: _Place, text: bytes) -> Change:
     """The new words on a line of their own where the neighbour has one, else in the neighbour's line."""
     option = place.option
     begin = line_start(data, option.start)
@@ -290,12 +286,12 @@ def _laid_out(data: bytes, place: _Place, text: bytes, in_array: bool) -> Change
     own_line = option.quote is Quote.BARE and not indent.strip() and place.spelling != ""
     rest = data[place.end : line_end(data, place.end)]
     if place.before:
-        if own_line and in_array and not data[:begin].endswith(b"\\\n"):
+        if own_line and option.in_array and not data[:begin].endswith(b"\\\n"):
             return Change(option.start, option.start, text + b"\n" + indent)
         if own_line:
             return Change(option.start, option.start, text + b" \\\n" + indent)
         return Change(option.start, option.start, text + b" ")
-    if own_line and in_array and re.fullmatch(rb"[ \t]*(?:#.*)?", rest):
+    if own_line and option.in_array and re.fullmatch(rb"[ \t]*(?:#.*)?", rest):
         at = place.end + len(rest)
         return Change(at, at, b"\n" + indent + text)
     if own_line and re.fullmatch(rb"[ \t]*\\?", rest):

@@ -80,12 +80,12 @@ class RuntimeEnvironment:
                 f"the JSON of {_OPTION} is not known or not understood, so {name} cannot be added to it", where=where,
                 next_step=f"add {name} to its {_VARIABLES} by hand",
             )
-        holders = {holder.path: holder for holder in self.config.holders}
-        holder = holders.get((_VARIABLES,)) or holders.get(())
-        if holder is None:
+        mapping_nodes = {mapping.path: mapping for mapping in self.config.mapping_nodes}
+        mapping = mapping_nodes.get((_VARIABLES,)) or mapping_nodes.get(())
+        if mapping is None:
             raise CannotEdit(f"the value of {_OPTION} is no object", where=where)
-        rest = (name,) if holder.path else (_VARIABLES, name)
-        changes = into_brackets(self.config, holder, rest, value, where, Form.STRING)
+        rest = (name,) if mapping.path else (_VARIABLES, name)
+        changes = into_brackets(self.config, mapping, rest, value, where, Form.STRING)
         if len(changes) != 1 or changes[0].start != changes[0].end:
             raise CannotEdit(f"there is no room in the JSON of {_OPTION}", where=where, next_step="add it by hand")
         before = self.atoms[changes[0].start - 1]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import compress, pairwise
 from operator import is_not
+from typing import NamedTuple
 
 from tree_sitter import Node
 
@@ -78,6 +79,8 @@ class Token:
     level: int = 0
     trail: tuple[str, ...] = ()
     condition: str = ""
+    in_array: bool = False
+    """Its list is an array."""
     several: bool = False
     """An unknown unquoted expansion or `"$@"`: may stand for no argument or for many."""
 
@@ -223,6 +226,16 @@ def not_known(reason: str, line: int) -> Binding:
     return Binding((Atom("", unknown=reason),), None, line)
 
 
+class Sourced(NamedTuple):
+    """A file that the script reads as its own."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path} at line {self.line}"
+
+
 @dataclass(slots=True)
 class State:
     """The walker's own notebook; copied for branches and subshells."""
@@ -232,8 +245,8 @@ class State:
     functions: dict[str, Node] = field(default_factory=dict)
     positional: tuple[Token, ...] | None = None
     """The script's or function's own arguments; None when they are not known."""
-    sourced: tuple[str, ...] = ()
-    """Files read by `source` so far: ("env.sh at line 12",)."""
+    sourced: tuple[Sourced, ...] = ()
+    """Files read by `source` so far."""
     export_all: bool = False
     local: dict[str, Binding | None] | None = None
     """In a function: what its local variables were before; None outside of functions."""

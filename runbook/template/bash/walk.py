@@ -13,6 +13,7 @@ from runbook.template.bash.expansion import Expander, Scope
 from runbook.template.bash.state import (
     Binding,
     Quote,
+    Sourced,
     State,
     Token,
     change_by_arithmetic,
@@ -362,7 +363,7 @@ class Walker:
                 if after is not None and after.start_byte == child.end_byte:  # the grammar cut the word in two
                     scope.state.forget(name, f"what {name} is set to is not followed", scope.line(child))
             elif child.type in ("string", "concatenation", "simple_expansion", "expansion", "command_substitution"):
-                scope.state.sourced += (f"the computed name at line {scope.line(child)}",)
+                scope.state.sourced += (Sourced("the computed name", scope.line(child)),)
             elif child.type == "variable_name":
                 if exporting:
                     scope.state.exported.add(scope.text(child))

@@ -1,12 +1,17 @@
-"""What every configuration language becomes: leaves with their byte ranges, and holders that can take a key."""
+"""What every configuration language becomes: leaves with their byte ranges, and mappings that can take a key."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
+from importlib import import_module
+
+from tree_sitter import Language as Grammar
+from tree_sitter import Node, Parser
 
 from runbook.model.template import ParameterNames, TemplateFile, condition_of
 from runbook.template.text_files import Language
@@ -73,7 +78,7 @@ class Leaf:
     unresolved: str = ""
     pinned: str = ""
     """Why it cannot be replaced where it stands."""
-    heir: MappingNode | None = None
+    override_target: MappingNode | None = None
     """The mapping that inherits this value; writing the key there overrides it."""
     entry: tuple[int, int] = (-1, -1)
     """Bytes of key and value together."""
@@ -82,6 +87,12 @@ class Leaf:
     """What has to stand in front of a value that is written here: the blank behind the colon of an empty key."""
     flow: bool = False
     """Inside `{…}` or `[…]`."""
+    references: tuple[str, ...] = ()
+    """The keys, or the variable, from which the value comes."""
+    computed: bool = False
+    """Python code makes the value."""
+    function: str = ""
+    """The Python function in which it stands: "main()"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ class Config:
     data: bytes
     language: Language
     leaves: tuple[Leaf, ...] = ()
-    holders: tuple[MappingNode, ...] = ()
+    mapping_nodes: tuple[MappingNode, ...] = ()
     broken: ParseProblem | None = None
     open_ended: ParseProblem | None = None
     """Why a key that is absent here may be set elsewhere."""
@@ -114,13 +125,43 @@ class Config:
     """Holders by dotted path."""
 
 
+@cache
+def _parser(grammar: str) -> Parser:
+    return Parser(Grammar(import_module(f"tree_sitter_{grammar}").language()))
+
+
+def parsed(language: Language, data: bytes) -> Node:
+    """The root of the syntax tree. A grammar is loaded when a file of its language is read."""
+    return _parser(language.lower()).parse(data).root_node
+
+
+def node_line(node: Node) -> int:
+    return int(node.start_point[0]) + 1
+
+
+def on_one_line(node: Node) -> bool:
+    return bool(node.start_point[0] == node.end_point[0])
+
+
+@dataclass(slots=True)
+class TreeReader:
+    """What a reader of one language collects."""
+
+    data: bytes
+    leaves: list[Leaf] = field(default_factory=list)
+    mapping_nodes: list[MappingNode] = field(default_factory=list)
+
+    def text(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+
+
 def with_index(config: Config) -> Config:
     """The same with its tables filled: a file of thousands of lines is asked for dozens of keys."""
     by_key: dict[str, list[Leaf]] = {}
     for leaf in config.leaves:
         key = leaf.path[-1] if config.loose and leaf.path else ".".join(leaf.path)
         by_key.setdefault(key, []).append(leaf)
-    return replace(config, by_key=by_key, mappings={".".join(item.path): item for item in config.holders})
+    return replace(config, by_key=by_key, mappings={".".join(item.path): item for item in config.mapping_nodes})
 
 
 def leaves_of(config: Config, wanted: tuple[str, ...]) -> list[Leaf]:
@@ -232,7 +273,7 @@ _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _MOST_REFERENCES = 8
 
 
-def with_references_resolved(leaves: Sequence[Leaf], mappings: Iterable[tuple[str, ...]]) -> Iterator[Leaf]:
+def with_references_resolved(leaves: Sequence[Leaf]) -> Iterator[Leaf]:
     """The leaves with the value that their references lead to, or where the trail ended."""
     if not any("${" in (leaf.value or "") for leaf in leaves):
         yield from leaves
@@ -247,7 +288,7 @@ def with_references_resolved(leaves: Sequence[Leaf], mappings: Iterable[tuple[st
 def _followed(leaf: Leaf, table: dict[tuple[int, str], list[Leaf]], depth: int) -> Leaf:
     text = leaf.value or ""
     whole = _REFERENCE.fullmatch(text)
-    trail = leaf.trail
+    trail, references = leaf.trail, leaf.references
     pieces: list[str] = []
     position = 0
     form = Form.STRING
@@ -263,13 +304,14 @@ def _followed(leaf: Leaf, table: dict[tuple[int, str], list[Leaf]], depth: int) 
         if other is None or other.value is None:
             return replace(leaf, value=None, unresolved=f"the reference {match[0]} decides (line {leaf.line})")
         trail = (*trail, f"{match[0]} at line {leaf.line}", f"{target} at line {other.line}")
+        references = (*references, target)
         pieces += [text[position : match.start()], other.value]
         position = match.end()
         form = other.form if whole else Form.STRING
     rest = text[position:]
     if "${" in rest or not pieces:
         return replace(leaf, value=None, unresolved=f"the reference in {text[:60]!r} decides (line {leaf.line})")
-    return replace(leaf, value="".join([*pieces, rest]), form=form, trail=trail)
+    return replace(leaf, value="".join([*pieces, rest]), form=form, trail=trail, references=references)
 
 
 def _reference_target(leaf: Leaf, name: str) -> str:

@@ -63,13 +63,13 @@ def deciding_leaf(config: Config, name: ParameterNames) -> tuple[Leaf | None, st
 
 def _above(config: Config, path: tuple[str, ...]) -> tuple[Leaf | None, str]:
     """A mapping where a value was wanted, or a value where the path goes on."""
-    holder = config.mappings.get(".".join(path))
-    if holder is not None and not config.loose:
-        return None, f"it is a mapping and no value (line {holder.line})"
+    mapping = config.mappings.get(".".join(path))
+    if mapping is not None and not config.loose:
+        return None, f"it is a mapping and no value (line {mapping.line})"
     if config.loose:
         # In code the end of the path is enough: `args.size = compute()` makes something, and which is not known.
         made = next(
-            (item for item in config.holders if item.call and item.path[:-1][-len(path):] == path), None
+            (item for item in config.mapping_nodes if item.call and item.path[:-1][-len(path):] == path), None
         )
         if made is not None:
             return None, f"what a call makes decides (line {made.line})"
@@ -114,13 +114,13 @@ def only_hands_on(config: Config, name: ParameterNames) -> bool:
 def _names_no_section(leaf: Leaf) -> bool:
     """Whether code that computes a value only has the name of a section: a variable of a function (`model = build()`,
     where the key is `model.size`), or what is handed on under its own name."""
-    local = len(leaf.path) > 1 and bool(leaf.trail) and leaf.trail[-1].startswith(f"inside {leaf.path[-2]} at line ")
+    local = len(leaf.path) > 1 and leaf.function == leaf.path[-2]
     return leaf.value is None and (local or _handed_on(leaf))
 
 
 def _handed_on(leaf: Leaf) -> bool:
     """`gconfig=config.gconfig.new(…)`: a keyword, or an entry of a dict, that takes its own name's value."""
-    if not leaf.unresolved.endswith("is computed"):
+    if not leaf.computed:
         return False
     own = rf"(?:[A-Za-z_]\w*\.)*{re.escape(leaf.path[-1])}"
     whole = re.match(own, leaf.raw)
@@ -141,7 +141,7 @@ def config_settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Se
             Setting(
                 name.parameter, name.kind, spelling, leaf.value if leaf is not None and not problem else None,
                 config.file.path, leaf.line if leaf is not None else None, leaf.trail if leaf is not None else (),
-                problem,
+                problem, leaf.references if leaf is not None and not config.loose else (),
             )
         )
     return tuple(found)
@@ -168,9 +168,8 @@ def _follows(config: Config, edit: Edit, edits: Sequence[Edit]) -> bool:
     leaf, problem = deciding_leaf(config, ParameterNames(edit.parameter, edit.kind, edit.spellings, edit.flag))
     if leaf is None or problem or (edit.old is not None and not has_value(leaf, edit.old)):
         return False
-    targets = {step.rpartition(" at line ")[0] for step in leaf.trail}
     return any(
-        other.new == edit.new and other.parameter != edit.parameter and bare_key(spelling) in targets
+        other.new == edit.new and other.parameter != edit.parameter and bare_key(spelling) in leaf.references
         for other in edits for spelling in other.spellings
     )
 
@@ -208,8 +207,8 @@ def _changes_of_edit(config: Config, edit: Edit) -> list[Change]:
         )
     if edit.new is None:
         return [write.remove_leaf(config, leaf)]
-    if leaf.heir is not None:
-        return write.add_to_mapping(config, leaf.heir, leaf.path[-1:], edit.new, bare_key(spelling))
+    if leaf.override_target is not None:
+        return write.add_to_mapping(config, leaf.override_target, leaf.path[-1:], edit.new, bare_key(spelling))
     return [write.change_leaf(config, leaf, edit.new)]
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import dataclass, field
-from functools import cache
 
-from tree_sitter import Node, Parser
+from tree_sitter import Node
 
 from runbook.model.template import TemplateFile
 from runbook.template.config.config_tree import (
@@ -19,6 +18,10 @@ from runbook.template.config.config_tree import (
     Leaf,
     MappingNode,
     ParseProblem,
+    TreeReader,
+    node_line,
+    on_one_line,
+    parsed,
 )
 from runbook.template.text_files import Language, to_bytes
 
@@ -29,14 +32,6 @@ _JSON_FORMS = {
 }
 
 
-@cache
-def _json_parser() -> Parser:
-    import tree_sitter_json
-    from tree_sitter import Language as Grammar
-
-    return Parser(Grammar(tree_sitter_json.language()))
-
-
 def read_json(file: TemplateFile) -> Config:
     """The leaves of a JSON file."""
     return read_json_bytes(file, to_bytes(file.text))
@@ -44,7 +39,7 @@ def read_json(file: TemplateFile) -> Config:
 
 def read_json_bytes(file: TemplateFile, data: bytes) -> Config:
     """The same for JSON that stands inside another file."""
-    root = _json_parser().parse(data).root_node
+    root = parsed(Language.JSON, data)
     values = [child for child in root.children if child.type != "comment"]
     if root.has_error or len(values) != 1:
         return Config(file, data, Language.JSON, broken=_broken(data, root))
@@ -52,11 +47,11 @@ def read_json_bytes(file: TemplateFile, data: bytes) -> Config:
     if not reader.value(values[0], (), (-1, -1), 0):
         problem = ParseProblem(1, "the file is larger or deeper than anybody writes")
         return Config(file, data, Language.JSON, broken=problem)
-    return Config(file, data, Language.JSON, tuple(reader.leaves), tuple(reader.holders))
+    return Config(file, data, Language.JSON, tuple(reader.leaves), tuple(reader.mapping_nodes))
 
 
 def _broken(data: bytes, root: Node) -> ParseProblem:
-    line = root.start_point[0] + 1
+    line = node_line(root)
     try:
         json.loads(data)
     except json.JSONDecodeError as error:
@@ -67,21 +62,17 @@ def _broken(data: bytes, root: Node) -> ParseProblem:
 
 
 @dataclass(slots=True)
-class _JsonReader:
-    data: bytes
-    leaves: list[Leaf] = field(default_factory=list)
-    holders: list[MappingNode] = field(default_factory=list)
-
+class _JsonReader(TreeReader):
     def value(self, node: Node, path: tuple[str, ...], entry: tuple[int, int], depth: int) -> bool:
         """False when there is more than anybody writes."""
         if depth > MOST_LEVELS or len(self.leaves) > MOST_LEAVES:
             return False
         if node.type == "object":
             return self._object(node, path, depth)
-        line = node.start_point[0] + 1
-        raw = self._text(node)
+        line = node_line(node)
+        raw = self.text(node)
         if node.type == "array":
-            one_line = node.start_point[0] == node.end_point[0]
+            one_line = on_one_line(node)
             self.leaves.append(
                 Leaf(
                     path, raw if one_line else None, Form.LIST, node.start_byte, node.end_byte, line, raw,
@@ -107,19 +98,17 @@ class _JsonReader:
             key, value = pair.child_by_field_name("key"), pair.child_by_field_name("value")
             if pair.type != "pair" or key is None or value is None:
                 continue
-            name = _decoded(self._text(key)) or "?"
+            name = _decoded(self.text(key)) or "?"
             entries.append(Entry(name, pair.start_byte, pair.end_byte))
             pairs.append((name, pair, value))
-        self.holders.append(
-            MappingNode(path, "brackets", node.start_byte, node.end_byte, node.start_point[0] + 1, tuple(entries))
+        self.mapping_nodes.append(
+            MappingNode(path, "brackets", node.start_byte, node.end_byte, node_line(node), tuple(entries))
         )
         return all(
             self.value(value, (*path, name), (pair.start_byte, pair.end_byte), depth + 1)
             for name, pair, value in pairs
         )
 
-    def _text(self, node: Node) -> str:
-        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
 
 
 def _decoded(written: str) -> str | None:
@@ -135,14 +124,6 @@ _KEYS = ("bare_key", "quoted_key", "dotted_key")
 _TOML_FORMS = {"integer": Form.NUMBER, "float": Form.NUMBER, "boolean": Form.BOOLEAN, "string": Form.STRING}
 
 
-@cache
-def _toml_parser() -> Parser:
-    import tree_sitter_toml
-    from tree_sitter import Language as Grammar
-
-    return Parser(Grammar(tree_sitter_toml.language()))
-
-
 def read_toml(file: TemplateFile) -> Config:
     """The leaves of a TOML file. What `tomllib` refuses is broken: a key given twice, a table given twice."""
     data = to_bytes(file.text)
@@ -150,7 +131,7 @@ def read_toml(file: TemplateFile) -> Config:
         tomllib.loads(file.text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Config(file, data, Language.TOML, broken=ParseProblem(1, f"the TOML is not understood: {error}"))
-    root = _toml_parser().parse(data).root_node
+    root = parsed(Language.TOML, data)
     if root.has_error:
         return Config(file, data, Language.TOML, broken=ParseProblem(1, "the TOML is not understood"))
     reader = _TomlReader(data)
@@ -160,21 +141,18 @@ def read_toml(file: TemplateFile) -> Config:
             pairs.append(child)
     first = next((child for child in root.children if child.type in ("table", "table_array_element")), None)
     end = first.start_byte if first is not None else len(data)
-    reader.holder((), "table", 0, end, 1, pairs)
+    reader.mapping((), "table", 0, end, 1, pairs)
     reader.pairs(pairs, (), 0)
     for child in root.children:
         if child.type in ("table", "table_array_element"):
             reader.table(child)
     if len(reader.leaves) > MOST_LEAVES:
         return Config(file, data, Language.TOML, broken=ParseProblem(1, f"the file has more than {MOST_LEAVES} values"))
-    return Config(file, data, Language.TOML, tuple(reader.leaves), tuple(reader.holders))
+    return Config(file, data, Language.TOML, tuple(reader.leaves), tuple(reader.mapping_nodes))
 
 
 @dataclass(slots=True)
-class _TomlReader:
-    data: bytes
-    leaves: list[Leaf] = field(default_factory=list)
-    holders: list[MappingNode] = field(default_factory=list)
+class _TomlReader(TreeReader):
     arrays: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def table(self, node: Node) -> None:
@@ -186,7 +164,7 @@ class _TomlReader:
             path = (*path, str(count))
         pairs = [child for child in node.children if child.type == "pair"]
         close = next(child for child in reversed(node.children) if child.type in ("]", "]]"))
-        self.holder(path, "table", close.end_byte, node.end_byte, node.start_point[0] + 1, pairs)
+        self.mapping(path, "table", close.end_byte, node.end_byte, node_line(node), pairs)
         self.pairs(pairs, path, 0)
 
     def _placed(self, segments: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,7 +176,7 @@ class _TomlReader:
                 path = (*path, str(self.arrays[path] - 1))
         return path
 
-    def holder(
+    def mapping(
         self, path: tuple[str, ...], shape: str, start: int, end: int, line: int, pairs: list[Node]
     ) -> None:
         entries = []
@@ -207,7 +185,7 @@ class _TomlReader:
             value = _value(pair)
             one_line = pair.start_point[0] == value.end_point[0]
             entries.append(Entry(".".join(self._segments(key)), pair.start_byte, value.end_byte, one_line))
-        self.holders.append(MappingNode(path, shape, start, end, line, tuple(entries)))
+        self.mapping_nodes.append(MappingNode(path, shape, start, end, line, tuple(entries)))
 
     def pairs(self, pairs: list[Node], path: tuple[str, ...], depth: int) -> None:
         for pair in pairs:
@@ -216,21 +194,21 @@ class _TomlReader:
             self.value(value, (*path, *self._segments(key)), (pair.start_byte, value.end_byte), depth)
 
     def value(self, node: Node, path: tuple[str, ...], entry: tuple[int, int], depth: int) -> None:
-        line = node.start_point[0] + 1
+        line = node_line(node)
         if depth > MOST_LEVELS or len(self.leaves) > MOST_LEAVES:
             return
         if node.type == "inline_table":
             pairs = [child for child in node.children if child.type == "pair"]
-            self.holder(path, "brackets", node.start_byte, node.end_byte, line, pairs)
+            self.mapping(path, "brackets", node.start_byte, node.end_byte, line, pairs)
             self.pairs(pairs, path, depth + 1)
             return
-        raw = self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+        raw = self.text(node)
         form = _TOML_FORMS.get(node.type, Form.OTHER)
         text: str | None = raw
         reason = ""
         if node.type == "array":
             form = Form.LIST
-            if node.start_point[0] != node.end_point[0]:
+            if not on_one_line(node):
                 text, reason = None, f"a list over several lines (line {line})"
         elif node.type == "string" or node.type == "integer":
             text = str(tomllib.loads(f"v = {raw}")["v"])
@@ -251,7 +229,7 @@ class _TomlReader:
             return tuple(
                 part for child in node.children if child.type in _KEYS for part in self._segments(child)
             )
-        text = self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
+        text = self.text(node)
         if node.type == "quoted_key":
             return (next(iter(tomllib.loads(f"{text} = 0"))),)
         return (text,)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
-from functools import cache
 
-from tree_sitter import Node, Parser
+from tree_sitter import Node
 
 from runbook.model.template import TemplateFile
 from runbook.template.config.config_tree import (
@@ -23,6 +22,10 @@ from runbook.template.config.config_tree import (
     Leaf,
     MappingNode,
     ParseProblem,
+    TreeReader,
+    node_line,
+    on_one_line,
+    parsed,
 )
 from runbook.template.config.python_flow import (
     Reassignment,
@@ -41,14 +44,6 @@ _MAIN = re.compile(r"""^__name__\s*==\s*["']__main__["']$""")
 _PLAIN_STATEMENTS = frozenset({"expression_statement", "import_statement", "import_from_statement", "comment"})
 
 
-@cache
-def _parser() -> Parser:
-    import tree_sitter_python
-    from tree_sitter import Language as Grammar
-
-    return Parser(Grammar(tree_sitter_python.language()))
-
-
 def read_python(file: TemplateFile) -> Config:
     """The leaves of a Python module. What Python itself does not compile is broken."""
     data = to_bytes(file.text)
@@ -58,24 +53,24 @@ def read_python(file: TemplateFile) -> Config:
         line = error.lineno or 1 if isinstance(error, SyntaxError) else 1
         trouble = ParseProblem(line, "the Python is not understood here")
         return Config(file, data, Language.PYTHON, broken=trouble, loose=True)
-    root = _parser().parse(data).root_node
+    root = parsed(Language.PYTHON, data)
     if root.has_error:
         return Config(file, data, Language.PYTHON, broken=ParseProblem(1, "the Python is not understood"), loose=True)
     reader = _Reader(data)
     simple = all(child.type in _PLAIN_STATEMENTS and not builds_something(child) for child in root.children)
     reader.block(root, _Place(()))
     entries = tuple(
-        Entry(reader.text(child), child.start_byte, child.end_byte, child.start_point[0] == child.end_point[0])
+        Entry(reader.text(child), child.start_byte, child.end_byte, on_one_line(child))
         for child in root.children if child.type == "expression_statement"
     )
     if simple:
-        reader.holders.append(MappingNode((), "module", 0, len(data), 1, entries))
+        reader.mapping_nodes.append(MappingNode((), "module", 0, len(data), 1, entries))
     if reader.full:
         trouble = ParseProblem(1, "the file is larger or deeper than anybody writes")
         return Config(file, data, Language.PYTHON, broken=trouble, loose=True)
     leaves = through_variables(written_over(reader.leaves, reader.changes), root)
     return Config(
-        file, data, Language.PYTHON, tuple(leaves), tuple(reader.holders), loose=True,
+        file, data, Language.PYTHON, tuple(leaves), tuple(reader.mapping_nodes), loose=True,
         mentions=code_without_keys(data, root, reader.keys),
     )
 
@@ -87,6 +82,7 @@ class _Place:
     entry: tuple[int, int] = (-1, -1)
     depth: int = 0
     trail: tuple[str, ...] = ()
+    function: str = ""
 
     def below(self, *parts: str) -> _Place:
         return replace(self, path=(*self.path, *parts), depth=self.depth + 1, entry=(-1, -1))
@@ -100,17 +96,11 @@ _CHANGING = frozenset(
 
 
 @dataclass(slots=True)
-class _Reader:
-    data: bytes
-    leaves: list[Leaf] = field(default_factory=list)
-    holders: list[MappingNode] = field(default_factory=list)
+class _Reader(TreeReader):
     keys: list[tuple[int, int]] = field(default_factory=list)
     """Where the keys stand whose values were read."""
     changes: list[Reassignment] = field(default_factory=list)
     full: bool = False
-
-    def text(self, node: Node) -> str:
-        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
 
     def block(self, node: Node, place: _Place, in_class: bool = False) -> None:
         if place.depth > MOST_LEVELS or len(self.leaves) > MOST_LEAVES:
@@ -134,14 +124,13 @@ class _Reader:
                 inside = place.below(self.text(name))
                 if kind == "function_definition":
                     called = f"{self.text(name)}()"
-                    inside = replace(
-                        place.below(called), trail=(*place.trail, f"inside {called} at line {_line(node)}")
-                    )
+                    trail = (*place.trail, f"inside {called} at line {node_line(node)}")
+                    inside = replace(place.below(called), trail=trail, function=called)
                 self.block(body, inside, kind == "class_definition")
         elif kind == "if_statement":
             self._branches(node, place)
         elif kind in ("for_statement", "while_statement", "match_statement"):
-            self._maybe(node, place, f"inside the `{kind.split('_')[0]}` at line {_line(node)}")
+            self._maybe(node, place, f"inside the `{kind.split('_')[0]}` at line {node_line(node)}")
         elif kind == "with_statement":
             for child in node.named_children:
                 if child.type == "block":
@@ -153,7 +142,7 @@ class _Reader:
                 if child.type == "block":
                     self.block(child, place.below())
                 else:
-                    self._maybe(child, place, f"inside the `{child.type.split('_')[0]}` at line {_line(child)}")
+                    self._maybe(child, place, f"inside the `{child.type.split('_')[0]}` at line {node_line(child)}")
         elif kind not in ("import_statement", "import_from_statement", "comment", "global_statement"):
             self._calls(node, place)
 
@@ -162,7 +151,7 @@ class _Reader:
         if condition is not None and _MAIN.match(self.text(condition)) and len(node.named_children) == 2:
             self.block(node.named_children[1], place.below())
             return
-        self._maybe(node, place, f"inside the `if` at line {_line(node)}")
+        self._maybe(node, place, f"inside the `if` at line {node_line(node)}")
 
     def _maybe(self, node: Node, place: _Place, condition: str) -> None:
         """Statements that may not run, or run more than once."""
@@ -200,7 +189,7 @@ class _Reader:
             self._calls(node, place)
 
     def _changed(self, path: tuple[str, ...], node: Node, by_call: bool = False) -> None:
-        self.changes.append(Reassignment(path, node.start_byte, _line(node), by_call))
+        self.changes.append(Reassignment(path, node.start_byte, node_line(node), by_call))
 
     def _changing_call(self, function: Node, arguments: Node, place: _Place) -> None:
         """`config.update(…)`, `setattr(config, "flag", 3)`."""
@@ -247,7 +236,7 @@ class _Reader:
         elif kind in _LITERALS and _literal(self.text(node)):
             self._literal(node, place)
         else:
-            self._computed(node, place, "is computed")
+            self._computed(node, place, "is computed", by_code=True)
             self._calls(node, place)
 
     def _literal(self, node: Node, place: _Place) -> None:
@@ -258,20 +247,22 @@ class _Reader:
         if form is Form.STRING:
             text = _string(raw)
             if text is None or "\n" in raw:
-                text, reason, pinned = None, f"a text of bytes or lines (line {_line(node)})", "it is no plain text"
+                text, reason, pinned = None, f"a text of bytes or lines (line {node_line(node)})", "it is no plain text"
         elif form is Form.NUMBER:
             number = ast.literal_eval(raw)
             text = str(number) if isinstance(number, int) else raw
         elif form is Form.BOOLEAN or form is Form.NULL:
             text = {"True": "true", "False": "false"}.get(raw, "null")
         elif "\n" in raw:
-            text, reason = None, f"a list over several lines (line {_line(node)})"
+            text, reason = None, f"a list over several lines (line {node_line(node)})"
         self._add(node, place, text, form, reason, pinned)
 
-    def _computed(self, node: Node, place: _Place, what: str) -> None:
+    def _computed(self, node: Node, place: _Place, what: str, *, by_code: bool = False) -> None:
         raw = " ".join(self.text(node).split())[:60]
         pinned = "" if node.type == "identifier" else f"code {what}"
-        self._add(node, place, None, Form.OTHER, f"{raw!r} at line {_line(node)} {what}", pinned)
+        self._add(node, place, None, Form.OTHER, f"{raw!r} at line {node_line(node)} {what}", pinned)
+        if by_code and not place.condition:
+            self.leaves[-1] = replace(self.leaves[-1], computed=True)
 
     def _add(
         self, node: Node, place: _Place, text: str | None, form: Form, reason: str, pinned: str
@@ -280,8 +271,8 @@ class _Reader:
             text, reason, pinned = None, f"it is set only {place.condition}", f"it is set only {place.condition}"
         self.leaves.append(
             Leaf(
-                place.path, text if not reason else None, form, node.start_byte, node.end_byte, _line(node),
-                self.text(node), place.trail, reason, pinned, None, place.entry,
+                place.path, text if not reason else None, form, node.start_byte, node.end_byte, node_line(node),
+                self.text(node), place.trail, reason, pinned, None, place.entry, function=place.function,
             )
         )
 
@@ -294,12 +285,12 @@ class _Reader:
             entries.append(Entry(self.text(key) if key is not None else "**", pair.start_byte, pair.end_byte))
             name = _string(self.text(key)) if key is not None and key.type == "string" else None
             if name is None or value is None:
-                closed = f"{self.text(pair)[:40]!r} at line {_line(pair)} may set it"
+                closed = f"{self.text(pair)[:40]!r} at line {node_line(pair)} may set it"
                 self._calls(pair, place)
             elif key is not None:
                 self.keys.append((key.start_byte, key.end_byte))
                 self.value(value, replace(place.below(name), entry=(pair.start_byte, pair.end_byte)))
-        self._holder(node, place, entries, closed, call=False)
+        self._add_mapping(node, place, entries, closed, call=False)
 
     def _call(self, node: Node, place: _Place, in_class: bool = False) -> None:
         function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
@@ -328,14 +319,14 @@ class _Reader:
                     self.keys.append((key.start_byte, key.end_byte))
                     self.value(value, replace(inside.below(self.text(key)), entry=(child.start_byte, child.end_byte)))
             elif child.type in ("dictionary_splat", "list_splat"):
-                closed = f"{self.text(child)[:40]!r} at line {_line(child)} may set it"
+                closed = f"{self.text(child)[:40]!r} at line {node_line(child)} may set it"
                 self._calls(child, inside)
             elif child.type in ("dictionary", "call"):
                 self.value(child, inside.below())
             else:
-                closed = closed or f"the arguments at line {_line(child)} go by their place and may set it"
+                closed = closed or f"the arguments at line {node_line(child)} go by their place and may set it"
                 self._calls(child, inside)
-        self._holder(arguments, inside, entries, closed, call=True)
+        self._add_mapping(arguments, inside, entries, closed, call=True)
 
     def _default(self, node: Node, arguments: Node, place: _Place) -> None:
         """`field(default=4)` of a dataclass."""
@@ -344,13 +335,13 @@ class _Reader:
             if key is not None and value is not None and self.text(key) == "default":
                 self.value(value, replace(place, entry=(-1, -1)))
                 return
-        self._computed(node, place, "is computed")
+        self._computed(node, place, "is computed", by_code=True)
 
-    def _holder(self, node: Node, place: _Place, entries: list[Entry], closed: str, call: bool) -> None:
+    def _add_mapping(self, node: Node, place: _Place, entries: list[Entry], closed: str, call: bool) -> None:
         reason = f"it stands {place.condition}" if place.condition else closed
-        self.holders.append(
+        self.mapping_nodes.append(
             MappingNode(
-                place.path, "brackets", node.start_byte, node.end_byte, _line(node), tuple(entries), closed=reason,
+                place.path, "brackets", node.start_byte, node.end_byte, node_line(node), tuple(entries), closed=reason,
                 call=call,
             )
         )
@@ -367,7 +358,7 @@ class _Reader:
                 "conditional_expression", "lambda", "boolean_operator", "list_comprehension",
                 "dictionary_comprehension", "set_comprehension", "generator_expression",
             ):
-                condition = condition or f"inside an expression at line {_line(current)}"
+                condition = condition or f"inside an expression at line {node_line(current)}"
             stack.extend((child, condition) for child in reversed(current.named_children))
 
 
@@ -385,7 +376,3 @@ def _string(text: str) -> str | None:
     except (ValueError, SyntaxError):
         return None
     return value if isinstance(value, str) else None
-
-
-def _line(node: Node) -> int:
-    return int(node.start_point[0]) + 1

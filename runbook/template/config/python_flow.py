@@ -131,7 +131,7 @@ def _looked_at(node: Node, bound: bool) -> tuple[Node, ...]:
 
 def through_variables(leaves: list[Leaf], root: Node) -> list[Leaf]:
     """`x=MBS` where `MBS = 4` stands once at the module's level and nothing else binds the name."""
-    wanted = {leaf.raw for leaf in leaves if leaf.unresolved.endswith("is computed") and leaf.raw.isidentifier()}
+    wanted = {leaf.raw for leaf in leaves if leaf.computed and leaf.raw.isidentifier()}
     if not wanted:
         return leaves
     bound = _bindings(root)
@@ -141,12 +141,14 @@ def through_variables(leaves: list[Leaf], root: Node) -> list[Leaf]:
     }
     found = []
     for leaf in leaves:
-        source = values.get(leaf.raw) if leaf.unresolved.endswith("is computed") else None
+        source = values.get(leaf.raw) if leaf.computed else None
         if source is not None:
             trail = (*leaf.trail, f"{leaf.raw} at line {source.line}")
-            found.append(replace(leaf, value=source.value, form=source.form, unresolved="", trail=trail))
-        else:
-            found.append(leaf)
+            leaf = replace(
+                leaf, value=source.value, form=source.form, unresolved="", trail=trail, references=(leaf.raw,),
+                computed=False,
+            )
+        found.append(leaf)
     return found
 
 

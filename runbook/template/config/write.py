@@ -95,52 +95,54 @@ def _toml_number(new: str) -> str:
 
 def add_key(config: Config, path: tuple[str, ...], new: str, spelling: str) -> list[Change]:
     """Write a key that is absent into the nearest mapping that is there. Raises `CannotEdit`."""
-    holder = _nearest(config, path, spelling)
-    rest = path[_depth(config, holder, path) :]
-    return add_to_mapping(config, holder, rest, new, spelling)
+    mapping = _nearest(config, path, spelling)
+    rest = path[_depth(config, mapping, path) :]
+    return add_to_mapping(config, mapping, rest, new, spelling)
 
 
-def add_to_mapping(config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, spelling: str) -> list[Change]:
-    where = f"{config.file.path}:{holder.line}"
+def add_to_mapping(
+    config: Config, mapping: MappingNode, rest: tuple[str, ...], new: str, spelling: str
+) -> list[Change]:
+    where = f"{config.file.path}:{mapping.line}"
     _refuse_lines(new, where)
-    if holder.closed:
-        raise CannotEdit(f"{spelling} cannot be added: {holder.closed}", where=where, next_step="add it by hand")
+    if mapping.closed:
+        raise CannotEdit(f"{spelling} cannot be added: {mapping.closed}", where=where, next_step="add it by hand")
     if any(part.isdecimal() for part in rest):
         raise CannotEdit(f"{spelling} names an element of a list that is not there", where=where)
     if config.language is Language.PYTHON:
-        for part in rest[:1] if holder.call or holder.shape == "module" else ():
+        for part in rest[:1] if mapping.call or mapping.shape == "module" else ():
             if not part.isidentifier():
                 raise CannotEdit(f"{part!r} is no name in Python", where=where)
-    if holder.shape == "module":
+    if mapping.shape == "module":
         return _at_the_end(config, rest, new, spelling, where)
-    if holder.shape == "brackets":
-        return into_brackets(config, holder, rest, new, where)
-    if holder.shape == "table":
-        return _in_table(config, holder, rest, new, where)
-    return [_in_block(config, holder, rest, new, where)]
+    if mapping.shape == "brackets":
+        return into_brackets(config, mapping, rest, new, where)
+    if mapping.shape == "table":
+        return _in_table(config, mapping, rest, new, where)
+    return [_in_block(config, mapping, rest, new, where)]
 
 
-def _depth(config: Config, holder: MappingNode, path: tuple[str, ...]) -> int:
-    """How many parts of the wanted path the holder covers."""
+def _depth(config: Config, mapping: MappingNode, path: tuple[str, ...]) -> int:
+    """How many parts of the wanted path the mapping covers."""
     if not config.loose:
-        return len(holder.path)
-    return next((size for size in range(len(path) - 1, 0, -1) if ends_with(holder.path, path[:size])), 0)
+        return len(mapping.path)
+    return next((size for size in range(len(path) - 1, 0, -1) if ends_with(mapping.path, path[:size])), 0)
 
 
 def _nearest(config: Config, path: tuple[str, ...], spelling: str) -> MappingNode:
     where = f"{config.file.path}:1"
     best: list[MappingNode] = []
     depth = -1
-    for holder in config.holders:
-        covered = _depth(config, holder, path)
+    for mapping in config.mapping_nodes:
+        covered = _depth(config, mapping, path)
         if config.loose:
-            fits = covered > 0 if holder.path else holder.shape == "module" and len(path) == 1
+            fits = covered > 0 if mapping.path else mapping.shape == "module" and len(path) == 1
         else:
-            fits = holder.path == path[:covered] and covered < len(path)
+            fits = mapping.path == path[:covered] and covered < len(path)
         if fits and covered > depth:
-            best, depth = [holder], covered
+            best, depth = [mapping], covered
         elif fits and covered == depth:
-            best.append(holder)
+            best.append(mapping)
     if config.loose and best and depth < len(path) - 1 and any(item.call for item in best):
         best = []
     if not best:
@@ -169,35 +171,33 @@ def _key(config: Config, key: str, keyword: bool = False) -> str:
     return key if yaml_file.is_bare_text(key) and form_of(key) is Form.STRING else json.dumps(key, ensure_ascii=False)
 
 
-def _nested(
-    config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, colon: str, where: str, form: Form | None
-) -> str:
+def _nested(config: Config, mapping: MappingNode, rest: tuple[str, ...], value: str, colon: str) -> str:
     """`key: value`, and `key: {inner: value}` for the keys between that are missing too."""
-    value = _value(config, new, form or form_of(new), "", flow=True, where=where)
     for key in reversed(rest[1:]):
         equals = " = " if config.language is Language.TOML else colon
         value = f"{{{_key(config, key)}{equals}{value}}}"
-    sign = "=" if holder.call else " = " if config.language is Language.TOML else colon
-    return f"{_key(config, rest[0], holder.call)}{sign}{value}"
+    sign = "=" if mapping.call else " = " if config.language is Language.TOML else colon
+    return f"{_key(config, rest[0], mapping.call)}{sign}{value}"
 
 
 def into_brackets(
-    config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, where: str, form: Form | None = None
+    config: Config, mapping: MappingNode, rest: tuple[str, ...], new: str, where: str, form: Form | None = None
 ) -> list[Change]:
     """A further entry of `{…}` or `(…)`, laid out as its neighbours are."""
     data = config.data
-    inside = data[holder.start : holder.end]
+    inside = data[mapping.start : mapping.end]
     compact = config.language is Language.JSON and b'": ' not in inside and b'":' in inside
-    text = _nested(config, holder, rest, new, ":" if compact else ": ", where, form).encode("utf-8")
-    if not holder.entries:
-        if data[holder.start + 1 : holder.end - 1].strip():
+    value = _value(config, new, form or form_of(new), "", flow=True, where=where)
+    text = _nested(config, mapping, rest, value, ":" if compact else ": ").encode("utf-8")
+    if not mapping.entries:
+        if data[mapping.start + 1 : mapping.end - 1].strip():
             raise CannotEdit("the place holds only a comment", where=where, next_step="add the key by hand")
-        return [Change(holder.start + 1, holder.end - 1, text)]
-    last = holder.entries[-1]
-    start = max(line_start(data, last.start), holder.start + 1)
+        return [Change(mapping.start + 1, mapping.end - 1, text)]
+    last = mapping.entries[-1]
+    start = max(line_start(data, last.start), mapping.start + 1)
     indent = data[start : last.start]
-    if indent.strip() or start == holder.start + 1:
-        blank = b"," if compact or (len(holder.entries) > 1 and not _blank(data, holder)) else b", "
+    if indent.strip() or start == mapping.start + 1:
+        blank = b"," if compact or (len(mapping.entries) > 1 and not _blank(data, mapping)) else b", "
         return [Change(last.end, last.end, blank + text)]
     end = line_end(data, last.end)
     tail = re.fullmatch(rb"[ \t]*(,?)[ \t]*((?:#|//).*)?", data[last.end : end])
@@ -209,23 +209,23 @@ def into_brackets(
     return [Change(last.end, last.end, b","), Change(end, end, eol + indent + text)]
 
 
-def _blank(data: bytes, holder: MappingNode) -> bool:
+def _blank(data: bytes, mapping: MappingNode) -> bool:
     """Whether the entries are set apart by blanks."""
-    before, last = holder.entries[-2], holder.entries[-1]
+    before, last = mapping.entries[-2], mapping.entries[-1]
     return data[before.end : last.start].strip() != data[before.end : last.start]
 
 
-def _in_block(config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, where: str) -> Change:
+def _in_block(config: Config, mapping: MappingNode, rest: tuple[str, ...], new: str, where: str) -> Change:
     """A line of its own in a YAML mapping: behind its last one-line entry, else in front of its first."""
     data = config.data
-    first = holder.entries[0]
+    first = mapping.entries[0]
     column = first.start - line_start(data, first.start)
     if data[first.start - column : first.start].startswith(b"\xef\xbb\xbf"):
         column -= 3
     indent = b" " * column
     eol = newline(data, first.start)
     block = _lines(config, rest, new, column, where)
-    for entry in reversed(holder.entries):
+    for entry in reversed(mapping.entries):
         end = line_end(data, entry.end)
         if entry.simple and re.fullmatch(rb"[ \t]*(?:#.*)?", data[entry.end : end]):
             return Change(end, end, eol + indent + block)
@@ -257,47 +257,47 @@ def below_empty(config: Config, leaf: Leaf, rest: tuple[str, ...], new: str, whe
 
 def _unit(config: Config) -> int:
     """The file's own step of indentation."""
-    for holder in config.holders:
-        if holder.shape == "block" and holder.path:
-            start = line_start(config.data, holder.start)
-            column = holder.start - start
-            if column and not config.data[start : holder.start].strip() and len(holder.path) == 1:
+    for mapping in config.mapping_nodes:
+        if mapping.shape == "block" and mapping.path:
+            start = line_start(config.data, mapping.start)
+            column = mapping.start - start
+            if column and not config.data[start : mapping.start].strip() and len(mapping.path) == 1:
                 return column
     return 2
 
 
-def _in_table(config: Config, holder: MappingNode, rest: tuple[str, ...], new: str, where: str) -> list[Change]:
+def _in_table(config: Config, mapping: MappingNode, rest: tuple[str, ...], new: str, where: str) -> list[Change]:
     data = config.data
-    eol = newline(data, holder.start)
+    eol = newline(data, mapping.start)
     value = _value(config, new, form_of(new), "", flow=False, where=where)
-    same = _beside(config, holder, rest)
+    same = _beside(config, mapping, rest)
     if len(rest) > 1 and same is None:
-        if any(part.isdecimal() for part in holder.path):
+        if any(part.isdecimal() for part in mapping.path):
             raise CannotEdit(
                 "the table would have to be added inside an array of tables", where=where, next_step="add it by hand"
             )
-        header = ".".join(_key(config, part) for part in (*holder.path, *rest[:-1]))
+        header = ".".join(_key(config, part) for part in (*mapping.path, *rest[:-1]))
         front = b"" if not data or data.endswith(b"\n") else eol
         gap = eol if data.strip() else b""
         text = f"[{header}]".encode() + eol + f"{_key(config, rest[-1])} = {value}".encode() + eol
         return [Change(len(data), len(data), front + gap + text)]
     line = f"{'.'.join(_key(config, part) for part in rest)} = {value}".encode()
-    entry = same or (holder.entries[-1] if holder.entries else None)
+    entry = same or (mapping.entries[-1] if mapping.entries else None)
     if entry is not None:
         end = line_end(data, entry.end)
         start = line_start(data, entry.start)
         indent = data[start : entry.start] if not data[start : entry.start].strip() else b""
         return [Change(end, end, eol + indent + line)]
-    if holder.path:
-        end = line_end(data, holder.start)
+    if mapping.path:
+        end = line_end(data, mapping.start)
         return [Change(end, end, eol + line)]
     return [Change(0, 0, line + eol + (eol if data else b""))]
 
 
-def _beside(config: Config, holder: MappingNode, rest: tuple[str, ...]) -> Entry | None:
+def _beside(config: Config, mapping: MappingNode, rest: tuple[str, ...]) -> Entry | None:
     """The last entry that is written with dots and shares all but the last part of the key."""
     front = ".".join(rest[:-1])
-    found = [item for item in holder.entries if front and item.key.rsplit(".", 1)[0] == front and "." in item.key]
+    found = [item for item in mapping.entries if front and item.key.rsplit(".", 1)[0] == front and "." in item.key]
     return found[-1] if found else None
 
 
@@ -317,18 +317,18 @@ def remove_leaf(config: Config, leaf: Leaf) -> Change:
     data = config.data
     where = f"{config.file.path}:{leaf.line}"
     start, end = leaf.entry
-    holder = next(
-        (item for item in config.holders if any((entry.start, entry.end) == leaf.entry for entry in item.entries)), None
+    mapping = next(
+        (one for one in config.mapping_nodes for entry in one.entries if (entry.start, entry.end) == leaf.entry), None
     )
-    if leaf.pinned or start < 0 or leaf.heir is not None:
+    if leaf.pinned or start < 0 or leaf.override_target is not None:
         raise CannotEdit(
             f"{'.'.join(leaf.path)} cannot be taken out: {leaf.pinned or 'it has no entry of its own'}", where=where,
             next_step="remove it by hand",
         )
     begin, stop = line_start(data, start), line_end(data, end)
     alone = not data[begin:start].strip()
-    if holder is None or holder.shape in ("table", "block", "module"):
-        only = holder is not None and holder.shape == "block" and len(holder.entries) == 1
+    if mapping is None or mapping.shape in ("table", "block", "module"):
+        only = mapping is not None and mapping.shape == "block" and len(mapping.entries) == 1
         if not alone or only or not re.fullmatch(rb"[ \t]*(?:#.*)?", data[end:stop]):
             raise CannotEdit(
                 f"{'.'.join(leaf.path)} does not stand on a line of its own", where=where, next_step="remove it by hand"
@@ -339,12 +339,12 @@ def remove_leaf(config: Config, leaf: Leaf) -> Change:
             cut = len(before) - (2 if before.endswith(b"\r\n") else 1 if before.endswith(b"\n") else 0)
             return Change(cut, stop, b"")
         return Change(begin, after + 1, b"")
-    at = next(index for index, entry in enumerate(holder.entries) if (entry.start, entry.end) == leaf.entry)
-    if b"#" in data[start : holder.end] or b"//" in data[start : holder.end]:
+    at = next(index for index, entry in enumerate(mapping.entries) if (entry.start, entry.end) == leaf.entry)
+    if b"#" in data[start : mapping.end] or b"//" in data[start : mapping.end]:
         raise CannotEdit("comments stand beside the key", where=where, next_step="remove it by hand")
-    if at + 1 < len(holder.entries):
-        return Change(start, holder.entries[at + 1].start, b"")
+    if at + 1 < len(mapping.entries):
+        return Change(start, mapping.entries[at + 1].start, b"")
     if at:
-        return Change(holder.entries[at - 1].end, end, b"")
-    comma = re.match(rb"\s*,", data[end : holder.end])
+        return Change(mapping.entries[at - 1].end, end, b"")
+    comma = re.match(rb"\s*,", data[end : mapping.end])
     return Change(start, end + (comma.end() if comma else 0), b"")

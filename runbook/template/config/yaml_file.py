@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 
-from tree_sitter import Node, Parser
+from tree_sitter import Node
 
 from runbook.model.template import TemplateFile
 from runbook.template.config.config_tree import (
@@ -20,7 +19,11 @@ from runbook.template.config.config_tree import (
     Leaf,
     MappingNode,
     ParseProblem,
+    TreeReader,
     form_of,
+    node_line,
+    on_one_line,
+    parsed,
     with_references_resolved,
 )
 from runbook.template.text_files import Language, to_bytes
@@ -30,18 +33,10 @@ _BUILDS_ON = ("defaults", "_base_", "_BASE_")
 """Keys by which a file says that it goes on from others: Hydra, mmengine, detectron2."""
 
 
-@cache
-def _parser() -> Parser:
-    import tree_sitter_yaml
-    from tree_sitter import Language as Grammar
-
-    return Parser(Grammar(tree_sitter_yaml.language()))
-
-
 def read_yaml(file: TemplateFile) -> Config:
     """The leaves of all documents, with aliases, merge keys and references followed."""
     data = to_bytes(file.text)
-    root = _parser().parse(data).root_node
+    root = parsed(Language.YAML, data)
     if root.has_error:
         return Config(file, data, Language.YAML, broken=_broken(root))
     reader = _Reader(data)
@@ -50,9 +45,9 @@ def read_yaml(file: TemplateFile) -> Config:
             reader.document(document, number)
     except _TooMuch as trouble:
         return Config(file, data, Language.YAML, broken=ParseProblem(1, str(trouble)))
-    leaves = tuple(with_references_resolved(reader.leaves, [holder.path for holder in reader.holders]))
+    leaves = tuple(with_references_resolved(reader.leaves))
     return Config(
-        file, data, Language.YAML, leaves, tuple(reader.holders), reader.broken, reader.open_ended
+        file, data, Language.YAML, leaves, tuple(reader.mapping_nodes), reader.broken, reader.open_ended
     )
 
 
@@ -65,7 +60,7 @@ def _broken(root: Node) -> ParseProblem:
     while True:
         inner = next((child for child in node.children if child.has_error or child.is_missing), None)
         if inner is None or node.is_error:
-            return ParseProblem(node.start_point[0] + 1, "the YAML is not understood here")
+            return ParseProblem(node_line(node), "the YAML is not understood here")
         node = inner
 
 
@@ -103,17 +98,13 @@ class _Place:
     trail: tuple[str, ...] = ()
     pinned: str = ""
     entry: tuple[int, int] = (-1, -1)
-    lead: bytes = b""
     flow: bool = False
-    heir: MappingNode | None = None
+    override_target: MappingNode | None = None
     depth: int = 0
 
 
 @dataclass(slots=True)
-class _Reader:
-    data: bytes
-    leaves: list[Leaf] = field(default_factory=list)
-    holders: list[MappingNode] = field(default_factory=list)
+class _Reader(TreeReader):
     anchors: dict[str, tuple[Node, int]] = field(default_factory=dict)
     number: int = 0
     broken: ParseProblem | None = None
@@ -154,7 +145,7 @@ class _Reader:
         found = known or _content(node)
         content = found.node
         if found.anchor and node is not None:
-            self.anchors[found.anchor] = (node, _line(node))
+            self.anchors[found.anchor] = (node, node_line(node))
         if content is not None and content.type == "alias":
             self._alias(content, place)
         elif content is not None and content.type in ("block_mapping", "flow_mapping") and not found.tag:
@@ -165,8 +156,8 @@ class _Reader:
             self._scalar(content, found.tag, node, place)
 
     def _alias(self, node: Node, place: _Place) -> None:
-        name = self._text(node)[1:]
-        line = _line(node)
+        name = self.text(node)[1:]
+        line = node_line(node)
         if name not in self.anchors:
             self._leaf(place, None, Form.OTHER, node, unresolved=f"*{name} at line {line} leads to no anchor")
             return
@@ -176,20 +167,19 @@ class _Reader:
         if inner is None or inner.type in _SCALARS:
             first = len(self.leaves)
             self.value(target, replace(place, trail=trail, depth=place.depth + 1))
-            if place.pinned or place.heir is not None:
+            if place.pinned or place.override_target is not None:
                 return
             for index in range(first, len(self.leaves)):  # written over as a literal where the alias stands
                 self.leaves[index] = replace(
                     self.leaves[index], start=node.start_byte, end=node.end_byte, line=line, pinned="", lead=b"",
-                    raw=self._text(node), entry=place.entry, flow=place.flow,
+                    raw=self.text(node), entry=place.entry, flow=place.flow,
                 )
             return
         pinned = f"*{name} at line {line} leads to &{name} at line {at}, and what stands there serves both places"
-        heir = place.heir
-        first = len(self.holders)
-        self.value(target, replace(place, trail=trail, pinned=pinned, heir=heir, depth=place.depth + 1))
-        for index in range(first, len(self.holders)):
-            self.holders[index] = replace(self.holders[index], closed=pinned)
+        first = len(self.mapping_nodes)
+        self.value(target, replace(place, trail=trail, pinned=pinned, depth=place.depth + 1))
+        for index in range(first, len(self.mapping_nodes)):
+            self.mapping_nodes[index] = replace(self.mapping_nodes[index], closed=pinned)
 
     def _mapping(self, node: Node, place: _Place) -> None:
         flow = node.type == "flow_mapping"
@@ -202,15 +192,15 @@ class _Reader:
             Entry(key if key is not None else "?", pair.start, pair.end, pair.simple) for key, pair in named
         )
         explicit = any(pair.explicit for pair in pairs)
-        holder = MappingNode(
-            place.path, "brackets" if flow else "block", node.start_byte, node.end_byte, _line(node), entries,
+        mapping = MappingNode(
+            place.path, "brackets" if flow else "block", node.start_byte, node.end_byte, node_line(node), entries,
             self.number, place.pinned or ("a key is written with `?`" if explicit else ""),
         )
-        self.holders.append(holder)
+        self.mapping_nodes.append(mapping)
         own = {key for key, _ in named}
         for key, pair in named:
             if key == "<<":
-                self._merged(pair, holder, own, place)
+                self._merged(pair, mapping, own, place)
             elif key is not None:
                 self._pair(key, pair, place, flow)
             else:
@@ -219,47 +209,48 @@ class _Reader:
 
     def _pair(self, key: str, pair: _Pair, place: _Place, flow: bool) -> None:
         pinned = place.pinned or ("the key is written with `?`" if pair.explicit else "")
-        inside = _Place(
-            (*place.path, key), place.trail, pinned, (pair.start, pair.end), b"", flow or place.flow,
-            place.heir, place.depth + 1,
+        inside = replace(
+            place, path=(*place.path, key), pinned=pinned, entry=(pair.start, pair.end), flow=flow or place.flow,
+            depth=place.depth + 1,
         )
         if pair.value is None:
             at = pair.colon.end_byte if pair.colon is not None else -1
             missing = "" if pair.colon is not None else "the key has no colon"
-            self._add(inside, "null", Form.NULL, at, at, _line(pair.node), pinned=missing, lead=b" ")
+            self._empty(inside, at, node_line(pair.node), pinned=missing)
         else:
             self.value(pair.value, inside, pair.content)
 
-    def _merged(self, pair: _Pair, holder: MappingNode, own: set[str | None], place: _Place) -> None:
+    def _merged(self, pair: _Pair, mapping: MappingNode, own: set[str | None], place: _Place) -> None:
         """What `<<` brings in, as far as the mapping does not set it itself; of several, the first wins."""
-        line = _line(pair.node)
+        line = node_line(pair.node)
         content = pair.content.node if pair.content is not None else None
         items = [content] if content is not None and content.type == "alias" else []
         if content is not None and content.type in ("flow_sequence", "block_sequence"):
             items = [inner for item in _items(content) if (inner := _content(item).node) is not None]
         taken = set(own)
         for item in items:
-            name = self._text(item)[1:]
+            name = self.text(item)[1:]
             target, at = self.anchors.get(name, (None, 0))
             source = _content(target).node if target is not None else None
             if item.type != "alias" or source is None or source.type not in ("block_mapping", "flow_mapping"):
                 reason = f"`<<` at line {line} leads to no mapping"
                 self._leaf(replace(place, path=(*place.path, "<<")), None, Form.OTHER, item, unresolved=reason)
                 continue
-            first, first_holder = len(self.leaves), len(self.holders)
+            first, first_mapping = len(self.leaves), len(self.mapping_nodes)
             trail = (*place.trail, f"<<: *{name} at line {line}", f"&{name} at line {at}")
             pinned = f"it comes from &{name} at line {at}, which serves other places too"
-            inside = replace(place, trail=trail, pinned=pinned, heir=None, depth=place.depth + 1)
+            inside = replace(place, trail=trail, pinned=pinned, override_target=None, depth=place.depth + 1)
             self._mapping(source, inside)
             depth = len(place.path)
             kept = [leaf for leaf in self.leaves[first:] if leaf.path[depth] not in taken]
-            direct = None if place.pinned else holder
+            direct = None if place.pinned else mapping
             self.leaves[first:] = [
-                replace(leaf, start=-1, end=-1, heir=direct if len(leaf.path) == depth + 1 else None) for leaf in kept
+                replace(leaf, start=-1, end=-1, override_target=direct if len(leaf.path) == depth + 1 else None)
+                for leaf in kept
             ]
-            self.holders[first_holder:] = [
+            self.mapping_nodes[first_mapping:] = [
                 replace(item, closed=pinned)
-                for item in self.holders[first_holder:]
+                for item in self.mapping_nodes[first_mapping:]
                 if len(item.path) > depth and item.path[depth] not in taken
             ]
             taken |= {leaf.path[depth] for leaf in kept}
@@ -268,39 +259,31 @@ class _Reader:
 
     def _sequence(self, node: Node, place: _Place) -> None:
         flow = node.type == "flow_sequence"
-        one_line = node.start_point[0] == node.end_point[0]
+        one_line = on_one_line(node)
         if flow:
-            self._add(
-                place, self._text(node) if one_line else None, Form.LIST, node.start_byte, node.end_byte, _line(node),
-                unresolved="" if one_line else f"a list over several lines (line {_line(node)})",
-            )
+            reason = "" if one_line else f"a list over several lines (line {node_line(node)})"
+            self._leaf(place, self.text(node), Form.LIST, node, reason)
         for index, item in enumerate(_items(node)):
-            self.value(
-                item,
-                _Place(
-                    (*place.path, str(index)), place.trail, place.pinned, (-1, -1), b"", flow or place.flow, place.heir,
-                    place.depth + 1,
-                ),
+            element = replace(
+                place, path=(*place.path, str(index)), entry=(-1, -1), flow=flow or place.flow, depth=place.depth + 1
             )
+            self.value(item, element)
 
     def _scalar(self, content: Node | None, tag: str, node: Node | None, place: _Place) -> None:
         if content is None:
-            reason = f"the tag {tag} decides (line {_line(node)})" if tag and node is not None else ""
+            reason = f"the tag {tag} decides (line {node_line(node)})" if tag and node is not None else ""
             end = node.end_byte if node is not None else -1
-            self._add(
-                place, None if reason else "null", Form.NULL, end, end, _line(node) if node is not None else 1,
-                unresolved=reason, lead=b" ",
-            )
+            self._empty(place, end, node_line(node) if node is not None else 1, unresolved=reason)
             return
         text, form, reason = self._decoded(content)
         if tag:
-            text, reason = None, f"the tag {tag} decides (line {_line(content)})"
+            text, reason = None, f"the tag {tag} decides (line {node_line(content)})"
         self._leaf(place, text, form, content, unresolved=reason)
 
     def _decoded(self, node: Node) -> tuple[str | None, Form, str]:
-        written = self._text(node)
+        written = self.text(node)
         kind = node.type
-        line = _line(node)
+        line = node_line(node)
         if kind == "plain_scalar":
             text = written if "\n" not in written else " ".join(part.strip() for part in written.split("\n"))
             form = Form.NULL if text in ("~", "null", "Null", "NULL") else form_of(text)
@@ -318,19 +301,21 @@ class _Reader:
         return None, Form.OTHER, f"a text over several lines (line {line})"
 
     def _leaf(self, place: _Place, value: str | None, form: Form, node: Node, unresolved: str = "") -> None:
-        self._add(place, value, form, node.start_byte, node.end_byte, _line(node), unresolved=unresolved)
-
-    def _add(
-        self, place: _Place, value: str | None, form: Form, start: int, end: int, line: int, *, unresolved: str = "",
-        pinned: str = "", lead: bytes = b"",
-    ) -> None:
-        raw = self.data[start:end].decode("utf-8", "surrogateescape") if start >= 0 else ""
-        if form is Form.OTHER and "\n" in raw:
-            pinned = pinned or "it is a text over several lines"
+        raw = self.text(node)
+        pinned = place.pinned or ("it is a text over several lines" if form is Form.OTHER and "\n" in raw else "")
         self.leaves.append(
             Leaf(
-                place.path, None if unresolved else value, form, start, end, line, raw, place.trail, unresolved,
-                place.pinned or pinned, place.heir, place.entry, self.number, lead or place.lead, place.flow,
+                place.path, None if unresolved else value, form, node.start_byte, node.end_byte, node_line(node), raw,
+                place.trail, unresolved, pinned, place.override_target, place.entry, self.number, flow=place.flow,
+            )
+        )
+
+    def _empty(self, place: _Place, at: int, line: int, unresolved: str = "", pinned: str = "") -> None:
+        """A key without a value. `at`: where one is written, -1 where it cannot be."""
+        self.leaves.append(
+            Leaf(
+                place.path, None if unresolved else "null", Form.NULL, at, at, line, "", place.trail, unresolved,
+                place.pinned or pinned, place.override_target, place.entry, self.number, b" ", place.flow,
             )
         )
 
@@ -339,21 +324,18 @@ class _Reader:
         if found.node is None or found.tag or found.node.type == "alias":
             return None
         if found.anchor and pair.key is not None:
-            self.anchors[found.anchor] = (pair.key, _line(pair.key))
+            self.anchors[found.anchor] = (pair.key, node_line(pair.key))
         if found.node.type not in _SCALARS:
             return None
         if found.node.type == "plain_scalar":
-            return self._text(found.node)
+            return self.text(found.node)
         return self._decoded(found.node)[0]
-
-    def _text(self, node: Node) -> str:
-        return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
 
 
 def _parts(pair: Node) -> _Pair:
     start, end = pair.start_byte, pair.end_byte
     if pair.type == "flow_node":  # a key alone, in a flow mapping
-        return _Pair(pair, start, end, pair, None, None, None, False, pair.start_point[0] == pair.end_point[0])
+        return _Pair(pair, start, end, pair, None, None, None, False, on_one_line(pair))
     colon = None
     explicit = False
     for child in pair.children:
@@ -364,7 +346,7 @@ def _parts(pair: Node) -> _Pair:
     value = pair.child_by_field_name("value")
     content = _content(value) if value is not None else None
     inner = content.node if content is not None else None
-    simple = pair.start_point[0] == pair.end_point[0] and (
+    simple = on_one_line(pair) and (
         inner is None or inner.type not in ("block_mapping", "block_sequence", "block_scalar")
     )
     return _Pair(pair, start, end, pair.child_by_field_name("key"), colon, value, content, explicit, simple)
@@ -391,10 +373,6 @@ def _items(node: Node) -> Iterator[Node]:
             yield next((part for part in child.children if part.type in ("block_node", "flow_node")), child)
         elif child.type in ("flow_node", "flow_pair"):
             yield child
-
-
-def _line(node: Node) -> int:
-    return int(node.start_point[0]) + 1
 
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*(?: [A-Za-z0-9_./+-]+)*")
