@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.model.template import Edit, ParameterNames, Patch, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.arguments import Occurrence, options_given
@@ -75,7 +75,7 @@ def named_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple
     for command in naming_commands(script):
         if not only_prepares(command):
             folder = _working_folder(script, command)
-            found += [_named(item, folder) for item in naming_words(command)]
+            found += [replace(item.file, folder=folder) for item in naming_words(command)]
             found += program_named(command, folder)
     return tuple(dict.fromkeys(found))
 
@@ -119,7 +119,8 @@ def _scripts_run(command: Command) -> list[NamingWord]:
             continue
         condition = token.condition or command.condition
         reason = unknown_of(token.atoms) or (condition and f"it is run only {condition}")
-        return [NamingWord("", None if reason else token.text, reason, token.line, _word_as_value(token), script=True)]
+        named = NamedFile("", None if reason else token.text, token.line, reason, script=True)
+        return [NamingWord(named, _word_as_value(token))]
     return []
 
 
@@ -132,15 +133,10 @@ def _word_as_value(token: Token) -> Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class NamingWord:
-    """Where a path is written."""
+    """A file, and where its path is written."""
 
-    option: str
-    path: str | None
-    unresolved: str
-    line: int
+    file: NamedFile
     occurrence: Occurrence
-    hydra: bool = False
-    script: bool = False
 
 
 def naming_options() -> tuple[ParameterNames, ...]:
@@ -178,11 +174,11 @@ def naming_words(command: Command) -> list[NamingWord]:
                 continue  # the bare flag
             reason = item.condition and f"it is given only {item.condition}"
             reason = reason or item.unresolved or unknown_of(item.value)
-            found.append(NamingWord(option, None if reason else text, reason, item.line, item))
+            found.append(NamingWord(NamedFile(option, None if reason else text, item.line, reason), item))
     found += _hydra_places(given)
     found += _without_option(command, found)
     found += _scripts_run(command)
-    return sorted(found, key=lambda place: place.line)
+    return sorted(found, key=lambda word: word.file.line)
 
 
 def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[NamingWord]:
@@ -202,13 +198,13 @@ def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[NamingWord]:
                 reason, path = unknown_of(folders[-1].value) or folders[-1].unresolved, None
             else:
                 path = posixpath.join(folder, path)
-    return [NamingWord(name.spelling, path, reason, name.line, name, True)]
+    return [NamingWord(NamedFile(name.spelling, path, name.line, reason, hydra=True), name)]
 
 
 def _without_option(command: Command, found: Sequence[NamingWord]) -> list[NamingWord]:
     """A recipe that stands without an option behind the program: `trl sft recipe.yaml`, `train.py run.toml`."""
-    taken = {id(place.occurrence.value_token) for place in found}
-    places = []
+    taken = {id(word.occurrence.value_token) for word in found}
+    words = []
     program = program_position(command.argv)
     for at, token in enumerate(command.argv):
         text = token.text
@@ -219,12 +215,8 @@ def _without_option(command: Command, found: Sequence[NamingWord]) -> list[Namin
         if (before.startswith("-") and before not in ("--", "-m")) or not text.endswith(suffixes):
             continue
         reason = f"it is given only {token.condition}" if token.condition else ""
-        places.append(NamingWord("", None if reason else text, reason, token.line, _word_as_value(token)))
-    return places
-
-
-def _named(place: NamingWord, folder: str) -> NamedFile:
-    return NamedFile(place.option, place.path, place.line, place.unresolved, False, folder, place.script, place.hydra)
+        words.append(NamingWord(NamedFile("", None if reason else text, token.line, reason), _word_as_value(token)))
+    return words
 
 
 def program_named(command: Command, folder: str) -> list[NamedFile]:
@@ -276,12 +268,16 @@ def point_to_copies(
     for command in naming_commands(script):
         if only_prepares(command):
             continue
-        for place in naming_words(command):
-            copy = copies.get(place.path or "")
-            if copy is None or copy == place.path:
+        for word in naming_words(command):
+            path = word.file.path or ""
+            copy = copies.get(path, path)
+            if copy == path:
                 continue
-            wanted.pop(place.path or "", None)
-            edited += _hydra_to_copy(script, command, place, copy) if place.hydra else [_rewritten(script, place, copy)]
+            wanted.pop(path, None)
+            if word.file.hydra:
+                edited += _hydra_to_copy(script, command, word, copy)
+            else:
+                edited.append(_rewritten(script, word, copy))
         for program in program_named(command, ""):
             if copies.get(program.path or "", program.path) != program.path:
                 raise CannotEdit(
@@ -372,24 +368,25 @@ def _keys_to_copies(file: TemplateFile, copies: Mapping[str, str]) -> Patch:
     return apply((file,), edits)
 
 
-def _rewritten(script: Script, place: NamingWord, copy: str) -> Change:
-    if place.unresolved:
-        raise CannotEdit(place.unresolved, where=f"{script.file.path}:{place.line}", next_step="rewrite it by hand")
-    return change_value(script, place.occurrence, copy)[0]
+def _rewritten(script: Script, word: NamingWord, copy: str) -> Change:
+    if word.file.unresolved:
+        where = f"{script.file.path}:{word.file.line}"
+        raise CannotEdit(word.file.unresolved, where=where, next_step="rewrite it by hand")
+    return change_value(script, word.occurrence, copy)[0]
 
 
-def _hydra_to_copy(script: Script, command: Command, place: NamingWord, copy: str) -> list[Change]:
+def _hydra_to_copy(script: Script, command: Command, word: NamingWord, copy: str) -> list[Change]:
     """Another `--config-name`, and the copy's folder as a further place to look.
 
     Hydra looks in the program's own folder first, so the copy needs a name of its own; the groups that the
     configuration's `defaults` name are still found where they were.
     """
-    where = f"{script.file.path}:{place.line}"
+    where = f"{script.file.path}:{word.file.line}"
     folder, name = posixpath.split(copy)
     stem = name.removesuffix(".yaml")
     if not posixpath.isabs(copy) or not name.endswith(".yaml"):
         raise CannotEdit("a copy for --config-name needs an absolute path to a .yaml file", where=where)
-    if stem == posixpath.basename(place.path or "").removesuffix(".yaml"):
+    if stem == posixpath.basename(word.file.path or "").removesuffix(".yaml"):
         raise CannotEdit(
             f"the copy has the name {stem} of the original, which Hydra would take instead", where=where,
             next_step="give the copy another name",
@@ -402,7 +399,7 @@ def _hydra_to_copy(script: Script, command: Command, place: NamingWord, copy: st
         )
     edit = Edit("--config-dir", SettingKind.ARGUMENT, ("--config-dir",), folder)
     script.training = (command,)
-    return [_rewritten(script, place, stem), *insert(script, edit)]
+    return [_rewritten(script, word, stem), *insert(script, edit)]
 
 
 def _check_copies(before: Script, after: TemplateFile, copies: Mapping[str, str], known: SubmitContext | None) -> None:
