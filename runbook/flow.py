@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -26,6 +26,13 @@ class BoxDocument(Document):
     next: dict[str, str]
 
 
+class PhaseDocument(Document):
+    """Boxes whose time is one part of the report's picture."""
+
+    title: str
+    boxes: list[str]
+
+
 class FlowDocument(Document):
     version: int = Field(ge=1, le=1)
     id: str
@@ -33,6 +40,12 @@ class FlowDocument(Document):
     why: str
     source: str
     start: str
+    phases: dict[str, PhaseDocument] = {}
+    """What the work on a failure consists of, up to the relaunch."""
+    afterwards: list[str] = []
+    """Boxes with which that work is over."""
+    proof: str = ""
+    """The box that watches a relaunched job until it is proven."""
     boxes: dict[str, BoxDocument]
 
 
@@ -57,6 +70,9 @@ class Flow:
     title: str
     start: str
     boxes: Mapping[str, Box]
+    phases: Mapping[str, PhaseDocument] = field(default_factory=dict)
+    afterwards: frozenset[str] = frozenset()
+    proof: str = ""
 
     def after(self, box: str, outcome: str) -> str:
         """The box that follows, or `END`. Unknown outcomes cannot happen in a checked flow."""
@@ -100,9 +116,16 @@ def load_flow(path: Path) -> Flow:
             wrong(name, "no outcome leads here", "wire it or remove it")
     if not any(END in entry.next.values() for entry in document.boxes.values()):
         problems.append(Problem(str(path), 1, "boxes", "no outcome leads to `end`", "wire one"))
+    named = [name for phase in document.phases.values() for name in phase.boxes] + document.afterwards
+    for name in [*named, *([document.proof] if document.proof else [])]:
+        if name not in document.boxes:
+            wrong(name, "named by phases, afterwards or proof, and no box", "name a box")
     if problems:
         raise DocumentsInvalid(problems)
-    return Flow(document.id, document.title, document.start, boxes)
+    return Flow(
+        document.id, document.title, document.start, boxes, document.phases, frozenset(document.afterwards),
+        document.proof,
+    )
 
 
 def _reachable(document: FlowDocument) -> set[str]:

@@ -243,7 +243,7 @@ def contract_of(incident: Incident) -> dict[str, Any] | None:
 def flow_picture(flow: Flow, incident: Incident) -> FlowPicture:
     """The flow as the report draws it, with the path that the incident took."""
     from runbook.flow import END
-    from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPicture
+    from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPhase, FlowPicture
 
     boxes = tuple(FlowBox(box.name, box.title, box.acts) for box in flow.boxes.values())
     arrows = tuple(
@@ -252,7 +252,11 @@ def flow_picture(flow: Flow, incident: Incident) -> FlowPicture:
         for outcome, target in box.next.items()
         if target != END
     )
-    return FlowPicture(flow.title, boxes, arrows, incident.visits)
+    phases = tuple(
+        FlowPhase(name, phase.title, frozenset(phase.boxes), all(flow.boxes[box].acts for box in phase.boxes))
+        for name, phase in flow.phases.items()
+    )
+    return FlowPicture(flow.title, boxes, arrows, incident.visits, phases, flow.afterwards, flow.proof)
 
 
 def targets_of(document: NotifyDocument) -> tuple[Target, ...]:

@@ -41,7 +41,7 @@ from runbook.model.node import (
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, Patch, SettingKind, Splice, TemplateFile
 from runbook.model.units import GIB, MIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
-from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPicture
+from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPhase, FlowPicture
 
 OPENED_S = 1_789_351_984.0
 """2026-09-14 02:13:04 UTC."""
@@ -111,6 +111,18 @@ FLOW = FlowPicture(
         }.items()
         for outcome, target in nexts.items()
     ),
+    phases=(
+        FlowPhase("read", "Identify, read the logs", frozenset({"identify", "read_error"})),
+        FlowPhase("cancel", "Cancel", frozenset({"cancel_job"}), acts=True),
+        FlowPhase("node", "Node check", frozenset({"check_node", "drain_node", "free_gpu"})),
+        FlowPhase(
+            "decide", "Decide and change the template",
+            frozenset({"classify", "choose_lever", "reduce_world", "find_checkpoint", "patch"}),
+        ),
+        FlowPhase("relaunch", "Relaunch", frozenset({"relaunch"}), acts=True),
+    ),
+    afterwards=frozenset({"verify", "promote", "report", "escalate"}),
+    proof="verify",
 )
 
 TEMPLATE = """#!/bin/bash

@@ -267,7 +267,7 @@ def test_whatever_a_log_prints_is_drawn_inside_the_picture_or_not_at_all(runs: l
 
 
 def test_the_way_from_failure_to_relaunch_in_seconds() -> None:
-    work, runs = timeline_figures(two_attempts())
+    work, runs = timeline_figures(two_attempts(), FLOW)
     assert work.columns == ("Job 884213", "Job 884301")
     told = {words: lengths for _, words, lengths in work.rows}
     assert told["Until it was noticed"] == ("55 s", "")
@@ -281,7 +281,7 @@ def test_the_way_from_failure_to_relaunch_in_seconds() -> None:
 
 def test_a_failure_that_was_noticed_late_does_not_hide_the_work() -> None:
     incident = planned()
-    work = timeline_figures(replace(incident, opened_s=incident.opened_s + 40_000))[0]
+    work = timeline_figures(replace(incident, opened_s=incident.opened_s + 40_000), FLOW)[0]
     assert work.name == "From failure to the plan"
     assert work.rows[0][1:] == ("Until it was noticed (too long to be drawn)", ("11 h 07 min",))
     assert "phase-noticed" not in work.chart
@@ -289,7 +289,7 @@ def test_a_failure_that_was_noticed_late_does_not_hide_the_work() -> None:
 
 
 def test_the_wait_for_a_yes_is_not_taken_for_work() -> None:
-    work = timeline_figures(replace(awaiting(), updated_s=OPENED_S + 7_200))[0]
+    work = timeline_figures(replace(awaiting(), updated_s=OPENED_S + 7_200), FLOW)[0]
     assert {words for _, words, _ in work.rows} >= {"Relaunch, with the wait for a yes", "Node check"}
 
 
@@ -298,7 +298,7 @@ def test_the_queue_wait_is_apart_from_the_run() -> None:
     waiting = replace(incident.attempts[0], queued_s=3_600.0)
     told = {
         words: lengths[-1]
-        for _, words, lengths in timeline_figures(replace(incident, attempts=(waiting,)))[1].rows
+        for _, words, lengths in timeline_figures(replace(incident, attempts=(waiting,)), FLOW)[1].rows
     }
     assert told["In the queue"] == "1 h 00 min"
     assert told["Ran until proven past the failing step"] == "2 h 14 min"
@@ -311,9 +311,9 @@ def test_times_that_cannot_be_draw_nothing() -> None:
         for index, visit in enumerate(incident.visits)
     )
     late = tuple(replace(attempt, submitted_s=1e300, queued_s=0.0) for attempt in incident.attempts)
-    for figure in timeline_figures(replace(incident, visits=broken, attempts=late, updated_s=OPENED_S)):
+    for figure in timeline_figures(replace(incident, visits=broken, attempts=late, updated_s=OPENED_S), FLOW):
         assert "nan" not in figure.chart and "inf" not in figure.chart
-    assert timeline_figures(just_opened()) == ()
+    assert timeline_figures(just_opened(), FLOW) == ()
 
 
 def _with_series(incident: Incident) -> Incident:
@@ -371,7 +371,7 @@ def test_a_simulation_is_called_one_beside_each_picture() -> None:
 def test_a_run_that_is_watched_is_not_called_proven() -> None:
     incident = escalated()
     watched = replace(incident.attempts[0], verdict=None, story=None)
-    told = [words for _, words, _ in timeline_figures(replace(incident, attempts=(watched,)))[1].rows]
+    told = [words for _, words, _ in timeline_figures(replace(incident, attempts=(watched,)), FLOW)[1].rows]
     assert "Runs, not proven yet" in told
 
 

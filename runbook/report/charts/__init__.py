@@ -157,8 +157,8 @@ def incident_figures(incident: Incident, flow: FlowPicture) -> IncidentFigures:
     over_steps = _over_steps(incident, memory[0].picture.capacity_bytes if memory else None)
     return IncidentFigures(
         memory, bars, tuple(one for one in over_steps if isinstance(one, StepsFigure)),
-        tuple(one for one in over_steps if isinstance(one, str)), timeline_figures(incident, simulated), path, chart,
-        hubs, simulated,
+        tuple(one for one in over_steps if isinstance(one, str)), timeline_figures(incident, flow, simulated), path,
+        chart, hubs, simulated,
     )
 
 

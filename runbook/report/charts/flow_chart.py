@@ -37,6 +37,16 @@ class FlowArrow:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowPhase:
+    """Boxes whose time is one part of the picture of times. `acts`: all of them do something outside."""
+
+    name: str
+    title: str
+    boxes: frozenset[str]
+    acts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FlowPicture:
     """A flow document as a graph. Boxes are in document order: it is the order from top to bottom."""
 
@@ -45,6 +55,12 @@ class FlowPicture:
     arrows: tuple[FlowArrow, ...]
     taken: tuple[BoxVisit, ...] = ()
     """Empty: the visits of the incident that is reported."""
+    phases: tuple[FlowPhase, ...] = ()
+    """What the work on a failure consists of, up to the relaunch."""
+    afterwards: frozenset[str] = frozenset()
+    """Boxes with which that work is over."""
+    proof: str = ""
+    """The box that watches a relaunched job until it is proven."""
 
 
 @dataclass(frozen=True, slots=True)

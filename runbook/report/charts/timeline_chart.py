@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Policy
+from runbook.report.charts.flow_chart import FlowPhase, FlowPicture
 from runbook.report.charts.plots import BarPart, Bars, draw_bars, nice_ticks
 from runbook.report.narrative import first_failure, root_cause, worked
 from runbook.report.vocabulary.titles import duration
@@ -20,22 +21,7 @@ _NOTICED = ("phase-noticed", "Until it was noticed")
 _NOTICED_LATE = ("", "Until it was noticed (too long to be drawn)")
 _LATE = 12
 """The time until it was noticed is drawn when it is not longer than so many times the work itself."""
-_WORK: dict[str, tuple[str, str]] = {
-    "identify": ("phase-read", "Identify, read the logs"),
-    "read_error": ("phase-read", "Identify, read the logs"),
-    "cancel_job": ("phase-cancel", "Cancel"),
-    "check_node": ("phase-node", "Node check"),
-    "drain_node": ("phase-node", "Node check"),
-    "free_gpu": ("phase-node", "Node check"),
-    "classify": ("phase-decide", "Decide and change the template"),
-    "choose_lever": ("phase-decide", "Decide and change the template"),
-    "reduce_world": ("phase-decide", "Decide and change the template"),
-    "find_checkpoint": ("phase-decide", "Decide and change the template"),
-    "patch": ("phase-decide", "Decide and change the template"),
-    "relaunch": ("phase-relaunch", "Relaunch"),
-}
 _OTHER = ("phase-other", "Other boxes")
-_AFTERWARDS = {"verify", "promote", "report", "escalate"}
 _UNITS = ((1.0, "s", 200.0), (60.0, "min", 7_200.0), (3_600.0, "h", 345_600.0), (86_400.0, "d", math.inf))
 
 
@@ -50,21 +36,22 @@ class TimeFigure:
     """Class, words, and a duration for each column."""
 
 
-def timeline_figures(incident: Incident, simulated: str = "") -> tuple[TimeFigure, ...]:
+def timeline_figures(incident: Incident, flow: FlowPicture, simulated: str = "") -> tuple[TimeFigure, ...]:
     """What can be drawn of it; `simulated` is put behind the names."""
     goal = "the plan" if incident.state is IncidentState.PLANNED else "relaunch"
     found = (
-        _work(incident, f"From failure to {goal}{simulated}"),
-        _runs(incident, f"Since the first failure: queue and runs{simulated}"),
+        _work(incident, flow, f"From failure to {goal}{simulated}"),
+        _runs(incident, flow, f"Since the first failure: queue and runs{simulated}"),
     )
     return tuple(figure for figure in found if figure is not None)
 
 
-def _work(incident: Incident, name: str) -> TimeFigure | None:
+def _work(incident: Incident, flow: FlowPicture, name: str) -> TimeFigure | None:
     """Each failure's boxes up to the relaunch, or to where the work stands."""
+    kinds = {phase.name: _kind(phase, incident) for phase in flow.phases}
     rounds: list[list[BoxVisit]] = [[]]
     for visit in incident.visits:
-        if visit.box in _AFTERWARDS:
+        if visit.box in flow.afterwards:
             if rounds[-1]:
                 rounds.append([])
         else:
@@ -81,14 +68,14 @@ def _work(incident: Incident, name: str) -> TimeFigure | None:
         row: dict[tuple[str, str], float] = {}
         for visit in visits:
             took = _span(visit.started_s, visit.ended_s if visit.ended_s is not None else incident.updated_s)
-            kind = _kind(visit.box, incident)
+            kind = next((kinds[phase.name] for phase in flow.phases if visit.box in phase.boxes), _OTHER)
             row[kind] = row.get(kind, 0.0) + took
         lengths.append(row)
     noticed = _span(failed_s, incident.opened_s) if failed_s is not None else 0.0
     late = noticed > _LATE * max(sum(row.values()) for row in lengths)
     if not late:
         lengths[0] = {_NOTICED: noticed, **lengths[0]}
-    order = [_NOTICED, *dict.fromkeys(_kind(box, incident) for box in _WORK), _OTHER]
+    order = [_NOTICED, *kinds.values(), _OTHER]
     figure = _figure(name, columns, [[(kind, row.get(kind, 0.0)) for kind in order] for row in lengths])
     if figure is None or not late:
         return figure
@@ -96,13 +83,12 @@ def _work(incident: Incident, name: str) -> TimeFigure | None:
     return replace(figure, rows=((*_NOTICED_LATE, told), *figure.rows))
 
 
-def _kind(box: str, incident: Incident) -> tuple[str, str]:
-    kind, words = _WORK.get(box, _OTHER)
-    asked = incident.policy is Policy.APPROVE and kind in ("phase-cancel", "phase-relaunch")
-    return kind, f"{words}, with the wait for a yes" if asked else words
+def _kind(phase: FlowPhase, incident: Incident) -> tuple[str, str]:
+    asked = incident.policy is Policy.APPROVE and phase.acts
+    return f"phase-{phase.name}", f"{phase.title}, with the wait for a yes" if asked else phase.title
 
 
-def _runs(incident: Incident, name: str) -> TimeFigure | None:
+def _runs(incident: Incident, flow: FlowPicture, name: str) -> TimeFigure | None:
     """From the first failure: the wedged job, then of each relaunch its queue wait and its run."""
     begin = _failed_s(incident)
     if begin is None:
@@ -123,7 +109,7 @@ def _runs(incident: Incident, name: str) -> TimeFigure | None:
         queued = attempt.queued_s + (
             _span(attempt.waiting_since_s, incident.updated_s) if attempt.waiting_since_s is not None else 0.0
         )
-        end, kind = _end(incident, attempt)
+        end, kind = _end(incident, flow.proof, attempt)
         columns.append(f"Job {attempt.job}")
         rows.append([
             (("", "Before it was submitted"), _span(begin, submitted)),
@@ -133,11 +119,11 @@ def _runs(incident: Incident, name: str) -> TimeFigure | None:
     return _figure(name, columns, rows)
 
 
-def _end(incident: Incident, attempt: Attempt) -> tuple[float, tuple[str, str]]:
+def _end(incident: Incident, proof: str, attempt: Attempt) -> tuple[float, tuple[str, str]]:
     """When the run was proven or failed again, else as far as it was watched."""
     left = [
         visit.ended_s for visit in incident.visits
-        if visit.box == "verify" and visit.attempt == attempt.number and visit.ended_s is not None
+        if visit.box == proof and visit.attempt == attempt.number and visit.ended_s is not None
     ]
     last_look = left[-1] if left else None
     match worked(attempt):
