@@ -336,7 +336,7 @@ def test_many_nodes_are_asked_at_once_and_a_hanging_one_holds_nobody_up(server: 
         for name in [*good, hanging]
     ]
     config.write_text("".join(blocks))
-    settings = replace(server.settings, port=None, config_file=str(config), connect_timeout_s=1)
+    settings = replace(server.settings, port=None, config_file=str(config), connect_timeout_s=4)
     done: list[NodeFacts] = []
     names = [hanging, *good, good[0]]
     facts = check_many(SshNodes(settings), names, since_s=None, until_s=None, limit=4, on_done=done.append)
