@@ -40,7 +40,7 @@ class GpuReader:
                 if "failed" in record:
                     why = unknown(record["failed"])
                     self._worker.close()
-                    return dict.fromkeys((*found, "gpus"), why)
+                    return dict(dict.fromkeys((*found, "gpus"), why), error=record["code"])
                 if "asking" in record:
                     asking, current = record["asking"], record.get("gpu")
                     if current is not None:
