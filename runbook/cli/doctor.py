@@ -292,8 +292,7 @@ def check(folder: Path | None) -> int:
     from runbook.flow import load_flow
     from runbook.locations import data_folder, playbook_folder
     from runbook.logs.signatures.signature import load_signatures
-    from runbook.node.gpu_models import load_gpu_models
-    from runbook.node.xid import load_xids
+    from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
     from runbook.remedy import load_levers, load_restarters
 
     base = playbook_folder(folder)
@@ -306,6 +305,7 @@ def check(folder: Path | None) -> int:
         ("restarters", lambda: f"{len(load_restarters(base / 'restarters.yaml'))} of every system"),
         ("xids", lambda: f"{len(load_xids(base / 'xid.yaml').meanings)} codes"),
         ("gpu models", lambda: f"{len(load_gpu_models(base / 'gpu_models.yaml').least_bytes)} models"),
+        ("node rules", lambda: f"{len(load_node_rules(base / 'node_rules.yaml').rules)} rules"),
         ("inventories", lambda: f"{len(load_folder(data_folder('inventories'), Inventory))} inventories"),
     )
     for what, read in readers:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from runbook.diagnosis.nodes.judgement import judge_node, judge_node_alone
+from runbook.diagnosis.nodes import SchedulerView, judge_node, judge_node_alone
 from runbook.errors import NotFound, RunbookError
 from runbook.model.catalogues import is_switch_event
 from runbook.model.job import JobRecord, NodeState
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from runbook.cli.wiring import Application
-    from runbook.model.catalogues import GpuModels, XidCatalogue
+    from runbook.model.node_rules import NodeDocuments
 
 _QUIET_S = 2.0
 """Nothing is said of progress before, and without a terminal not more often."""
@@ -100,20 +100,16 @@ class Gathering:
             (self._facts[name] for name in self._names if name in self._facts), self._states, expected
         )
         live = live_jobs(self._jobs) if self._jobs_known else None
-        policy = node_policy(self._app.settings.acts)
+        policy, documents = node_policy(self._app.settings.acts), self._documents
         checked = []
         for fact in facts:
             state = states.get(fact.node)
             if self._job is None:
                 judgement = judge_node_alone(
-                    fact, since_s=self._since_s, xids=self._xids, policy=policy, live_jobs=live, models=self._models,
-                    node_state=state,
+                    fact, documents, policy, since_s=self._since_s, scheduler=SchedulerView(live, state)
                 )
             else:
-                judgement = judge_node(
-                    fact, job=self._job, oom_device=None, xids=self._xids, policy=policy, live_jobs=live,
-                    models=self._models, node_state=state,
-                )
+                judgement = judge_node(fact, self._job, documents, policy, scheduler=SchedulerView(live, state))
             checked.append(CheckedNode(fact, judgement, state))
         return NodeCheck(
             nodes=tuple(checked),
@@ -126,26 +122,20 @@ class Gathering:
             scheduler_unknown=self._scheduler_unknown,
             not_answered=tuple(name for name in self._names if name not in self._facts),
             xids=self._xid_words(facts),
+            reports=documents.rules.reports_by_rule,
         )
 
     @cached_property
-    def _xids(self) -> XidCatalogue:
+    def _documents(self) -> NodeDocuments:
         from runbook.locations import playbook_folder
-        from runbook.node.xid import load_xids
+        from runbook.node.catalogues import load_node_documents
 
-        return load_xids(playbook_folder() / "xid.yaml")
-
-    @cached_property
-    def _models(self) -> GpuModels:
-        from runbook.locations import playbook_folder
-        from runbook.node.gpu_models import load_gpu_models
-
-        return load_gpu_models(playbook_folder() / "gpu_models.yaml")
+        return load_node_documents(playbook_folder())
 
     def _xid_words(self, facts: tuple[NodeFacts, ...]) -> dict[int, XidWords]:
         events = (event for fact in facts if not isinstance(fact.xids, Unknown) for event in fact.xids)
         codes = sorted({event.code for event in events if not is_switch_event(event.line)})
-        meanings = {code: self._xids.meaning(code) for code in codes}
+        meanings = {code: self._documents.xids.meaning(code) for code in codes}
         return {code: XidWords(one.xid_class, one.title, one.action) for code, one in meanings.items()}
 
     def _start(self, work: Callable[[], None]) -> None:

@@ -167,8 +167,7 @@ class Application:
     @cached_property
     def playbook(self) -> Playbook:
         from runbook.logs.signatures.signature import load_signatures
-        from runbook.node.gpu_models import load_gpu_models
-        from runbook.node.xid import load_xids
+        from runbook.node.catalogues import load_node_documents
         from runbook.remedy import load_levers, load_restarters
         from runbook.steps.shared.base import Playbook
 
@@ -176,9 +175,8 @@ class Application:
         return Playbook(
             signatures=load_signatures(folder / "signatures"),
             levers=load_levers(folder / "levers"),
-            xids=load_xids(folder / "xid.yaml"),
+            node=load_node_documents(folder),
             restarters=load_restarters(folder / "restarters.yaml"),
-            gpu_models=load_gpu_models(folder / "gpu_models.yaml"),
         )
 
     @cached_property

@@ -130,7 +130,8 @@ class XidCatalogue:
     recovery_actions: Mapping[str, str] = field(default_factory=dict)
     """Name of a recovery action in lower case → what it asks for."""
     link_bits: tuple[LinkBits, ...] = ()
-    """Xid 74: the first row with a bit that is set decides."""
+    """Of `link_bits_code`: the first row with a bit that is set decides."""
+    link_bits_code: int = 0
     link_units: tuple[LinkUnit, ...] = ()
     link_source: str = ""
     """Where `link_units` was read."""

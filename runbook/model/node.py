@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 from runbook.model.catalogues import XidClass
 from runbook.model.job import NodeState
@@ -27,6 +27,22 @@ class Reach(StrEnum):
 
 LEFT_BY_EPILOG = "left by the epilog"
 """How the detail of facts begins that were written on the node when its job ended, and are no look of ours."""
+
+
+class Cause(Enum):
+    """Causes for which a figure could not be read that the judgement asks for."""
+
+    DRIVER_MISMATCH = auto()
+    """A driver that was updated and not loaded anew: its library does not fit it (NVML error 18)."""
+    UNKNOWN_ERROR = auto()
+    """The driver's tool says "Unknown Error", which it does not for a healthy GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread(Unknown):
+    """A figure that could not be read, for one of these causes."""
+
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +259,26 @@ class NodeAction(StrEnum):
     """A person decides: it could not be read, or nobody has published what it means."""
 
 
+class Reports(StrEnum):
+    """What the finding of a rule says, for those who ask a judgement that was made."""
+
+    TENANT = auto()
+    """A process of a job that runs."""
+    LEAK = auto()
+    """A process of a job that has ended."""
+    OWN_PROCESS = auto()
+    HIDDEN_MEMORY = auto()
+    """Memory in use by no process."""
+    MEMORY_IN_DOUBT = auto()
+    """The memory cannot be said to be free."""
+    WITHOUT_WINDOW = auto()
+    """An event of which nobody says whether it counts."""
+    WORTH_A_DIAGNOSIS = auto()
+    """A warning that a diagnostic run may explain."""
+    OF_NO_ACCOUNT = auto()
+    """In order: no reason of a verdict."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFinding:
     """One rule that found something on the node."""
@@ -338,6 +374,11 @@ class NodeCheck:
     """Nodes that had not answered when the check was interrupted."""
     xids: Mapping[int, XidWords] = field(default_factory=dict)
     """The codes that stand in the nodes' kernel logs."""
+    reports: Mapping[str, frozenset[Reports]] = field(default_factory=dict)
+    """What a finding says, by its rule. Not part of the document."""
+
+    def says(self, finding: NodeFinding, what: Reports) -> bool:
+        return what in self.reports.get(finding.rule, ())
 
 
 class EndedHow(StrEnum):

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from runbook.model.node import LEFT_BY_EPILOG, GpuFacts, GpuProcess, NodeFacts, Reach, XidEvent
+from runbook.model.node import LEFT_BY_EPILOG, Cause, GpuFacts, GpuProcess, NodeFacts, Reach, Unread, XidEvent
 from runbook.model.units import Bytes, NodeName, Unknown
 from runbook.node.check_script import PROBE_COMMANDS, shown_commands
 from runbook.node.gpus import read_gpus
@@ -133,8 +133,6 @@ _PARTIAL_VIEWS = {
     "namespace": "the check ran in a PID namespace of its own (a container), which may hide processes and GPUs from it",
 }
 _PROBE_ONLY = Unknown("only the node probe reads it, and it did not run there")
-_DRIVER_MISMATCH = "driver and library versions differ"
-"""How both roads to the GPUs begin their reason (NVML error 18)."""
 _SOFTWARE_FAULT = (
     "the NVIDIA driver was updated and not loaded anew, so that its library does not fit it any more: no program can "
     "use a GPU of this node until the driver is loaded anew or the node reboots; software, not a hardware fault"
@@ -252,8 +250,7 @@ def _from_probe(facts: NodeFacts, answer: ProbeAnswer) -> NodeFacts:
 
 
 def _software_fault(gpus: tuple[GpuFacts, ...] | Unknown) -> str:
-    mismatch = isinstance(gpus, Unknown) and gpus.unknown.startswith(_DRIVER_MISMATCH)
-    return _SOFTWARE_FAULT if mismatch else ""
+    return _SOFTWARE_FAULT if isinstance(gpus, Unread) and gpus.cause is Cause.DRIVER_MISMATCH else ""
 
 
 def _with_processes(answers: NodeAnswers, gpus: tuple[GpuFacts, ...]) -> tuple[GpuFacts, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runbook.model.node import GpuFacts, MigInstance
+from runbook.model.node import Cause, GpuFacts, MigInstance, Unread
 from runbook.model.units import MIB, Bytes, Unknown
 from runbook.node.check_script import GPU_QUERIES
 from runbook.node.sections import NodeAnswers, Section, printable
@@ -108,11 +108,14 @@ _NO_HANDLE = re.compile(
     r"(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?)?:?\s*(?P<why>.*)"
 )
 _FAILURES = (
-    ("Driver/library version mismatch", "driver and library versions differ (a driver update without a reboot): "
-     "a software matter, not a hardware fault"),
-    ("couldn't communicate with the NVIDIA driver", "nvidia-smi cannot talk to the NVIDIA driver: not loaded?"),
-    ("Failed to initialize NVML", "nvidia-smi could not start NVML"),
-    ("Insufficient Permissions", "nvidia-smi says Insufficient Permissions"),
+    ("Driver/library version mismatch", Unread(
+        "driver and library versions differ (a driver update without a reboot): a software matter, not a hardware "
+        "fault", Cause.DRIVER_MISMATCH,
+    )),
+    ("couldn't communicate with the NVIDIA driver",
+     Unknown("nvidia-smi cannot talk to the NVIDIA driver: not loaded?")),
+    ("Failed to initialize NVML", Unknown("nvidia-smi could not start NVML")),
+    ("Insufficient Permissions", Unknown("nvidia-smi says Insufficient Permissions")),
 )
 
 
@@ -160,7 +163,7 @@ def figure(cell: str) -> str | Unknown:
     if bare == "insufficient permissions":
         return Unknown("nvidia-smi says Insufficient Permissions")
     if "unknown error" in bare:
-        return Unknown("nvidia-smi says Unknown Error")
+        return Unread("nvidia-smi says Unknown Error", Cause.UNKNOWN_ERROR)
     if "deprecated" in bare or "gpu is lost" in bare:
         return Unknown(f"nvidia-smi says {printable(text, 60)}")
     return text
@@ -288,7 +291,7 @@ def _with_report(gpu: GpuFacts, details: dict[str, Tree] | Unknown) -> GpuFacts:
     unknown_error = _find(tree, "Current", under="ECC Mode")
     volatile = gpu.ecc_uncorrectable_volatile
     if unknown_error is not None and "Unknown Error" in unknown_error and isinstance(volatile, Unknown):
-        volatile = Unknown("nvidia-smi says Unknown Error for the ECC mode")
+        volatile = Unread("nvidia-smi says Unknown Error for the ECC mode", Cause.UNKNOWN_ERROR)
     return replace(
         gpu,
         ecc_uncorrectable_volatile=volatile,
@@ -399,8 +402,8 @@ def _index_of_lost(gpu: GpuFacts, present: list[GpuFacts], in_order: list[str]) 
 def _failure(section: Section) -> Unknown:
     if section.timed_out:
         return Unknown("nvidia-smi did not answer within the time that was given")
-    for words, reason in _FAILURES:
+    for words, why in _FAILURES:
         if words in section.text:
-            return Unknown(reason)
+            return why
     first = printable(section.lines[0], 120) if section.lines else "no output"
     return Unknown(f"nvidia-smi failed with status {section.exit_code}: {first}")

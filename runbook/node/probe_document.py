@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from runbook.model.node import DaemonProcess, GpuFacts, GpuProcess, JobMemory, MigInstance, OomKill
+from runbook.model.node import Cause, DaemonProcess, GpuFacts, GpuProcess, JobMemory, MigInstance, OomKill, Unread
 from runbook.model.units import Bytes, JobId, Unknown
 from runbook.node.gpus import any_repair_pending, rows_or_pages_pending
 from runbook.node.kernel_log import KernelLog, LogLine, event_of, joined, read_oom_kills
@@ -165,6 +165,8 @@ def _limit(row: Mapping[str, Any]) -> Bytes | None | Unknown:
 
 DOCUMENT = "runbook-node"
 VERSION = 1
+LIBRARY_MISMATCH = 18
+"""NVML's number for a driver and a library that do not fit."""
 STANDIN = "(stand-in)"
 """What the driver's version of the tests' own NVML ends with."""
 
@@ -233,7 +235,8 @@ def _gpus(
 ) -> tuple[GpuFacts, ...] | Unknown:
     rows = nvml.get("gpus")
     if not isinstance(rows, list):
-        return why_not(rows)
+        why = why_not(rows)
+        return Unread(why.unknown, Cause.DRIVER_MISMATCH) if nvml.get("error") == LIBRARY_MISMATCH else why
     answers = _node_section(node)
     owners = {seen_pid: seen for row in rows_of(document.get("processes")) for seen_pid, seen in _seen(row)}
     gpus = [_gpu(row, owners, answers) for row in rows_of(rows)[:_GPU_LIMIT]]

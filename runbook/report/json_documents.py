@@ -273,5 +273,5 @@ def node_check_adapter() -> TypeAdapter[NodeCheck]:
 
 def dump_node_check(check: NodeCheck) -> bytes:
     """The document as UTF-8 JSON, ending with a newline."""
-    document = node_check_adapter().dump_python(check, mode="json", warnings="error")
+    document = node_check_adapter().dump_python(check, mode="json", exclude={"reports"}, warnings="error")
     return json_bytes({"version": NODE_CHECK_VERSION, **document})

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes.judgement import judge_node
-from runbook.diagnosis.nodes.signs import Rule
+from runbook.diagnosis.nodes import FailureClues, SchedulerView, judge_node
 from runbook.errors import RunbookError
 from runbook.fan_out import Progress, check_many
 from runbook.model.job import NodeState
 from runbook.model.log import Finding
-from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach
+from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach, Reports
 from runbook.model.units import JobId, NodeName
 from runbook.steps.reduce_world import serves
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
@@ -38,7 +37,7 @@ def run(context: StepContext) -> StepResult:
         )
     states, facts, judgements = look(context, names)
     whole = {fact.node for fact in facts if not fact.partial_view}
-    doubtful = tuple(one.node for one in judgements if one.node in whole and _may_only_be_ending(one))
+    doubtful = tuple(one.node for one in judgements if one.node in whole and _may_only_be_ending(context, one))
     if doubtful:
         context.tell(f"{', '.join(doubtful)}: memory in use by no process; looking again in {SETTLE_S:.0f} s")
         context.ports.clock.sleep(SETTLE_S)
@@ -66,12 +65,16 @@ def look(
     live = _live_jobs(context, facts)
     spare = _spare_nodes(context, live)
     by_name = {state.name: state for state in states}
-    return states, facts, tuple(_judge(context, fact, live, by_name.get(fact.node), spare) for fact in facts)
+    return states, facts, tuple(
+        _judge(context, fact, SchedulerView(live, by_name.get(fact.node), spare)) for fact in facts
+    )
 
 
-def _may_only_be_ending(judgement: NodeJudgement) -> bool:
+def _may_only_be_ending(context: StepContext, judgement: NodeJudgement) -> bool:
+    rules = context.playbook.node.rules
     return any(
-        finding.rule == Rule.HIDDEN_MEMORY and finding.action is NodeAction.UNKNOWN for finding in judgement.findings
+        finding.action is NodeAction.UNKNOWN and Reports.HIDDEN_MEMORY in rules.reports(finding.rule)
+        for finding in judgement.findings
     )
 
 
@@ -101,7 +104,7 @@ def look_again(context: StepContext, names: Sequence[NodeName]) -> tuple[NodeJud
     )
     states = context.ports.scheduler.nodes(tuple(names))
     counted = with_expected_gpus(now, states, context.settings.expected_gpus_per_node)
-    return tuple(_judge(context, fact, None, None, None) for fact in counted)
+    return tuple(_judge(context, fact, SchedulerView()) for fact in counted)
 
 
 def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
@@ -143,30 +146,19 @@ def _spare_nodes(context: StepContext, live: frozenset[JobId] | None) -> bool | 
     return len(serving) > needed
 
 
-def _judge(
-    context: StepContext, facts: NodeFacts, live: frozenset[JobId] | None, state: NodeState | None, spare: bool | None
-) -> NodeJudgement:
+def _judge(context: StepContext, facts: NodeFacts, scheduler: SchedulerView) -> NodeJudgement:
     story = context.failure.story
     cause = story.root_cause if story else None
     on_this_node = cause is not None and (cause.node is None or cause.node == facts.node)
     here = cause if on_this_node else None
-    named: frozenset[int] = frozenset()
-    if cause is not None and on_this_node:
-        named = frozenset(use.pid for use in cause.fields.other_processes)
-    return judge_node(
-        facts,
-        job=context.failure.job,
+    clues = FailureClues(
         oom_device=_own_index(here),
         node_device=here.node_device if here is not None else None,
-        xids=context.playbook.xids,
-        live_jobs=live,
-        named_pids=named,
+        named_pids=frozenset(use.pid for use in here.fields.other_processes) if here is not None else frozenset(),
         own_pids=frozenset(story.rank_pids.values()) if story else frozenset(),
-        policy=node_policy(context.settings.acts),
-        models=context.playbook.gpu_models,
-        node_state=state,
-        spare_nodes=spare,
     )
+    policy = node_policy(context.settings.acts)
+    return judge_node(facts, context.failure.job, context.playbook.node, policy, clues, scheduler)
 
 
 def _own_index(cause: Finding | None) -> int | None:

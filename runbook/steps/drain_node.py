@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes.signs import moment
+from runbook.diagnosis.nodes import moment
 from runbook.errors import NotAllowed
 from runbook.model.incident import Act, Incident
 from runbook.model.job import NodeClass, NodeState

@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes.signs import Rule
-from runbook.diagnosis.nodes.tenants import (
-    HELPERS,
-    SECOND_LOOK_S,
-    LeakContext,
-    end_refused,
-    node_in_use,
-    second_look_refused,
-)
+from runbook.diagnosis.nodes import SECOND_LOOK_S, LeakContext, end_refused, node_in_use, second_look_refused
 from runbook.errors import NotFound
 from runbook.model.incident import Act
 from runbook.model.job import NodeState
-from runbook.model.node import EndedHow, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, ProcessEnd, Reach
+from runbook.model.node import EndedHow, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, ProcessEnd, Reach, Reports
 from runbook.model.units import GIB, JobId, NodeName, Unknown
 from runbook.steps.check_node import SETTLE_S, look
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
@@ -180,13 +172,16 @@ def _around(
     context: StepContext, live: frozenset[JobId] | None, states: Sequence[NodeState], facts: NodeFacts
 ) -> LeakContext:
     state = next((one for one in states if one.name == facts.node), None)
-    return LeakContext(context.settings.acts.may_end_leaked_processes, live, state, facts.partial_view)
+    return LeakContext(
+        context.settings.acts.may_end_leaked_processes, live, state, facts.partial_view,
+        context.playbook.node.rules.helpers,
+    )
 
 
 def _leaks(context: StepContext) -> tuple[list[_Leak], list[str]]:
     """What the check found that may be ended, by what the scheduler says now; and why other leaked processes stay."""
     failure = context.failure
-    occupied = [one for one in failure.judgements if one.verdict is NodeVerdict.OCCUPIED and _has_leak(one)]
+    occupied = [one for one in failure.judgements if one.verdict is NodeVerdict.OCCUPIED and _has_leak(context, one)]
     if not occupied:
         return [], []
     scheduler = context.ports.scheduler
@@ -222,8 +217,8 @@ def _settle(context: StepContext, names: tuple[NodeName, ...]) -> None:
         clock.sleep(1.0)
 
 
-def _has_leak(judgement: NodeJudgement) -> bool:
-    return any(finding.rule == Rule.TENANT_ENDED_JOB for finding in judgement.findings)
+def _has_leak(context: StepContext, judgement: NodeJudgement) -> bool:
+    return any(Reports.LEAK in context.playbook.node.rules.reports(finding.rule) for finding in judgement.findings)
 
 
 def _fact(facts: Sequence[NodeFacts], node: NodeName) -> NodeFacts | None:
@@ -241,7 +236,9 @@ def _end(context: StepContext, leak: _Leak) -> ProcessEnd:
     context.tell(f"ends {leak.named}: SIGTERM, and SIGKILL after {GRACE_S:.0f} s")
     # A process carries no token of ours: what is about to be done is written down first, for a run that is killed.
     context.ports.folder.write_file(context.incident.id, _intent(leak), f"{token}\n".encode())
-    return context.ports.nodes.end_process(leak.node, leak.process, spared=HELPERS, grace_s=GRACE_S)
+    return context.ports.nodes.end_process(
+        leak.node, leak.process, spared=context.playbook.node.rules.helpers, grace_s=GRACE_S
+    )
 
 
 def _begun(context: StepContext, leak: _Leak) -> bool:

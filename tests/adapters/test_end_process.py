@@ -18,14 +18,16 @@ import pytest
 
 from runbook.adapters.node_access import LocalNodes, NodesWithLeft, SshNodes
 from runbook.adapters.offline import NoNodes
-from runbook.diagnosis.nodes.tenants import HELPERS
+from runbook.locations import data_folder
 from runbook.model.node import EndedHow, GpuProcess, ProcessEnd
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName
+from runbook.node.catalogues import load_node_documents
 from runbook.ports import Nodes
 from tests.adapters.sshd import Server
 from tests.adapters.test_ssh import HOST, server
 from tests.loopback import free_port
 
+HELPERS = load_node_documents(data_folder("playbooks") / "oom").rules.helpers
 __all__ = ["server"]
 
 pytestmark = pytest.mark.needs("sshd")

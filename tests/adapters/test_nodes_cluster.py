@@ -13,13 +13,13 @@ import pytest
 
 from runbook.adapters.node_access import SshNodes
 from runbook.adapters.ssh import SshSettings
-from runbook.diagnosis.nodes.judgement import judge_node
+from runbook.diagnosis.nodes import FailureClues, NodePolicy, judge_node
 from runbook.fan_out import check_many
 from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import GIB, JobId, NodeName, Unknown, UserName
-from runbook.node.xid import load_xids
+from runbook.node.catalogues import load_node_documents
 
 ROOT = Path("/var/lib/runbook-sandbox")
 SANDBOX = Path(__file__).resolve().parents[2] / "deploy" / "sandbox" / "sandbox"
@@ -70,7 +70,9 @@ def judge(facts: NodeFacts, job: str = "4711") -> NodeJudgement:
         id=JobId(job), cluster="sandbox", name="train", owner=UserName("sb-alice"),
         state=JobState("FAILED", JobClass.FAILED), gpus_per_node=8, start_time_s=max(time.time() - 600, boot_s + 5),
     )
-    return judge_node(facts, job=record, oom_device=3, xids=load_xids(data_folder("playbooks") / "oom" / "xid.yaml"))
+    return judge_node(
+        facts, record, load_node_documents(data_folder("playbooks") / "oom"), NodePolicy(), FailureClues(oom_device=3)
+    )
 
 
 @pytest.mark.usefixtures("gpu")

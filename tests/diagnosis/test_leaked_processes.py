@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runbook.diagnosis.nodes.tenants import LeakContext, end_refused, second_look_refused
+from runbook.diagnosis.nodes import LeakContext, end_refused, second_look_refused
 from runbook.model.job import NodeClass, NodeState
 from runbook.model.node import GpuProcess
 from runbook.model.units import GIB, Bytes, JobId, NodeName, Unknown, UserName

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runbook.diagnosis.nodes.judgement import judge_node_alone
+from runbook.diagnosis.nodes import NodePolicy, SchedulerView, judge_node_alone
 from runbook.model.node import NodeJudgement, Reach
 from runbook.model.units import JobId, Unknown
-from tests.diagnosis.test_nodes import START_S, XIDS, facts_of
+from tests.diagnosis.test_nodes import DOCUMENTS, START_S, facts_of
 
 
 def judged(case: dict[str, Any], since_s: float | None = None, live: set[str] | None = None) -> NodeJudgement:
@@ -19,7 +19,9 @@ def judged(case: dict[str, Any], since_s: float | None = None, live: set[str] | 
         replace(gpu, name="GPU of no listed model") for gpu in facts.gpus
     )) if not isinstance(facts.gpus, Unknown) else facts
     known = None if live is None else frozenset(map(JobId, live))
-    return judge_node_alone(facts, since_s=since_s, xids=XIDS, live_jobs=known)
+    return judge_node_alone(
+        facts, DOCUMENTS, NodePolicy(), since_s=since_s, scheduler=SchedulerView(live_jobs=known)
+    )
 
 
 MINE = {"pid": 7, "gib": 60, "owner": "alice", "job": "4711"}
@@ -69,5 +71,5 @@ def test_a_log_that_does_not_reach_back_to_the_time_asked_for_clears_nothing() -
 
 
 def test_a_node_that_was_not_reached_is_unknown() -> None:
-    found = judge_node_alone(replace(facts_of({}), reach=Reach.REFUSED), since_s=None, xids=XIDS)
+    found = judge_node_alone(replace(facts_of({}), reach=Reach.REFUSED), DOCUMENTS, NodePolicy(), since_s=None)
     assert (found.verdict, found.drain) == ("unknown", False)

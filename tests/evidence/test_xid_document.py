@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from runbook.diagnosis.nodes.xid_signs import recovery_action_of
+from runbook.diagnosis.nodes import recovery_action_of
 from runbook.documents import DocumentsInvalid, load_document
 from runbook.locations import data_folder
 from runbook.model.catalogues import XidClass
 from runbook.model.node import XidEvent
 from runbook.model.units import MIB, Unknown
-from runbook.node.gpu_models import GpuModelDocument, load_gpu_models
+from runbook.node.catalogues import GpuModelDocument, XidDocument, XidFormat, load_gpu_models, load_xids
 from runbook.node.kernel_log import in_window, merged
-from runbook.node.xid import XidDocument, XidFormat, load_xids, read_xid
+from runbook.node.xid import read_xid
 
 PATH = data_folder("playbooks") / "oom" / "xid.yaml"
 MODELS = PATH.with_name("gpu_models.yaml")

@@ -16,7 +16,7 @@ from runbook.model.job import JobRecord, NodeState
 from runbook.model.log import Finding, LogStory
 from runbook.model.node import GpuFacts, GpuProcess, JobStanding, NodeAction, NodeFacts, NodeVerdict, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
-from runbook.node.xid import load_xids
+from runbook.node.catalogues import load_node_documents
 from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import check_node, drain_node, escalate, reduce_world
 from runbook.steps.shared.base import Playbook, Ports, StepContext
@@ -25,7 +25,7 @@ from tests.contract.fakes import FakeClock, FakeScheduler
 from tests.flow.test_resuming import OnePlace
 from tests.flow.test_resuming import Scene as WithTemplate
 
-XIDS = load_xids(data_folder("playbooks") / "oom" / "xid.yaml")
+DOCUMENTS = load_node_documents(data_folder("playbooks") / "oom")
 GPU = GpuFacts(
     index=0, bus_id="0000:10:00", total_bytes=Bytes(80 * GIB), used_bytes=Bytes(0), free_bytes=Bytes(80 * GIB),
     ecc_uncorrectable_volatile=0, ecc_uncorrectable_aggregate=0, sram_threshold_exceeded=False,
@@ -89,7 +89,7 @@ class Scene:
         nothing: Any = None
         place: Any = OnePlace()
         ports = Ports(self.scheduler, self.nodes, nothing, place, self.scheduler.clock)  # type: ignore[arg-type]
-        return StepContext(self.incident, ports, Playbook(Signatures(()), (), XIDS), self.settings)
+        return StepContext(self.incident, ports, Playbook(Signatures(()), (), DOCUMENTS), self.settings)
 
     def run(self, *steps: Any) -> list[str]:
         outcomes = []

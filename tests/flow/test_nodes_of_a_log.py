@@ -13,7 +13,7 @@ from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
-from runbook.node.xid import load_xids
+from runbook.node.catalogues import load_node_documents
 from runbook.ports import Files
 from runbook.settings import FlowSettings
 from runbook.steps import check_node, classify, read_error
@@ -75,7 +75,7 @@ def begun(log: str, nodes: tuple[str, ...]) -> StepContext:
             scheduler, AskedNodes(), cast(Files, FakeFiles({LOG: log.encode()})),  # type: ignore[arg-type]
             cast(IncidentFolder, NoFolder()), FakeClock(),
         ),
-        Playbook(load_signatures(playbook / "signatures"), (), load_xids(playbook / "xid.yaml")),
+        Playbook(load_signatures(playbook / "signatures"), (), load_node_documents(playbook)),
         FlowSettings("fake"),
     )
 

@@ -19,7 +19,7 @@ from runbook.model.log import Finding, LogStory, Phase, Progress
 from runbook.model.remedy import Plan
 from runbook.model.template import TemplateFile
 from runbook.model.units import IncidentId, Unknown
-from runbook.node.xid import load_xids
+from runbook.node.catalogues import load_node_documents
 from runbook.remedy import load_levers, load_restarters
 from runbook.settings import FlowSettings
 from runbook.steps import cancel_job, find_checkpoint, patch, verify
@@ -28,7 +28,7 @@ from tests.contract.fakes import FakeClock, FakeFiles, FakeScheduler
 
 FOLDER = data_folder("playbooks") / "oom"
 PLAYBOOK = Playbook(
-    load_signatures(FOLDER / "signatures"), load_levers(FOLDER / "levers"), load_xids(FOLDER / "xid.yaml"),
+    load_signatures(FOLDER / "signatures"), load_levers(FOLDER / "levers"), load_node_documents(FOLDER),
     load_restarters(FOLDER / "restarters.yaml"),
 )
 

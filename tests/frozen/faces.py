@@ -24,7 +24,7 @@ from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.witnesses import StoredHistory
 from runbook.cli.main import main
 from runbook.diagnosis.contract import story_to_contract, to_contract
-from runbook.diagnosis.nodes.judgement import judge_node, judge_node_alone
+from runbook.diagnosis.nodes import NodePolicy, judge_node, judge_node_alone
 from runbook.flow import load_flow
 from runbook.locations import data_folder
 from runbook.model.incident import Incident, IncidentState
@@ -265,13 +265,14 @@ def recorded_nodes() -> Iterator[tuple[str, Parts]]:
             for since_s in (None, facts.log_covers_since_s):
                 if isinstance(since_s, Unknown) or (kind == "nvidia_smi" and since_s is not None):
                     continue
-                judgement = judge_node_alone(facts, since_s=since_s, xids=node_cases.XIDS, models=node_cases.MODELS)
+                judgement = judge_node_alone(facts, node_cases.DOCUMENTS, NodePolicy(), since_s=since_s)
                 title = f"{kind}: {param.id}{', from the beginning of its log' if since_s else ''}"
                 yield title, _node(facts, judgement)
 
 
 def _node(facts: NodeFacts, judgement: NodeJudgement) -> Parts:
-    check = NodeCheck((CheckedNode(facts, judgement),), node_cases.START_S + 3700)
+    reports = node_cases.DOCUMENTS.rules.reports_by_rule
+    check = NodeCheck((CheckedNode(facts, judgement),), node_cases.START_S + 3700, reports=reports)
     told = json.loads(dump_check(check))["nodes"][0]
     return [("text", "\n".join(line.text for line in render_check(check, WIDTH))),
             ("judgement", as_json(told["judgement"]))]
@@ -294,9 +295,7 @@ def probed(scenario: str) -> Parts:
         gpus_per_node=None if isinstance(facts.gpus, Unknown) else len(facts.gpus), start_time_s=1000.0,
         end_time_s=2000.0,
     )
-    judgement = judge_node(
-        facts, job=job, oom_device=None, xids=node_cases.XIDS, models=node_cases.MODELS
-    )
+    judgement = judge_node(facts, job, node_cases.DOCUMENTS, NodePolicy())
     told = json.loads(dump_check(NodeCheck((CheckedNode(facts, judgement),), 2000.0)))["nodes"][0]
     return [("gpus", as_json(told["facts"]["gpus"])), ("judgement", as_json(told["judgement"]))]
 

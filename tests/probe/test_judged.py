@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.diagnosis.nodes.judgement import judge_node
+from runbook.diagnosis.nodes import NodePolicy, judge_node
 from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import NodeAction, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.node.catalogues import load_node_documents
 from runbook.node.facts import read_left_document
-from runbook.node.gpu_models import load_gpu_models
-from runbook.node.xid import load_xids
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")
@@ -31,10 +30,7 @@ def judged(scenario: str) -> NodeJudgement:
         state=JobState("FAILED", JobClass.FAILED), gpus_per_node=count, start_time_s=1000.0, end_time_s=2000.0,
     )
     facts = replace(facts, xids=(), log_covers_since_s=0.0, partial_view="")
-    return judge_node(
-        facts, job=job, oom_device=None, xids=load_xids(FOLDER / "xid.yaml"),
-        models=load_gpu_models(FOLDER / "gpu_models.yaml"),
-    )
+    return judge_node(facts, job, load_node_documents(FOLDER), NodePolicy())
 
 
 @pytest.mark.parametrize(("scenario", "verdict", "action", "rules"), [

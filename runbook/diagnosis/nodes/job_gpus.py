@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from runbook.diagnosis.nodes.signs import JobGpus
+from runbook.diagnosis.nodes.signs import FailureClues, JobGpus
 from runbook.model.job import JobRecord
 from runbook.model.node import GpuFacts, GpuProcess, NodeFacts
 from runbook.model.units import Unknown
@@ -23,18 +23,16 @@ _SORTED_AS_TEXT = 10
 """Up to so many device files have the same order as texts and as numbers."""
 
 
-def job_gpus(
-    facts: NodeFacts, job: JobRecord, oom_device: int | None, given: tuple[int, ...] | None,
-    named_pids: frozenset[int] = frozenset(), node_device: str | None = None,
-) -> JobGpus:
+def job_gpus(facts: NodeFacts, job: JobRecord, clues: FailureClues) -> JobGpus:
     """The job's GPUs: as given in CUDA_VISIBLE_DEVICES order; else all of the node where the job had as many; else
     those that Slurm says it gave; else those that its own processes are still on, where these are as many as it had.
 
     The failing GPU is the one that `node_device` names (the node's index or a GPU's UUID), else the one that the
     processes are on which the error message names, else `oom_device`: an index into the job's own GPUs."""
+    oom_device, node_device, given = clues.oom_device, clues.node_device, clues.visible_gpus
     gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
     count = len(gpus)
-    named = _holding(gpus, lambda process: process.pid in named_pids)
+    named = _holding(gpus, lambda process: process.pid in clues.named_pids)
     by_name = next(iter(named)) if len(named) == 1 else None
     if given is not None:
         by_name = _of_node_device(gpus, node_device) if node_device else by_name

@@ -2,7 +2,7 @@
 
 Faulty outweighs occupied, occupied outweighs unknown. Clean means that everything which decides was read, the kernel
 log reaches back to the job's start, and nothing was found: "no hardware evidence found", not "the hardware is fine".
-Only a rule that says drain sets `drain`; what could not be read never does. The rules stand in `nodes_rules`.
+Only a rule that says drain sets `drain`; what could not be read never does. The rules are a document: node_rules.yaml.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
-from runbook.diagnosis.nodes.hardware import STATE_SOURCE, hidden_bytes, memory_signs, state_signs
+from runbook.diagnosis.nodes.hardware import hidden_bytes, memory_signs, state_signs
 from runbook.diagnosis.nodes.job_gpus import counted, job_gpus
-from runbook.diagnosis.nodes.signs import JobGpus, NodePolicy, Rule, Sign, Weight, moment, sign, weakened
-from runbook.diagnosis.nodes.tenants import LeakContext, tenant_signs
+from runbook.diagnosis.nodes.signs import FailureClues, JobGpus, NodePolicy, Rulebook, SchedulerView, Sign, moment
+from runbook.diagnosis.nodes.tenants import tenant_signs
 from runbook.diagnosis.nodes.xid_signs import without_window, xid_signs
-from runbook.model.catalogues import GpuModels, XidCatalogue
-from runbook.model.job import JobClass, JobRecord, JobState, NodeState
-from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeFinding, NodeJudgement, NodeVerdict, Reach
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeFinding, NodeJudgement, NodeVerdict, Reach, Reports
+from runbook.model.node_rules import Condition, NodeDocuments, Weight
 from runbook.model.units import Bytes, JobId, Unknown, UserName
-
-__all__ = ["NodePolicy", "judge_node", "judge_node_alone"]
 
 _STATE_FIGURES = {
     "row_remap_failed": "failed row remapping",
@@ -35,64 +33,42 @@ _STATE_FIGURES = {
 _MEMORY_STATE = ("row_remap_failed", "row_remap_pending", "recovery_action")
 """At least one of these must have been read before anything is said of a GPU's memory."""
 
-_OCCUPIED_FIRST = (
-    NodeAction.WAIT_FOR_TENANT, NodeAction.EXCLUDE, NodeAction.END_LEAKED_PROCESS, NodeAction.REPORT_TO_OWNER,
-    NodeAction.RESET_WHEN_IDLE,
-)
-_CLEAN_FIRST = (NodeAction.RESET_WHEN_IDLE, NodeAction.WATCH)
-
 
 def judge_node(
     facts: NodeFacts,
-    *,
     job: JobRecord,
-    oom_device: int | None,
-    xids: XidCatalogue,
-    policy: NodePolicy | None = None,
-    visible_gpus: tuple[int, ...] | None = None,
-    live_jobs: frozenset[JobId] | None = None,
-    named_pids: frozenset[int] = frozenset(),
-    own_pids: frozenset[int] = frozenset(),
-    node_device: str | None = None,
-    models: GpuModels | None = None,
-    node_state: NodeState | None = None,
-    spare_nodes: bool | None = None,
+    documents: NodeDocuments,
+    policy: NodePolicy,
+    clues: FailureClues | None = None,
+    scheduler: SchedulerView | None = None,
 ) -> NodeJudgement:
-    """Judge one node for one failed job.
-
-    `oom_device` is the index of the failing GPU as the job saw it; `visible_gpus` are the node's indexes of the job's
-    GPUs in that order, None where not known (then every GPU of the node counts). `live_jobs`: the ids of all jobs
-    that have not ended, None where not asked. `named_pids`: processes that the error message lists on the failing GPU;
-    `own_pids`: those that the log says are the job's; `node_device`: the failing GPU by the node's own index or UUID,
-    where the log tells it, which outweighs `oom_device`. `node_state`: the node as the scheduler sees it now;
-    `spare_nodes`: whether the job could run on other nodes, None where not asked."""
-    policy = policy or NodePolicy()
+    """Judge one node for one failed job. Without `clues` every GPU of the node may be the failing one, and all count
+    where nothing else tells which the job had."""
+    clues, scheduler = clues or FailureClues(), scheduler or SchedulerView()
+    book = Rulebook(documents.rules, policy)
     if facts.reach is not Reach.OK:
-        return _not_reached(facts)
+        return _not_reached(facts, book)
     if facts.expected_gpus is None and job.gpus_per_node is not None:
         facts = replace(facts, expected_gpus=job.gpus_per_node)
-    gpus = job_gpus(facts, job, oom_device, visible_gpus, named_pids, node_device)
-    found = state_signs(facts, policy, xids) + memory_signs(facts, policy, models or GpuModels())
-    signs = [_in_scope(one, gpus) for one in found]
-    signs += xid_signs(facts, job, gpus, xids, policy)
-    around = LeakContext(policy.may_end_leaked_processes, live_jobs, node_state, facts.partial_view)
-    tenants, others = tenant_signs(
-        facts, job, gpus, policy, around, named_pids=named_pids, own_pids=own_pids, spare_nodes=spare_nodes
-    )
+    gpus = job_gpus(facts, job, clues)
+    found = state_signs(facts, book, documents.xids) + memory_signs(facts, book, documents.gpu_models)
+    signs = [_in_scope(one, gpus, book) for one in found]
+    signs += xid_signs(facts, job, gpus, book, documents.xids)
+    tenants, others = tenant_signs(facts, job, gpus, book, clues, scheduler)
     signs += others
     unread, missing = _unread(facts, job, gpus)
     if not gpus.whole_node and gpus.indexes is None:
         missing += (f"which of the node's GPUs the job had: all of them were judged ({gpus.source})",)
     signs.sort(key=lambda one: (-one.weight, one.gpu != gpus.failing, one.gpu if one.gpu is not None else -1))
     held = [one for _, one in tenants]
-    judgement = _verdict(facts, signs, held, unread)
+    judgement = _verdict(facts, signs, held, unread, book)
     known = () if isinstance(facts.gpus, Unknown) else facts.gpus
     mine = [gpu for gpu in known if gpus.counts(gpu.index) and gpus.failing in (None, gpu.index)]
     return replace(
         judgement,
         missing=tuple(dict.fromkeys((*unread, *missing))),
         tenants=tuple(process for process, _ in tenants),
-        findings=_findings(judgement.verdict, signs, held, unread),
+        findings=_findings(judgement.verdict, signs, held, unread, book),
         hidden_bytes=Bytes(sum(hidden_bytes(gpu, policy) for gpu in mine)),
         failing_gpu=gpus.failing,
         job_gpus=counted(facts, gpus),
@@ -102,72 +78,79 @@ def judge_node(
 
 def judge_node_alone(
     facts: NodeFacts,
+    documents: NodeDocuments,
+    policy: NodePolicy,
     *,
     since_s: float | None,
-    xids: XidCatalogue,
-    policy: NodePolicy | None = None,
-    live_jobs: frozenset[JobId] | None = None,
-    models: GpuModels | None = None,
-    node_state: NodeState | None = None,
+    scheduler: SchedulerView | None = None,
 ) -> NodeJudgement:
     """Judge a node for nobody's job. Processes of jobs that run are in order, and unknown where `live_jobs` is.
 
     `since_s`: from when the kernel log counts; None: what would make a node unusable is unknown then, whenever it was,
     since nobody says whether it was mended."""
-    policy = policy or NodePolicy()
+    scheduler = scheduler or SchedulerView()
+    book = Rulebook(documents.rules, policy)
     if facts.reach is not Reach.OK:
-        return _not_reached(facts)
+        return _not_reached(facts, book)
     covers = facts.log_covers_since_s
     start_s = covers if isinstance(covers, float) else since_s
     job = JobRecord(
         JobId(""), "", "", UserName(""), JobState("", JobClass.UNKNOWN), start_time_s=start_s, end_time_s=0.0
     )
     gpus = JobGpus(None, True, None)
-    facts = facts if since_s is not None else without_window(facts, xids)
-    signs = state_signs(facts, policy, xids) + memory_signs(facts, policy, models or GpuModels())
-    signs += xid_signs(facts, job, gpus, xids, policy)
-    around = LeakContext(policy.may_end_leaked_processes, live_jobs, node_state, facts.partial_view)
-    tenants, others = tenant_signs(facts, job, gpus, policy, around)
+    facts = facts if since_s is not None else without_window(facts, documents.xids)
+    signs = state_signs(facts, book, documents.xids) + memory_signs(facts, book, documents.gpu_models)
+    signs += xid_signs(facts, job, gpus, book, documents.xids)
+    tenants, others = tenant_signs(facts, job, gpus, book, FailureClues(), scheduler)
     signs += others
-    running = [one for _, one in tenants if one.rule is Rule.TENANT_RUNNING]
-    weight = Weight.UNDETERMINED if live_jobs is None else Weight.NOTE
-    why = "whether it still runs is not known" if live_jobs is None else "a job's own"
-    signs += [weakened(one, weight, why) for one in running]
-    foreign = [(process, one) for process, one in tenants if one.rule is not Rule.TENANT_RUNNING]
+    unasked = scheduler.live_jobs is None
+    weight = Weight.UNDETERMINED if unasked else Weight.NOTE
+    why = "whether it still runs is not known" if unasked else "a job's own"
+    signs += [book.weakened(one, weight, why) for _, one in tenants if _of_running_job(one, book)]
+    foreign = [(process, one) for process, one in tenants if not _of_running_job(one, book)]
     unread, missing = _unread(facts, job, gpus)
     if since_s is not None and isinstance(covers, float) and covers > since_s:
         unread += (f"the kernel log before {moment(covers)}: it does not reach back to {moment(since_s)}",)
     signs.sort(key=lambda one: (-one.weight, one.gpu if one.gpu is not None else -1))
     held = [one for _, one in foreign]
-    judgement = _verdict(facts, signs, held, unread)
+    judgement = _verdict(facts, signs, held, unread, book)
     return replace(
         judgement,
         missing=tuple(dict.fromkeys((*unread, *missing))),
         tenants=tuple(process for process, _ in foreign),
-        findings=_findings(judgement.verdict, signs, held, unread),
+        findings=_findings(judgement.verdict, signs, held, unread, book),
     )
 
 
-def _not_reached(facts: NodeFacts) -> NodeJudgement:
-    text = f"the node was not reached: {facts.reach_detail or facts.reach.value}"
+def _of_running_job(one: Sign, book: Rulebook) -> bool:
+    return Reports.TENANT in book.rules.reports(one.rule)
+
+
+def _not_reached(facts: NodeFacts, book: Rulebook) -> NodeJudgement:
+    silent = book.sign(Condition.NODE_SILENT, why=facts.reach_detail or facts.reach.value)
     return NodeJudgement(
         node=facts.node,
         verdict=NodeVerdict.UNKNOWN,
-        reasons=(text,),
+        reasons=(silent.text,),
         missing=("GPU state, kernel log and processes of the node",),
-        source="a node that does not answer is unknown, never faulty",
+        source=book.rules.source_of_silence,
         action=NodeAction.UNKNOWN,
-        findings=(sign(Rule.NOT_REACHED, text).finding(),),
+        findings=(silent.finding(),),
     )
 
 
-def _verdict(facts: NodeFacts, signs: list[Sign], tenants: list[Sign], unread: tuple[str, ...]) -> NodeJudgement:
+def _verdict(
+    facts: NodeFacts, signs: list[Sign], tenants: list[Sign], unread: tuple[str, ...], book: Rulebook
+) -> NodeJudgement:
     by_weight = {weight: [one for one in signs if one.weight is weight] for weight in Weight}
     faults = by_weight[Weight.DRAIN] + by_weight[Weight.ELSEWHERE]
     occupied = tenants + by_weight[Weight.OCCUPIED]
     undetermined = by_weight[Weight.UNDETERMINED]
-    notes = _texts(one for one in by_weight[Weight.NOTE] if one.rule is not Rule.KNOWN_HELPER)
+    notes = _texts(
+        one for one in by_weight[Weight.NOTE] if Reports.OF_NO_ACCOUNT not in book.rules.reports(one.rule)
+    )
     warnings = _texts(by_weight[Weight.WARN])
+    meanings = book.rules.verdicts
     if faults:
         return NodeJudgement(
             facts.node, NodeVerdict.FAULTY, _texts(faults) + notes,
@@ -177,30 +160,31 @@ def _verdict(facts: NodeFacts, signs: list[Sign], tenants: list[Sign], unread: t
             action=NodeAction.DRAIN if by_weight[Weight.DRAIN] else NodeAction.EXCLUDE,
         )
     if occupied:
+        meaning = meanings[NodeVerdict.OCCUPIED]
         return NodeJudgement(
             facts.node, NodeVerdict.OCCUPIED, _texts(occupied) + notes, _texts(undetermined) + warnings,
-            source="memory of the job's GPUs in other hands", action=_first(_OCCUPIED_FIRST, occupied),
+            source=meaning.source, action=_first(meaning.actions, occupied),
         )
     if undetermined or unread:
         return NodeJudgement(
             facts.node, NodeVerdict.UNKNOWN, _texts(undetermined) + unread + notes, warnings,
-            source="what could not be read or judged is unknown, never clean and never faulty",
-            action=NodeAction.UNKNOWN,
+            source=meanings[NodeVerdict.UNKNOWN].source, action=NodeAction.UNKNOWN,
         )
+    meaning = meanings[NodeVerdict.CLEAN]
     return NodeJudgement(
-        facts.node, NodeVerdict.CLEAN, ("no hardware evidence found", *notes), warnings, source=STATE_SOURCE,
-        action=_first(_CLEAN_FIRST, by_weight[Weight.WARN]),
+        facts.node, NodeVerdict.CLEAN, (book.sign(Condition.NOTHING_FOUND).text, *notes), warnings,
+        source=meaning.source, action=_first(meaning.actions, by_weight[Weight.WARN]),
     )
 
 
 def _findings(
-    verdict: NodeVerdict, signs: list[Sign], tenants: list[Sign], unread: tuple[str, ...]
+    verdict: NodeVerdict, signs: list[Sign], tenants: list[Sign], unread: tuple[str, ...], book: Rulebook
 ) -> tuple[NodeFinding, ...]:
     heavier = [one for one in signs if one.weight > Weight.OCCUPIED]
     lighter = [one for one in signs if one.weight <= Weight.OCCUPIED]
-    ordered = [*heavier, *tenants, *lighter, *(sign(Rule.NOT_READ, f"not read: {text}") for text in unread)]
+    ordered = [*heavier, *tenants, *lighter, *(book.sign(Condition.NOT_SEEN, what=text) for text in unread)]
     if verdict is NodeVerdict.CLEAN:
-        ordered.insert(0, sign(Rule.RULED_OUT, "no hardware evidence found", source=STATE_SOURCE))
+        ordered.insert(0, book.sign(Condition.NOTHING_FOUND))
     return tuple(one.finding() for one in ordered)
 
 
@@ -209,9 +193,9 @@ def _first(order: tuple[NodeAction, ...], signs: list[Sign]) -> NodeAction:
     return next((action for action in order if action in present), NodeAction.IGNORE)
 
 
-def _in_scope(one: Sign, gpus: JobGpus) -> Sign:
+def _in_scope(one: Sign, gpus: JobGpus, book: Rulebook) -> Sign:
     if one.weight > Weight.WARN and not gpus.counts(one.gpu):
-        return weakened(one, Weight.WARN, "not one of the job's GPUs")
+        return book.weakened(one, Weight.WARN, "not one of the job's GPUs")
     return one
 
 

@@ -7,28 +7,20 @@ tenants. Whose a process is comes from its cgroup, its owner and its age; where 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Set
 from dataclasses import dataclass
 
 from runbook.diagnosis.nodes.hardware import hidden_sign
-from runbook.diagnosis.nodes.signs import JobGpus, NodePolicy, Rule, Sign, Weight, gpu_name, sign, size
+from runbook.diagnosis.nodes.signs import FailureClues, JobGpus, Rulebook, SchedulerView, Sign, size
 from runbook.model.job import JobRecord, NodeState
-from runbook.model.node import GpuFacts, GpuProcess, NodeAction, NodeFacts
+from runbook.model.node import GpuFacts, GpuProcess, NodeFacts
+from runbook.model.node_rules import Condition, Weight
 from runbook.model.units import JobId, Unknown
 
 # May a leaked process be ended? Only where nothing at all speaks against it.
 #
 # Every condition must hold, and what is not known does not hold. A process that no Slurm job is known for is never
 # ended: nobody can tell a leak from somebody's work beside Slurm.
-
-HELPERS = frozenset(
-    {
-        "nv-hostengine", "dcgm-exporter", "nvidia-dcgm", "nvidia-persistenced", "nv-fabricmanager",
-        "nvidia-fabricmanager", "nvidia-imex", "nvsm_core", "nvidia-smi", "nvidia-cuda-mps-control",
-        "nvidia-cuda-mps-server", "Xorg", "X", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland",
-    }
-)
-"""Programs of the driver, of monitoring and of displays. `dcgmproftester` is none: it loads a GPU on purpose."""
 
 SECOND_LOOK_S = 10.0
 _STEP = re.compile(
@@ -49,6 +41,8 @@ class LeakContext:
     live_jobs: frozenset[JobId] | None
     node_state: NodeState | None
     partial_view: str = ""
+    helpers: frozenset[str] = frozenset()
+    """Programs of the driver, of monitoring and of displays."""
 
 
 def end_refused(process: GpuProcess, around: LeakContext) -> tuple[str, ...]:
@@ -60,7 +54,7 @@ def end_refused(process: GpuProcess, around: LeakContext) -> tuple[str, ...]:
         reasons.append(f"the node was not seen whole: {around.partial_view}")
     if isinstance(process.owner, Unknown) or process.owner in _ROOT:
         reasons.append("its owner is root or not known")
-    if is_helper_program(process.name):
+    if is_helper_program(process.name, around.helpers):
         reasons.append("it is a program of the driver, of monitoring or of a display")
     if isinstance(process.start_ticks, Unknown):
         reasons.append("its start time is not known, so that it could be another process by then")
@@ -77,10 +71,10 @@ def end_refused(process: GpuProcess, around: LeakContext) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def is_helper_program(name: str) -> bool:
-    """Whether a process's name, or its command line, is that of one of `HELPERS`."""
+def is_helper_program(name: str, helpers: Set[str]) -> bool:
+    """Whether a process's name, or its command line, is that of one of the helpers."""
     words = name.split()
-    return bool(words) and words[0].rsplit("/", 1)[-1] in HELPERS
+    return bool(words) and words[0].rsplit("/", 1)[-1] in helpers
 
 
 def second_look_refused(first: GpuProcess, second: GpuProcess | None, seconds_between: float) -> tuple[str, ...]:
@@ -112,20 +106,11 @@ _START_SLACK_S = 10.0
 
 
 def tenant_signs(
-    facts: NodeFacts,
-    job: JobRecord,
-    gpus: JobGpus,
-    policy: NodePolicy,
-    around: LeakContext,
-    *,
-    named_pids: frozenset[int] = frozenset(),
-    own_pids: frozenset[int] = frozenset(),
-    spare_nodes: bool | None = None,
+    facts: NodeFacts, job: JobRecord, gpus: JobGpus, book: Rulebook, clues: FailureClues, scheduler: SchedulerView
 ) -> tuple[list[tuple[GpuProcess, Sign]], list[Sign]]:
     """Tenants with a sentence each, those of the failing GPU first, then the largest; and what is not a tenant but
-    must be said. `named_pids`: processes that the error message itself lists on the GPU that ran out of memory.
-    `own_pids`: what the job's own log says are its processes. `spare_nodes`: whether the job can run elsewhere."""
-    judge = _Judge(facts, job, gpus, policy, around, named_pids, own_pids, spare_nodes)
+    must be said."""
+    judge = _Judge(facts, job, gpus, book, clues, scheduler)
     tenants: list[tuple[GpuProcess, Sign]] = []
     others: list[Sign] = []
     for gpu in () if isinstance(facts.gpus, Unknown) else facts.gpus:
@@ -139,7 +124,7 @@ def tenant_signs(
                 tenants.append((process, one))
             else:
                 others.append(one)
-        hidden = hidden_sign(gpu, facts, job, policy)
+        hidden = hidden_sign(gpu, facts, job, book)
         if hidden is not None:
             others.append(hidden)
     tenants.sort(key=lambda pair: (pair[1].gpu != gpus.failing, -_bytes(pair[0])))
@@ -151,85 +136,74 @@ class _Judge:
     facts: NodeFacts
     job: JobRecord
     gpus: JobGpus
-    policy: NodePolicy
-    around: LeakContext
-    named_pids: frozenset[int]
-    own_pids: frozenset[int]
-    spare_nodes: bool | None
+    book: Rulebook
+    clues: FailureClues
+    scheduler: SchedulerView
 
     def process(self, process: GpuProcess, gpu: GpuFacts) -> Sign | None:
         """None: nothing to say of it."""
+        condition = self._condition(process)
+        if condition is None:
+            return None
+        live = self.scheduler.live_jobs
+        return self.book.sign(
+            condition, gpu, process=_described(process), pid=process.pid, name=_short(process.name),
+            held=_held(process), job=process.job, seconds=f"{SECOND_LOOK_S:.0f}",
+            no_owner=_why(process.owner), no_size=_why(process.used_bytes), no_job=_why(process.job),
+            standing="" if live is None else ", which has not ended",
+            named="; the error message names it on the GPU that ran out of memory" if self._named(process) else "",
+        )
+
+    def _condition(self, process: GpuProcess) -> Condition | None:
         job, used = self.job, process.used_bytes
-
-        def found(rule: Rule, text: str, weight: Weight | None = None, action: NodeAction | None = None) -> Sign:
-            return sign(rule, f"{gpu_name(gpu)}: {text}", gpu.index, "co-tenant", weight=weight, action=action)
-
         if process.job == job.id:
-            return found(Rule.OWN_PROCESS, f"process {process.pid} of the job itself is still there{_held(process)}")
-        if _is_helper(process, self.policy):
-            return found(Rule.KNOWN_HELPER, f"{_described(process)} belongs to the driver, to monitoring or a display")
+            return Condition.PROCESS_OF_JOB
+        if self._is_helper(process):
+            return Condition.PROCESS_OF_DRIVER
         if used == 0:
             return None
         if isinstance(process.owner, Unknown) and isinstance(process.job, Unknown):
-            return found(
-                Rule.PROCESS_UNKNOWN,
-                f"process {process.pid} ({_short(process.name)}){_held(process)} is nobody's as far as can be seen: "
-                f"{process.owner.unknown}",
-            )
+            return Condition.PROCESS_OF_NOBODY_IN_SIGHT
         mine = process.owner == job.owner and _started_after(process, self.facts, job)
-        described = _described(process)
-        if mine and process.pid in self.own_pids:
-            return found(Rule.OWN_PROCESS, f"{described} is one of the job's own: its log names it")
-        if mine and (isinstance(process.job, Unknown) or (process.job is not None and not job.id.isdecimal())):
-            whose = process.job.unknown if isinstance(process.job, Unknown) else f"it is in Slurm job {process.job}"
-            return found(
-                Rule.OWN_PROCESS,
-                f"{described} started during the job and belongs to its owner; perhaps the job's own leftover "
-                f"({whose})",
-            )
+        if mine and process.pid in self.clues.own_pids:
+            return Condition.PROCESS_NAMED_BY_LOG
+        if mine and isinstance(process.job, Unknown):
+            return Condition.PROCESS_PERHAPS_LEFT_OVER_OF_UNKNOWN_JOB
+        if mine and process.job is not None and not job.id.isdecimal():
+            return Condition.PROCESS_PERHAPS_LEFT_OVER
         if isinstance(used, Unknown):
-            return found(
-                Rule.PROCESS_UNKNOWN, f"{described}: how much memory it holds is not known ({used.unknown})"
-            )
+            return Condition.PROCESS_OF_UNKNOWN_SIZE
         if isinstance(process.job, Unknown):
-            return found(
-                Rule.TENANT_UNKNOWN_JOB, f"{described}; its Slurm job is not known ({process.job.unknown})"
-            )
+            return Condition.PROCESS_OF_UNKNOWN_JOB
         if process.job is None:
-            own = " (started during the job by its owner: perhaps the job's own leftover)" if mine else ""
-            return found(
-                Rule.TENANT_NO_JOB, f"{described} belongs to no Slurm job: leaked, or started beside Slurm{own}"
-            )
-        return self._of_a_job(process, described, found)
+            return Condition.PROCESS_OF_NO_JOB_OF_OWNER if mine else Condition.PROCESS_OF_NO_JOB
+        return self._of_a_job(process)
 
-    def _of_a_job(self, process: GpuProcess, described: str, found: Callable[..., Sign]) -> Sign:
-        live = self.around.live_jobs
+    def _of_a_job(self, process: GpuProcess) -> Condition:
+        live = self.scheduler.live_jobs
         if live is not None and process.job not in live:
-            refused = end_refused(process, self.around)
-            text = f"{described} is leaked: its Slurm job {process.job} has ended"
-            if not refused:
-                text += f"; it may be ended once a second look {SECOND_LOOK_S:.0f} s later finds it unchanged"
-                return found(Rule.TENANT_ENDED_JOB, text, action=NodeAction.END_LEAKED_PROCESS)
-            return found(Rule.TENANT_ENDED_JOB, text)
-        named = process.pid in self.named_pids
-        if not named and not self.gpus.whole_node and self.gpus.indexes is None:
-            return found(
-                Rule.TENANT_RUNNING,
-                f"{described} of Slurm job {process.job}: a neighbour; which GPUs of the node this job had is not "
-                "known",
-                weight=Weight.WARN,
+            around = LeakContext(
+                self.book.policy.may_end_leaked_processes, live, self.scheduler.node_state, self.facts.partial_view,
+                self.book.rules.helpers,
             )
-        state = "" if live is None else ", which has not ended"
-        by_message = "; the error message names it on the GPU that ran out of memory" if named else ""
-        wait = NodeAction.WAIT_FOR_TENANT if self.spare_nodes is False else None
-        return found(
-            Rule.TENANT_RUNNING, f"{described} of Slurm job {process.job}{state}{by_message}", action=wait
-        )
+            refused = end_refused(process, around)
+            return Condition.PROCESS_OF_ENDED_JOB if refused else Condition.PROCESS_THAT_MAY_BE_ENDED
+        if not self._named(process) and not self.gpus.whole_node and self.gpus.indexes is None:
+            return Condition.PROCESS_OF_NEIGHBOUR
+        if self.scheduler.spare_nodes is False:
+            return Condition.PROCESS_OF_OTHER_JOB_TO_WAIT_FOR
+        return Condition.PROCESS_OF_OTHER_JOB
+
+    def _named(self, process: GpuProcess) -> bool:
+        return process.pid in self.clues.named_pids
+
+    def _is_helper(self, process: GpuProcess) -> bool:
+        small = isinstance(process.used_bytes, Unknown) or process.used_bytes < self.book.policy.helper_bytes
+        return is_helper_program(process.name, self.book.rules.helpers) and small
 
 
-def _is_helper(process: GpuProcess, policy: NodePolicy) -> bool:
-    small = isinstance(process.used_bytes, Unknown) or process.used_bytes < policy.helper_bytes
-    return is_helper_program(process.name) and small
+def _why(value: object) -> str:
+    return value.unknown if isinstance(value, Unknown) else ""
 
 
 def _started_after(process: GpuProcess, facts: NodeFacts, job: JobRecord) -> bool:

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runbook.model.catalogues import is_switch_event
-from runbook.model.node import CheckedNode, GpuFacts, NodeAction, NodeCheck, NodeFacts, NodeVerdict, Reach, XidEvent
+from runbook.model.node import (
+    CheckedNode,
+    GpuFacts,
+    NodeAction,
+    NodeCheck,
+    NodeFacts,
+    NodeVerdict,
+    Reach,
+    Reports,
+    XidEvent,
+)
 from runbook.model.units import Bytes, Unknown
 from runbook.report.text import cell_count, labelled, paragraph
 from runbook.report.vocabulary import nodes
@@ -19,7 +29,6 @@ _CELL = 24
 _SHORTEST = 4
 _LAST_AT_LEAST = 10
 _ORDER = (NodeVerdict.FAULTY, NodeVerdict.OCCUPIED, NodeVerdict.UNKNOWN, NodeVerdict.CLEAN)
-_HIDDEN = "hidden_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,7 @@ def _node(node: CheckedNode, check: NodeCheck, width: int) -> Iterator[Line]:
         f"{clean_line(str(facts.node))}: {nodes.VERDICTS[judgement.verdict]}. What to do: {to_do}.",
         nodes.STYLES[judgement.verdict],
     )
-    why = _why(node)
+    why = _why(node, check)
     for item in why:
         yield from _unstyled(paragraph(item, width, "    ", "  - "))
     for item in nodes.warnings_of(node, check)[:_ITEMS]:
@@ -108,11 +117,11 @@ def _node(node: CheckedNode, check: NodeCheck, width: int) -> Iterator[Line]:
             yield Line(f"      {clean_line(command)}")
 
 
-def _why(node: CheckedNode) -> tuple[str, ...]:
+def _why(node: CheckedNode, check: NodeCheck) -> tuple[str, ...]:
     """The reasons; a running job's own processes stand in the table."""
     in_order = {
         finding.text for finding in node.judgement.findings
-        if finding.rule == "tenant_running" and finding.action is NodeAction.IGNORE
+        if finding.action is NodeAction.IGNORE and check.says(finding, Reports.TENANT)
     }
     reasons = [reason for reason in node.judgement.reasons if reason not in in_order]
     missing = set(node.judgement.missing)
@@ -137,7 +146,7 @@ def _gpus(node: CheckedNode, check: NodeCheck, width: int) -> Iterator[Line]:
     rest = [gpu for gpu in facts.gpus if gpu not in telling]
     if telling:
         rows = [
-            (_number(gpu), nodes.memory_words(gpu.used_bytes, gpu.total_bytes), _state(gpu, node))
+            (_number(gpu), nodes.memory_words(gpu.used_bytes, gpu.total_bytes), _state(gpu, node, check))
             for gpu in telling
         ]
         for number, memory, state in (("GPU", "memory in use", "state"), *rows):
@@ -187,7 +196,7 @@ def _number(gpu: GpuFacts) -> str:
     return str(gpu.index) if gpu.index >= 0 else "?"
 
 
-def _state(gpu: GpuFacts, node: CheckedNode) -> str:
+def _state(gpu: GpuFacts, node: CheckedNode, check: NodeCheck) -> str:
     """Model, place and health in a line; what is as it should be is not told one by one."""
     if gpu.lost:
         return f"{gpu.name or 'a GPU'} at {gpu.bus_id or 'an unknown place'}: LOST, the driver cannot reach it"
@@ -216,7 +225,7 @@ def _state(gpu: GpuFacts, node: CheckedNode) -> str:
         words.append("MIG on")
     if isinstance(gpu.compute_mode, str) and gpu.compute_mode not in ("default", ""):
         words.append(f"compute mode {gpu.compute_mode.replace('_', ' ')}")
-    hidden = _hidden(gpu, node)
+    hidden = _hidden(gpu, node, check)
     if hidden:
         words.append(f"{size(hidden)} in use by no listed process")
     health = "; ".join(words) or ("nothing wrong in its own state" if _health_read(gpu) else "its state is NOT KNOWN")
@@ -229,8 +238,10 @@ def _health_read(gpu: GpuFacts) -> bool:
     return not all(isinstance(figure, Unknown) for figure in figures)
 
 
-def _hidden(gpu: GpuFacts, node: CheckedNode) -> Bytes | None:
-    found = any(finding.rule == _HIDDEN and finding.gpu == gpu.index for finding in node.judgement.findings)
+def _hidden(gpu: GpuFacts, node: CheckedNode, check: NodeCheck) -> Bytes | None:
+    found = any(
+        finding.gpu == gpu.index and check.says(finding, Reports.HIDDEN_MEMORY) for finding in node.judgement.findings
+    )
     if not found or isinstance(gpu.used_bytes, Unknown) or isinstance(gpu.processes, Unknown):
         return None
     listed = sum(one.used_bytes for one in gpu.processes if not isinstance(one.used_bytes, Unknown))

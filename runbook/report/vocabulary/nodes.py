@@ -17,6 +17,7 @@ from runbook.model.node import (
     NodeFacts,
     NodeVerdict,
     Reach,
+    Reports,
 )
 from runbook.model.units import JobId, Unknown
 from runbook.report.vocabulary.clean import clean_line, shorten
@@ -58,11 +59,6 @@ XID_CLASSES = {
     XidClass.QUALIFIER: "beside 48",
     XidClass.UNDETERMINED: "not known",
 }
-_OWN = "own_process"
-_UNPLACED = "xid_no_time"
-_WORTH_A_DIAGNOSIS = frozenset(
-    {"xid_watch", "uncorrectable_errors", "xid_repeated_in_jobs", "many_retired_pages", "xid_link", "xid_other_time"}
-)
 _NEARLY = 0.97
 """Of a limit of main memory, in use at some time."""
 _REACHED_BY_HAND = {
@@ -82,15 +78,18 @@ def is_live(check: NodeCheck) -> bool:
 
 def warnings_of(node: CheckedNode, check: NodeCheck) -> tuple[str, ...]:
     """What the judgement warns of, less the own processes of a job that has not ended."""
-    own = {finding.text for finding in node.judgement.findings if finding.rule == _OWN} if is_live(check) else set()
+    if not is_live(check):
+        return node.judgement.warnings
+    own = {one.text for one in node.judgement.findings if check.says(one, Reports.OWN_PROCESS)}
     return tuple(text for text in node.judgement.warnings if text not in own)
 
 
 def action_words(node: CheckedNode, check: NodeCheck) -> str:
     """What to do, in two words."""
     judgement = node.judgement
-    watched = {finding.rule for finding in judgement.findings if finding.action is NodeAction.WATCH}
-    if judgement.action is NodeAction.WATCH and watched == {_OWN} and is_live(check):
+    watched = [finding for finding in judgement.findings if finding.action is NodeAction.WATCH]
+    only_its_own = all(check.says(finding, Reports.OWN_PROCESS) for finding in watched)
+    if judgement.action is NodeAction.WATCH and only_its_own and is_live(check):
         return ACTIONS[NodeAction.IGNORE]
     return ACTIONS[judgement.action]
 
@@ -233,15 +232,18 @@ def next_steps(node: CheckedNode, check: NodeCheck) -> Iterator[tuple[str, str]]
             "reset once nothing runs there any more, and monitoring is stopped too; as root",
             f"nvidia-smi --gpu-reset -i {listed}" if listed else "",
         )
-    unknown = {finding.rule for finding in judgement.findings if finding.action is NodeAction.UNKNOWN}
-    unplaced = _UNPLACED in unknown and check.job is None and check.since_s is None
+    unknown = [
+        check.says(finding, Reports.WITHOUT_WINDOW) for finding in judgement.findings
+        if finding.action is NodeAction.UNKNOWN
+    ]
+    unplaced = any(unknown) and check.job is None and check.since_s is None
     if unplaced:
         yield "say from when on GPU events count, or for which job (--job)", f"runbook node {name} --since 6h"
-    only_unplaced = unplaced and unknown == {_UNPLACED}
+    only_unplaced = unplaced and all(unknown)
     if judgement.verdict is NodeVerdict.UNKNOWN and not facts.software_fault and not only_unplaced:
         yield "look at what is not known; much of it is seen as root (nodes.sudo of the inventory)", ""
-    rules = {finding.rule for finding in judgement.findings}
-    if judgement.verdict is NodeVerdict.CLEAN and rules & _WORTH_A_DIAGNOSIS:
+    worth_it = any(check.says(finding, Reports.WORTH_A_DIAGNOSIS) for finding in judgement.findings)
+    if judgement.verdict is NodeVerdict.CLEAN and worth_it:
         yield "nothing now; if the warning comes again, run a diagnosis there while it is idle", "dcgmi diag -r 3"
 
 

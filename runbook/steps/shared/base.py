@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, NoReturn, Protocol, cast
 
 from runbook.errors import NotAllowed, RunbookError
 from runbook.logs.signatures.signature import Signatures
-from runbook.model.catalogues import GpuModels, XidCatalogue
 from runbook.model.incident import Act, Attempt, Failure, Incident
+from runbook.model.node_rules import NodeDocuments
 from runbook.model.units import IncidentId
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
 from runbook.remedy import LeverDocument, Restarter
@@ -46,10 +46,9 @@ class Playbook:
 
     signatures: Signatures
     levers: tuple[LeverDocument, ...]
-    xids: XidCatalogue
+    node: NodeDocuments
     restarters: tuple[Restarter, ...] = ()
     """What starts a job again in every framework."""
-    gpu_models: GpuModels = field(default_factory=GpuModels)
 
 
 @dataclass(frozen=True, slots=True)

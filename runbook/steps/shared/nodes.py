@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from runbook.diagnosis.nodes.judgement import NodePolicy
-from runbook.diagnosis.nodes.signs import Rule
+from runbook.diagnosis.nodes import NodePolicy
 from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.incident import Failure
 from runbook.model.job import JobRecord, JobState, NodeState
@@ -21,6 +20,7 @@ from runbook.model.node import (
     NodeJudgement,
     NodeVerdict,
     Reach,
+    Reports,
 )
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.ports import Scheduler
@@ -128,5 +128,8 @@ def is_free(judgement: NodeJudgement, facts: NodeFacts | None, context: StepCont
         return False
     before = next((one for one in context.failure.judgements if one.node == judgement.node), None)
     known = {(one.rule, one.gpu) for one in before.findings} if before is not None else set()
-    doubts = (Rule.HIDDEN_MEMORY, Rule.PROCESS_UNKNOWN, Rule.NOT_READ)
-    return not any(one.rule in doubts and (one.rule, one.gpu) not in known for one in judgement.findings)
+    rules = context.playbook.node.rules
+    return not any(
+        Reports.MEMORY_IN_DOUBT in rules.reports(one.rule) and (one.rule, one.gpu) not in known
+        for one in judgement.findings
+    )
