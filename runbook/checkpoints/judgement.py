@@ -10,11 +10,17 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.checkpoints.formats.deepspeed import judge_deepspeed, judge_openrlhf
-from runbook.checkpoints.formats.huggingface import judge_accelerate, judge_trainer
-from runbook.checkpoints.formats.megatron import UNFINISHED, judge_iteration, judge_nemo
-from runbook.checkpoints.formats.pytorch import judge_dcp, judge_single_files, judge_torchtitan
-from runbook.checkpoints.formats.rl import judge_areal, judge_verl
+from runbook.checkpoints.formats.accelerate import judge_accelerate
+from runbook.checkpoints.formats.areal import judge_areal
+from runbook.checkpoints.formats.dcp import judge_dcp
+from runbook.checkpoints.formats.deepspeed import judge_deepspeed
+from runbook.checkpoints.formats.huggingface import judge_trainer
+from runbook.checkpoints.formats.megatron import judge_iteration
+from runbook.checkpoints.formats.nemo import UNFINISHED, judge_nemo
+from runbook.checkpoints.formats.openrlhf import judge_openrlhf
+from runbook.checkpoints.formats.single_files import judge_single_files
+from runbook.checkpoints.formats.torchtitan import judge_torchtitan
+from runbook.checkpoints.formats.verl import judge_verl
 from runbook.checkpoints.listing import SMALL_FILE_BYTES, TRACKER, Found, Listing
 from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 from runbook.model.units import Unknown

@@ -1,4 +1,4 @@
-"""Checkpoints of DeepSpeed's engine, plain, universal, and in pairs as OpenRLHF writes them."""
+"""Checkpoints of DeepSpeed's engine, plain and universal."""
 
 from __future__ import annotations
 
@@ -119,38 +119,3 @@ def _universal(listing: Listing, folder: str, step: int) -> Found:
     why = "it is loaded with checkpoint.load_universal true"
     named = tag == posixpath.basename(folder)
     return whole(folder, step, "deepspeed_universal", reshardable=True, why=why, latest=named)
-
-
-def judge_openrlhf(listing: Listing, folder: str) -> tuple[Found, ...] | None:
-    """OpenRLHF's folder with `_actor` and, where a critic is trained, `_critic`: both at the same step."""
-    actor, critic = f"{folder}/_actor", f"{folder}/_critic"
-    inside = listing.folders(folder)
-    if actor not in inside:
-        return None
-    found = []
-    for path in listing.folders(actor):
-        judged = judge_deepspeed(listing, path)
-        if judged is None:
-            continue
-        one = judged.checkpoint
-        if not one.complete:
-            found.append(torn(path, one.step, f"actor: {one.why}", "openrlhf", one.world_size))
-            continue
-        problem = ""
-        other = None
-        if critic in inside:
-            other = judge_deepspeed(listing, f"{critic}/{posixpath.basename(path)}")
-            if other is None or not listing.inside(other.checkpoint.path):
-                problem = f"critic: there is none of step {one.step}"
-            elif not other.checkpoint.complete:
-                problem = f"critic: {other.checkpoint.why}"
-            elif other.checkpoint.latest is not one.latest:
-                problem = "`latest` of actor and critic name different steps"
-        if problem:
-            found.append(torn(path, one.step, problem, "openrlhf", one.world_size))
-        else:
-            found.append(whole(
-                path, one.step, "openrlhf", world_size=one.world_size, reshardable=one.reshardable, why=one.why,
-                latest=one.latest,
-            ))
-    return tuple(found)

@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face trainer (TRL with it) and of accelerate's `save_state`."""
+"""Checkpoints of the Hugging Face trainer (TRL with it)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from runbook.checkpoints.formats.deepspeed import TIED, check_states
 from runbook.checkpoints.listing import Found, Listing, Torn, check_contiguous, check_dcp, check_not_empty, torn, whole
 
 _TRAINER = re.compile(r"checkpoint-([0-9]{1,12})\Z")
-_ACCELERATE = re.compile(r"(checkpoint|step|epoch)_([0-9]{1,12})\Z")
 _RANDOM = re.compile(r"rng_state_([0-9]{1,7})\.pth\Z")
-_RANDOM_ACCELERATE = re.compile(r"random_states_([0-9]{1,7})\.pkl\Z")
 _PART = re.compile(r"(.{1,80})-([0-9]{5})-of-([0-9]{5})\.(?:safetensors|bin)\Z")
 _FEWER = "ranks that are added find no state of random numbers, which is only warned of"
 ONLY_MODEL = "it holds only the model (save_only_model), from which the optimizer cannot go on"
@@ -29,8 +27,8 @@ def judge_trainer(listing: Listing, folder: str) -> Found | None:
         if not listing.inside(folder):
             raise Torn("the folder is empty")
         _check_trainer_state(listing, folder, step)
-        _check_weights(listing, folder)
-        reshardable, why, world_size = _check_optimizer(listing, folder, "scheduler.pt", scheduler_needed=True)
+        check_weights(listing, folder)
+        reshardable, why, world_size = check_optimizer(listing, folder, "scheduler.pt", scheduler_needed=True)
         world_size = _check_random(listing, folder) or world_size
     except Torn as error:
         return torn(folder, step, str(error), "huggingface", world_size)
@@ -53,7 +51,7 @@ def _check_trainer_state(listing: Listing, folder: str, step: int) -> None:
         raise Torn(f"trainer_state.json names step {str(state.get('global_step'))[:40]}")
 
 
-def _check_weights(listing: Listing, folder: str) -> None:
+def check_weights(listing: Listing, folder: str) -> None:
     """There are weights, and they are whole: of `…-00001-of-00004` all four, none of them empty."""
     parts: dict[tuple[str, int], set[int]] = {}
     weights = [entry for entry in listing.files(folder) if entry.path.endswith((".safetensors", ".bin", ".pt"))]
@@ -72,7 +70,7 @@ def _check_weights(listing: Listing, folder: str) -> None:
             raise Torn(f"part {missing[0]} of {count} of {name} is missing")
 
 
-def _check_optimizer(
+def check_optimizer(
     listing: Listing, folder: str, scheduler: str, *, scheduler_needed: bool
 ) -> tuple[bool | None, str, int | None]:
     """(reshardable, what limits it, world size). Raises `Torn`."""
@@ -123,28 +121,3 @@ def _check_random(listing: Listing, folder: str) -> int | None:
     if "rng_state.pth" not in names:
         raise Torn("no state of random numbers (rng_state): the save did not finish")
     return 1
-
-
-def judge_accelerate(listing: Listing, folder: str) -> Found | None:
-    """A folder of `Accelerator.save_state`. The number of `checkpoint_N` counts the saves, not the steps."""
-    match = _ACCELERATE.fullmatch(posixpath.basename(folder))
-    names = [posixpath.basename(entry.path) for entry in listing.files(folder)]
-    random = {int(found[1]) for name in names if (found := _RANDOM_ACCELERATE.fullmatch(name))}
-    its_own = bool(random) or "scheduler.bin" in names or "sampler.bin" in names or "optimizer.bin" in names
-    its_own = its_own or any(path.endswith(("/optimizer_0", "/pytorch_model")) for path in listing.folders(folder))
-    if match is None or not its_own:
-        return None
-    number = int(match[2])
-    step = number if match[1] == "step" else None
-    try:
-        _check_weights(listing, folder)
-        reshardable, why, world_size = _check_optimizer(listing, folder, "scheduler.bin", scheduler_needed=False)
-        # Written last, by every rank for itself.
-        if not random:
-            raise Torn("no state of random numbers (random_states): the save did not finish")
-        world_size = check_contiguous(random, "the random state of rank")
-    except Torn as error:
-        return Found(torn(folder, step, str(error), "accelerate").checkpoint, number)
-    return whole(
-        folder, step, "accelerate", world_size=world_size, reshardable=reshardable, why=why, order=number,
-    )

@@ -1,4 +1,4 @@
-"""Checkpoints of Megatron-LM (torch_dist, torch_dcp, legacy), Megatron-Bridge and NeMo 2."""
+"""Checkpoints of Megatron-LM (torch_dist, torch_dcp, legacy) and Megatron-Bridge."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from runbook.checkpoints.listing import (
 
 _ITERATION = re.compile(r"iter_([0-9]{1,12})\Z")
 _MODEL_PARALLEL = re.compile(r"mp_rank_([0-9]{1,6})(?:_([0-9]{1,6}))?(?:_([0-9]{1,6}))?\Z")
-_NEMO_STEP = re.compile(r"step=([0-9]{1,12})")
 BRIDGE_TRACKER = "latest_train_state.pt"
-UNFINISHED = "-unfinished"
 RESHARD = (
     "another number of data-parallel ranks loads; another tensor- or pipeline-parallel size loads only if it was saved "
     "with --dist-ckpt-optim-fully-reshardable"
@@ -121,30 +119,3 @@ def _latest(listing: Listing, folder: str, step: int) -> bool:
         return tracked == step
     others = [_ITERATION.fullmatch(posixpath.basename(path)) for path in listing.folders(parent)]
     return step == max(int(match[1]) for match in others if match is not None)
-
-
-def judge_nemo(listing: Listing, folder: str) -> Found | None:
-    """NeMo 2: `weights/` and `context/`, with a marker `<name>-unfinished` beside the folder while it is written."""
-    weights = f"{folder}/weights"
-    name = posixpath.basename(folder)
-    unfinished = listing.file(f"{folder}{UNFINISHED}")
-    is_one = weights in listing.folders(folder) and (
-        f"{folder}/context" in listing.folders(folder) or listing.has(f"{weights}/metadata.json")
-    )
-    if not is_one and unfinished is None:
-        return None
-    steps = _NEMO_STEP.findall(name)
-    step = int(steps[-1]) if steps else None
-    try:
-        if unfinished is not None:
-            raise Torn(f"its marker {name}{UNFINISHED} is still there: the save did not finish, and NeMo removes it")
-        check_dcp(listing, weights)
-        if not listing.has(f"{weights}/metadata.json"):
-            raise Torn("no metadata.json in weights: the save was not finalised")
-    except Torn as error:
-        return torn(folder, step, str(error), "nemo")
-    siblings = [posixpath.basename(path) for path in listing.folders(posixpath.dirname(folder))]
-    has_last = any(item.endswith("-last") for item in siblings)
-    return whole(
-        folder, step, "nemo", reshardable=True, why=RESHARD, latest=name.endswith("-last") if has_last else None
-    )

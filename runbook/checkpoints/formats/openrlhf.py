@@ -1,0 +1,48 @@
+"""Checkpoints of OpenRLHF: DeepSpeed's, of actor and critic in pairs."""
+
+from __future__ import annotations
+
+import posixpath
+
+from runbook.checkpoints.formats.deepspeed import judge_deepspeed
+from runbook.checkpoints.listing import (
+    Found,
+    Listing,
+    torn,
+    whole,
+)
+
+
+def judge_openrlhf(listing: Listing, folder: str) -> tuple[Found, ...] | None:
+    """OpenRLHF's folder with `_actor` and, where a critic is trained, `_critic`: both at the same step."""
+    actor, critic = f"{folder}/_actor", f"{folder}/_critic"
+    inside = listing.folders(folder)
+    if actor not in inside:
+        return None
+    found = []
+    for path in listing.folders(actor):
+        judged = judge_deepspeed(listing, path)
+        if judged is None:
+            continue
+        one = judged.checkpoint
+        if not one.complete:
+            found.append(torn(path, one.step, f"actor: {one.why}", "openrlhf", one.world_size))
+            continue
+        problem = ""
+        other = None
+        if critic in inside:
+            other = judge_deepspeed(listing, f"{critic}/{posixpath.basename(path)}")
+            if other is None or not listing.inside(other.checkpoint.path):
+                problem = f"critic: there is none of step {one.step}"
+            elif not other.checkpoint.complete:
+                problem = f"critic: {other.checkpoint.why}"
+            elif other.checkpoint.latest is not one.latest:
+                problem = "`latest` of actor and critic name different steps"
+        if problem:
+            found.append(torn(path, one.step, problem, "openrlhf", one.world_size))
+        else:
+            found.append(whole(
+                path, one.step, "openrlhf", world_size=one.world_size, reshardable=one.reshardable, why=one.why,
+                latest=one.latest,
+            ))
+    return tuple(found)

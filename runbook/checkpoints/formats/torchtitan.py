@@ -1,0 +1,34 @@
+"""Checkpoints of torchtitan: `step-N`, folders of torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, torn, whole
+
+_TORCHTITAN = re.compile(r"step-([0-9]{1,12})\Z")
+DATA_ORDER = "the data loader's state is kept by data-parallel rank: another number of them loads only without it"
+
+
+def judge_torchtitan(listing: Listing, folder: str) -> Found | None:
+    """`step-N`, which torchtitan takes when it has `.metadata` (components/checkpoint.py)."""
+    match = _TORCHTITAN.fullmatch(posixpath.basename(folder))
+    if match is None:
+        return None
+    step = int(match[1])
+    shards = any(entry.path.endswith(".distcp") for entry in listing.files(folder))
+    if not shards and listing.has(f"{folder}/model.safetensors.index.json"):
+        return torn(folder, step, "it holds only weights in Hugging Face's format, without optimizer", "torchtitan")
+    try:
+        if not listing.inside(folder):
+            raise Torn("the folder is empty")
+        check_dcp(listing, folder)
+    except Torn as error:
+        return torn(folder, step, str(error), "torchtitan")
+    taken = [
+        int(found[1])
+        for path in listing.folders(posixpath.dirname(folder))
+        if (found := _TORCHTITAN.fullmatch(posixpath.basename(path))) and listing.has(f"{path}/.metadata")
+    ]
+    return whole(folder, step, "torchtitan", reshardable=True, why=DATA_ORDER, latest=step == max(taken))
