@@ -1,51 +1,32 @@
 """Checkpoint folders as listed → which are complete, at which step, and whether they can be resharded.
 
-Each format has its own judge, which knows what is written last. A folder that one judge has taken is not looked at
-by the next, so that DeepSpeed's folder in a Hugging Face checkpoint is a part of it.
+Each format has its own judge, which knows what is written last. A folder that one judge has taken is not looked into
+by any other, so that DeepSpeed's folder in a Hugging Face checkpoint is a part of it.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.checkpoints.formats.accelerate import judge_accelerate
-from runbook.checkpoints.formats.areal import judge_areal
-from runbook.checkpoints.formats.dcp import judge_dcp
-from runbook.checkpoints.formats.deepspeed import judge_deepspeed
-from runbook.checkpoints.formats.huggingface import judge_trainer
-from runbook.checkpoints.formats.megatron import judge_iteration
-from runbook.checkpoints.formats.nemo import UNFINISHED, judge_nemo
-from runbook.checkpoints.formats.openrlhf import judge_openrlhf
-from runbook.checkpoints.formats.single_files import judge_single_files
-from runbook.checkpoints.formats.torchtitan import judge_torchtitan
-from runbook.checkpoints.formats.verl import judge_verl
-from runbook.checkpoints.listing import SMALL_FILE_BYTES, TRACKER, Found, Listing
+from runbook.checkpoints.formats import all_formats
+from runbook.checkpoints.listing import SMALL_FILE_BYTES, Format, Found, Listing
 from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 from runbook.model.units import Unknown
 
-__all__ = ["SMALL_FILE_BYTES", "TRACKER", "choose_checkpoint", "judge_checkpoints", "wanted_small_files"]
-
-_SMALL = frozenset({
-    TRACKER, "latest", "latest_universal", "metadata.json", "trainer_state.json", "fsdp_config.json",
-    "ckpt_contents.json", "step_info.json", "dataloader_info.pkl", ".metadata",
-})
 SHARD_INDEX_BYTES = 1 << 20
 """The index of shards is read only where it is small, for there can be hundreds of them."""
-_JUDGES: tuple[Callable[[Listing, str], Found | None], ...] = (
-    judge_areal, judge_verl, judge_iteration, judge_trainer, judge_nemo, judge_torchtitan, judge_accelerate,
-    judge_deepspeed, judge_dcp,
-)
 
 
 def wanted_small_files(entries: Sequence[DirectoryEntry]) -> tuple[str, ...]:
     """Trackers and indexes whose contents the judgement needs."""
+    small = {name for one in all_formats() for name in one.small_files}
     return tuple(
         entry.path
         for entry in entries
         if not entry.is_dir
-        and (name := posixpath.basename(entry.path)) in _SMALL
+        and (name := posixpath.basename(entry.path)) in small
         and 0 < entry.size_bytes <= (SHARD_INDEX_BYTES if name == ".metadata" else SMALL_FILE_BYTES)
     )
 
@@ -62,18 +43,15 @@ def judge_checkpoints(entries: Sequence[DirectoryEntry], small_files: Mapping[st
     for folder in listing.every_folder():
         if _within(folder, taken):
             continue
-        pair = judge_openrlhf(listing, folder)
-        if pair is not None:
-            taken |= {f"{folder}/_actor", f"{folder}/_critic"}
-            found += pair
-            continue
-        judged = next((one for judge in _JUDGES if (one := judge(listing, folder)) is not None), None)
-        if judged is not None:
-            taken.add(folder)
-            found.append(judged)
-            continue
-        found += judge_single_files(listing, folder)
-    found += _markers(listing, {item.checkpoint.path for item in found})
+        for one in all_formats():
+            judged = one.judge(listing, folder)
+            if judged is not None:
+                taken |= {f"{folder}/{part}" if part else folder for part in one.takes}
+                found += [judged] if isinstance(judged, Found) else judged
+                break
+    paths = {item.checkpoint.path for item in found}
+    for one in all_formats():
+        found += _marked(one, listing, paths) if one.marker else ()
     found.sort(key=lambda item: (item.checkpoint.step is not None, item.order), reverse=True)
     return tuple(_tracked(item.checkpoint, listing) for item in found)
 
@@ -86,15 +64,14 @@ def _within(folder: str, taken: set[str]) -> bool:
     return False
 
 
-def _markers(listing: Listing, judged: set[str]) -> list[Found]:
-    """NeMo's markers of saves whose folder is not there yet."""
-    markers = [
-        entry.path.removesuffix(UNFINISHED)
-        for folder in listing.every_folder()
-        for entry in listing.files(folder)
-        if entry.path.endswith(UNFINISHED)
-    ]
-    return [one for path in markers if path not in judged and (one := judge_nemo(listing, path)) is not None]
+def _marked(one: Format, listing: Listing, judged: set[str]) -> Iterator[Found]:
+    """What markers tell of saves whose folder is not there yet."""
+    for folder in listing.every_folder():
+        for entry in listing.files(folder):
+            path = entry.path.removesuffix(one.marker)
+            found = one.judge(listing, path) if path != entry.path and path not in judged else None
+            if isinstance(found, Found):
+                yield found
 
 
 def _tracked(checkpoint: Checkpoint, listing: Listing) -> Checkpoint:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 
@@ -156,6 +157,45 @@ class Found:
 
     checkpoint: Checkpoint
     order: int = 0
+
+
+Judge = Callable[[Listing, str], Found | Sequence[Found] | None]
+"""The checkpoints of a folder; None where it has none of the format."""
+_OneJudge = TypeVar("_OneJudge", bound=Judge)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A way to write checkpoints."""
+
+    judge: Judge
+    asked: int
+    """The formats are asked in this order, and the first that knows a folder has it."""
+    takes: tuple[str, ...]
+    small_files: frozenset[str]
+    marker: str
+
+
+_registered: list[Format] = []
+
+
+def checkpoint_format(
+    *, asked: int, takes: Iterable[str] = ("",), small_files: Iterable[str] = (), marker: str = ""
+) -> Callable[[_OneJudge], _OneJudge]:
+    """Registers the judge of a format. `takes`: the folders below the judged one that no other format looks into, ""
+    for all of it. `small_files`: the names of those whose contents it needs. `marker`: the end of the name of a file
+    that stands for a folder that is not there yet."""
+
+    def register(judge: _OneJudge) -> _OneJudge:
+        _registered.append(Format(judge, asked, tuple(takes), frozenset(small_files), marker))
+        return judge
+
+    return register
+
+
+def registered() -> tuple[Format, ...]:
+    """In the order in which they are asked."""
+    return tuple(sorted(_registered, key=lambda one: one.asked))
 
 
 def torn(path: str, step: int | None, why: str, form: str, world_size: int | None = None) -> Found:

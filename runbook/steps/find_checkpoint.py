@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.checkpoints.judgement import SMALL_FILE_BYTES, choose_checkpoint, judge_checkpoints, wanted_small_files
+from runbook.checkpoints import SMALL_FILE_BYTES, choose_checkpoint, judge_checkpoints, wanted_small_files
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Incident

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runbook.checkpoints.judgement import choose_checkpoint
+from runbook.checkpoints import choose_checkpoint
 from runbook.errors import BadInput, RunbookError
 from runbook.host_lists import expand_hosts
 from runbook.model.checkpoint import Checkpoint

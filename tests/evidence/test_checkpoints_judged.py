@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from runbook.checkpoints.judgement import choose_checkpoint, judge_checkpoints, wanted_small_files
+from runbook.checkpoints import choose_checkpoint, judge_checkpoints, wanted_small_files
 from runbook.locations import data_folder
 from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 from runbook.model.units import Unknown

@@ -6,12 +6,13 @@ import posixpath
 import re
 
 from runbook.checkpoints.formats.huggingface import check_optimizer, check_weights
-from runbook.checkpoints.listing import Found, Listing, Torn, check_contiguous, torn, whole
+from runbook.checkpoints.listing import Found, Listing, Torn, check_contiguous, checkpoint_format, torn, whole
 
 _ACCELERATE = re.compile(r"(checkpoint|step|epoch)_([0-9]{1,12})\Z")
 _RANDOM_ACCELERATE = re.compile(r"random_states_([0-9]{1,7})\.pkl\Z")
 
 
+@checkpoint_format(asked=80)
 def judge_accelerate(listing: Listing, folder: str) -> Found | None:
     """A folder of `Accelerator.save_state`. The number of `checkpoint_N` counts the saves, not the steps."""
     match = _ACCELERATE.fullmatch(posixpath.basename(folder))

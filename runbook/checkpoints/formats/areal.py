@@ -11,6 +11,7 @@ from runbook.checkpoints.listing import (
     Torn,
     check_dcp,
     check_not_empty,
+    checkpoint_format,
     torn,
     whole,
 )
@@ -18,6 +19,7 @@ from runbook.checkpoints.listing import (
 IN_PLACE = "AReaL overwrites it in place and asks for the same parallelism: copy it before anything is started"
 
 
+@checkpoint_format(asked=20, small_files=("step_info.json", "dataloader_info.pkl"))
 def judge_areal(listing: Listing, folder: str) -> Found | None:
     """A trial's folder: `recover_info/`, and `recover_checkpoint/` of each model. There is only one, written over at
     each save: first the models, then the files of recover_info, `dataloader_info.pkl` last (areal/utils/recover.py)."""

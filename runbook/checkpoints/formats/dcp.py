@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import posixpath
 
-from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, step_of, torn, whole
+from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, checkpoint_format, step_of, torn, whole
 
 TENSORS = "state that is no tensor (random numbers, data) is not resharded"
 
 
+@checkpoint_format(asked=100, small_files=(".metadata",))
 def judge_dcp(listing: Listing, folder: str) -> Found | None:
     """Any other folder of torch.distributed.checkpoint."""
     files = listing.files(folder)

@@ -13,6 +13,7 @@ from runbook.checkpoints.listing import (
     Torn,
     check_contiguous,
     check_not_empty,
+    checkpoint_format,
     torn,
     whole,
 )
@@ -28,6 +29,7 @@ TIED = (
 )
 
 
+@checkpoint_format(asked=90, small_files=("latest", "latest_universal"))
 def judge_deepspeed(listing: Listing, folder: str) -> Found | None:
     """`global_stepN` with its state files; None when it is none."""
     name = posixpath.basename(folder)

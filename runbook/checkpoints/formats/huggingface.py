@@ -6,7 +6,17 @@ import posixpath
 import re
 
 from runbook.checkpoints.formats.deepspeed import TIED, check_states
-from runbook.checkpoints.listing import Found, Listing, Torn, check_contiguous, check_dcp, check_not_empty, torn, whole
+from runbook.checkpoints.listing import (
+    Found,
+    Listing,
+    Torn,
+    check_contiguous,
+    check_dcp,
+    check_not_empty,
+    checkpoint_format,
+    torn,
+    whole,
+)
 
 _TRAINER = re.compile(r"checkpoint-([0-9]{1,12})\Z")
 _RANDOM = re.compile(r"rng_state_([0-9]{1,7})\.pth\Z")
@@ -15,6 +25,7 @@ _FEWER = "ranks that are added find no state of random numbers, which is only wa
 ONLY_MODEL = "it holds only the model (save_only_model), from which the optimizer cannot go on"
 
 
+@checkpoint_format(asked=50, small_files=("trainer_state.json", "latest"))
 def judge_trainer(listing: Listing, folder: str) -> Found | None:
     """`checkpoint-N`. `trainer_state.json` is written late; rank by rank the random states come beside it. The trainer
     itself takes the greatest N without a look (trainer_utils.get_last_checkpoint)."""

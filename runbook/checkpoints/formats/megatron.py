@@ -7,12 +7,14 @@ import re
 
 from runbook.checkpoints.listing import (
     CLOCK_TOLERANCE_S,
+    TRACKER,
     Found,
     Listing,
     Torn,
     check_contiguous,
     check_dcp,
     check_not_empty,
+    checkpoint_format,
     positive,
     torn,
     whole,
@@ -28,6 +30,7 @@ RESHARD = (
 LEGACY = "the legacy layout has one file for each tensor- and pipeline-parallel rank, and is not resharded"
 
 
+@checkpoint_format(asked=40, small_files=(TRACKER, "metadata.json"))
 def judge_iteration(listing: Listing, folder: str) -> Found | None:
     """A folder `iter_0000100`; None when it is none. The tracker beside it is written when a save is finished."""
     match = _ITERATION.fullmatch(posixpath.basename(folder))

@@ -6,19 +6,13 @@ import posixpath
 import re
 
 from runbook.checkpoints.formats.megatron import RESHARD
-from runbook.checkpoints.listing import (
-    Found,
-    Listing,
-    Torn,
-    check_dcp,
-    torn,
-    whole,
-)
+from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, checkpoint_format, torn, whole
 
 _NEMO_STEP = re.compile(r"step=([0-9]{1,12})")
 UNFINISHED = "-unfinished"
 
 
+@checkpoint_format(asked=60, marker=UNFINISHED)
 def judge_nemo(listing: Listing, folder: str) -> Found | None:
     """NeMo 2: `weights/` and `context/`, with a marker `<name>-unfinished` beside the folder while it is written."""
     weights = f"{folder}/weights"

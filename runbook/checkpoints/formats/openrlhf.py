@@ -5,14 +5,10 @@ from __future__ import annotations
 import posixpath
 
 from runbook.checkpoints.formats.deepspeed import judge_deepspeed
-from runbook.checkpoints.listing import (
-    Found,
-    Listing,
-    torn,
-    whole,
-)
+from runbook.checkpoints.listing import Found, Listing, checkpoint_format, torn, whole
 
 
+@checkpoint_format(asked=10, takes=("_actor", "_critic"), small_files=("latest",))
 def judge_openrlhf(listing: Listing, folder: str) -> tuple[Found, ...] | None:
     """OpenRLHF's folder with `_actor` and, where a critic is trained, `_critic`: both at the same step."""
     actor, critic = f"{folder}/_actor", f"{folder}/_critic"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runbook.checkpoints.listing import Found, Listing, torn, whole
+from runbook.checkpoints.listing import Found, Listing, checkpoint_format, torn, whole
 
 _SINGLE = re.compile(
     r"(?:.{0,80}[-_.])?(?:checkpoint|ckpt|step|iter|iteration|epoch|state)[-_=]?([0-9]{1,12})\.(?:pt|pth|ckpt)\Z"
@@ -14,6 +14,7 @@ _SMALLEST_SHARE = 0.9
 """A single file is taken as written whole when it has this share of the largest one's size."""
 
 
+@checkpoint_format(asked=110, takes=())
 def judge_single_files(listing: Listing, folder: str) -> tuple[Found, ...]:
     """Files such as `ckpt_100.pt`. Nothing in a listing shows that one is whole but the size of the others."""
     named = [

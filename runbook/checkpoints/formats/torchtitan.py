@@ -5,12 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, torn, whole
+from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, checkpoint_format, torn, whole
 
 _TORCHTITAN = re.compile(r"step-([0-9]{1,12})\Z")
 DATA_ORDER = "the data loader's state is kept by data-parallel rank: another number of them loads only without it"
 
 
+@checkpoint_format(asked=70)
 def judge_torchtitan(listing: Listing, folder: str) -> Found | None:
     """`step-N`, which torchtitan takes when it has `.metadata` (components/checkpoint.py)."""
     match = _TORCHTITAN.fullmatch(posixpath.basename(folder))

@@ -13,6 +13,7 @@ from runbook.checkpoints.listing import (
     Torn,
     check_dcp,
     check_not_empty,
+    checkpoint_format,
     positive,
     torn,
     whole,
@@ -29,6 +30,7 @@ MEGATRON = (
 )
 
 
+@checkpoint_format(asked=30, small_files=(TRACKER, "ckpt_contents.json", "fsdp_config.json"))
 def judge_verl(listing: Listing, folder: str) -> Found | None:
     """`global_step_N` with a folder for each trained role, `data.pt`, and the tracker beside it, written last."""
     match = _STEP.fullmatch(posixpath.basename(folder))
