@@ -202,17 +202,26 @@ def torn(path: str, step: int | None, why: str, form: str, world_size: int | Non
     return Found(Checkpoint(path, step, False, why, form, world_size), step or 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How many ranks wrote it, whether another number can load it, and what limits that. None: not known."""
+
+    world_size: int | None = None
+    reshardable: bool | None = None
+    why: str = ""
+
+
 def whole(
     path: str,
     step: int | None,
     form: str,
+    sharding: Sharding,
     *,
-    world_size: int | None = None,
-    reshardable: bool | None = None,
-    why: str = "",
     latest: bool | None = None,
     order: int | None = None,
 ) -> Found:
-    """A complete checkpoint. `why` says what limits another world size or sharding."""
-    checkpoint = Checkpoint(path, step, True, why, form, world_size, reshardable, latest)
+    """A complete checkpoint."""
+    checkpoint = Checkpoint(
+        path, step, True, sharding.why, form, sharding.world_size, sharding.reshardable, latest
+    )
     return Found(checkpoint, order if order is not None else step or 0)

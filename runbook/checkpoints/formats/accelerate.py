@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from dataclasses import replace
 
 from runbook.checkpoints.formats.huggingface import check_optimizer, check_weights
 from runbook.checkpoints.listing import Found, Listing, Torn, check_contiguous, checkpoint_format, torn, whole
@@ -26,13 +27,11 @@ def judge_accelerate(listing: Listing, folder: str) -> Found | None:
     step = number if match[1] == "step" else None
     try:
         check_weights(listing, folder)
-        reshardable, why, world_size = check_optimizer(listing, folder, "scheduler.bin", scheduler_needed=False)
+        sharding = check_optimizer(listing, folder, "scheduler.bin", scheduler_needed=False)
         # Written last, by every rank for itself.
         if not random:
             raise Torn("no state of random numbers (random_states): the save did not finish")
         world_size = check_contiguous(random, "the random state of rank")
     except Torn as error:
         return Found(torn(folder, step, str(error), "accelerate").checkpoint, number)
-    return whole(
-        folder, step, "accelerate", world_size=world_size, reshardable=reshardable, why=why, order=number,
-    )
+    return whole(folder, step, "accelerate", replace(sharding, world_size=world_size), order=number)

@@ -8,6 +8,7 @@ from runbook.checkpoints.listing import (
     CLOCK_TOLERANCE_S,
     Found,
     Listing,
+    Sharding,
     Torn,
     check_dcp,
     check_not_empty,
@@ -49,7 +50,7 @@ def judge_areal(listing: Listing, folder: str) -> Found | None:
             raise Torn("the model is newer than recover_info: a save over it did not finish, and it was the only one")
     except Torn as error:
         return torn(folder, step, str(error), "areal")
-    return whole(folder, step, "areal", reshardable=False, why=IN_PLACE, latest=True)
+    return whole(folder, step, "areal", Sharding(reshardable=False, why=IN_PLACE), latest=True)
 
 
 def _check_recover(listing: Listing, path: str, role: str) -> float:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import posixpath
 
-from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, checkpoint_format, step_of, torn, whole
+from runbook.checkpoints.listing import (
+    Found,
+    Listing,
+    Sharding,
+    Torn,
+    check_dcp,
+    checkpoint_format,
+    step_of,
+    torn,
+    whole,
+)
 
 TENSORS = "state that is no tensor (random numbers, data) is not resharded"
 
@@ -20,4 +30,4 @@ def judge_dcp(listing: Listing, folder: str) -> Found | None:
         check_dcp(listing, folder)
     except Torn as error:
         return torn(folder, step, str(error), "dcp")
-    return whole(folder, step, "dcp", reshardable=True, why=TENSORS)
+    return whole(folder, step, "dcp", Sharding(reshardable=True, why=TENSORS))

@@ -10,6 +10,7 @@ from runbook.checkpoints.listing import (
     CLOCK_TOLERANCE_S,
     Found,
     Listing,
+    Sharding,
     Torn,
     check_contiguous,
     check_not_empty,
@@ -49,10 +50,12 @@ def judge_deepspeed(listing: Listing, folder: str) -> Found | None:
         latest = _check_latest(listing, folder, step, files)
     except Torn as error:
         return torn(folder, step, str(error), "deepspeed", world_size)
-    return whole(
-        folder, step, "deepspeed", world_size=world_size, reshardable=False if world_size else None,
-        why=TIED if world_size else "", latest=latest,
-    )
+    return whole(folder, step, "deepspeed", tied_to(world_size), latest=latest)
+
+
+def tied_to(world_size: int | None) -> Sharding:
+    """Of states that only as many data-parallel ranks load; None: ZeRO is off."""
+    return Sharding(world_size, False, TIED) if world_size else Sharding()
 
 
 def check_states(files: Sequence[DirectoryEntry]) -> int | None:
@@ -120,4 +123,4 @@ def _universal(listing: Listing, folder: str, step: int) -> Found:
         return torn(folder, step, str(error), "deepspeed_universal")
     why = "it is loaded with checkpoint.load_universal true"
     named = tag == posixpath.basename(folder)
-    return whole(folder, step, "deepspeed_universal", reshardable=True, why=why, latest=named)
+    return whole(folder, step, "deepspeed_universal", Sharding(reshardable=True, why=why), latest=named)

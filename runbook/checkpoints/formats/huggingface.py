@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
+from dataclasses import replace
 
-from runbook.checkpoints.formats.deepspeed import TIED, check_states
+from runbook.checkpoints.formats.deepspeed import check_states, tied_to
 from runbook.checkpoints.listing import (
     Found,
     Listing,
+    Sharding,
     Torn,
     check_contiguous,
     check_dcp,
@@ -39,11 +41,12 @@ def judge_trainer(listing: Listing, folder: str) -> Found | None:
             raise Torn("the folder is empty")
         _check_trainer_state(listing, folder, step)
         check_weights(listing, folder)
-        reshardable, why, world_size = check_optimizer(listing, folder, "scheduler.pt", scheduler_needed=True)
+        sharding = check_optimizer(listing, folder, "scheduler.pt", scheduler_needed=True)
+        world_size = sharding.world_size
         world_size = _check_random(listing, folder) or world_size
     except Torn as error:
         return torn(folder, step, str(error), "huggingface", world_size)
-    return whole(folder, step, "huggingface", world_size=world_size, reshardable=reshardable, why=why)
+    return whole(folder, step, "huggingface", replace(sharding, world_size=world_size))
 
 
 def _check_trainer_state(listing: Listing, folder: str, step: int) -> None:
@@ -83,15 +86,15 @@ def check_weights(listing: Listing, folder: str) -> None:
 
 def check_optimizer(
     listing: Listing, folder: str, scheduler: str, *, scheduler_needed: bool
-) -> tuple[bool | None, str, int | None]:
-    """(reshardable, what limits it, world size). Raises `Torn`."""
+) -> Sharding:
+    """Who can load it. Raises `Torn`."""
     inside = listing.folders(folder)
     sharded = [path for path in inside if re.search(r"/(?:optimizer|pytorch_model_fsdp)_[0-9]{1,3}\Z", path)]
     engine = _engine_folder(listing, folder)
     has_scheduler = listing.has(f"{folder}/{scheduler}")
     if engine is not None:
         world_size = check_states([entry for entry in listing.files(engine) if entry.path.endswith("_states.pt")])
-        return (False, TIED, world_size) if world_size else (None, "", None)
+        return tied_to(world_size)
     single = any(listing.has(f"{folder}/{name}") for name in ("optimizer.pt", "optimizer.bin"))
     if sharded:
         for path in sharded:
@@ -102,7 +105,7 @@ def check_optimizer(
         raise Torn(ONLY_MODEL if not has_scheduler else "the optimizer state is missing: the save did not finish")
     if scheduler_needed and not has_scheduler:
         raise Torn(f"{scheduler} is missing: the save did not finish")
-    return True, _FEWER, None
+    return Sharding(reshardable=True, why=_FEWER)
 
 
 def _engine_folder(listing: Listing, folder: str) -> str | None:

@@ -10,6 +10,7 @@ from runbook.checkpoints.listing import (
     TRACKER,
     Found,
     Listing,
+    Sharding,
     Torn,
     check_contiguous,
     check_dcp,
@@ -52,9 +53,9 @@ def judge_iteration(listing: Listing, folder: str) -> Found | None:
         return torn(folder, step, str(error), form, world_size)
     latest = _latest(listing, folder, step)
     if ranks:
-        return whole(folder, step, form, reshardable=False, why=LEGACY, latest=latest)
+        return whole(folder, step, form, Sharding(reshardable=False, why=LEGACY), latest=latest)
     why = RESHARD if form != "torch_dcp" else "the model-parallel sizes have to stay what they were"
-    return whole(folder, step, form, world_size=world_size, reshardable=True, why=why, latest=latest)
+    return whole(folder, step, form, Sharding(world_size, True, why), latest=latest)
 
 
 def _check_distributed(listing: Listing, folder: str) -> str:

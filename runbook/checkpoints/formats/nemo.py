@@ -6,7 +6,7 @@ import posixpath
 import re
 
 from runbook.checkpoints.formats.megatron import RESHARD
-from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, checkpoint_format, torn, whole
+from runbook.checkpoints.listing import Found, Listing, Sharding, Torn, check_dcp, checkpoint_format, torn, whole
 
 _NEMO_STEP = re.compile(r"step=([0-9]{1,12})")
 UNFINISHED = "-unfinished"
@@ -35,6 +35,5 @@ def judge_nemo(listing: Listing, folder: str) -> Found | None:
         return torn(folder, step, str(error), "nemo")
     siblings = [posixpath.basename(path) for path in listing.folders(posixpath.dirname(folder))]
     has_last = any(item.endswith("-last") for item in siblings)
-    return whole(
-        folder, step, "nemo", reshardable=True, why=RESHARD, latest=name.endswith("-last") if has_last else None
-    )
+    latest = name.endswith("-last") if has_last else None
+    return whole(folder, step, "nemo", Sharding(reshardable=True, why=RESHARD), latest=latest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from runbook.checkpoints.formats.deepspeed import judge_deepspeed
-from runbook.checkpoints.listing import Found, Listing, checkpoint_format, torn, whole
+from runbook.checkpoints.listing import Found, Listing, Sharding, checkpoint_format, torn, whole
 
 
 @checkpoint_format(asked=10, takes=("_actor", "_critic"), small_files=("latest",))
@@ -37,8 +37,6 @@ def judge_openrlhf(listing: Listing, folder: str) -> tuple[Found, ...] | None:
         if problem:
             found.append(torn(path, one.step, problem, "openrlhf", one.world_size))
         else:
-            found.append(whole(
-                path, one.step, "openrlhf", world_size=one.world_size, reshardable=one.reshardable, why=one.why,
-                latest=one.latest,
-            ))
+            sharding = Sharding(one.world_size, one.reshardable, one.why)
+            found.append(whole(path, one.step, "openrlhf", sharding, latest=one.latest))
     return tuple(found)

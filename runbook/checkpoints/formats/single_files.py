@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runbook.checkpoints.listing import Found, Listing, checkpoint_format, torn, whole
+from runbook.checkpoints.listing import Found, Listing, Sharding, checkpoint_format, torn, whole
 
 _SINGLE = re.compile(
     r"(?:.{0,80}[-_.])?(?:checkpoint|ckpt|step|iter|iteration|epoch|state)[-_=]?([0-9]{1,12})\.(?:pt|pth|ckpt)\Z"
@@ -33,5 +33,5 @@ def judge_single_files(listing: Listing, folder: str) -> tuple[Found, ...]:
             why = "a single file, with no other to compare its size with: whether it was written whole cannot be told"
             found.append(torn(entry.path, step, why, "full"))
         else:
-            found.append(whole(entry.path, step, "full", reshardable=True))
+            found.append(whole(entry.path, step, "full", Sharding(reshardable=True)))
     return tuple(found)

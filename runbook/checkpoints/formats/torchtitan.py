@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runbook.checkpoints.listing import Found, Listing, Torn, check_dcp, checkpoint_format, torn, whole
+from runbook.checkpoints.listing import Found, Listing, Sharding, Torn, check_dcp, checkpoint_format, torn, whole
 
 _TORCHTITAN = re.compile(r"step-([0-9]{1,12})\Z")
 DATA_ORDER = "the data loader's state is kept by data-parallel rank: another number of them loads only without it"
@@ -32,4 +32,5 @@ def judge_torchtitan(listing: Listing, folder: str) -> Found | None:
         for path in listing.folders(posixpath.dirname(folder))
         if (found := _TORCHTITAN.fullmatch(posixpath.basename(path))) and listing.has(f"{path}/.metadata")
     ]
-    return whole(folder, step, "torchtitan", reshardable=True, why=DATA_ORDER, latest=step == max(taken))
+    sharding = Sharding(reshardable=True, why=DATA_ORDER)
+    return whole(folder, step, "torchtitan", sharding, latest=step == max(taken))

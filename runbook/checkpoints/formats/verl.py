@@ -10,6 +10,7 @@ from runbook.checkpoints.listing import (
     TRACKER,
     Found,
     Listing,
+    Sharding,
     Torn,
     check_dcp,
     check_not_empty,
@@ -68,10 +69,9 @@ def judge_verl(listing: Listing, folder: str) -> Found | None:
             raise Torn(f"the tracker still names {tracked}: the save was not finished")
     except Torn as error:
         return torn(folder, step, str(error), form, sizes.get("actor"))
-    return whole(
-        folder, step, form, world_size=sizes.get("actor") or next(iter(sizes.values()), None),
-        reshardable=megatron, why=MEGATRON if megatron else TIED, latest=tracked == step,
-    )
+    world_size = sizes.get("actor") or next(iter(sizes.values()), None)
+    sharding = Sharding(world_size, megatron, MEGATRON if megatron else TIED)
+    return whole(folder, step, form, sharding, latest=tracked == step)
 
 
 def _is_role(listing: Listing, path: str) -> bool:
