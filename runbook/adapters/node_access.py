@@ -23,6 +23,7 @@ from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, Proc
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.node.check_script import Limits, check_script, process_script, shell_arguments, shell_command
 from runbook.node.facts import read_left_document, read_node, unreachable
+from runbook.node.kernel_log import Window
 from runbook.node.processes import end_limit_s, end_script, read_end, read_job_processes
 from runbook.node.sections import read_answers
 from runbook.ports import Nodes
@@ -68,7 +69,7 @@ class SshNodes:
         except Exception as error:
             return unreachable(node, Reach.ERROR, f"{type(error).__name__}: {error}"[:200], asked_at_s)
         return read_node(
-            answer.text, marker, node, since_s=since_s, until_s=until_s, asked_at_s=asked_at_s, cut_why=answer.cut_why
+            answer.text, marker, node, Window(since_s, until_s), asked_at_s, cut_why=answer.cut_why
         )
 
     def processes(
@@ -132,7 +133,7 @@ class LocalNodes:
             text = self._ask(script)
         except RunbookError as error:
             return unreachable(node, Reach.TIMEOUT if "did not answer" in error.what else Reach.ERROR, error.what)
-        return read_node(text, marker, node, since_s=since_s, until_s=until_s, asked_at_s=asked_at_s)
+        return read_node(text, marker, node, Window(since_s, until_s), asked_at_s)
 
     def processes(
         self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
@@ -216,7 +217,7 @@ class NodesWithLeft:
             text = read_left(self.folder, path)
             if text is None:
                 continue
-            facts = read_left_document(text, node, since_s=since_s, until_s=until_s)
+            facts = read_left_document(text, node, Window(since_s, until_s))
             at_s = facts.checked_at_s
             if facts.reach is Reach.OK and at_s is not None and since_s <= at_s <= (until_s or float("inf")):
                 return facts

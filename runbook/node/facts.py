@@ -14,8 +14,8 @@ from runbook.node.gres import read_slurm_gpus
 from runbook.node.kernel_log import (
     KernelLog,
     NodeClock,
+    Window,
     event_of,
-    in_window,
     merged,
     oom_kills_of_answers,
     read_clock,
@@ -35,7 +35,7 @@ _NOT_SAID = Unknown("the simulated GPU's state does not say")
 
 
 def read_simulated(
-    answers: NodeAnswers, clock: NodeClock, since_s: float | None, until_s: float | None
+    answers: NodeAnswers, clock: NodeClock, window: Window
 ) -> tuple[tuple[GpuFacts, ...] | Unknown, KernelLog]:
     """GPUs with their processes, and the kernel log, of the state file. A broken file makes both unknown."""
     section = answers.get("simulated_state")
@@ -44,7 +44,7 @@ def read_simulated(
         rows, log = list(state["gpus"]), list(state.get("kernel_log", ()))
         processes = _processes(answers)
         gpus = tuple(sorted((_gpu(row, processes, answers) for row in rows), key=lambda gpu: gpu.index))
-        events = [event for row in log for event in _events(row, since_s, until_s)]
+        events = [event for row in log for event in _events(row, window)]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = Unknown(f"the state file of the simulated GPUs cannot be read: {printable(str(error), 120)}")
         return why, KernelLog(why, why)
@@ -112,10 +112,10 @@ def _processes(answers: NodeAnswers) -> dict[int, list[GpuProcess]]:
     return found
 
 
-def _events(row: dict[str, Any], since_s: float | None, until_s: float | None) -> list[XidEvent]:
+def _events(row: dict[str, Any], window: Window) -> list[XidEvent]:
     time_s = float(row["time"])
     found = (event_of(line, time_s) for line in str(row["line"]).split("\n"))
-    inside = in_window(time_s, since_s, until_s)
+    inside = window.holds(time_s)
     return [replace(event, in_window=inside) for event in found if event is not None]
 
 
@@ -152,9 +152,7 @@ def read_node(
     text: str,
     marker: str,
     node: NodeName,
-    *,
-    since_s: float | None,
-    until_s: float | None,
+    window: Window,
     asked_at_s: float | None,
     cut_why: str = "",
 ) -> NodeFacts:
@@ -185,7 +183,7 @@ def read_node(
         partial_view="" if simulated else _PARTIAL_VIEWS.get(answers.value("node", "inside"), ""),
     )
     if answers.get("simulated_state"):
-        simulated_gpus, log = read_simulated(answers, clock, since_s, until_s)
+        simulated_gpus, log = read_simulated(answers, clock, window)
         return replace(
             facts,
             driver=Unknown("simulated GPUs have no driver"),
@@ -197,19 +195,15 @@ def read_node(
     section = answers.get("probe")
     document = find_document(section.text) if section is not None and section.exit_code == 0 else None
     if document is not None and not isinstance(document, Unknown):
-        return _from_probe(
-            facts, read_document(document, ahead_s=clock.ahead_s, since_s=since_s, until_s=until_s)
-        )
+        return _from_probe(facts, read_document(document, ahead_s=clock.ahead_s, window=window))
     gpus, driver = read_gpus(answers)
-    log = read_kernel_log(answers, clock, since_s, until_s)
+    log = read_kernel_log(answers, clock, window)
     return replace(
         facts,
         software_fault=_software_fault(gpus),
         mps=_PROBE_ONLY,
         job_memory=_PROBE_ONLY,
-        oom_kills=(
-            log.events if isinstance(log.events, Unknown) else oom_kills_of_answers(answers, clock, since_s, until_s)
-        ),
+        oom_kills=log.events if isinstance(log.events, Unknown) else oom_kills_of_answers(answers, clock, window),
         driver=driver,
         gpus=gpus if isinstance(gpus, Unknown) else _with_processes(answers, gpus),
         xids=log.events,
@@ -217,13 +211,13 @@ def read_node(
     )
 
 
-def read_left_document(text: str, node: NodeName, *, since_s: float | None, until_s: float | None) -> NodeFacts:
+def read_left_document(text: str, node: NodeName, window: Window | None = None) -> NodeFacts:
     """Facts from a document that the probe left in a file on the node (its epilog does). Times stay the node's own;
     `checked_at_s` is when it was written."""
     document = find_document(text)
     if isinstance(document, Unknown):
         return unreachable(node, Reach.ERROR, document.unknown)
-    answer = read_document(document, ahead_s=0.0, since_s=since_s, until_s=until_s)
+    answer = read_document(document, ahead_s=0.0, window=window or Window())
     facts = NodeFacts(
         node=node, reach=Reach.OK, reach_detail=f"{LEFT_BY_EPILOG}; ran as {answer.user or 'an unknown user'}",
         checked_at_s=answer.now_s, partial_view=_PARTIAL_VIEWS.get(answer.inside, ""),

@@ -37,6 +37,19 @@ class NodeClock:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """From when to when a line counts, both ends included; None: no end there."""
+
+    since_s: float | None = None
+    until_s: float | None = None
+
+    def holds(self, time_s: float | None) -> bool | Unknown:
+        if time_s is None:
+            return Unknown("the line has no readable time")
+        return (self.since_s is None or time_s >= self.since_s) and (self.until_s is None or time_s <= self.until_s)
+
+
+@dataclass(frozen=True, slots=True)
 class KernelLog:
     """GPU events of all times, oldest first, and the oldest time that the log still reaches."""
 
@@ -82,15 +95,15 @@ def event_of(message: str, time_s: float | None) -> XidEvent | None:
 
 
 def read_kernel_log(
-    answers: NodeAnswers, clock: NodeClock, since_s: float | None, until_s: float | None
+    answers: NodeAnswers, clock: NodeClock, window: Window
 ) -> KernelLog:
     """The log that reaches back furthest, with what only the other one has. An event without a readable time is
     neither in nor out of the window."""
     logs = [log for name in ("kernel_log", "journal") if (log := _read_one(answers, name, clock)) is not None]
-    return joined(logs, since_s, until_s)
+    return joined(logs, window)
 
 
-def joined(logs: Sequence[KernelLog], since_s: float | None, until_s: float | None) -> KernelLog:
+def joined(logs: Sequence[KernelLog], window: Window) -> KernelLog:
     """Several logs of one node as one, as `read_kernel_log` says."""
     readable = [log for log in logs if not isinstance(log.events, Unknown)]
     if not readable:
@@ -106,7 +119,7 @@ def joined(logs: Sequence[KernelLog], since_s: float | None, until_s: float | No
     placed = tuple(
         replace(
             event,
-            in_window=ANY_USER if log.any_user_can_write else in_window(event.time_s, since_s, until_s),
+            in_window=ANY_USER if log.any_user_can_write else window.holds(event.time_s),
         )
         for event, log in found
     )
@@ -185,12 +198,6 @@ def _reach(log: KernelLog) -> float:
     return log.covers_since_s if isinstance(log.covers_since_s, float) else float("inf")
 
 
-def in_window(time_s: float | None, since_s: float | None, until_s: float | None) -> bool | Unknown:
-    if time_s is None:
-        return Unknown("the line has no readable time")
-    return (since_s is None or time_s >= since_s) and (until_s is None or time_s <= until_s)
-
-
 def _stamp_s(pattern: re.Pattern[str], match: re.Match[str], clock: NodeClock) -> float | None:
     stamp = match["stamp"]
     try:
@@ -258,7 +265,7 @@ class LogLine:
 
 
 def read_oom_kills(
-    lines: Iterable[LogLine], since_s: float | None, until_s: float | None
+    lines: Iterable[LogLine], window: Window
 ) -> tuple[OomKill, ...]:
     """The kills, oldest first, at most the newest 200. Lines of one kill, and the same line of another log, are one."""
     found: dict[int, list[OomKill]] = {}
@@ -266,7 +273,7 @@ def read_oom_kills(
         kill = _kill(line.text)
         if kill is None:
             continue
-        inside = ANY_USER if line.any_user_can_write else in_window(line.time_s, since_s, until_s)
+        inside = ANY_USER if line.any_user_can_write else window.holds(line.time_s)
         kill = replace(kill, time_s=line.time_s, in_window=inside)
         same_pid = found.setdefault(kill.pid, [])
         for at, other in enumerate(same_pid):
@@ -281,12 +288,12 @@ def read_oom_kills(
 
 
 def oom_kills_of_answers(
-    answers: NodeAnswers, clock: NodeClock, since_s: float | None, until_s: float | None
+    answers: NodeAnswers, clock: NodeClock, window: Window
 ) -> tuple[OomKill, ...]:
     """The same of the sections that the log's own commands wrote."""
     sections = [section for name in ("journal", "kernel_log") if (section := answers.get(name)) is not None]
     stamped = (line_time(line, clock) for section in sections for line in section.lines)
-    return read_oom_kills((LogLine(time_s, text) for time_s, text in stamped), since_s, until_s)
+    return read_oom_kills((LogLine(time_s, text) for time_s, text in stamped), window)
 
 
 def _kill(text: str) -> OomKill | None:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from runbook.model.node import Cause, DaemonProcess, GpuFacts, GpuProcess, JobMemory, MigInstance, OomKill, Unread
 from runbook.model.units import Bytes, JobId, Unknown
 from runbook.node.gpus import any_repair_pending, rows_or_pages_pending
-from runbook.node.kernel_log import KernelLog, LogLine, event_of, joined, read_oom_kills
+from runbook.node.kernel_log import KernelLog, LogLine, Window, event_of, joined, read_oom_kills
 from runbook.node.processes import ProcEntry, owned
 from runbook.node.sections import NodeAnswers, Section, printable
 from runbook.node.xid import bus_id
@@ -131,7 +131,7 @@ def job_memory(document: Mapping[str, Any]) -> tuple[JobMemory, ...] | Unknown:
 
 
 def oom_kills(
-    document: Mapping[str, Any], ahead_s: float, since_s: float | None, until_s: float | None
+    document: Mapping[str, Any], ahead_s: float, window: Window
 ) -> tuple[OomKill, ...] | Unknown:
     """From every source of the kernel log that could be read."""
     sources = rows_of(part_of(document, "kernel_log").get("sources"))[:8]
@@ -146,7 +146,7 @@ def oom_kills(
             lines.append(LogLine(
                 None if time_s is None else time_s - ahead_s, str(row.get("line", ""))[:4096], free_for_all
             ))
-    return read_oom_kills(lines, since_s, until_s)
+    return read_oom_kills(lines, window)
 
 
 def _job(row: Mapping[str, Any]) -> JobId | Unknown:
@@ -209,7 +209,7 @@ def find_document(text: str) -> Mapping[str, Any] | Unknown:
 
 
 def read_document(
-    document: Mapping[str, Any], *, ahead_s: float, since_s: float | None, until_s: float | None
+    document: Mapping[str, Any], *, ahead_s: float, window: Window
 ) -> ProbeAnswer:
     """Facts of a document. `ahead_s`: how far the node's clock is ahead of ours."""
     node, nvml = part_of(document, "node"), part_of(document, "nvml")
@@ -218,7 +218,7 @@ def read_document(
     return ProbeAnswer(
         driver=driver,
         gpus=gpus,
-        log=_log(part_of(document, "kernel_log"), ahead_s, since_s, until_s),
+        log=_log(part_of(document, "kernel_log"), ahead_s, window),
         user=plain(text_of(node, "user", 40)),
         python=plain(text_of(node, "python", 20)),
         now_s=seconds(node.get("now_s")),
@@ -226,7 +226,7 @@ def read_document(
         standin=isinstance(driver, str) and driver.endswith(STANDIN),
         mps=mps_daemons(document),
         job_memory=job_memory(document),
-        oom_kills=oom_kills(document, ahead_s, since_s, until_s),
+        oom_kills=oom_kills(document, ahead_s, window),
     )
 
 
@@ -335,11 +335,11 @@ def _node_section(node: Mapping[str, Any]) -> NodeAnswers:
     return NodeAnswers({"node": Section("\n".join(lines), 0)})
 
 
-def _log(part: Mapping[str, Any], ahead_s: float, since_s: float | None, until_s: float | None) -> KernelLog:
+def _log(part: Mapping[str, Any], ahead_s: float, window: Window) -> KernelLog:
     logs = [_source(each, ahead_s) for each in rows_of(part.get("sources"))[:8]]
     if not logs:
         return KernelLog(NOT_THERE, NOT_THERE)
-    return joined(logs, since_s, until_s)
+    return joined(logs, window)
 
 
 def _source(row: Mapping[str, Any], ahead_s: float) -> KernelLog:

@@ -56,7 +56,7 @@ def test_a_failed_job_leaves_the_probes_answer_beside_the_spools_events(spool: P
     assert names(spool) == ["training-4711-2.gpu-21.json"]
     path = spool / "nodes" / "training-4711-2.gpu-21.json"
     assert path.stat().st_mode & 0o777 == 0o640
-    facts = read_left_document(path.read_text(), NODE, since_s=None, until_s=None)
+    facts = read_left_document(path.read_text(), NODE)
     assert not isinstance(facts.gpus, Unknown)
     assert [gpu.sram_threshold_exceeded for gpu in facts.gpus] == [False, True]
     # The daemon that reads the spool leaves the folder alone.

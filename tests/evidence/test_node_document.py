@@ -16,6 +16,7 @@ from runbook.model.units import NodeName, Unknown
 from runbook.node.catalogues import load_xids
 from runbook.node.check_script import Limits, check_script, process_script
 from runbook.node.facts import read_node
+from runbook.node.kernel_log import Window
 from runbook.node.sections import printable, read_answers
 from runbook.node.xid import read_xid
 
@@ -55,7 +56,7 @@ def test_any_cut_of_an_answer_is_read_without_inventing_health() -> None:
     node = NodeName("n")
     for length in range(len(whole)):
         facts = read_node(
-            whole[:length], MARKER, node, since_s=0, until_s=None, asked_at_s=None, cut_why="no end within 15 s"
+            whole[:length], MARKER, node, Window(0, None), None, cut_why="no end within 15 s"
         )
         if facts.reach is Reach.OK:
             assert "no end within 15 s" in facts.reach_detail or whole[:length].rstrip().endswith("done")
@@ -70,7 +71,7 @@ def test_any_cut_of_an_answer_is_read_without_inventing_health() -> None:
 
 def test_a_shell_that_says_something_else_is_an_error_with_its_words() -> None:
     facts = read_node(
-        "This account is currently not available.\n", MARKER, NodeName("n"), since_s=None, until_s=None, asked_at_s=1
+        "This account is currently not available.\n", MARKER, NodeName("n"), Window(), 1
     )
     assert facts.reach is Reach.ERROR
     assert "This account is currently not available." in facts.reach_detail

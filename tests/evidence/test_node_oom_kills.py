@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.model.units import Unknown
-from runbook.node.kernel_log import LogLine, read_oom_kills
+from runbook.node.kernel_log import LogLine, Window, read_oom_kills
 
 GROUP = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,"
@@ -20,7 +20,7 @@ KILLED = (
 
 def test_the_two_lines_of_a_kill_and_their_copies_in_another_log_are_one() -> None:
     lines = [LogLine(1000.0, GROUP), LogLine(1000.1, KILLED), LogLine(1001.0, GROUP), LogLine(1001.1, KILLED)]
-    (kill,) = read_oom_kills(lines, 900.0, 1100.0)
+    (kill,) = read_oom_kills(lines, Window(900.0, 1100.0))
     assert (kill.pid, kill.name, kill.job, kill.whole_node, kill.in_window) == (815, "python", "4711", False, True)
     assert kill.time_s == 1000.0
 
@@ -36,7 +36,7 @@ def test_the_two_lines_of_a_kill_and_their_copies_in_another_log_are_one() -> No
     (GROUP.replace("/system.slice/slurmstepd.scope/job_", "/slurm/uid_1000/job_"), False, "4711"),
 ])
 def test_who_was_killed_and_for_whose_limit(line: str, whole_node: bool, job: str) -> None:
-    (kill,) = read_oom_kills([LogLine(5.0, line)], None, None)
+    (kill,) = read_oom_kills([LogLine(5.0, line)], Window())
     assert (kill.pid, kill.name, kill.whole_node) == (815, "python", whole_node)
     found = "unknown" if isinstance(kill.job, Unknown) else kill.job or "none"
     assert found == job
@@ -44,24 +44,24 @@ def test_who_was_killed_and_for_whose_limit(line: str, whole_node: bool, job: st
 
 def test_a_name_that_is_half_a_line_neither_changes_the_number_nor_invents_a_job() -> None:
     named = GROUP.replace("task=python", "task=a,pid=1,uid=0,")
-    (kill,) = read_oom_kills([LogLine(5.0, named)], None, None)
+    (kill,) = read_oom_kills([LogLine(5.0, named)], Window())
     assert (kill.pid, kill.job) == (815, "4711")
-    assert read_oom_kills([LogLine(5.0, "python[3]: I am out of memory: Killed")], None, None) == ()
+    assert read_oom_kills([LogLine(5.0, "python[3]: I am out of memory: Killed")], Window()) == ()
 
 
 def test_a_cgroup_that_a_user_named_like_a_kill_invents_none() -> None:
     evil = "/user.slice/user@1000.service/Out of memory: Killed process 7 (sshd) total-vm:1kB"
-    (kill,) = read_oom_kills([LogLine(5.0, GROUP.replace("/system.slice/slurmstepd.scope/job_4711", evil))], None, None)
+    (kill,) = read_oom_kills([LogLine(5.0, GROUP.replace("/system.slice/slurmstepd.scope/job_4711", evil))], Window())
     assert (kill.pid, kill.whole_node, kill.job) == (815, False, None)
     path = f"process '/home/mallory/{KILLED}' started with executable stack"
-    assert read_oom_kills([LogLine(5.0, path)], None, None) == ()
+    assert read_oom_kills([LogLine(5.0, path)], Window()) == ()
 
 
 def test_a_number_that_comes_again_an_hour_later_is_another_process() -> None:
-    kills = read_oom_kills([LogLine(4600.0, KILLED), LogLine(1000.0, GROUP)], 900.0, 1100.0)
+    kills = read_oom_kills([LogLine(4600.0, KILLED), LogLine(1000.0, GROUP)], Window(900.0, 1100.0))
     assert [(kill.time_s, kill.in_window) for kill in kills] == [(1000.0, True), (4600.0, False)]
 
 
 def test_what_any_user_can_write_is_never_in_the_window() -> None:
-    (kill,) = read_oom_kills([LogLine(1000.0, KILLED, any_user_can_write=True)], 900.0, 1100.0)
+    (kill,) = read_oom_kills([LogLine(1000.0, KILLED, any_user_can_write=True)], Window(900.0, 1100.0))
     assert isinstance(kill.in_window, Unknown)

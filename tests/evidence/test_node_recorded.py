@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import MIB, NodeName, Unknown
 from runbook.node.facts import read_node
+from runbook.node.kernel_log import Window
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 ORIGINS = {"written-after-documentation", "simulated", "captured"}
@@ -44,8 +45,8 @@ def document(case: dict[str, Any]) -> str:
 def facts_of(case: dict[str, Any]) -> NodeFacts:
     since_s, until_s = case.get("window", (None, None))
     facts = read_node(
-        document(case), MARKER, NodeName("gpu-21"), since_s=since_s, until_s=until_s,
-        asked_at_s=case.get("asked_at_s"),
+        document(case), MARKER, NodeName("gpu-21"), Window(since_s, until_s),
+        case.get("asked_at_s"),
     )
     assert facts.reach is Reach.OK
     return facts

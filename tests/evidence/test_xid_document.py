@@ -15,7 +15,7 @@ from runbook.model.catalogues import XidClass
 from runbook.model.node import XidEvent
 from runbook.model.units import MIB, Unknown
 from runbook.node.catalogues import GpuModelDocument, XidDocument, XidFormat, load_gpu_models, load_xids
-from runbook.node.kernel_log import in_window, merged
+from runbook.node.kernel_log import Window, merged
 from runbook.node.xid import read_xid
 
 PATH = data_folder("playbooks") / "oom" / "xid.yaml"
@@ -159,11 +159,11 @@ def test_the_steps_of_a_recovery_are_not_merged() -> None:
     ("time_s", "inside"), [(99.9, False), (100.0, True), (150.0, True), (200.0, True), (200.1, False)]
 )
 def test_the_window_has_both_ends(time_s: float, inside: bool) -> None:
-    assert in_window(time_s, 100.0, 200.0) is inside
+    assert Window(100.0, 200.0).holds(time_s) is inside
 
 
 def test_a_line_without_a_time_is_neither_in_nor_out() -> None:
-    assert isinstance(in_window(None, 100.0, 200.0), Unknown)
+    assert isinstance(Window(100.0, 200.0).holds(None), Unknown)
 
 
 def test_a_code_without_a_known_source_is_refused(tmp_path: Path) -> None:

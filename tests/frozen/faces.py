@@ -288,7 +288,7 @@ def probe_scenarios() -> list[str]:
 def probed(scenario: str) -> Parts:
     """The node check's judgement of what the probe finds, the kernel log taken as read and empty."""
     text = json.dumps(standin.document_of(scenario))
-    facts = read_left_document(text, NodeName("gpu-21"), since_s=None, until_s=None)
+    facts = read_left_document(text, NodeName("gpu-21"))
     facts = replace(facts, xids=(), log_covers_since_s=0.0, partial_view="")
     job = JobRecord(
         JobId("4711"), "test", "train", UserName("alice"), JobState("FAILED", JobClass.FAILED),

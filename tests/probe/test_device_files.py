@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.model.units import Unknown
+from runbook.node.kernel_log import Window
 from runbook.node.probe_document import read_document
 from tests.nvml.standin import document_of
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.needs("gcc")
 
 
 def minors(scenario: str) -> list[int | Unknown]:
-    answer = read_document(document_of(scenario), ahead_s=0.0, since_s=None, until_s=None)
+    answer = read_document(document_of(scenario), ahead_s=0.0, window=Window())
     assert not isinstance(answer.gpus, Unknown)
     return [gpu.minor for gpu in answer.gpus]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import NodeName, Unknown
 from runbook.node.facts import read_left_document, read_node
+from runbook.node.kernel_log import Window
 
 NODE = NodeName("n")
 MARKER = "@@0123456789abcdef"
@@ -43,7 +44,7 @@ DOCUMENT = st.fixed_dictionaries({
 
 
 def read(document: Any) -> NodeFacts:
-    return read_left_document(json.dumps(document), NODE, since_s=0.0, until_s=1e10)
+    return read_left_document(json.dumps(document), NODE, Window(0.0, 1e10))
 
 
 @settings(max_examples=150, deadline=None)
@@ -83,7 +84,7 @@ def test_an_empty_gpu_is_neither_lost_nor_healthy() -> None:
     ],
 )
 def test_what_is_no_document_is_said(text: str, words: str) -> None:
-    facts = read_left_document(text, NODE, since_s=None, until_s=None)
+    facts = read_left_document(text, NODE)
     assert facts.reach is Reach.ERROR
     assert words in facts.reach_detail
     assert isinstance(facts.gpus, Unknown)
@@ -102,7 +103,7 @@ def test_times_are_put_on_our_clock() -> None:
         f"{MARKER} begin node\nnow=1000100\n{MARKER} end node 0\n"
         f"{MARKER} begin probe\n{json.dumps(document)}\n{MARKER} end probe 0\n{MARKER} done\n"
     )
-    facts = read_node(text, MARKER, NODE, since_s=999940, until_s=999960, asked_at_s=1000000.0)
+    facts = read_node(text, MARKER, NODE, Window(999940, 999960), 1000000.0)
     assert not isinstance(facts.xids, Unknown)
     assert [(event.time_s, event.in_window) for event in facts.xids] == [(999950.0, True)]
     assert facts.log_covers_since_s == 900000.0

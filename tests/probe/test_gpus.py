@@ -32,7 +32,7 @@ LOST = "the GPU is lost"
 
 
 def facts_of(scenario: str) -> NodeFacts:
-    return read_left_document(json.dumps(document_of(scenario)), NodeName("gpu-21"), since_s=None, until_s=None)
+    return read_left_document(json.dumps(document_of(scenario)), NodeName("gpu-21"))
 
 
 def gpus_of(scenario: str) -> tuple[GpuFacts, ...]:
@@ -116,7 +116,7 @@ def test_a_call_that_hangs_is_named_and_the_deadline_holds(scenario: str, deadli
     document = run_probe(scenario, "--deadline", str(deadline_s))
     assert document["took_s"] <= deadline_s
     assert time.monotonic() - started < deadline_s + 5  # Python's own start on a busy machine
-    facts = read_left_document(json.dumps(document), NodeName("n"), since_s=None, until_s=None)
+    facts = read_left_document(json.dumps(document), NodeName("n"))
     if scenario == "h100_570_hung_init":
         assert isinstance(facts.gpus, Unknown)
         assert "asked for nvmlInit" in facts.gpus.unknown

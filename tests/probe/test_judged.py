@@ -23,7 +23,7 @@ FOLDER = data_folder("playbooks") / "oom"
 
 def judged(scenario: str) -> NodeJudgement:
     """The GPUs alone: the kernel log is given as read and empty."""
-    facts = read_left_document(json.dumps(document_of(scenario)), NodeName("gpu-21"), since_s=None, until_s=None)
+    facts = read_left_document(json.dumps(document_of(scenario)), NodeName("gpu-21"))
     count = None if isinstance(facts.gpus, Unknown) else len(facts.gpus)
     job = JobRecord(
         id=JobId("4711"), cluster="test", name="train", owner=UserName("alice"),

@@ -13,6 +13,7 @@ import pytest
 from runbook.model.node import NodeFacts
 from runbook.model.units import NodeName, Unknown
 from runbook.node.facts import read_left_document
+from runbook.node.kernel_log import Window
 from tests.nvml.standin import run_probe
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."
@@ -37,7 +38,7 @@ def ask(folder: Path, *arguments: str, **scripts: str) -> dict[str, Any]:
 
 
 def facts_of(document: dict[str, Any], since_s: float | None = None, until_s: float | None = None) -> NodeFacts:
-    return read_left_document(json.dumps(document), NodeName("n"), since_s=since_s, until_s=until_s)
+    return read_left_document(json.dumps(document), NodeName("n"), Window(since_s, until_s))
 
 
 @pytest.mark.parametrize(

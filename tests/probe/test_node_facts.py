@@ -10,13 +10,14 @@ import pytest
 from runbook.model.node import DaemonProcess, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
 from runbook.node.facts import read_left_document
+from runbook.node.kernel_log import Window
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")
 
 
 def facts_of(document: dict[str, Any]) -> NodeFacts:
-    return read_left_document(json.dumps(document), NodeName("gpu-21"), since_s=900.0, until_s=1100.0)
+    return read_left_document(json.dumps(document), NodeName("gpu-21"), Window(900.0, 1100.0))
 
 
 def test_a_gpu_in_mig_mode_has_its_instances_and_its_processes_know_theirs() -> None:

@@ -119,7 +119,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_tenants_come_with_owner_job_and_age(root: Path) -> None:
     document = run_probe("h100_570_tenants", "--root", str(root))
-    facts = read_left_document(json.dumps(document), NodeName("n"), since_s=None, until_s=None)
+    facts = read_left_document(json.dumps(document), NodeName("n"))
     assert not isinstance(facts.gpus, Unknown)
     processes = facts.gpus[0].processes
     assert not isinstance(processes, Unknown)
@@ -193,6 +193,6 @@ def test_the_bus_id_of_a_lost_gpu_comes_from_the_drivers_own_list(root: Path) ->
     for bus in ("0000:19:00.0", "0000:3b:00.0"):
         (root / "proc/driver/nvidia/gpus" / bus).mkdir(parents=True)
     document = run_probe("h100_570_lost", "--root", str(root))
-    facts = read_left_document(json.dumps(document), NodeName("n"), since_s=None, until_s=None)
+    facts = read_left_document(json.dumps(document), NodeName("n"))
     assert not isinstance(facts.gpus, Unknown)
     assert (facts.gpus[1].lost, facts.gpus[1].bus_id) == (True, "0000:3b:00")

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from runbook.model.node import NodeFacts
 from runbook.model.units import NodeName, Unknown
 from runbook.node.facts import read_left_document, read_node
+from runbook.node.kernel_log import Window
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")
@@ -39,7 +40,7 @@ def recorded(name: str) -> NodeFacts:
         f"{MARKER} begin {each}\n{section['text']}\n{MARKER} end {each} {section['status']}\n"
         for each, section in sections.items()
     )
-    return read_node(f"{text}{MARKER} done\n", MARKER, NODE, since_s=None, until_s=None, asked_at_s=None)
+    return read_node(f"{text}{MARKER} done\n", MARKER, NODE, Window(), None)
 
 
 @pytest.mark.parametrize("ending", ["", "_xml"])
@@ -52,5 +53,5 @@ def recorded(name: str) -> NodeFacts:
     ],
 )
 def test_the_roads_agree(scenario: str, index: int, name: str, ending: str) -> None:
-    by_nvml = read_left_document(json.dumps(document_of(scenario)), NODE, since_s=None, until_s=None)
+    by_nvml = read_left_document(json.dumps(document_of(scenario)), NODE)
     assert health(by_nvml, index) == health(recorded(name + ending), 0)
