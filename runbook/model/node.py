@@ -210,6 +210,11 @@ class NodeFacts:
     """Oldest first, of all times that the kernel log covers."""
     slurm_gpus: SlurmGpus | Unknown = Unknown("not read")
 
+    @property
+    def left_by_epilog(self) -> bool:
+        """The node's own epilog wrote them when the job ended: they tell nothing of how the node looks now."""
+        return self.reach_detail.startswith(LEFT_BY_EPILOG)
+
 
 class JobStanding(StrEnum):
     """Whether the job of a process still runs."""

@@ -11,7 +11,7 @@ from runbook.errors import RunbookError
 from runbook.fan_out import Progress, check_many
 from runbook.model.job import NodeState
 from runbook.model.log import Finding
-from runbook.model.node import LEFT_BY_EPILOG, NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach, Reports
+from runbook.model.node import NodeAction, NodeFacts, NodeJudgement, NodeVerdict, Reach, Reports
 from runbook.model.units import JobId, NodeName
 from runbook.steps.reduce_world import serves
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
@@ -45,7 +45,7 @@ def run(context: StepContext) -> StepResult:
         facts = tuple(next((one for one in later if one.node == fact.node), fact) for fact in facts)
         judgements = tuple(next((one for one in rejudged if one.node == old.node), old) for old in judgements)
     failure = replace(context.failure, nodes=facts, judgements=judgements, node_states=states)
-    left = (f"{fact.node}: {fact.reach_detail}" for fact in facts if fact.reach_detail.startswith(LEFT_BY_EPILOG))
+    left = (f"{fact.node}: {fact.reach_detail}" for fact in facts if fact.left_by_epilog)
     incident = with_notes(replace(context.incident, failure=failure), note, *left)
     outcome = _worst(judgements)
     return StepResult(outcome, incident, "; ".join(_sentence(judgement) for judgement in judgements))
@@ -100,7 +100,7 @@ def look_again(context: StepContext, names: Sequence[NodeName]) -> tuple[NodeJud
     )
     # What an epilog left when the job ended tells nothing of how the node looks now.
     now = (
-        replace(fact, reach=Reach.ERROR) if fact.reach_detail.startswith(LEFT_BY_EPILOG) else fact for fact in facts
+        replace(fact, reach=Reach.ERROR) if fact.left_by_epilog else fact for fact in facts
     )
     states = context.ports.scheduler.nodes(tuple(names))
     counted = with_expected_gpus(now, states, context.settings.expected_gpus_per_node)

@@ -45,7 +45,7 @@ def job_gpus(facts: NodeFacts, job: JobRecord, clues: FailureClues) -> JobGpus:
         by_name = _of_node_device(gpus, node_device) if node_device else by_name
         own_index = oom_device if all_of_them else None
         source = "the job had as many as the node has" if all_of_them else _HOW_MANY
-        return JobGpus(None, True, by_name if by_name is not None else own_index, source)
+        return JobGpus(None, True, by_name if by_name is not None else own_index, source, certain=all_of_them)
     had = frozenset(slurms) if not isinstance(slurms, Unknown) else None
     by_device = _on_shared_node(facts, node_device, had, job.gpus_per_node) if node_device else None
     by_name = by_device if by_device is not None else by_name
@@ -71,7 +71,7 @@ def counted(facts: NodeFacts, gpus: JobGpus) -> tuple[int, ...] | Unknown:
     """The GPUs that count as the job's because it had them; Unknown where all count for want of knowing."""
     if gpus.indexes is not None:
         return tuple(sorted(gpus.indexes))
-    if not gpus.whole_node or isinstance(facts.gpus, Unknown) or gpus.source == _HOW_MANY:
+    if not gpus.whole_node or not gpus.certain or isinstance(facts.gpus, Unknown):
         return Unknown(gpus.source or "not known")
     return tuple(gpu.index for gpu in facts.gpus)
 

@@ -84,6 +84,8 @@ class JobGpus:
     """Node index of the GPU that ran out of memory, where it is known."""
     source: str = ""
     """What told the job's GPUs; where nothing did, why not."""
+    certain: bool = True
+    """False: all of the node's count only because nobody knows how many the job had."""
 
     def counts(self, gpu: int | None) -> bool:
         return gpu is None or gpu < 0 or self.indexes is None or gpu in self.indexes

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from runbook.model.incident import Attempt, Incident, IncidentState
-from runbook.model.node import LEFT_BY_EPILOG, NodeVerdict, Reach
+from runbook.model.node import NodeVerdict, Reach
 from runbook.report import narrative
 from runbook.report.charts.flow_chart import stays
 from runbook.report.memory_picture import memory_after, memory_at_failure, shortfall
@@ -207,7 +207,7 @@ def _node(incident: Incident) -> Iterator[str]:
         yield from _wrapped(f"{facts.node}: {verdict}{to_do}")
         if facts.reach is not Reach.OK:
             yield from _items((f"it did not answer ({facts.reach}): {facts.reach_detail}; nothing is known",))
-        elif facts.reach_detail.startswith(LEFT_BY_EPILOG):
+        elif facts.left_by_epilog:
             yield from _items((facts.reach_detail,))
         if judgement:
             yield from _items((*judgement.reasons, *judgement.warnings))

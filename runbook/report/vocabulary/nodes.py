@@ -107,11 +107,14 @@ def job_words(process: GpuProcess, check: NodeCheck) -> str:
 
 
 def standing_words(job: JobId, found: tuple[FoundJob, ...]) -> str:
-    standing = next((one.standing for one in found if one.id == job), JobStanding.UNKNOWN)
     return {
         JobStanding.LIVE: "runs", JobStanding.ENDED: "ended", JobStanding.FORGOTTEN: "long ended",
         JobStanding.UNKNOWN: "runs?",
-    }[standing]
+    }[_standing(job, found)]
+
+
+def _standing(job: JobId, found: tuple[FoundJob, ...]) -> JobStanding:
+    return next((one.standing for one in found if one.id == job), JobStanding.UNKNOWN)
 
 
 def memory_words(used: int | Unknown, total: int | Unknown) -> str:
@@ -250,7 +253,7 @@ def next_steps(node: CheckedNode, check: NodeCheck) -> Iterator[tuple[str, str]]
 def _owners_to_ask(node: CheckedNode, check: NodeCheck) -> Iterator[tuple[str, str]]:
     owners: dict[str, list[str]] = {}
     for process in node.judgement.tenants:
-        if isinstance(process.job, str) and standing_words(process.job, check.jobs) == "runs":
+        if isinstance(process.job, str) and _standing(process.job, check.jobs) is JobStanding.LIVE:
             continue
         owner = "an owner that is not known" if isinstance(process.owner, Unknown) else str(process.owner)
         owners.setdefault(owner, []).append(str(process.pid))

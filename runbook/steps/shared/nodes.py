@@ -12,7 +12,6 @@ from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.incident import Failure
 from runbook.model.job import JobRecord, JobState, NodeState
 from runbook.model.node import (
-    LEFT_BY_EPILOG,
     FoundJob,
     JobStanding,
     NodeAction,
@@ -120,7 +119,7 @@ def jobs_of(judgement: NodeJudgement) -> tuple[JobId, ...]:
 def is_free(judgement: NodeJudgement, facts: NodeFacts | None, context: StepContext) -> bool:
     """Whether a look found the memory of the job's GPUs in nobody's hands. What it could not read must not be more
     than what the check could not read either."""
-    if facts is not None and facts.reach_detail.startswith(LEFT_BY_EPILOG):
+    if facts is not None and facts.left_by_epilog:
         return False  # the node does not answer: how it was when the job ended tells nothing of now
     if judgement.verdict in (NodeVerdict.OCCUPIED, NodeVerdict.FAULTY):
         return False
