@@ -9,7 +9,6 @@ from runbook.host_lists import expand_hosts
 from runbook.model.job import JobRecord, StepRecord
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.slurm import fields
-from runbook.slurm.controller import per_node_gpus, per_node_memory
 from runbook.slurm.fields import rows
 from runbook.slurm.states import job_state
 
@@ -128,8 +127,8 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
         nodes=expand_hosts(row.get("NodeList", "")),
         num_nodes=num_nodes,
         num_tasks=tasks or None,
-        gpus_per_node=per_node_gpus("", allocated, num_nodes),
-        memory_limit_bytes_per_node=per_node_memory(allocated, num_nodes),
+        gpus_per_node=fields.per_node_gpus("", allocated, num_nodes),
+        memory_limit_bytes_per_node=fields.per_node_memory(allocated, num_nodes),
         submit_time_s=fields.epoch_s(row.get("Submit")),
         start_time_s=fields.epoch_s(row.get("Start")),
         end_time_s=fields.epoch_s(row.get("End")),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from runbook.host_lists import expand_hosts, fold_hosts
 from runbook.model.job import GpuIndices, JobRecord, NodeState
-from runbook.model.units import Bytes, JobId, NodeName, UserName
+from runbook.model.units import JobId, NodeName, UserName
 from runbook.slurm import fields
 from runbook.slurm.fields import long_format, rows
 from runbook.slurm.job_record import PatternValues, expand_pattern
@@ -88,8 +88,8 @@ def _record(row: dict[str, str]) -> JobRecord:
         nodes=nodes,
         num_nodes=num_nodes,
         num_tasks=fields.number(row["NumTasks"]),
-        gpus_per_node=per_node_gpus(row["tres-per-node"], row["tres-alloc"], num_nodes),
-        memory_limit_bytes_per_node=per_node_memory(row["tres-alloc"], num_nodes),
+        gpus_per_node=fields.per_node_gpus(row["tres-per-node"], row["tres-alloc"], num_nodes),
+        memory_limit_bytes_per_node=fields.per_node_memory(row["tres-alloc"], num_nodes),
         submit_time_s=fields.epoch_s(row["SubmitTime"]),
         start_time_s=fields.epoch_s(row["StartTime"]) if nodes else None,
         end_time_s=fields.epoch_s(row["EndTime"]) if ended else None,
@@ -117,25 +117,6 @@ def _record(row: dict[str, str]) -> JobRecord:
     stdout = expand_pattern(fields.text_or_empty(row["STDOUT"]), values) or ""
     stderr = expand_pattern(fields.text_or_empty(row["STDERR"]), values) or ""
     return replace(record, stdout_path=stdout, stderr_path="" if stderr == stdout else stderr)
-
-
-def per_node_gpus(requested: str, allocated: str, num_nodes: int | None) -> int | None:
-    """GPUs a node as requested, or else the allocation's total where it divides evenly."""
-    asked = fields.gpu_count(requested)
-    if asked is not None:
-        return asked
-    total = fields.gpu_count(allocated)
-    return total // num_nodes if total and num_nodes and total % num_nodes == 0 else None
-
-
-def per_node_memory(allocated: str, num_nodes: int | None) -> Bytes | None:
-    """Memory a node of an allocation ("cpu=2,mem=2G,node=2"), where it divides evenly."""
-    for part in allocated.split(","):
-        if part.startswith("mem="):
-            total = fields.memory_bytes(part[4:])
-            if total and num_nodes and total % num_nodes == 0:
-                return Bytes(total // num_nodes)
-    return None
 
 
 # `sinfo`: nodes with all their state words, and the drain reason as it was written.

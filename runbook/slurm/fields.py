@@ -92,6 +92,25 @@ def gpu_count(value: str | None) -> int | None:
     return sum(plain) if plain else (sum(typed) if typed else None)
 
 
+def per_node_gpus(requested: str, allocated: str, num_nodes: int | None) -> int | None:
+    """GPUs a node as requested, or else the allocation's total where it divides evenly."""
+    asked = gpu_count(requested)
+    if asked is not None:
+        return asked
+    total = gpu_count(allocated)
+    return total // num_nodes if total and num_nodes and total % num_nodes == 0 else None
+
+
+def per_node_memory(allocated: str, num_nodes: int | None) -> Bytes | None:
+    """Memory a node of an allocation ("cpu=2,mem=2G,node=2"), where it divides evenly."""
+    for part in allocated.split(","):
+        if part.startswith("mem="):
+            total = memory_bytes(part[4:])
+            if total and num_nodes and total % num_nodes == 0:
+                return Bytes(total // num_nodes)
+    return None
+
+
 def variables(text: str) -> dict[str, str]:
     """An environment printed as NAME=VALUE lines; a line that starts no variable goes on with the one before.
 
