@@ -13,8 +13,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
-from .words import clean, unknown
-from .worker import Send
+from .worker import Send, clean, unknown
 
 WANTED = re.compile(r"NVRM: |nvidia-nvswitch\d+: |oom-kill:|Out of memory: |emory cgroup out of memory")
 LINE_LIMIT = 4000

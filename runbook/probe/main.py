@@ -8,9 +8,8 @@ import time
 from typing import Any, Dict, List, Optional
 
 from . import kernel_log, node, processes
-from .gpus import GpuReader
-from .words import DOCUMENT, VERSION, is_unknown, unknown
-from .worker import Worker
+from .nvml import GpuReader
+from .worker import DOCUMENT, VERSION, Worker, is_unknown, unknown
 
 NO_LIBRARY = 3
 """Exit status with `--need-nvml` on a machine without the library: nothing was printed."""

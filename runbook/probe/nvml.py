@@ -1,16 +1,18 @@
 """What NVML says about the GPUs, figure by figure; each has a value or the reason why there is none.
 
-Runs in a child (see `worker`): before each call it says which one comes, so that a call that hangs has a name.
+`read` runs in a child (see `worker`): before each call it says which one comes, so that a call that hangs has a name.
+`GpuReader` listens to it: a call that does not come back costs the figures of its own GPU only.
 """
+
+import time
 
 try:
     import ctypes
 except ImportError:  # a Python that was built without libffi
     ctypes = None  # type: ignore[assignment]
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .words import clean, unknown
-from .worker import Record, Send
+from .worker import Record, Send, Worker, clean, unknown
 
 ACTIONS = {
     0: "None", 1: "Reset", 2: "Reboot", 3: "Drain P2P", 4: "Drain and Reset", 5: "Recover IMEX Domain",
@@ -356,3 +358,81 @@ FIGURES: Tuple[Figure, ...] = (
     (("mig_enabled", "mig_pending", "mig_devices"), _mig),
     (("processes",), _processes),
 )
+
+
+class GpuReader:
+    """Starts to ask NVML at once, for all figures or for one; `collect` waits for the answers."""
+
+    def __init__(self, only: str = "") -> None:
+        self._only = only
+        self._worker = Worker(read, 0, only)
+
+    def has_library(self, until: float) -> bool:
+        """Whether there is an NVML library at all. The worker says so before any call into it."""
+        for record in self._worker.records(until):
+            if "library" in record:
+                return True
+            if record.get("code") == LIBRARY_NOT_FOUND:
+                break
+        self._worker.close()
+        return False
+
+    def collect(self, until: float, patience_s: float) -> Record:
+        """Driver, versions and GPUs. Waits `patience_s` for each call, and for all of them `until` (monotonic)."""
+        found: Record = {"driver": None, "nvml": None, "cuda_driver": None}
+        gpus: Dict[int, Record] = {}
+        count: Any = None
+        while True:
+            asking = "the library"
+            current: Optional[int] = None
+            self._worker.patience_s = None
+            for record in self._worker.records(until):
+                if "failed" in record:
+                    why = unknown(record["failed"])
+                    self._worker.close()
+                    return dict(dict.fromkeys((*found, "gpus"), why), error=record["code"])
+                if "asking" in record:
+                    asking, current = record["asking"], record.get("gpu")
+                    if current is not None:
+                        # Without persistence mode the driver takes seconds to start; a GPU is given up earlier.
+                        self._worker.patience_s = patience_s
+                        gpus.setdefault(current, {"index": current, "lost": False})
+                elif "gpu" in record:
+                    _take(gpus[record["gpu"]], record)
+                elif "count" in record:
+                    count = record["count"]
+                else:
+                    found.update({name: record[name] for name in found if name in record})
+            hung = not self._worker.ended
+            self._worker.close()
+            if not hung:
+                why = unknown(self._worker.failure or "NVML was not asked for it")
+                break
+            why = unknown("NVML did not answer in time when it was asked for %s" % asking)
+            if current is None or not isinstance(count, int):
+                break
+            _fill(gpus[current], why)
+            if current + 1 >= count or until - time.monotonic() < patience_s / 2:
+                break
+            self._worker = Worker(read, current + 1, self._only)
+        answer: Record = {name: why if value is None else value for name, value in found.items()}
+        if not isinstance(count, int):
+            answer["gpus"] = why if count is None else count
+            return answer
+        for index in range(count):
+            _fill(gpus.setdefault(index, {"index": index, "lost": False}), why)
+        answer["gpus"] = [gpus[index] for index in sorted(gpus)]
+        return answer
+
+
+def _take(gpu: Record, record: Record) -> None:
+    gpu.update(record.get("figures", {}))
+    if "lost" in record:
+        gpu["lost"], gpu["lost_why"] = True, record["lost"]
+    if "rest" in record:
+        _fill(gpu, record["rest"])
+
+
+def _fill(gpu: Record, why: Record) -> None:
+    for name in figure_names():
+        gpu.setdefault(name, why)

@@ -2,7 +2,8 @@
 
 A call into a driver that hangs cannot be interrupted from within, and a process in the kernel's uninterruptible sleep
 cannot even be killed. So nothing that may hang is done by the probe itself: a forked child says what it finds, one
-JSON line each, and the probe goes on without it when the time is up.
+JSON line each, and the probe goes on without it when the time is up. Here is, too, how the probe says what it does not
+know, and text as it may leave the node.
 """
 
 import json
@@ -12,11 +13,30 @@ import signal
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
+DOCUMENT = "runbook-node"
+VERSION = 1
+"""Of the document: fields are only ever added within a version."""
 Record = Dict[str, Any]
 Send = Callable[[Record], None]
 
 LIMIT_BYTES = 8 << 20
 _PR_SET_PDEATHSIG = 1
+
+
+def unknown(reason: str) -> Dict[str, str]:
+    """A figure that could not be read, with the reason for a person. It never means "fine"."""
+    return {"unknown": clean(reason, 300)}
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether a figure is one of those."""
+    return isinstance(value, dict) and set(value) == {"unknown"}
+
+
+def clean(text: str, limit: int = 400) -> str:
+    """Without control characters, at most `limit` characters; a process names itself as it likes."""
+    kept = "".join(character if character.isprintable() else " " for character in text).strip()
+    return kept if len(kept) <= limit else kept[: limit - 1] + "\u2026"
 
 
 class Worker:

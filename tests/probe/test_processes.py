@@ -14,7 +14,7 @@ from runbook.model.node import GpuProcess
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.node.facts import read_left_document
 from runbook.node.processes import job_of_cgroup
-from runbook.probe import cgroups
+from runbook.probe import node as node_probe
 from tests.nvml.standin import hanging_directory, run_probe
 
 pytestmark = pytest.mark.needs("gcc")
@@ -54,7 +54,7 @@ LAYOUTS: list[tuple[list[str], dict[str, Any] | None]] = [
 
 @pytest.mark.parametrize(("lines", "found"), LAYOUTS)
 def test_every_layout_of_slurm(lines: list[str], found: dict[str, Any] | None) -> None:
-    assert cgroups.job_of(lines) == found
+    assert node_probe.job_of(lines) == found
 
 
 @pytest.mark.parametrize(("lines", "found"), LAYOUTS)
