@@ -401,6 +401,14 @@ def test_explain_tells_meaning_reason_and_lines() -> None:
     assert "another process failed first" in run("explain", "consequence").stdout
 
 
+def test_explain_tells_what_a_finding_of_the_node_check_stands_for() -> None:
+    shown = run("explain", "row-remap-pending").stdout
+    assert "waits to be taken out at the next reset" in shown
+    assert "policy.drain_on_pending_reset" in shown
+    found = json.loads(run("explain", "tenant_running", "--json").stdout)
+    assert (found["weight"], found["action"], len(found["says"])) == ("occupied", "exclude", 3)
+
+
 def test_the_catalogue_is_a_table_that_words_narrow() -> None:
     every = run("signatures").stdout.splitlines()
     assert len(every) > 100

@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from runbook.diagnosis.nodes import FailureClues, NodePolicy, SchedulerView, judge_node
+from runbook.documents import DocumentsInvalid
 from runbook.locations import data_folder
 from runbook.model.job import GpuIndices, JobClass, JobRecord, JobState, NodeState
 from runbook.model.node import (
@@ -29,11 +30,12 @@ from runbook.model.node import (
 )
 from runbook.model.node_rules import Weight
 from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, Unknown, UserName
-from runbook.node.catalogues import load_node_documents
+from runbook.node.catalogues import load_node_documents, load_node_rules
 from runbook.slurm.states import node_class
 
 START_S = 1_700_000_000.0
-DOCUMENTS = load_node_documents(data_folder("playbooks") / "oom")
+PLAYBOOK = data_folder("playbooks") / "oom"
+DOCUMENTS = load_node_documents(PLAYBOOK)
 RULES = DOCUMENTS.rules.rules
 KEYS = {
     "name", "gpus", "xids", "count", "covers", "reach", "detail", "expected_gpus", "partial_view", "job", "policy",
@@ -224,6 +226,27 @@ def test_verdict(case: dict[str, Any]) -> None:
 def test_every_rule_is_shown_by_a_case() -> None:
     shown = {rule for (case,) in (param.values for param in cases()) for rule in case.get("rules", ())}
     assert shown == set(RULES)
+
+
+@pytest.mark.parametrize(("found", "instead", "words"), [
+    ("when: mig_on", "when: mig_off", "is expected"),
+    ("when: mig_on", "when: gpus_none", "no rule says what follows from mig_on"),
+    ("{gpu}: MIG is on", "{action}: MIG is on", "mig_on tells gpu, not action"),
+    ("- id: mig", "- id: gpu_lost", "stands here a second time"),
+    ("source: totals", "source: nowhere", "'nowhere' is not among sources"),
+    ("note: ignore}", "warn: watch}", "not valid YAML"),
+    (", note: ignore}", "}", "note is missing"),
+    ("  unknown: {source:", "  faulty: {source:", "unknown is missing"),
+    ("policy: drain_on_hidden_memory", "policy: drain_on_monday", "drain_on_contained_error"),
+])
+def test_a_document_that_says_too_little_or_too_much_is_refused(
+    found: str, instead: str, words: str, tmp_path: Path
+) -> None:
+    text = (PLAYBOOK / "node_rules.yaml").read_text(encoding="utf-8")
+    assert found in text
+    (tmp_path / "node_rules.yaml").write_text(text.replace(found, instead, 1), encoding="utf-8")
+    with pytest.raises(DocumentsInvalid, match=re.escape(words)):
+        load_node_rules(tmp_path / "node_rules.yaml")
 
 
 def test_every_row_of_the_decision_table_has_a_rule() -> None:

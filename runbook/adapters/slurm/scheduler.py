@@ -20,9 +20,7 @@ from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavail
 from runbook.model.job import GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock
-from runbook.slurm import accounting as accounting
-from runbook.slurm import controller as nodes
-from runbook.slurm import controller as queue
+from runbook.slurm import accounting, controller
 from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
 from runbook.slurm.fields import variables
 from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
@@ -256,7 +254,7 @@ class SlurmCli:
 
     def find_submitted(self, token: str) -> tuple[JobId, ...]:
         separator = self._separator()
-        found = queue.read_comments(self._commands.ask("squeue", queue.token_arguments(separator)), separator)
+        found = controller.read_comments(self._commands.ask("squeue", controller.token_arguments(separator)), separator)
         separator = self._separator()
         try:
             known = self._known_columns()
@@ -285,7 +283,8 @@ class SlurmCli:
         for name in names or ():
             _checked_node(name)
         separator = self._separator()
-        found = nodes.read_nodes(self._commands.ask("sinfo", nodes.node_arguments(names, separator)), separator)
+        text = self._commands.ask("sinfo", controller.node_arguments(names, separator))
+        found = controller.read_nodes(text, separator)
         if names is None:
             return found
         by_name = {node.name: node for node in found}
@@ -297,12 +296,12 @@ class SlurmCli:
     def drain(self, node: NodeName, reason: str) -> None:
         (present,) = self.nodes((node,))
         if drain_wanted(present, reason):
-            self._commands.ask("scontrol", nodes.drain_arguments(node, reason))
+            self._commands.ask("scontrol", controller.drain_arguments(node, reason))
 
     def undrain(self, node: NodeName, reason_prefix: str) -> None:
         (present,) = self.nodes((node,))
         if undrain_wanted(present, reason_prefix):
-            self._commands.ask("scontrol", nodes.resume_arguments(node))
+            self._commands.ask("scontrol", controller.resume_arguments(node))
 
     def _may_still_come(self, flag: str, job: JobId) -> bool:
         """Whether accounting is only behind: it keeps such text, and the job is fresh enough to be in the controller.
@@ -338,10 +337,10 @@ class SlurmCli:
     def _from_controller(self, job: JobId) -> JobRecord | None:
         separator = self._separator()
         try:
-            text = self._commands.ask("squeue", queue.job_arguments(_checked_job(job), separator))
+            text = self._commands.ask("squeue", controller.job_arguments(_checked_job(job), separator))
         except NotFound:
             return None
-        return choose_record(queue.read_jobs(text, separator), job)
+        return choose_record(controller.read_jobs(text, separator), job)
 
     def _from_accounting(self, job: JobId) -> JobRecord | None:
         known = self._known_columns()

@@ -128,6 +128,8 @@ def explain(name: str, as_json: bool, playbook: Path | None) -> int:
     if found:
         tell(found, as_json=as_json)
         return 0
+    if _explain_node_rule(wanted.replace("-", "_"), playbook, as_json=as_json):
+        return 0
     close = _near(wanted, [*_kinds(), *(entry.id for _, entry in every), *_NOT_LINES]) or near(name, documents)
     raise NotFound(
         f"no signature, kind, lever or parameter is called {name!r}",
@@ -234,6 +236,35 @@ def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json
             click.echo(f"    {one.id:<14} {one.title}")
     else:
         click.echo("  no line says so by itself: it follows from figures, the node check or the course of the run")
+    return True
+
+
+def _explain_node_rule(name: str, playbook: Path | None, *, as_json: bool) -> bool:
+    """What a finding of the node check stands for."""
+    from runbook.locations import playbook_folder
+    from runbook.node.catalogues import load_node_rules
+
+    rules = load_node_rules(playbook_folder(playbook) / "node_rules.yaml")
+    rule = rules.rules.get(name)
+    if rule is None:
+        return False
+    cases = [case for found in rules.cases.values() for case in found if case.rule == name]
+    if as_json:
+        click.echo(json.dumps({
+            "rule": name, "shows": rule.shows, "weight": rule.weight.name.lower(), "action": rule.action.value,
+            "says": [case.says for case in cases], "sources": list(dict.fromkeys(case.source for case in cases)),
+        }, indent=2, ensure_ascii=False))
+        return True
+    click.echo(click.style(f"{name}  a finding of the node check", bold=True))
+    click.echo(f"  {'found':<13} {rule.shows}")
+    click.echo(f"  {'weight':<13} {rule.weight.name.lower()}; what to do: {rule.action.value.replace('_', ' ')}")
+    for case in cases:
+        differs = "" if case.action is rule.action else f" ({case.action.value.replace('_', ' ')})"
+        click.echo(f"  {'says':<13} {case.says}{differs}")
+        if case.policy:
+            click.echo(f"  {'':<13} a reason to drain where the inventory says policy.{case.policy}")
+    for source in dict.fromkeys(case.source for case in cases if case.source):
+        click.echo(f"  {'source':<13} {source}")
     return True
 
 
