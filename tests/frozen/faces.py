@@ -43,12 +43,12 @@ from runbook.report.text.node_text import render as render_check
 from runbook.report.text.notifications import messages, reminder
 from runbook.service.app import create_app, history_routes
 from runbook.template import CannotEdit, all_settings, apply, find_settings, named_files, settings_in_force
+from tests.checkpoints import test_checkpoints_judged as checkpoint_cases
 from tests.diagnosis import test_nodes as node_cases
-from tests.evidence import test_checkpoints_judged as checkpoint_cases
-from tests.evidence import test_node_recorded as recorded_cases
 from tests.levers import test_lever_cases as lever_cases
 from tests.levers.lever_cases import LeverCase
 from tests.logs import corpus
+from tests.node import test_node_recorded as recorded_cases
 from tests.nvml import standin
 from tests.remedy import test_remedy_proposals as proposal_cases
 from tests.remedy import test_remedy_world_and_resume as world_cases
