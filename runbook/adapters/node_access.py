@@ -21,11 +21,22 @@ from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.errors import BadInput, RunbookError
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
-from runbook.node.check_script import Limits, check_script, process_script, shell_arguments, shell_command
-from runbook.node.facts import read_left_document, read_node, unreachable
-from runbook.node.kernel_log import Window
-from runbook.node.processes import end_limit_s, end_script, read_end, read_job_processes
-from runbook.node.sections import read_answers
+from runbook.node import (
+    Limits,
+    Window,
+    check_script,
+    end_limit_s,
+    end_script,
+    process_script,
+    read_answers,
+    read_end,
+    read_job_processes,
+    read_left_document,
+    read_node,
+    shell_arguments,
+    shell_command,
+    unreachable,
+)
 from runbook.ports import Nodes
 from runbook.probe.build import NoPynvml, program
 

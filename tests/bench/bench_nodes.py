@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from runbook.adapters.node_access import probe_program
-from runbook.node.check_script import Limits, check_script, shell_command
+from runbook.node import Limits, check_script, shell_command
 from tests.bench.sshd_fleet import SSHD, Fleet, fleet
 
 REPOSITORY = Path(__file__).resolve().parents[2]

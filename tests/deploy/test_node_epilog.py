@@ -15,7 +15,7 @@ from runbook.adapters.node_access import NodesWithLeft
 from runbook.adapters.offline import NoNodes
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
-from runbook.node.facts import read_left_document
+from runbook.node import read_left_document
 from runbook.service.spool import SpoolReader
 from tests.nvml.standin import environment, probe_file
 

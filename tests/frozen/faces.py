@@ -34,7 +34,7 @@ from runbook.model.node import CheckedNode, NodeCheck, NodeFacts, NodeJudgement
 from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Edit, ParameterNames, Patch, Setting, SubmitContext, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
-from runbook.node.facts import read_left_document
+from runbook.node import read_left_document
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.report.json_documents import dump_node_check as dump_check
 from runbook.report.text.diagnosis_text import render_diagnosis

@@ -13,12 +13,9 @@ from runbook.locations import data_folder
 from runbook.model.catalogues import LinkAsk, XidClass
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
+from runbook.node import Limits, Window, check_script, process_script, read_answers, read_node, read_xid
 from runbook.node.catalogues import load_xids
-from runbook.node.check_script import Limits, check_script, process_script
-from runbook.node.facts import read_node
-from runbook.node.kernel_log import Window
-from runbook.node.sections import printable, read_answers
-from runbook.node.xid import read_xid
+from runbook.node.sections import printable
 
 MARKER = "@@0123456789abcdef"
 CATALOGUE = data_folder("playbooks") / "oom" / "xid.yaml"

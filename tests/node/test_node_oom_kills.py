@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runbook.model.units import Unknown
-from runbook.node.kernel_log import LogLine, Window, read_oom_kills
+from runbook.node import Window
+from runbook.node.kernel_log import LogLine, read_oom_kills
 
 GROUP = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0-1,"

@@ -6,8 +6,7 @@ import pytest
 
 from runbook.model.node import GpuProcess
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
-from runbook.node.processes import job_of_cgroup, read_gpu_processes, read_job_processes
-from runbook.node.sections import NodeAnswers, read_answers
+from runbook.node import NodeAnswers, job_of_cgroup, read_answers, read_gpu_processes, read_job_processes
 
 MARKER = "@@0123456789abcdef"
 STAT = "200 (a) b (python3) S 1 200 200 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 900000 1 1 1"

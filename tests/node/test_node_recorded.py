@@ -13,8 +13,7 @@ from ruamel.yaml import YAML
 
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import MIB, NodeName, Unknown
-from runbook.node.facts import read_node
-from runbook.node.kernel_log import Window
+from runbook.node import Window, read_node
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 ORIGINS = {"written-after-documentation", "simulated", "captured"}

@@ -10,8 +10,9 @@ import pytest
 
 from runbook.model.node import SlurmGpus
 from runbook.model.units import NodeName, Unknown
+from runbook.node import NodeAnswers, read_answers
 from runbook.node.gres import SCRIPT, SECTION, read_slurm_gpus
-from runbook.node.sections import NodeAnswers, Section, read_answers
+from runbook.node.sections import Section
 
 NODE = NodeName("gpu-21")
 

@@ -14,9 +14,9 @@ from runbook.locations import data_folder
 from runbook.model.catalogues import XidClass
 from runbook.model.node import XidEvent
 from runbook.model.units import MIB, Unknown
+from runbook.node import Window, read_xid
 from runbook.node.catalogues import GpuModelDocument, XidDocument, XidFormat, load_gpu_models, load_xids
-from runbook.node.kernel_log import Window, merged
-from runbook.node.xid import read_xid
+from runbook.node.kernel_log import merged
 
 PATH = data_folder("playbooks") / "oom" / "xid.yaml"
 MODELS = PATH.with_name("gpu_models.yaml")

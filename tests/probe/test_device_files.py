@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runbook.model.units import Unknown
-from runbook.node.kernel_log import Window
+from runbook.node import Window
 from runbook.node.probe_document import read_document
 from tests.nvml.standin import document_of
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import NodeName, Unknown
-from runbook.node.facts import read_left_document, read_node
-from runbook.node.kernel_log import Window
+from runbook.node import Window, read_left_document, read_node
 
 NODE = NodeName("n")
 MARKER = "@@0123456789abcdef"

@@ -15,7 +15,7 @@ import pytest
 
 from runbook.model.node import GpuFacts, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
-from runbook.node.facts import read_left_document
+from runbook.node import read_left_document
 from runbook.probe import build, nvml
 from tests.nvml.standin import SCENARIOS, document_of, environment, oldest_python, probe_file, run_probe
 

@@ -14,7 +14,7 @@ import pytest
 from runbook.adapters.node_access import LocalNodes
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
-from runbook.node.check_script import Limits, check_script
+from runbook.node import Limits, check_script
 from tests.nvml.standin import environment
 
 pytestmark = pytest.mark.needs("gcc")

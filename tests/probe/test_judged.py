@@ -12,8 +12,8 @@ from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import NodeAction, NodeJudgement, NodeVerdict
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.node import read_left_document
 from runbook.node.catalogues import load_node_documents
-from runbook.node.facts import read_left_document
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")

@@ -12,8 +12,7 @@ import pytest
 
 from runbook.model.node import NodeFacts
 from runbook.model.units import NodeName, Unknown
-from runbook.node.facts import read_left_document
-from runbook.node.kernel_log import Window
+from runbook.node import Window, read_left_document
 from tests.nvml.standin import run_probe
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."

@@ -9,8 +9,7 @@ import pytest
 
 from runbook.model.node import DaemonProcess, NodeFacts
 from runbook.model.units import MIB, NodeName, Unknown
-from runbook.node.facts import read_left_document
-from runbook.node.kernel_log import Window
+from runbook.node import Window, read_left_document
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")

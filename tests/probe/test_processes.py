@@ -12,8 +12,7 @@ import pytest
 
 from runbook.model.node import GpuProcess
 from runbook.model.units import JobId, NodeName, Unknown
-from runbook.node.facts import read_left_document
-from runbook.node.processes import job_of_cgroup
+from runbook.node import job_of_cgroup, read_left_document
 from runbook.probe import node as node_probe
 from tests.nvml.standin import hanging_directory, run_probe
 

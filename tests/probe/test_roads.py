@@ -11,8 +11,7 @@ from ruamel.yaml import YAML
 
 from runbook.model.node import NodeFacts
 from runbook.model.units import NodeName, Unknown
-from runbook.node.facts import read_left_document, read_node
-from runbook.node.kernel_log import Window
+from runbook.node import Window, read_left_document, read_node
 from tests.nvml.standin import document_of
 
 pytestmark = pytest.mark.needs("gcc")
