@@ -21,18 +21,6 @@ from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeFinding, Nod
 from runbook.model.node_rules import Condition, NodeDocuments, Weight
 from runbook.model.units import Bytes, JobId, Unknown, UserName
 
-_STATE_FIGURES = {
-    "row_remap_failed": "failed row remapping",
-    "row_remap_pending": "pending row remapping",
-    "sram_threshold_exceeded": "SRAM threshold",
-    "recovery_action": "recovery action",
-    "ecc_uncorrectable_volatile": "ECC counters",
-}
-
-
-_MEMORY_STATE = ("row_remap_failed", "row_remap_pending", "recovery_action")
-"""At least one of these must have been read before anything is said of a GPU's memory."""
-
 
 def judge_node(
     facts: NodeFacts,
@@ -213,24 +201,22 @@ def _unread(facts: NodeFacts, job: JobRecord, gpus: JobGpus) -> tuple[tuple[str,
     mine = [gpu for gpu in facts.gpus if gpus.counts(gpu.index) and not gpu.lost]
     hidden = [(gpu.processes.unknown, gpu.index) for gpu in mine if isinstance(gpu.processes, Unknown)]
     unread += [f"processes on {_gpus(indexes)}: {reason}" for reason, indexes in _grouped(hidden)]
-    blind = [gpu for gpu in mine if all(isinstance(getattr(gpu, name), Unknown) for name in _STATE_FIGURES)]
+    blind = [gpu for gpu in mine if _none_known(*_health(gpu).values())]
     reasons = [(_first_reason(gpu), gpu.index) for gpu in blind]
     unread += [f"any health figure of {_gpus(indexes)}: {reason}" for reason, indexes in _grouped(reasons)]
-    half = [
-        gpu for gpu in mine
-        if gpu not in blind and all(isinstance(getattr(gpu, name), Unknown) for name in _MEMORY_STATE)
-    ]
+    seen = [gpu for gpu in mine if gpu not in blind]
+    # At least one of these must have been read before anything is said of a GPU's memory.
+    half = [gpu for gpu in seen if _none_known(gpu.row_remap_failed, gpu.row_remap_pending, gpu.recovery_action)]
     reasons = [(_first_reason(gpu), gpu.index) for gpu in half]
     unread += [f"the state of the memory of {_gpus(indexes)}: {reason}" for reason, indexes in _grouped(reasons)]
     if facts.expected_gpus is not None and any(gpu.mig_enabled is True for gpu in facts.gpus):
         missing.append("whether a GPU is missing: Slurm counts MIG slices")
-    for name, title in _STATE_FIGURES.items():
-        gaps = [
-            (value.unknown, gpu.index)
-            for gpu in mine
-            if gpu not in blind and isinstance(value := getattr(gpu, name), Unknown)
-        ]
-        missing += [f"{title} of {_gpus(indexes)}: {reason}" for reason, indexes in _grouped(gaps)]
+    gaps: dict[str, list[tuple[str, int]]] = {}
+    for gpu in seen:
+        for title, value in _health(gpu).items():
+            gaps.setdefault(title, []).extend([(value.unknown, gpu.index)] if isinstance(value, Unknown) else [])
+    for title, pairs in gaps.items():
+        missing += [f"{title} of {_gpus(indexes)}: {reason}" for reason, indexes in _grouped(pairs)]
     return tuple(unread), tuple(missing)
 
 
@@ -250,9 +236,23 @@ def _uncovered(facts: NodeFacts, job: JobRecord) -> list[str]:
     return []
 
 
+def _health(gpu: GpuFacts) -> dict[str, object]:
+    """The figures that tell of a GPU's health, by what they are called."""
+    return {
+        "failed row remapping": gpu.row_remap_failed,
+        "pending row remapping": gpu.row_remap_pending,
+        "SRAM threshold": gpu.sram_threshold_exceeded,
+        "recovery action": gpu.recovery_action,
+        "ECC counters": gpu.ecc_uncorrectable_volatile,
+    }
+
+
+def _none_known(*figures: object) -> bool:
+    return all(isinstance(figure, Unknown) for figure in figures)
+
+
 def _first_reason(gpu: GpuFacts) -> str:
-    values = (getattr(gpu, name) for name in _STATE_FIGURES)
-    return next((value.unknown for value in values if isinstance(value, Unknown)), "")
+    return next((value.unknown for value in _health(gpu).values() if isinstance(value, Unknown)), "")
 
 
 def _grouped(pairs: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
