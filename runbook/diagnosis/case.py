@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from runbook.model import units
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields
@@ -19,6 +21,10 @@ SMALL_REQUESTS = (2 * MIB, 20 * MIB)
 
 ORDINARY_CONTEXT_BYTES = 3 * GIB // 2
 """R-02: CUDA context, kernels, NCCL buffers and library workspaces of an ordinary process."""
+
+
+size = partial(units.size, coarse=True, unknown="an unknown amount")
+"""A figure as the reasons show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +136,6 @@ def print_error(*figures: int | None) -> int:
             unit = 1 << 10 if figure <= MIB else MIB if figure <= GIB else GIB
             error += 0.005 * unit
     return round(error)
-
-
-def size(value: int | None) -> str:
-    """"1.91 GiB": a figure as the reasons show it."""
-    if value is None:
-        return "an unknown amount"
-    if abs(value) >= GIB:
-        return f"{value / GIB:.2f} GiB"
-    if abs(value) >= MIB:
-        return f"{value / MIB:.0f} MiB"
-    return f"{value} bytes"
 
 
 # The allocator's settings in force, and whether this PyTorch reads the variable that holds them.

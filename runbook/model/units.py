@@ -1,8 +1,10 @@
-"""Distinct types for the numbers and names that must not be mixed up, and figures that may be unknown."""
+"""Distinct types for the numbers and names that must not be mixed up, figures that may be unknown, and the one
+formatter each of bytes, moments and durations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NewType
 
 JobId = NewType("JobId", str)
@@ -25,3 +27,57 @@ class Unknown:
     """The reason, for a person: "nvidia-smi timed out after 5 s"."""
 
 
+def size(value: int | None, *, decimals: int = 2, coarse: bool = False, unknown: str = "unknown") -> str:
+    """Bytes as a person reads them: "77.42 GiB", "512 MiB", "640 bytes"; `unknown` for None. `coarse`: below one GiB
+    whole MiB, as a diagnosis weighs them."""
+    if value is None:
+        return unknown
+    magnitude = abs(value)
+    if magnitude >= GIB:
+        return in_gib(value, decimals)
+    if magnitude >= MIB:
+        return f"{value / MIB:.0f} MiB" if coarse or magnitude >= 10 * MIB else f"{value / MIB:.1f} MiB"
+    if magnitude >= 1024 and not coarse:
+        return f"{value / 1024:.0f} KiB"
+    return f"{value} bytes"
+
+
+def in_gib(value: float, decimals: int = 2) -> str:
+    """Bytes in GiB however few they are, for figures that are compared: "0.40 GiB"."""
+    return f"{value / GIB:.{decimals}f} GiB"
+
+
+def moment(time_s: float | None) -> str:
+    """Epoch seconds as "2026-09-14 02:13:44 UTC"; "unknown" for None."""
+    if time_s is None:
+        return "unknown"
+    try:
+        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):
+        return "unknown"
+
+
+def duration(seconds: float | None) -> str:
+    """"0.4 s", "12 s", "3 min 20 s", "2 h 05 min", "4 d 3 h"; "unknown" for None."""
+    if seconds is None:
+        return "unknown"
+    seconds = max(seconds, 0.0)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = whole // 60
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = minutes // 60
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def rough_duration(seconds: float, *, seconds_below_s: float = 120.0, hours_from_s: float = 3600.0) -> str:
+    """One figure in one unit: "90 s", "45 min", "2.5 h"."""
+    if seconds < seconds_below_s:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 3600:.1f} h" if seconds >= hours_from_s else f"{seconds / 60:.0f} min"

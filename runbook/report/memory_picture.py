@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from runbook.model.log import MemoryFields, MemorySample
-from runbook.model.units import MIB
-from runbook.report.vocabulary.titles import size
+from runbook.model.units import MIB, size
 
 if TYPE_CHECKING:
     from runbook.model.node import GpuFacts

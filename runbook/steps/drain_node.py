@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.diagnosis.nodes import moment
 from runbook.errors import NotAllowed
 from runbook.model.incident import Act, Incident
 from runbook.model.job import NodeClass, NodeState
 from runbook.model.node import NodeJudgement
-from runbook.model.units import NodeName
+from runbook.model.units import NodeName, moment
 from runbook.remedy import drain_refused
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.node import GpuProcess, NodeAction, NodeVerdict
-from runbook.model.units import GIB
+from runbook.model.units import in_gib
 from runbook.steps.shared.base import StepContext, StepResult
 
 
@@ -35,7 +35,7 @@ def run(context: StepContext) -> StepResult:
 
 def _tenant(tenant: GpuProcess) -> str:
     owner = f" of {tenant.owner}" if isinstance(tenant.owner, str) else ""
-    held = f", {tenant.used_bytes / GIB:.1f} GiB" if isinstance(tenant.used_bytes, int) else ""
+    held = f", {in_gib(tenant.used_bytes, 1)}" if isinstance(tenant.used_bytes, int) else ""
     job = f", Slurm job {tenant.job}" if isinstance(tenant.job, str) else ""
     return f"pid {tenant.pid} ({tenant.name or 'unnamed'}){owner}{held}{job}"
 

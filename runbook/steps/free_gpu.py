@@ -11,7 +11,7 @@ from runbook.errors import NotFound
 from runbook.model.incident import Act
 from runbook.model.job import NodeState
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, ProcessEnd, Reach, Reports
-from runbook.model.units import GIB, JobId, NodeName, Unknown
+from runbook.model.units import JobId, NodeName, Unknown, in_gib
 from runbook.steps.check_node import SETTLE_S, look
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
 from runbook.steps.shared.nodes import found_jobs, is_free, live_jobs
@@ -53,7 +53,7 @@ class _Leak:
         parts = (
             self.process.name[:60] or "unnamed",
             f"of {self.process.owner}",
-            f"{held / GIB:.1f} GiB of GPU memory" if not isinstance(held, Unknown) else "",
+            f"{in_gib(held, 1)} of GPU memory" if not isinstance(held, Unknown) else "",
             f"{self.process.age_s / 3600:.1f} h old" if not isinstance(self.process.age_s, Unknown) else "",
         )
         told = ", ".join(part for part in parts if part)

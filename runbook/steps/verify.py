@@ -15,7 +15,7 @@ from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.log import LogStory
 from runbook.model.node import ProcessView
 from runbook.model.template import Edit, SettingKind, condition_of
-from runbook.model.units import GIB
+from runbook.model.units import GIB, in_gib, rough_duration
 from runbook.remedy import Resumed, ResumeKind, resume_proof
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
@@ -255,7 +255,8 @@ def _with_time_queued(context: StepContext, attempt: Attempt, job: JobRecord) ->
 
 def _queue_line(context: StepContext, job: JobRecord, waits_s: float) -> str:
     limit_s = context.settings.acts.wait_for_spare_s
-    return f"job {job.id} {job.state.name} for {_lasted(waits_s)} of at most {_lasted(limit_s)}: {_waits_for(job)}"
+    waited = f"{rough_duration(waits_s)} of at most {rough_duration(limit_s)}"
+    return f"job {job.id} {job.state.name} for {waited}: {_waits_for(job)}"
 
 
 def _waits_for(job: JobRecord) -> str:
@@ -264,17 +265,11 @@ def _waits_for(job: JobRecord) -> str:
     return f"{job.reason} ({meaning})" if meaning else job.reason or "Slurm gives no reason"
 
 
-def _lasted(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
-
-
 def _still_queued(
     context: StepContext, incident: Incident, attempt: Attempt, job: JobRecord, waits_s: float
 ) -> StepResult:
     """The job stays in the queue: it holds no node there, and its place would be lost with it."""
-    why = f"job {job.id} still waits in the queue after {_lasted(waits_s)}: {_waits_for(job)}"
+    why = f"job {job.id} still waits in the queue after {rough_duration(waits_s)}: {_waits_for(job)}"
     incident = with_last_attempt(incident, replace(attempt, verdict=Verdict(passed=None, why=why)))
     conclusion = (
         f"{why[:1].upper()}{why[1:]}. It was left there and keeps its place; nobody watches it when it starts."
@@ -396,9 +391,9 @@ def _headroom(context: StepContext, story: LogStory) -> str:
     peak, rank = max(failed or peaks, key=lambda item: item[0])
     who = f"rank {rank}" if rank is not None else "a rank"
     if capacity is None:
-        return f"{who}: peak reserved {peak / GIB:.1f} GiB; the card's capacity is not known"
+        return f"{who}: peak reserved {in_gib(peak, 1)}; the card's capacity is not known"
     other = "" if failed else "; the rank that failed prints none"
-    return f"{who}: peak reserved {peak / GIB:.1f} of {capacity / GIB:.1f} GiB ({100 * peak / capacity:.0f} %){other}"
+    return f"{who}: peak reserved {peak / GIB:.1f} of {in_gib(capacity, 1)} ({100 * peak / capacity:.0f} %){other}"
 
 
 def _progress_line(attempt: Attempt, job: JobRecord, story: LogStory) -> str:

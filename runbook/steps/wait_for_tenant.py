@@ -8,7 +8,7 @@ from enum import StrEnum
 from runbook.errors import NotFound
 from runbook.model.incident import WAITS, IncidentState, Policy
 from runbook.model.job import JobRecord
-from runbook.model.units import JobId, NodeName
+from runbook.model.units import JobId, NodeName, rough_duration
 from runbook.steps.check_node import SETTLE_S, look
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.nodes import has_ended, is_free, jobs_of, tenants_of
@@ -25,6 +25,7 @@ class Outcome(StrEnum):
 def run(context: StepContext) -> StepResult:
     """Look once at the tenants' jobs, and at their nodes when these have ended. `WAITING` asks to be called again."""
     incident, clock, limit_s = context.incident, context.ports.clock, context.settings.acts.wait_for_tenant_s
+    limit = rough_duration(limit_s, seconds_below_s=0.0)
     waited_s = clock.now() - incident.visits[-1].started_s if incident.visits else 0.0
     nodes = tenants_of(context.failure)
     if not nodes:
@@ -39,7 +40,7 @@ def run(context: StepContext) -> StepResult:
             return StepResult(Outcome.STILL_OCCUPIED, replace(incident, conclusion=conclusion), conclusion)
     who = "; ".join(_described(record, node, clock.now()) for node, record in running)
     if incident.policy is Policy.PLAN:
-        conclusion = f"Planned only, nothing was touched. The tool would wait up to {_hours(limit_s)} for {who}."
+        conclusion = f"Planned only, nothing was touched. The tool would wait up to {limit} for {who}."
         return StepResult(
             Outcome.PLANNED, replace(incident, conclusion=conclusion, state=IncidentState.PLANNED), conclusion
         )
@@ -47,10 +48,10 @@ def run(context: StepContext) -> StepResult:
         return _limit_reached(context, running, who, waited_s)
     named = "; ".join(_named(record, node) for node, record in running)
     # People are told of the note (report/text/notifications.py).
-    incident = with_notes(incident, f"{WAITS} {_hours(limit_s)} for {named}: the job has no other node to run on")
+    incident = with_notes(incident, f"{WAITS} {limit} for {named}: the job has no other node to run on")
     verify = context.settings.verify
     pause_s = min(max(verify.first_poll_s, waited_s / 10), verify.longest_poll_s)
-    return StepResult(Outcome.WAITING, incident, f"{_lasted(waited_s)} of at most {_hours(limit_s)}: {who}", pause_s)
+    return StepResult(Outcome.WAITING, incident, f"{rough_duration(waited_s)} of at most {limit}: {who}", pause_s)
 
 
 def _running(context: StepContext, nodes: dict[NodeName, tuple[JobId, ...]]) -> list[tuple[NodeName, JobRecord]]:
@@ -98,7 +99,7 @@ def _limit_reached(
     context: StepContext, running: list[tuple[NodeName, JobRecord]], who: str, waited_s: float
 ) -> StepResult:
     incident = context.incident
-    waited = f"for {_lasted(waited_s)}" if waited_s >= 1 else "at all (policy.wait_for_tenant_hours)"
+    waited = f"for {rough_duration(waited_s)}" if waited_s >= 1 else "at all (policy.wait_for_tenant_hours)"
     verb = "Waited" if waited_s >= 1 else "Not waited"
     conclusion = f"{verb} {waited}: the GPUs are still held by {who}, and the job has no other node."
     asks = tuple(
@@ -114,17 +115,10 @@ def _described(record: JobRecord, node: NodeName, now_s: float) -> str:
     """ "job 99 of bob (server) on gpu-22, RUNNING, at most 2.1 h more", by its time limit."""
     left = ""
     if record.start_time_s is not None and record.time_limit_s is not None:
-        left = f", at most {_hours(max(0.0, record.start_time_s + record.time_limit_s - now_s))} more"
+        left_s = max(0.0, record.start_time_s + record.time_limit_s - now_s)
+        left = f", at most {rough_duration(left_s, seconds_below_s=0.0)} more"
     return f"{_named(record, node)}, {record.state.name}{left}"
 
 
 def _named(record: JobRecord, node: NodeName) -> str:
     return f"job {record.id} of {record.owner} ({record.name or 'unnamed'}) on {node}"
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
-
-
-def _lasted(seconds: float) -> str:
-    return _hours(seconds) if seconds >= 120 else f"{seconds:.0f} s"

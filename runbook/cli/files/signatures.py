@@ -13,6 +13,7 @@ import click
 
 from runbook.errors import NotFound
 from runbook.model.log import DerivedSignature
+from runbook.model.units import size
 
 if TYPE_CHECKING:
     from runbook.logs.signatures.signature_document import SampleEntry, SignatureEntry
@@ -269,8 +270,6 @@ def _explain_node_rule(name: str, playbook: Path | None, *, as_json: bool) -> bo
 
 
 def _value(name: str, value: object) -> str:
-    from runbook.report.vocabulary.titles import size
-
     if name.endswith("_bytes") and isinstance(value, int):
         return f"{value} ({size(value)})"
     if name == "other_processes" and isinstance(value, list):

@@ -5,7 +5,7 @@ processes (`tenants`), weighed by the rules' document (`signs`) and by which GPU
 """
 
 from runbook.diagnosis.nodes.judgement import judge_node, judge_node_alone
-from runbook.diagnosis.nodes.signs import FailureClues, NodePolicy, SchedulerView, moment
+from runbook.diagnosis.nodes.signs import FailureClues, NodePolicy, SchedulerView
 from runbook.diagnosis.nodes.tenants import (
     SECOND_LOOK_S,
     LeakContext,
@@ -17,5 +17,5 @@ from runbook.diagnosis.nodes.xid_signs import recovery_action_of
 
 __all__ = [
     "SECOND_LOOK_S", "FailureClues", "LeakContext", "NodePolicy", "SchedulerView", "end_refused", "judge_node",
-    "judge_node_alone", "moment", "node_in_use", "recovery_action_of", "second_look_refused",
+    "judge_node_alone", "node_in_use", "recovery_action_of", "second_look_refused",
 ]

@@ -14,7 +14,7 @@ from runbook.model.catalogues import GpuModels, XidCatalogue
 from runbook.model.job import JobRecord
 from runbook.model.node import Cause, GpuFacts, NodeFacts, Unread
 from runbook.model.node_rules import Condition
-from runbook.model.units import GIB, MIB, Bytes, Unknown
+from runbook.model.units import MIB, Bytes, Unknown, in_gib
 
 _NO_ACTION = frozenset({"none", "", "0", "0x0"})
 _TOLERANCE_BYTES = 512 * MIB
@@ -143,4 +143,4 @@ def _reserved(gpu: GpuFacts, book: Rulebook) -> Iterable[Sign]:
     total, used, free = (figure for figure in figures if not isinstance(figure, Unknown))
     reserved = total - used - free
     if reserved > book.policy.reserved_bytes:
-        yield book.sign(Condition.MEMORY_KEPT_BY_DRIVER, gpu, reserved=f"{reserved / GIB:.1f} GiB")
+        yield book.sign(Condition.MEMORY_KEPT_BY_DRIVER, gpu, reserved=f"{in_gib(reserved, 1)}")

@@ -13,13 +13,13 @@ from itertools import groupby
 
 from runbook.diagnosis.nodes.hardware import hidden_bytes, memory_signs, state_signs
 from runbook.diagnosis.nodes.job_gpus import counted, job_gpus
-from runbook.diagnosis.nodes.signs import FailureClues, JobGpus, NodePolicy, Rulebook, SchedulerView, Sign, moment
+from runbook.diagnosis.nodes.signs import FailureClues, JobGpus, NodePolicy, Rulebook, SchedulerView, Sign
 from runbook.diagnosis.nodes.tenants import tenant_signs
 from runbook.diagnosis.nodes.xid_signs import without_window, xid_signs
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import GpuFacts, NodeAction, NodeFacts, NodeFinding, NodeJudgement, NodeVerdict, Reach, Reports
 from runbook.model.node_rules import Condition, NodeDocuments, Weight
-from runbook.model.units import Bytes, JobId, Unknown, UserName
+from runbook.model.units import Bytes, JobId, Unknown, UserName, moment
 
 
 def judge_node(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from functools import partial
 
+from runbook.model import units
 from runbook.model.job import NodeState
 from runbook.model.node import GpuFacts, NodeAction, NodeFinding
 from runbook.model.node_rules import Condition, NodeRules, RuleCase, Weight
-from runbook.model.units import GIB, MIB, Bytes, JobId
+from runbook.model.units import GIB, Bytes, JobId
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +119,11 @@ class SchedulerView:
     """Whether the job could run on other nodes."""
 
 
+size = partial(units.size, decimals=1, coarse=True)
+"""A figure as the findings show it."""
+
+
 def gpu_name(gpu: GpuFacts) -> str:
     if gpu.index < 0:
         return f"the GPU at {gpu.bus_id}" if gpu.bus_id else "a GPU"
     return f"GPU {gpu.index}" + (f" ({gpu.bus_id})" if gpu.bus_id else "")
-
-
-def size(amount: int) -> str:
-    return f"{amount / GIB:.1f} GiB" if amount >= GIB else f"{amount / MIB:.0f} MiB"
-
-
-def moment(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

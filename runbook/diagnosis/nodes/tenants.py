@@ -15,7 +15,7 @@ from runbook.diagnosis.nodes.signs import FailureClues, JobGpus, Rulebook, Sched
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.node import GpuFacts, GpuProcess, NodeFacts
 from runbook.model.node_rules import Condition, Weight
-from runbook.model.units import JobId, Unknown
+from runbook.model.units import JobId, Unknown, rough_duration
 
 # May a leaked process be ended? Only where nothing at all speaks against it.
 #
@@ -214,7 +214,7 @@ def _started_after(process: GpuProcess, facts: NodeFacts, job: JobRecord) -> boo
 
 def _described(process: GpuProcess) -> str:
     owner = "of an owner that is not known" if isinstance(process.owner, Unknown) else f"of {process.owner}"
-    age = "" if isinstance(process.age_s, Unknown) else f", {_duration(process.age_s)} old"
+    age = "" if isinstance(process.age_s, Unknown) else f", {rough_duration(process.age_s, hours_from_s=7200.0)} old"
     return f"process {process.pid} ({_short(process.name)}) {owner}{_held(process)}{age}"
 
 
@@ -226,12 +226,6 @@ def _short(name: str) -> str:
     if not name:
         return "unnamed"
     return name if len(name) <= 60 else name[:59] + "…"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _bytes(process: GpuProcess) -> int:

@@ -16,12 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from runbook.diagnosis.nodes.hardware import asks_for_recovery
-from runbook.diagnosis.nodes.signs import JobGpus, Rulebook, Sign, moment
+from runbook.diagnosis.nodes.signs import JobGpus, Rulebook, Sign
 from runbook.model.catalogues import LinkAsk, XidCatalogue, XidClass, XidMeaning, is_switch_event
 from runbook.model.job import JobRecord
 from runbook.model.node import NodeFacts, XidEvent
 from runbook.model.node_rules import Condition, Weight
-from runbook.model.units import Unknown
+from runbook.model.units import Unknown, moment
 
 _FATAL = re.compile(r"(?<!Non-)\bFatal\b")
 _ACTION = re.compile(r"\bto\s+0x[0-9a-fA-F]+\s+\((?P<action>[^)]*)\)")

@@ -8,14 +8,13 @@ from markupsafe import Markup
 
 from runbook.model.incident import Attempt, Incident
 from runbook.model.log import Progress
-from runbook.model.units import GIB
+from runbook.model.units import GIB, in_gib, size
 from runbook.report import narrative
 from runbook.report.charts.flow_chart import FlowPicture, Stay, flow_chart, stays
 from runbook.report.charts.plots import BarPart, Bars, draw_bars, nice_ticks
 from runbook.report.charts.steps_chart import Marks, Run, StepsFigure, memory_over_steps, time_over_steps
 from runbook.report.charts.timeline_chart import TimeFigure, timeline_figures
 from runbook.report.memory_picture import MemoryPicture, memory_after, memory_at_failure, shortfall
-from runbook.report.vocabulary.titles import size
 
 # The failing GPU's memory in parts as one picture: at the failure, what was asked for, and after the change, on one
 # scale.
@@ -64,7 +63,7 @@ def memory_bars(named: tuple[tuple[str, str, MemoryPicture], ...]) -> Bars:
     first = named[0][2]
     marks = []
     if first.capacity_bytes:
-        marks.append((first.capacity_bytes / GIB, f"{first.capacity_bytes / GIB:.1f} GiB"))
+        marks.append((first.capacity_bytes / GIB, f"{in_gib(first.capacity_bytes, 1)}"))
     if first.limit_bytes and first.limit_bytes < end:
         marks.append((first.limit_bytes / GIB, f"limit {first.limit_bytes / GIB:.1f}"))
     ticks = tuple((value, f"{value:g}") for value in nice_ticks(0, end / GIB, 5))

@@ -10,7 +10,7 @@ from statistics import median
 from markupsafe import Markup
 
 from runbook.model.log import MemorySample, Progress
-from runbook.model.units import GIB
+from runbook.model.units import GIB, in_gib
 from runbook.report.charts.plots import Line, Lines, draw_lines
 
 POINTS = 240
@@ -220,7 +220,7 @@ def memory_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
     y_mark = None
     if capacity and capacity / GIB <= highest * 6:
         y_mark = (capacity / GIB, f"{capacity / GIB:.1f}")
-        legend.append(("mark-card", f"What the card has: {capacity / GIB:.2f} GiB"))
+        legend.append(("mark-card", f"What the card has: {in_gib(capacity)}"))
     left_out = sum(
         1 for at_place in places for one in at_place.get(place, [])
         if getattr(one, figure) is not None and not _good(one, figure)

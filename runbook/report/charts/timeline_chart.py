@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Policy
+from runbook.model.units import duration
 from runbook.report.charts.flow_chart import FlowPhase, FlowPicture
 from runbook.report.charts.plots import BarPart, Bars, draw_bars, nice_ticks
 from runbook.report.narrative import first_failure, root_cause, worked
-from runbook.report.vocabulary.titles import duration
 
 _MOST_ROWS = 6
 _LONGEST_S = 366 * 86_400.0

@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from runbook.model.incident import Attempt, Incident, IncidentState
-from runbook.model.units import Unknown
+from runbook.model.units import Unknown, duration, moment, size
 from runbook.report import narrative
 from runbook.report.charts import IncidentFigures, incident_figures
 from runbook.report.charts.flow_chart import FlowPicture
@@ -139,12 +139,12 @@ def page_environment() -> Environment:
         finalize=_finalize,
     )
     pages.filters.update(
-        size=titles.size,
+        size=size,
         figure=_figure,
-        moment=titles.moment,
+        moment=moment,
         clock=titles.clock_time,
         machine=titles.machine_time,
-        duration=titles.duration,
+        duration=duration,
         percent=titles.percent,
         commands=commands_as_code,
         beside=_beside,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.log import Collateral, Finding, LogSource, LogStory
+from runbook.model.units import moment, size
 from runbook.report.memory_picture import memory_at_failure, shortfall
 from runbook.report.text import paragraph
 from runbook.report.vocabulary import titles
@@ -128,7 +129,7 @@ def _when(root: Finding | None, story: LogStory) -> str:
     if root.phase.value != "unknown":
         parts.append(titles.PHASE_WORDS[root.phase])
     if root.time_s is not None:
-        parts.append(titles.moment(root.time_s))
+        parts.append(moment(root.time_s))
     version = story.framework_version or root.framework_version
     if version:
         told = f"PyTorch {version}" if version[0].isdigit() else version
@@ -160,16 +161,16 @@ def _figures(root: Finding | None, width: int) -> Iterator[str]:
     picture = memory_at_failure(root.fields) if root is not None else None
     if root is None or picture is None:
         return
-    told = [f"{part.words[:1].lower()}{part.words[1:]}: {titles.size(part.bytes)}" for part in picture.parts]
+    told = [f"{part.words[:1].lower()}{part.words[1:]}: {size(part.bytes)}" for part in picture.parts]
     if root.fields.private_pool_bytes is not None:
-        told.insert(1, f"of that in private pools: {titles.size(root.fields.private_pool_bytes)}")
-    told += [f"capacity: {titles.size(picture.capacity_bytes)}"] if picture.capacity_bytes is not None else []
-    told += [f"limit of this process: {titles.size(picture.limit_bytes)}"] if picture.limit_bytes is not None else []
+        told.insert(1, f"of that in private pools: {size(root.fields.private_pool_bytes)}")
+    told += [f"capacity: {size(picture.capacity_bytes)}"] if picture.capacity_bytes is not None else []
+    told += [f"limit of this process: {size(picture.limit_bytes)}"] if picture.limit_bytes is not None else []
     yield from _row("memory", "; ".join(told), width)
     yield from _row("", shortfall(picture), width)
     if root.fields.other_processes:
         listed = [
-            f"{one.pid} ({titles.size(one.bytes) if one.bytes is not None else 'size unknown'})"
+            f"{one.pid} ({size(one.bytes) if one.bytes is not None else 'size unknown'})"
             for one in root.fields.other_processes[:_ITEMS]
         ]
         more = f" and {rest} more" if (rest := len(root.fields.other_processes) - _ITEMS) > 0 else ""
@@ -284,14 +285,14 @@ def _sources(sources: Sequence[LogSource]) -> list[str]:
     """A few files one by one, many as a sum; what was not read is always said."""
     if len(sources) <= _FILES:
         return [
-            f"{_file(one.path)}: {one.note or titles.size(one.bytes_read)}" if not one.bytes_read
-            else f"{_file(one.path)}: {titles.size(one.bytes_read)}{f'; {one.note}' if one.note else ''}"
+            f"{_file(one.path)}: {one.note or size(one.bytes_read)}" if not one.bytes_read
+            else f"{_file(one.path)}: {size(one.bytes_read)}{f'; {one.note}' if one.note else ''}"
             for one in sources
         ]
     notes: dict[str, int] = {}
     for one in sources:
         if one.note:
             notes[one.note] = notes.get(one.note, 0) + 1
-    read, size = sum(one.bytes_read for one in sources), sum(one.size_bytes for one in sources)
-    told = [f"{len(sources)} files: {titles.size(read)} of {titles.size(size)}"]
+    read, whole = sum(one.bytes_read for one in sources), sum(one.size_bytes for one in sources)
+    told = [f"{len(sources)} files: {size(read)} of {size(whole)}"]
     return told + [f"{count} of them: {note}" for note, count in list(notes.items())[: _ITEMS - 1]]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from runbook.model.incident import Attempt, Incident, IncidentState
 from runbook.model.node import NodeVerdict, Reach
+from runbook.model.units import duration, moment, size
 from runbook.report import narrative
 from runbook.report.charts.flow_chart import stays
 from runbook.report.memory_picture import memory_after, memory_at_failure, shortfall
@@ -100,17 +101,17 @@ def _died(incident: Incident) -> Iterator[str]:
     yield from _wrapped(
         f"{narrative.place_of_finding(finding) or 'place unknown'}, phase {finding.phase.replace('_', ' ')}, step "
         f"{finding.step if finding.step is not None else 'unknown'}, "
-        + (titles.moment(finding.time_s) if finding.time_s is not None else "at a time that the log does not tell")
+        + (moment(finding.time_s) if finding.time_s is not None else "at a time that the log does not tell")
     )
     picture = memory_at_failure(finding.fields)
     if picture is None:
         yield "The log does not give the GPU's memory in figures."
         return
-    rows = [(part.words, titles.size(part.bytes)) for part in picture.parts]
-    rows.append(("Capacity", titles.size(picture.capacity_bytes)))
-    rows.append(("Asked for", titles.size(picture.tried_bytes)))
+    rows = [(part.words, size(part.bytes)) for part in picture.parts]
+    rows.append(("Capacity", size(picture.capacity_bytes)))
+    rows.append(("Asked for", size(picture.tried_bytes)))
     if picture.limit_bytes is not None:
-        rows.append(("Limit of this process", titles.size(picture.limit_bytes)))
+        rows.append(("Limit of this process", size(picture.limit_bytes)))
     width = max(len(name) for name, _ in rows)
     yield from (f"  {name:<{width}}  {value:>12}" for name, value in rows)
     yield from _wrapped(shortfall(picture))
@@ -118,7 +119,7 @@ def _died(incident: Incident) -> Iterator[str]:
     sample = narrative.peak_sample(proven, finding.rank) if proven else None
     after = memory_after(sample, picture.capacity_bytes) if sample else None
     if proven is not None and after is not None:
-        told = ", ".join(f"{part.words} {titles.size(part.bytes)}" for part in after.parts)
+        told = ", ".join(f"{part.words} {size(part.bytes)}" for part in after.parts)
         who = f", rank {sample.rank}" if sample is not None and sample.rank is not None else ""
         yield from _wrapped(f"After the change, job {proven.job}{who}: {told}.")
 
@@ -174,7 +175,7 @@ def _attempts(incident: Incident) -> Iterator[str]:
             start = f"step {attempt.checkpoint.step}" if attempt.checkpoint.step is not None else "a checkpoint"
         yield from _wrapped(
             f"{attempt.number}. job {attempt.job or 'not submitted'} from {start}, "
-            f"{titles.moment(attempt.submitted_s)}: {state}. "
+            f"{moment(attempt.submitted_s)}: {state}. "
             + ("; ".join(part for part in (attempt.verdict.why.rstrip("."), attempt.verdict.headroom) if part)
                if attempt.verdict else ""),
             "   ", "",
@@ -191,7 +192,7 @@ def _attempts(incident: Incident) -> Iterator[str]:
 def _path(incident: Incident) -> Iterator[str]:
     path = stays(incident.visits)
     for stay in path[:60]:
-        lasted = titles.duration(stay.duration_s) if stay.ended_s is not None else "now"
+        lasted = duration(stay.duration_s) if stay.ended_s is not None else "now"
         yield from _wrapped(f"{stay.box} -> {stay.outcome or '…'} ({lasted})", "    ", f"{stay.number:>2}. ")
     if len(path) > 60:
         yield f"… and {len(path) - 60} more"
@@ -222,7 +223,7 @@ def _acts(incident: Incident) -> Iterator[str]:
     for act in incident.acts[:40]:
         result = "planned, not done" if act.planned_only else act.result
         yield from _wrapped(
-            f"{titles.moment(act.time_s)}  {act.what} {act.target}: {result}"
+            f"{moment(act.time_s)}  {act.what} {act.target}: {result}"
             + (f"  [{act.token}]" if act.token else "")
         )
     if len(incident.acts) > 40:

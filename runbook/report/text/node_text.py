@@ -17,11 +17,11 @@ from runbook.model.node import (
     Reports,
     XidEvent,
 )
-from runbook.model.units import Bytes, Unknown
+from runbook.model.units import Bytes, Unknown, moment, size
 from runbook.report.text import cell_count, labelled, paragraph
 from runbook.report.vocabulary import nodes
 from runbook.report.vocabulary.clean import clean_line
-from runbook.report.vocabulary.titles import counted, moment, size
+from runbook.report.vocabulary.titles import counted
 
 _ROWS = 40
 _ITEMS = 20

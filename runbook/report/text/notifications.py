@@ -11,6 +11,7 @@ import re
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import WAITS, Act, Attempt, Incident, IncidentState
 from runbook.model.message import About, Message, Severity
+from runbook.model.units import rough_duration
 from runbook.report import narrative
 from runbook.report.vocabulary.clean import clean_line
 
@@ -62,10 +63,11 @@ def reminder(
     if not 0 < left_s <= min(approval_limit_s / 4, 7200.0):
         return None
     severity = Severity.WARNING if narrative.proven_attempt(incident) else Severity.PAGE
-    lapses = f"It counts as declined in {_lasted(left_s)}."
+    left = rough_duration(left_s, hours_from_s=5400.0)
+    lapses = f"It counts as declined in {left}."
     return _message(
         incident, f"reminded:{_question_mark(incident)}", severity,
-        f"{_lasted(left_s)} left for your yes to {incident.awaiting}", report_url, now=lapses, question=True,
+        f"{left} left for your yes to {incident.awaiting}", report_url, now=lapses, question=True,
     )
 
 
@@ -242,9 +244,3 @@ def _calls_nobody(text: str) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
-
-
-def _lasted(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.0f} min"

@@ -19,9 +19,8 @@ from runbook.model.node import (
     Reach,
     Reports,
 )
-from runbook.model.units import JobId, Unknown
+from runbook.model.units import JobId, Unknown, duration, moment, size
 from runbook.report.vocabulary.clean import clean_line, shorten
-from runbook.report.vocabulary.titles import duration, moment, size
 
 VERDICTS = {
     NodeVerdict.CLEAN: "clean",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from runbook.model.diagnosis import Detail, Hypothesis, Kind
 from runbook.model.incident import IncidentState
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
-from runbook.model.units import GIB, MIB, Unknown
+from runbook.model.units import moment
 
 KIND_TITLES: dict[Kind, str] = {
     Kind.TRUE_OOM: "True out of memory",
@@ -124,30 +123,6 @@ PHASE_WORDS: dict[Phase, str] = {
 }
 
 
-def size(value: int | None) -> str:
-    """Bytes as a person reads them: "77.42 GiB", "512 MiB", "640 bytes"; "unknown" for None."""
-    if value is None:
-        return "unknown"
-    magnitude = abs(value)
-    if magnitude >= GIB:
-        return f"{value / GIB:.2f} GiB"
-    if magnitude >= MIB:
-        return f"{value / MIB:.0f} MiB" if magnitude >= 10 * MIB else f"{value / MIB:.1f} MiB"
-    if magnitude >= 1024:
-        return f"{value / 1024:.0f} KiB"
-    return f"{value} bytes"
-
-
-def moment(time_s: float | None) -> str:
-    """Epoch seconds as "2026-09-14 02:13:44 UTC"; "unknown" for None."""
-    if time_s is None:
-        return "unknown"
-    try:
-        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):
-        return "unknown"
-
-
 
 class Again(StrEnum):
     """Whether the job runs again."""
@@ -198,11 +173,6 @@ AGAIN_TITLES: dict[Again, str] = {
 """Does the job run again?"""
 
 
-def size_or_reason(value: int | Unknown | None) -> str:
-    """As `size`; an unknown figure with its reason."""
-    return f"unknown: {value.unknown}" if isinstance(value, Unknown) else size(value)
-
-
 def clock_time(time_s: float | None) -> str:
     """Only the time of day, "02:13:44", for rows under one date."""
     full = moment(time_s)
@@ -219,25 +189,6 @@ def machine_time(time_s: float | None) -> str:
     """ISO 8601 for machines, "" for None."""
     full = moment(time_s)
     return "" if full == "unknown" else full[:10] + "T" + full[11:19] + "Z"
-
-
-def duration(seconds: float | None) -> str:
-    """"0.4 s", "12 s", "3 min 20 s", "2 h 05 min", "4 d 3 h"; "unknown" for None."""
-    if seconds is None:
-        return "unknown"
-    seconds = max(seconds, 0.0)
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    minutes = whole // 60
-    if minutes < 24 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    hours = minutes // 60
-    return f"{hours // 24} d {hours % 24} h"
 
 
 def percent(share: float) -> str:
