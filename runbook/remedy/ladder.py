@@ -14,7 +14,8 @@ from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, Setting, TemplateFile, condition_of
-from runbook.remedy.constraints import CONSTRAINTS, allocator_could_have_served, request_fits_the_gpu
+from runbook.remedy.constraints import CONSTRAINTS
+from runbook.remedy.constraints.failed_job import allocator_could_have_served, request_fits_the_gpu
 from runbook.remedy.edits import FUNCTIONS
 from runbook.remedy.lever_context import LeverContext, Refusal, releases
 from runbook.remedy.lever_document import LeverDocument, LeverRule

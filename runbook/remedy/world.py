@@ -11,8 +11,7 @@ from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
 from runbook.model.template import Edit, Setting, TemplateFile
 from runbook.model.units import NodeName
-from runbook.remedy.edits.edit import edit_of
-from runbook.remedy.edits.global_batch import derives
+from runbook.remedy.edits import derives, edit_of
 from runbook.remedy.lever_context import LeverContext, Refusal, largest_divisor, releases
 from runbook.remedy.lever_document import LeverDocument
 

@@ -12,7 +12,7 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting
 from runbook.model.units import JobId, UserName
 from runbook.remedy import load_levers
-from runbook.remedy.edits.numbers import fewer_edge_layers
+from runbook.remedy.edits.values import fewer_edge_layers
 from runbook.remedy.lever_context import LeverContext, Refusal
 
 MEGATRON = next(item for item in load_levers(data_folder("playbooks") / "oom" / "levers") if item.id == "megatron")

@@ -12,7 +12,7 @@ from runbook.model.log import Finding, LogStory, MemoryFields, ProcessUse
 from runbook.model.template import Setting, SettingKind
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.constraints.sizes import off
+from runbook.remedy.constraints.setting_values import off
 from runbook.remedy.edits import FUNCTIONS
 from runbook.remedy.lever_context import LeverContext, Refusal
 from runbook.remedy.lever_document import LeverDocument

@@ -14,8 +14,7 @@ from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.model.units import JobId, UserName
 from runbook.remedy import load_levers
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.edits import FUNCTIONS
-from runbook.remedy.edits.edit import Edits
+from runbook.remedy.edits import FUNCTIONS, Edits
 from runbook.remedy.lever_context import LeverContext, Refusal, defaults_hold, releases
 from runbook.remedy.lever_document import Configuration, LeverDocument
 

@@ -19,7 +19,7 @@ from runbook.model.remedy import Effect, LeverUse, RefusedLever
 from runbook.model.template import Edit, Setting, condition_of
 from runbook.remedy import LeverDocument, recognise
 from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.edits.edit import edit_of
+from runbook.remedy.edits import derives, edit_of
 from runbook.remedy.ladder import use_lever
 from runbook.remedy.lever_context import LeverContext, Refusal, releases
 from runbook.remedy.lever_document import LeverRule, Parameter
@@ -351,8 +351,6 @@ def _misfit(context: LeverContext) -> str:
 
 def _global_batch(context: LeverContext) -> int | None:
     """Its option where the program derives the rest from it, else the product, in samples; None: not known."""
-    from runbook.remedy.edits.global_batch import derives
-
     batch = context.system.batch
     if batch is None:
         return None

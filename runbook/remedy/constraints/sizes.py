@@ -1,4 +1,4 @@
-"""Constraints on sizes: token budgets, degrees, buffers, host memory.
+"""Constraints on sizes: token budgets, degrees, buffers, batches.
 
 Lever documents name them, to be checked before a lever's edits or on what they would make.
 
@@ -8,120 +8,11 @@ assumed to fit.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from math import prod
-from posixpath import basename
 
 from runbook.model.units import GIB
+from runbook.remedy.constraints.setting_values import in_force
 from runbook.remedy.lever_context import Arguments, LeverContext, Refusal, product_of, text_of, texts_of
-
-# Constraints on which settings stand beside one another (one of several, a larger one, one that wins from a file), and
-# on who held the card's memory.
-
-_NO = frozenset({"false", "none", "null", ""})
-
-
-def any_in_force(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """At least one of `parameters` is set, not to a word for no or to zero. `why` says what follows where none is."""
-    named = texts_of(arguments, "parameters")
-    for parameter in named:
-        text = context.text(parameter)
-        if isinstance(text, Refusal) or (text is not None and not off(text)):
-            return None
-    shown = ", ".join(context.spelling(parameter) for parameter in named)
-    said = f"none of {shown} is set" if len(named) > 1 else f"{shown} is not set"
-    return Refusal(f"{said}, so {arguments['why']}")
-
-
-def stands_as(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """The template says in plain text that `parameter` is one of `values`. Nobody is asked where it does not: the lever
-    is for what is seen there."""
-    setting = context.setting(text_of(arguments, "parameter"))
-    spelling = context.spelling(text_of(arguments, "parameter"))
-    if setting is None:
-        return Refusal(f"{spelling} is not in the template")
-    if setting.value is None:
-        return Refusal(f"{spelling} is not known: {setting.unresolved}")
-    if setting.value.lower() in {item.lower() for item in texts_of(arguments, "values")}:
-        return None
-    return Refusal(f"{spelling} is {setting.value}")
-
-
-def larger_than(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """The number of `parameter` is above that of `other`. `why` says what follows where it is not."""
-    numbers = []
-    for name in ("parameter", "other"):
-        number = context.decimal(text_of(arguments, name))
-        if isinstance(number, Refusal):
-            return number
-        numbers.append(number)
-    first, second = numbers
-    if first is not None and second is not None and first > second:
-        return None
-    shown, other = (context.spelling(text_of(arguments, name)) for name in ("parameter", "other"))
-    return Refusal(f"{shown} is not above {other}, so {arguments['why']}")
-
-
-def not_overridden(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """No file named by the option `config` sets one of `keys`: its values win over the command line.
-
-    slime and Relax set every key of --custom-config-path over the parsed arguments (slime/utils/arguments.py,
-    relax/utils/arguments.py). A file that was not read may set anything, so a person is asked."""
-    option = text_of(arguments, "config")
-    if not context.is_set(option):
-        return None
-    path = context.text(option)
-    if isinstance(path, Refusal):
-        return path
-    spelling = context.spelling(option)
-    for parameter in texts_of(arguments, "keys"):
-        setting = context.setting(parameter)
-        if setting is not None:
-            shown = setting.value if setting.value is not None else "to a value that is not known"
-            return Refusal(
-                f"{setting.spelling} {shown} of {setting.file or spelling} wins over the command line",
-                f"May {setting.spelling} be changed in {setting.file or path}? It wins over the launch template.",
-            )
-    if basename(path or "") in {basename(name) for name in context.files}:
-        return None
-    keys = " or ".join(context.spelling(parameter) for parameter in texts_of(arguments, "keys"))
-    return Refusal(
-        f"what {spelling} {path} sets is not known", f"Does {path} set {keys}? It wins over the command line."
-    )
-
-
-def free_held_the_request(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """The card had the memory free that was asked for, and it was not given: something keeps it back."""
-    free, tried = context.fields.free_bytes, context.fields.tried_bytes
-    if free is None or tried is None:
-        return Refusal("what was free when the request failed is not in the log")
-    if free >= tried:
-        return None
-    return Refusal("less was free on the card than was asked for")
-
-
-def others_hold(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """Other processes hold at least `percent` of the card, as the failed process's message shows.
-
-    An engine that left the card keeps its context and little more, so its share is nothing to lower then."""
-    fields = context.fields
-    capacity, free, own = fields.capacity_bytes, fields.free_bytes, fields.process_bytes
-    held: int = sum(item.bytes or 0 for item in fields.other_processes)
-    if not held and capacity is not None and free is not None and own is not None:
-        held = capacity - free - own
-    elif not held:
-        return Refusal("whether another process holds memory of the card is not in the log")
-    if capacity is not None and held * 100 >= capacity * int(str(arguments["percent"])):
-        return None
-    return Refusal(
-        f"other processes hold {max(held, 0) / GIB:.1f} GiB of the card, so a smaller share of theirs frees little"
-    )
-
-
-def off(text: str) -> bool:
-    """A word for no, or a zero however it is written: 0, 0.0, 0.00."""
-    lowered = text.strip().lower()
-    return lowered in _NO or (lowered.strip("0.") == "" and lowered.count(".") <= 1)
 
 
 def budget_holds_longest(context: LeverContext, arguments: Arguments) -> Refusal | None:
@@ -236,98 +127,6 @@ def divides_ranks(context: LeverContext, arguments: Arguments) -> Refusal | None
     return Refusal(f"{_shown(context, arguments, 'degrees')} does not divide the {world} ranks")
 
 
-def same_value(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """Parameters that the program wants alike (verl's dynamic batching of actor and rollout). Where one is neither set
-    nor has a known default, it follows another in the program."""
-    texts = {}
-    for parameter in texts_of(arguments, "parameters"):
-        text = context.text(parameter)
-        if isinstance(text, Refusal):
-            return text
-        if text is not None:
-            texts[parameter] = text.lower() if text.lower() in ("true", "false") else text
-    if len(set(texts.values())) < 2:
-        return None
-    return Refusal(
-        "these have to be alike: " + ", ".join(f"{context.spelling(key)} {text}" for key, text in texts.items())
-    )
-
-
-def set_together(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """Flags that must come in pairs: all set, or none."""
-    named = texts_of(arguments, "parameters")
-    there = [parameter for parameter in named if _in_force(context, parameter)]
-    if len(there) in (0, len(named)):
-        return None
-    absent = [context.spelling(parameter) for parameter in named if parameter not in there]
-    return Refusal(
-        f"{', '.join(context.spelling(parameter) for parameter in there)} needs {', '.join(absent)} beside it"
-    )
-
-
-def value_is(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """A parameter must have one of `values` (`true` and `True` are the same). Where it is not set, it has the value of
-    the parameter `like`, if that is given. Where it is not known, a person is asked."""
-    parameter = text_of(arguments, "parameter")
-    text = context.text(parameter)
-    if text is None and "like" in arguments:
-        text = context.text(text_of(arguments, "like"))
-    if isinstance(text, Refusal):
-        return text
-    values = texts_of(arguments, "values")
-    spelling = context.spelling(parameter)
-    if text is None:
-        return Refusal(f"{spelling} is not in the template", f"Is {spelling} {' or '.join(values)}?")
-    if text.lower() in {value.lower() for value in values}:
-        return None
-    return Refusal(f"{spelling} is {text}, and it has to be {' or '.join(values)}")
-
-
-def is_set(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """The parameter must stand in the template. `question` is asked where it does not."""
-    parameter = text_of(arguments, "parameter")
-    if context.is_set(parameter):
-        return None
-    return Refusal(f"{context.spelling(parameter)} is not in the template", str(arguments.get("question", "")))
-
-
-def not_set(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """None of `parameters` may be in force, unless the parameter named by `unless` has one of `values`. `why` and
-    `question` are words for the refusal."""
-    there = [parameter for parameter in texts_of(arguments, "parameters") if _in_force(context, parameter)]
-    if not there:
-        return None
-    if "unless" in arguments:
-        text = context.text(text_of(arguments, "unless"))
-        if isinstance(text, Refusal):
-            return text
-        if text is not None and text.lower() in {value.lower() for value in texts_of(arguments, "values")}:
-            return None
-    why = f": {arguments['why']}" if "why" in arguments else ""
-    shown = ", ".join(context.spelling(parameter) for parameter in there)
-    return Refusal(f"{shown} is set{why}", str(arguments.get("question", "")))
-
-
-def at_least(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """A number must not be below `floor`, nor below the parameter named by `whole`."""
-    parameter = text_of(arguments, "parameter")
-    number = context.decimal(parameter)
-    if isinstance(number, Refusal):
-        return number
-    if number is None:
-        return None
-    if "floor" in arguments and number < Decimal(str(arguments["floor"])):
-        return Refusal(f"{context.spelling(parameter)} {number} is below {arguments['floor']}")
-    if "whole" in arguments:
-        other = context.decimal(text_of(arguments, "whole"))
-        if isinstance(other, Refusal):
-            return other
-        if other is not None and number < other:
-            shown = context.spelling(text_of(arguments, "whole"))
-            return Refusal(f"{context.spelling(parameter)} {number} is below {shown} {other}")
-    return None
-
-
 def buffer_holds_largest_tensor(context: LeverContext, arguments: Arguments) -> Refusal | None:
     """A weight-sync buffer must hold the largest tensor: the embedding (vocabulary × hidden size), or one bundle of
     experts, in two bytes a number.
@@ -352,7 +151,7 @@ def buffer_holds_largest_tensor(context: LeverContext, arguments: Arguments) -> 
             "how large the model's largest tensor is, is not in the template (vocabulary × hidden size × 2 bytes)",
             f"Is every tensor of the model, and every bundle of experts, smaller than {shown}?",
         )
-    if any(_in_force(context, item) for item in texts_of(arguments, "experts")):
+    if any(in_force(context, item) for item in texts_of(arguments, "experts")):
         return Refusal(
             "how large one bundle of experts is, is not in the template",
             f"Is every bundle of experts smaller than {shown}?",
@@ -363,38 +162,6 @@ def buffer_holds_largest_tensor(context: LeverContext, arguments: Arguments) -> 
     return Refusal(f"the embedding alone needs {needed / GIB:.2f} GiB, more than a buffer of {shown}")
 
 
-def host_memory_holds(context: LeverContext, arguments: Arguments) -> Refusal | None:
-    """What goes from the GPUs to the host must fit beside what the host holds. Bounded from above: all that PyTorch
-    had allocated on a GPU, times the GPUs of a node; to be below the job's limit by a tenth.
-
-    Offloading on a host that is short of memory turns a GPU's failure into a node's."""
-    allocated = context.fields.allocated_bytes
-    limit, gpus = context.job.memory_limit_bytes_per_node, context.job.gpus_per_node
-    used = [item.host_used_bytes for item in context.story.progress.memory if item.host_used_bytes is not None]
-    what = "Has each node"
-    if allocated is not None and gpus:
-        what = f"Has each node {allocated * gpus / GIB:.0f} GiB of host memory to spare, within the job's limit"
-    else:
-        what = "Has each node host memory to spare for what the GPUs hold now, within the job's limit"
-    if allocated is None or not limit or not gpus or not used:
-        return Refusal("whether the host has room for what would be offloaded is not known", f"{what}?")
-    share = max(used) * (gpus if any(item.host_is_process for item in context.story.progress.memory) else 1)
-    if allocated * gpus + share <= limit * 0.9:
-        return None
-    return Refusal(
-        f"up to {allocated * gpus / GIB:.0f} GiB would go to the host, which holds {share / GIB:.0f} GiB already of a "
-        f"limit of {limit / GIB:.0f} GiB", f"{what}?"
-    )
-
-
-def _in_force(context: LeverContext, parameter: str) -> bool:
-    """Set, and not to a word for no."""
-    setting = context.setting(parameter)
-    if setting is None:
-        return False
-    return setting.value is None or not off(setting.value)
-
-
 def _shown(context: LeverContext, arguments: Arguments, name: str) -> str:
     parts = []
     for parameter in texts_of(arguments, name):
@@ -402,3 +169,98 @@ def _shown(context: LeverContext, arguments: Arguments, name: str) -> str:
         value = 1 if number is None or isinstance(number, Refusal) else number
         parts.append(f"{context.spelling(parameter)} {value}")
     return " × ".join(parts)
+
+
+def whole_per_rank(context: LeverContext, arguments: Arguments) -> Refusal | None:
+    """The product of `parameters` (an unset one counts as one) is a multiple of the number of ranks: a size over all
+    ranks has to leave each a whole part."""
+    whole = product_of(context, texts_of(arguments, "parameters"), unset_is_one=True)
+    if isinstance(whole, Refusal):
+        return whole
+    world = context.world_size
+    named = " × ".join(context.spelling(item) for item in texts_of(arguments, "parameters"))
+    if world is None:
+        return Refusal("the number of ranks is not known", f"Is {named} = {whole} a multiple of the GPUs?")
+    if whole % world == 0:
+        return None
+    return Refusal(f"{named} would be {whole}, which does not give each of {world} ranks a whole part")
+
+
+def budget_below_batch(context: LeverContext, arguments: Arguments) -> Refusal | None:
+    """A token budget (`budget`) holds fewer tokens than a micro-batch of full sequences did (`micro` × the longest,
+    shared by `degree` ranks): else going over to it would take more memory, not less."""
+    budget, micro = (context.number(text_of(arguments, name)) for name in ("budget", "micro"))
+    total = longest_sequence(context, arguments)
+    if isinstance(total, Refusal):
+        return total
+    degree = product_of(context, texts_of(arguments, "degree"), unset_is_one=True)
+    if isinstance(degree, Refusal):
+        return degree
+    for number in (budget, micro):
+        if isinstance(number, Refusal):
+            return number
+    assert not isinstance(budget, Refusal) and not isinstance(micro, Refusal)
+    if budget is None or micro is None:
+        return Refusal(f"{context.spelling(texts_of(arguments, 'micro')[0])} is not in the template")
+    if budget * degree < micro * total:
+        return None
+    return Refusal(f"a budget of {budget} tokens is no less than the {micro} × {total} of the present micro-batch")
+
+
+def whole_rounds(context: LeverContext, arguments: Arguments) -> Refusal | None:
+    """The number `total`, where it is set, is a multiple of `micro` × ranks. `ranks` names a parameter that says how
+    many ranks there are where the job has other GPUs too.
+
+    TRL wants a round of generation to be whole micro-batches (trl/trainer/grpo_config.py)."""
+    total = context.number(text_of(arguments, "total"))
+    micro = context.number(text_of(arguments, "micro"))
+    ranks = _ranks(context, arguments)
+    for number in (total, micro, ranks):
+        if isinstance(number, Refusal):
+            return number if total is not None else None
+    assert not isinstance(total, Refusal) and not isinstance(micro, Refusal) and not isinstance(ranks, Refusal)
+    if total is None or micro is None:
+        return None
+    spelling = context.spelling(text_of(arguments, "total"))
+    if ranks is None:
+        return Refusal("the number of ranks is not known", f"Is {spelling} {total} a multiple of {micro} × the ranks?")
+    if total % (micro * ranks) == 0:
+        return None
+    return Refusal(f"{spelling} {total} is no multiple of {micro} × {ranks} ranks")
+
+
+def whole_groups(context: LeverContext, arguments: Arguments) -> Refusal | None:
+    """`size` × ranks is a multiple of the first of `groups` that is set; nothing is asked where none is.
+
+    With `versions`, only where one of them is possible; then `question` is asked, for it may be another.
+
+    TRL wants whole groups of completions in each batch of an evaluation (trl/trainer/grpo_config.py), and up to 0.16 in
+    each step's micro-batches too (trl/trainer/grpo_trainer.py)."""
+    versions = set(texts_of(arguments, "versions"))
+    if versions and context.releases and not versions & {item.id for item in context.releases}:
+        return None
+    group_name = next((name for name in texts_of(arguments, "groups") if context.is_set(name)), "")
+    if not group_name:
+        return None
+    size, group = context.number(text_of(arguments, "size")), context.number(group_name)
+    ranks = _ranks(context, arguments)
+    for number in (size, group, ranks):
+        if isinstance(number, Refusal):
+            return number
+    assert not isinstance(size, Refusal) and not isinstance(group, Refusal) and not isinstance(ranks, Refusal)
+    if size is None or group is None:
+        return None
+    spelling = context.spelling(group_name)
+    if ranks is None:
+        return Refusal("the number of ranks is not known", f"Is {size} × the ranks a multiple of {spelling} {group}?")
+    if size * ranks % group == 0:
+        return None
+    return Refusal(f"{size} × {ranks} ranks is no multiple of {spelling} {group}", str(arguments.get("question", "")))
+
+
+def _ranks(context: LeverContext, arguments: Arguments) -> int | None | Refusal:
+    """As the parameter named by `ranks` says; else all ranks of the job."""
+    for name in texts_of(arguments, "ranks"):
+        if context.is_set(name):
+            return context.number(name)
+    return context.world_size

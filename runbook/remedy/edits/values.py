@@ -1,4 +1,4 @@
-"""Edits of numbers and lists that keep no batch: token budgets, shares of the card, degrees, buffers, stages of a
+"""Edits of single values that keep no batch: token budgets, shares of the card, degrees, buffers, lists, stages of a
 pipeline.
 """
 
@@ -284,3 +284,75 @@ def _elsewhere(context: LeverContext, stages: int, arguments: Arguments) -> Refu
     return Refusal(
         f"rank {cause.rank} failed, which is on pipeline stage {stage + 1} of {stages}, not on the {arguments['edge']}"
     )
+
+
+def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+    """Set to the argument `value`."""
+    value = str(arguments["value"])
+    present = context.text(parameter.id)
+    if isinstance(present, Refusal):
+        return present
+    if present is not None and (present == value or present.lower() == value.lower() in ("true", "false")):
+        return Refusal(f"{context.spelling(parameter.id)} is {value} already")
+    return edit_of(context, parameter, value)
+
+
+def also_set(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+    """As `set`, for the second of a pair: nothing to do where it has the value already."""
+    present = context.text(parameter.id)
+    value = str(arguments["value"])
+    if isinstance(present, Refusal):
+        return present
+    if present is not None and context.is_set(parameter.id) and present.lower() == value.lower():
+        return Edits(())
+    return edit_of(context, parameter, value)
+
+
+def next_in(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+    """The next of the parameter's `allowed` values, which go from most memory to least; with the argument `only`,
+    that one if it comes next or later."""
+    present = context.text(parameter.id)
+    spelling = parameter.spellings[0]
+    if isinstance(present, Refusal):
+        return present
+    if present is None:
+        return Refusal(
+            f"{spelling} is not in the template and its default is not known",
+            f"What is {spelling}? Write it into the template with its present value.",
+        )
+    if present not in parameter.allowed:
+        return Refusal(f"{spelling} is {present!r}, which is none of {', '.join(parameter.allowed)}")
+    later = parameter.allowed[parameter.allowed.index(present) + 1 :]
+    wanted = str(arguments.get("only", later[0] if later else ""))
+    if wanted not in later:
+        return Refusal(f"{spelling} is {present} already")
+    return edit_of(context, parameter, wanted)
+
+
+def next_divisor_of_world(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+    """The next larger degree that divides the number of ranks."""
+    world = context.world_size
+    spelling = parameter.spellings[0]
+    if world is None:
+        return Refusal("the number of ranks is not known")
+    present = context.number(parameter.id)
+    if isinstance(present, Refusal):
+        return present
+    if present is None:
+        return Refusal(f"{spelling} is not in the template, so over how many ranks the states are shared is not known")
+    if world % present:
+        return Refusal(f"{spelling} {present} does not divide the {world} ranks")
+    larger = next((degree for degree in range(present + 1, world + 1) if world % degree == 0), None)
+    if larger is None:
+        return Refusal(f"{spelling} is {present}: all {world} ranks share the states already")
+    return edit_of(context, parameter, str(larger))
+
+
+def remove(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+    """Take the parameter out; nothing where it is not set."""
+    setting = context.setting(parameter.id)
+    if setting is None:
+        return Edits(())
+    if setting.value is None:
+        return Refusal(f"{setting.spelling} is not known: {setting.unresolved}")
+    return edit_of(context, parameter, None)
