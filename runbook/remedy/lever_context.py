@@ -189,7 +189,7 @@ class LeverContext:
         """What the program takes where nothing is set; None where that is not known, or versions in question differ."""
         if not defaults_hold(self.system, self.settings):
             return None
-        return self.system.parameter(parameter).default_among(self.releases)
+        return self.system.default_among(self.system.parameter(parameter), self.releases)
 
     def number(self, parameter: str) -> int | None | Refusal:
         """As `text`, for a whole number above zero."""
@@ -219,8 +219,8 @@ class LeverContext:
         if setting is not None:
             return setting.spelling
         entry = self.system.parameter(parameter)
-        spelt = {entry.in_version.get(item.id) for item in self.releases} - {None}
-        return spelt.pop() or entry.spellings[0] if len(spelt) == 1 else entry.spellings[0]
+        spelt = self.system.spelt_among(entry, self.releases) - {None}
+        return next(iter(spelt)) or entry.spellings[0] if len(spelt) == 1 else entry.spellings[0]
 
     def is_set(self, parameter: str) -> bool:
         return self.setting(parameter) is not None
@@ -372,9 +372,8 @@ def releases(
     another. A pattern that several versions have as a mark says that it is one of these."""
     allowed = system.versions
     for setting in settings:
-        spelt = next((item.in_version for item in system.parameters if item.id == setting.parameter), {})
-        if setting.spelling.lstrip("+") in {value.lstrip("+") for value in spelt.values() if value is not None}:
-            allowed = tuple(item for item in allowed if _same(spelt.get(item.id, setting.spelling), setting.spelling))
+        possible = system.versions_with(setting)
+        allowed = tuple(item for item in allowed if item in possible)
     for pattern in dict.fromkeys(mark for item in system.versions for mark in item.marks):
         if first_uncommented_match(pattern, templates):
             allowed = tuple(item for item in allowed if pattern in item.marks)
@@ -384,18 +383,18 @@ def releases(
 def spelling_to_write(context: LeverContext, parameter: Parameter) -> tuple[str, ...] | Refusal:
     """The spellings of a parameter that the template does not set, the one to write first; refused where versions
     differ and which one this is is not known, or where this version does not have it."""
-    possible = {item.id for item in context.releases}
     title = context.system.title
-    if not parameter.in_version:
+    if not parameter.differs:
         return parameter.spellings
-    if context.system.versions and not possible:
+    if context.system.versions and not context.releases:
         return Refusal(
             f"the template mixes spellings of several versions of {title}",
             f"Which version of {title} is installed?",
         )
-    choices = parameter.spelt_among(context.releases)
+    choices = context.system.spelt_among(parameter, context.releases)
     if len(choices) > 1:
-        shown = ", ".join(f"{parameter.in_version.get(item) or 'none'} in {item}" for item in sorted(possible))
+        spelt = {item.id: context.system.spelt_in(parameter, item) or "none" for item in context.releases}
+        shown = ", ".join(f"{spelt[item]} in {item}" for item in sorted(spelt))
         return Refusal(
             f"how {parameter.id.replace('_', ' ')} is spelt depends on the version of {title} ({shown})",
             f"Which version of {title} is installed? Write {parameter.spellings[0]} into the template with its present "
@@ -413,7 +412,3 @@ def with_prefix(system: LeverDocument, parameter: Parameter, spellings: tuple[st
     if not prefix or parameter.kind is not SettingKind.KEY or spellings[0].startswith(("-", "+")):
         return spellings
     return (prefix + spellings[0], *spellings[1:])
-
-
-def _same(spelt: str | None, found: str) -> bool:
-    return spelt is not None and spelt.lstrip("+") == found.lstrip("+")

@@ -6,18 +6,26 @@ They are read and checked in `loading.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from runbook.documents import Document, Pattern
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
-from runbook.model.template import ParameterNames, SettingKind
+from runbook.model.template import ParameterNames, Setting, SettingKind
 from runbook.remedy.checkpoint_rules import CheckpointRules, Obstacle, Restarter
 
 Value = str | int
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+VersionIds = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+"""Ids of versions; one of them may stand without brackets."""
 
 
 class Mark(Document):
@@ -35,8 +43,46 @@ class VersionMark(Document):
     title: str
     marks: tuple[Pattern, ...] = ()
     """Patterns in the template's live lines that only these releases take. The spellings of the parameters that are
-    set tell the rest (`in_version`)."""
+    set tell the rest (`since`, `until`)."""
     source: str
+    series: str = ""
+    """Releases of another series are neither older nor newer: the program's own beside those of a library."""
+    defaults_known: bool = True
+    """False where these releases take what is not set from elsewhere, so that no default is concluded."""
+
+
+class Stretch(Document):
+    """Releases from one to another, both with it, by the versions' ids. It lies in the series of the releases that it
+    names; without a bound it is all of them."""
+
+    since: VersionIds = ()
+    until: VersionIds = ()
+
+    @property
+    def bounded(self) -> bool:
+        return bool(self.since or self.until)
+
+    def covers(self, version: VersionMark, versions: Sequence[VersionMark]) -> bool:
+        """`versions`: all of the system's, newest first."""
+        own = [item.id for item in versions if item.series == version.series]
+        first = [own.index(item) for item in self.since if item in own]
+        last = [own.index(item) for item in self.until if item in own]
+        if self.bounded and not first and not last:
+            return False
+        at = own.index(version.id)
+        return all(at <= item for item in first) and all(at >= item for item in last)
+
+
+class Spelling(Stretch):
+    """One way to write a parameter, and the releases that take it where that tells them apart."""
+
+    name: str
+
+
+class Default(Stretch):
+    """What some releases take where nothing is set; null: not known."""
+
+    value: str | None
 
 
 class Cue(Document):
@@ -75,23 +121,32 @@ class Diagnostic(Document):
     source: str
 
 
-class Parameter(Document):
-    """Something that a template of this system can set."""
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _plain(spelling: Spelling) -> str | dict[str, object]:
+    """As a document has it."""
+    return spelling.model_dump(mode="json", exclude_defaults=True) if spelling.bounded else spelling.name
+
+
+class Parameter(Stretch):
+    """Something that a template of this system can set, in the releases that have it."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     kind: SettingKind = SettingKind.ARGUMENT
-    spellings: tuple[str, ...] = Field(min_length=1)
-    """Every spelling that any version takes, the preferred one first."""
-    in_version: dict[str, str | None] = {}
-    """Where versions differ: the spelling by version's id; null where that version does not have it. A version that is
-    not named takes every spelling."""
+    spelt: tuple[Annotated[Spelling, BeforeValidator(_named), PlainSerializer(_plain)], ...] = Field(
+        min_length=1, alias="spellings"
+    )
+    """Every spelling that any version takes, the preferred one first. Where some have a stretch of releases, a version
+    that none of those covers does not have the parameter, and the others tell nothing."""
     type: Literal["integer", "number", "boolean", "choice", "list", "text", "flag", "allocator"] = "text"
     """`flag` is a bare option; `boolean` has a value, true or false."""
     default: str | None = None
     """What the program takes when the template sets nothing. None: not known, so nothing is concluded."""
-    default_in_version: dict[str, str | None] = {}
-    """Where versions differ: the default by version's id. A version that is not named has `default`. Nothing is
-    concluded where the versions that the template can be for disagree."""
+    defaults: tuple[Default, ...] = ()
+    """Where versions differ: what some have in place of `default`. Nothing is concluded where the versions that the
+    template can be for disagree."""
     allowed: tuple[str, ...] = ()
     """Values of a choice, from the one that takes most memory to the one that takes least."""
     floor: int | None = None
@@ -116,16 +171,14 @@ class Parameter(Document):
             self.program, self.bare_is_true,
         )
 
-    def default_among(self, versions: Sequence[VersionMark]) -> str | None:
-        """The default where the version is one of these; None where it is not known, or they differ."""
-        if not self.default_in_version:
-            return self.default
-        values = {self.default_in_version.get(item.id, self.default) for item in versions}
-        return values.pop() if len(values) == 1 else None
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return tuple(item.name for item in self.spelt)
 
-    def spelt_among(self, versions: Sequence[VersionMark]) -> frozenset[str | None]:
-        """How these versions spell it, the preferred spelling where they take every one; None: one does not have it."""
-        return frozenset(self.in_version.get(item.id, self.spellings[0]) for item in versions)
+    @property
+    def differs(self) -> bool:
+        """Whether versions differ in how they spell it, or in having it."""
+        return self.bounded or any(item.bounded for item in self.spelt)
 
     def spellings_after(self, first: str) -> tuple[str, ...]:
         """This spelling, and then the others that the document has."""
@@ -270,6 +323,11 @@ class RememberedParameters(Document):
     """Not parameters but names as they stand in a template, dashes and underscores alike: what names the model."""
 
 
+def same_key(one: str, other: str) -> bool:
+    """Whether two spellings differ at most in what Hydra wants in front of a key that is added."""
+    return one.lstrip("+") == other.lstrip("+")
+
+
 class LeverDocument(Document):
     """A system: how to recognise it, what can be set, and the ladders."""
 
@@ -306,6 +364,39 @@ class LeverDocument(Document):
             if item.id == parameter:
                 return item
         raise KeyError(parameter)
+
+    def spelt_in(self, parameter: Parameter, version: VersionMark) -> str | None:
+        """How a version spells a parameter, the preferred spelling where it takes every one; None: it has no such."""
+        if not parameter.covers(version, self.versions):
+            return None
+        told = [item for item in parameter.spelt if item.bounded]
+        taken = [item.name for item in told if item.covers(version, self.versions)]
+        return taken[0] if taken else None if told else parameter.spellings[0]
+
+    def spelt_among(self, parameter: Parameter, versions: Sequence[VersionMark]) -> frozenset[str | None]:
+        """How these versions spell it; None: one does not have it."""
+        return frozenset(self.spelt_in(parameter, item) for item in versions)
+
+    def default_among(self, parameter: Parameter, versions: Sequence[VersionMark]) -> str | None:
+        """The default where the version is one of these; None where it is not known, or they differ."""
+        if not versions:
+            differs = parameter.defaults or not all(item.defaults_known for item in self.versions)
+            return None if differs else parameter.default
+        values = {self.default_in(parameter, item) for item in versions}
+        return values.pop() if len(values) == 1 else None
+
+    def default_in(self, parameter: Parameter, version: VersionMark) -> str | None:
+        own = [item.value for item in parameter.defaults if item.covers(version, self.versions)]
+        return own[0] if own else parameter.default if version.defaults_known else None
+
+    def versions_with(self, setting: Setting) -> tuple[VersionMark, ...]:
+        """The versions that take a parameter in the spelling that was found; all where that does not tell."""
+        for parameter in self.parameters:
+            if parameter.id == setting.parameter:
+                found = [item for item in parameter.spelt if item.bounded and same_key(item.name, setting.spelling)]
+                return tuple(item for item in self.versions if found[0].covers(item, self.versions)) if found else \
+                    self.versions
+        return self.versions
 
     def lever(self, lever: str) -> LeverRule:
         for item in self.levers:

@@ -33,7 +33,7 @@ def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
         return known
     made = read_levers(folder)
     if cached is not None:
-        plain = [item.model_dump(mode="json", exclude_defaults=True) for item in made]
+        plain = [item.model_dump(mode="json", exclude_defaults=True, by_alias=True) for item in made]
         if _restored(plain) == made:
             cached.write(plain)
     return made
@@ -50,7 +50,7 @@ def load_restarters(file: Path) -> tuple[Restarter, ...]:
             pass
     made = checkpoint_rules.load_restarters(file)
     if cached is not None:
-        cached.write([item.model_dump(mode="json", exclude_defaults=True) for item in made])
+        cached.write([item.model_dump(mode="json", exclude_defaults=True, by_alias=True) for item in made])
     return made
 
 
@@ -130,11 +130,9 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
     named += [*kept.micro_batch, *kept.accumulation, *kept.global_batch, *kept.sequence_length, *kept.degrees]
     yield from missing("", named, parameters, "parameter")
     for item in document.parameters:
-        yield from missing(f"parameters.{item.id}.in_version", tuple(item.in_version), versions, "version")
-        by_version = tuple(item.default_in_version)
-        yield from missing(f"parameters.{item.id}.default_in_version", by_version, versions, "version")
-        spelt = [spelling for spelling in item.in_version.values() if spelling is not None]
-        yield from missing(f"parameters.{item.id}.in_version", spelt, frozenset(item.spellings), "spelling")
+        stretches = (item, *item.spelt, *item.defaults)
+        named_versions = [name for stretch in stretches for name in (*stretch.since, *stretch.until)]
+        yield from missing(f"parameters.{item.id}", named_versions, versions, "version")
     spellings = [
         spelling for item in document.parameters for spelling in item.spellings if item.kind is not SettingKind.SBATCH
     ]

@@ -48,7 +48,7 @@ class TemplateSettings:
         """What the program takes where nothing is set; None where that is not known, or differs by release."""
         if self._elsewhere(parameter):
             return None
-        return self.system.parameter(parameter).default_among(self._releases())
+        return self.system.default_among(self.system.parameter(parameter), self._releases())
 
     def _elsewhere(self, parameter: str) -> bool:
         """Whether it may be set in a configuration that was not read, so that its absence says nothing."""
@@ -105,7 +105,7 @@ class TemplateSettings:
         if setting is not None:
             spellings = entry.spellings_after(setting.spelling)
         else:
-            choices = entry.spelt_among(self._releases())
+            choices = self.system.spelt_among(entry, self._releases())
             known = next(iter(choices)) if len(choices) == 1 else None
             spellings = with_prefix(self.system, entry, entry.spellings_after(known or entry.spellings[0]))
         old = setting.value if setting is not None else None
@@ -113,7 +113,7 @@ class TemplateSettings:
 
     def exists(self, parameter: str) -> bool:
         """Whether a release that the template can be for knows it."""
-        choices = self.system.parameter(parameter).spelt_among(self._releases())
+        choices = self.system.spelt_among(self.system.parameter(parameter), self._releases())
         return not choices or choices != {None} or self.setting(parameter) is not None
 
     def _releases(self) -> tuple[VersionMark, ...]:

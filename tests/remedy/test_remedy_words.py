@@ -21,7 +21,7 @@ from runbook.remedy.lever_document import Configuration, LeverDocument
 PARAMETERS: dict[str, dict[str, Any]] = {
     "strategy": {"default": "fsdp"}, "group": {}, "config": {}, "backend": {}, "micro": {}, "mini": {}, "budget": {},
     "own_budget": {}, "prompt": {}, "answer": {}, "degree": {"default": "1"},
-    "eager": {"default": "false", "default_in_version": {"1": "true"}},
+    "eager": {"default": "false", "defaults": [{"value": "true", "since": "1", "until": "1"}]},
 }
 SYSTEM = LeverDocument.model_validate({
     "version": 1, "id": "toy", "title": "toy", "why": "for tests", "source": "here",

@@ -101,7 +101,8 @@ def tell(found: Sequence[Answer], *, as_json: bool) -> None:
     """Print the answers: one in full, several in short with what differs between the systems."""
     if as_json:
         told = [
-            {"system": item.document.id, "what": item.what, **item.entry.model_dump(mode="json")} for item in found
+            {"system": item.document.id, "what": item.what, **item.entry.model_dump(mode="json", by_alias=True)}
+            for item in found
         ]
         if len(found) == 1:
             told[0]["used_by"] = _used_by(found[0])
@@ -170,7 +171,9 @@ def _in_short(item: Answer, width: int) -> None:
     elif isinstance(entry, Parameter):
         _heading(item, ', '.join(entry.spellings))
         rules = levers_of(item.document, entry.id)
-        _rows(width, [("default", default_of(entry)), ("levers", ", ".join(rule.id for rule in rules) or "none")])
+        _rows(width, [
+            ("default", default_of(item.document, entry)), ("levers", ", ".join(rule.id for rule in rules) or "none"),
+        ])
     else:
         _heading(item, item.what)
         _rows(width, [("why", entry.why)])
@@ -229,9 +232,8 @@ def _lever(document: LeverDocument, rule: LeverRule, width: int) -> None:
 
 def _parameter(document: LeverDocument, entry: Parameter, width: int) -> None:
     versions = ", ".join(
-        f"{version} {spelling if spelling is not None else '(does not have it)'}"
-        for version, spelling in entry.in_version.items()
-    )
+        f"{version.id} {document.spelt_in(entry, version) or '(does not have it)'}" for version in document.versions
+    ) if entry.differs else ""
     rules = levers_of(document, entry.id)
     _rows(width, [
         ("system", document.title),
@@ -239,7 +241,7 @@ def _parameter(document: LeverDocument, entry: Parameter, width: int) -> None:
         ("in version", versions),
         ("kind", f"{entry.kind}{', of the launcher' if entry.launcher else ''}"
                  f"{f', of {entry.program}' if entry.program else ''}, {entry.type}"),
-        ("default", default_of(entry)),
+        ("default", default_of(document, entry)),
         ("allowed", ", ".join(entry.allowed) + (" (from most memory to least)" if entry.allowed else "")),
         ("floor", str(entry.floor) if entry.floor is not None else ""),
         ("added", "" if entry.addable else "never: a program without it could go on with another experiment"),
@@ -264,12 +266,12 @@ def effect_of(rule: LeverRule) -> str:
     return words[rule.effect]
 
 
-def default_of(entry: Parameter) -> str:
+def default_of(document: LeverDocument, entry: Parameter) -> str:
     """The default in words, with what differs by version."""
     said = entry.default if entry.default is not None else "not known, so nothing is concluded from its absence"
+    own = [(item.id, document.default_in(entry, item)) for item in document.versions]
     by_version = ", ".join(
-        f"{version} {value if value is not None else 'not known'}"
-        for version, value in entry.default_in_version.items()
+        f"{version} {value if value is not None else 'not known'}" for version, value in own if value != entry.default
     )
     return f"{said} (but {by_version})" if by_version else said
 

@@ -149,7 +149,7 @@ def _rungs(document: LeverDocument, ladders: Sequence[Ladder], width: int) -> li
 
 
 def _plain(document: LeverDocument, wanted: tuple[str, str]) -> dict[str, object]:
-    told = document.model_dump(mode="json")
+    told = document.model_dump(mode="json", by_alias=True)
     told["ladders"] = [
         ladder.model_dump(mode="json") for ladder in document.ladders if _is_wanted(ladder, document, wanted)
     ]

@@ -207,7 +207,7 @@ def view_of(
     rows = tuple(
         Row(entry, context.setting(entry.id), context.default(entry.id))
         for entry in document.parameters
-        if context.setting(entry.id) is not None or _exists(entry, versions)
+        if context.setting(entry.id) is not None or _exists(document, entry, versions)
     )
     return View(
         job, document, marks_of(document, job.files, _STORY), (), versions, rows, rest,
@@ -226,9 +226,9 @@ def _rest(job: JobFiles, settings: Sequence[Setting]) -> tuple[Setting, ...]:
     )
 
 
-def _exists(entry: Parameter, versions: Sequence[VersionMark]) -> bool:
+def _exists(document: LeverDocument, entry: Parameter, versions: Sequence[VersionMark]) -> bool:
     """Whether a version that the template can be for has it."""
-    return not versions or any(entry.in_version.get(item.id, "") is not None for item in versions)
+    return not versions or any(document.spelt_in(entry, item) is not None for item in versions)
 
 
 def _part(title: str, rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
