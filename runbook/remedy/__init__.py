@@ -1,19 +1,36 @@
 """Levers, constraints and ladders: from a diagnosis and a template's values to a plan or a refusal."""
 
-from runbook.remedy.checkpoint_rules import Obstacle, Restarter
+from runbook.remedy.checkpoint_rules import Condition, Obstacle, Restarter
+from runbook.remedy.constraints import CONSTRAINTS, require
 from runbook.remedy.earlier_incidents import (
     SimilarIncident,
     Similarity,
     circumstances,
+    reasons,
     similar_incidents,
     what_worked,
     with_reasons,
 )
-from runbook.remedy.ladder import cool_off_left_s, drain_refused, propose, relaunch_refused
-from runbook.remedy.lever_document import LeverDocument
-from runbook.remedy.loading import load_levers, load_restarters
-from runbook.remedy.recognition import recognise
+from runbook.remedy.edits import FUNCTIONS, Edits, derives, edit_of
+from runbook.remedy.ladder import cool_off_left_s, drain_refused, in_this_version, propose, relaunch_refused, use_lever
+from runbook.remedy.lever_context import LeverContext, largest_divisor, read_versions, refusal_of
+from runbook.remedy.lever_document import (
+    Configuration,
+    Conflict,
+    Diagnostic,
+    EditRule,
+    Ladder,
+    LeverDocument,
+    LeverRule,
+    Need,
+    OutOfReach,
+    Parameter,
+    VersionMark,
+)
+from runbook.remedy.loading import load_levers, load_restarters, read_levers
+from runbook.remedy.recognition import first_uncommented_match, mark_weight, needed_words, recognise
 from runbook.remedy.resume import (
+    RestarterFindings,
     Resumed,
     ResumeFindings,
     ResumeKind,
@@ -23,36 +40,83 @@ from runbook.remedy.resume import (
     resume_findings,
     resume_proof,
 )
-from runbook.remedy.template_settings import TemplateSettings
+from runbook.remedy.template_settings import (
+    Refusal,
+    RefusalReason,
+    Refused,
+    StartedJob,
+    TemplateSettings,
+    defaults_hold,
+    template_settings,
+    unresolved_argument,
+    with_unresolved_batch,
+)
 from runbook.remedy.world import REDUCE_WORLD, reduce_world, world_options
 
 __all__ = [
+    "CONSTRAINTS",
+    "FUNCTIONS",
     "REDUCE_WORLD",
+    "Condition",
+    "Configuration",
+    "Conflict",
+    "Diagnostic",
+    "EditRule",
+    "Edits",
+    "Ladder",
+    "LeverContext",
     "LeverDocument",
+    "LeverRule",
+    "Need",
     "Obstacle",
+    "OutOfReach",
+    "Parameter",
+    "Refusal",
+    "RefusalReason",
+    "Refused",
     "Restarter",
+    "RestarterFindings",
     "ResumeFindings",
     "ResumeKind",
     "Resumed",
     "SimilarIncident",
     "Similarity",
+    "StartedJob",
     "TemplateSettings",
+    "VersionMark",
     "checkpoint_folders",
     "circumstances",
     "cool_off_left_s",
+    "defaults_hold",
+    "derives",
     "drain_refused",
+    "edit_of",
     "find_restarters",
+    "first_uncommented_match",
+    "in_this_version",
+    "largest_divisor",
     "load_levers",
     "load_restarters",
+    "mark_weight",
+    "needed_words",
     "propose",
+    "read_levers",
+    "read_versions",
+    "reasons",
     "recognise",
     "reduce_world",
+    "refusal_of",
     "relaunch_refused",
+    "require",
     "resume_edits",
     "resume_findings",
     "resume_proof",
     "similar_incidents",
+    "template_settings",
+    "unresolved_argument",
+    "use_lever",
     "what_worked",
     "with_reasons",
+    "with_unresolved_batch",
     "world_options",
 ]

@@ -13,12 +13,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from runbook.masking import masked
-from runbook.model.job import JobRecord
-from runbook.model.log import LogStory
 from runbook.model.remedy import Circumstances, LeverUse, Plan, Remembered, TriedLever
-from runbook.model.template import Setting, TemplateFile
-from runbook.remedy.lever_context import LeverContext, Refusal, releases
-from runbook.remedy.lever_document import LeverDocument
+from runbook.model.template import Setting
+from runbook.remedy.template_settings import Refused, TemplateSettings
 
 NEAR = 2.0
 """Micro-batches and sequence lengths are near one another up to this factor."""
@@ -210,55 +207,46 @@ def _spoken(levers: Sequence[str]) -> str:
 _LONGEST_MODEL = 80
 
 
-def circumstances(
-    system: LeverDocument,
-    settings: Sequence[Setting],
-    listed: Sequence[Setting],
-    story: LogStory,
-    job: JobRecord,
-    templates: Sequence[TemplateFile] = (),
-) -> Circumstances:
-    """`settings`: the system's parameters in force; `listed`: everything that the templates set, by its own name. A
-    figure that the template leaves open is None, or the program's default where that is known."""
-    versions = releases(system, settings, templates)
-    context = LeverContext(
-        system, tuple(settings), story, job, releases=versions, files=tuple(file.path for file in templates)
-    )
-    kept = system.remembered
-    batch = system.batch
+def circumstances(template: TemplateSettings, listed: Sequence[Setting]) -> Circumstances:
+    """`listed`: everything that the templates set, by its own name. A figure that the template leaves open is None, or
+    the program's default where that is known."""
+    system, versions = template.system, template.releases
+    kept, batch = system.remembered, system.batch
     return Circumstances(
         system=system.id,
         releases=tuple(item.id for item in versions) if len(versions) < len(system.versions) else (),
         model=_model(kept.model, listed),
-        micro_batch=_first(context, (*([batch.micro] if batch else []), *kept.micro_batch)),
-        accumulation=_first(context, (*([batch.accumulation] if batch else []), *kept.accumulation)),
-        global_batch=_first(context, (*([batch.total] if batch else []), *kept.global_batch)),
-        sequence_length=_first(context, kept.sequence_length) if len(kept.sequence_length) == 1
-        else _sum(context, kept.sequence_length),
+        micro_batch=_first(template, (*([batch.micro] if batch else []), *kept.micro_batch)),
+        accumulation=_first(template, (*([batch.accumulation] if batch else []), *kept.accumulation)),
+        global_batch=_first(template, (*([batch.total] if batch else []), *kept.global_batch)),
+        sequence_length=_first(template, kept.sequence_length) if len(kept.sequence_length) == 1
+        else _sum(template, kept.sequence_length),
         degrees={
             name: value
             for name in dict.fromkeys((*(batch.model_parallel if batch else ()), *kept.degrees))
-            if context.is_set(name) and (value := _number(context, name)) is not None
+            if template.is_set(name) and (value := _number(template, name)) is not None
         },
     )
 
 
-def _first(context: LeverContext, parameters: Sequence[str]) -> int | None:
+def _first(template: TemplateSettings, parameters: Sequence[str]) -> int | None:
     """The first that is known."""
-    known = (_number(context, name) for name in parameters if name)
+    known = (_number(template, name) for name in parameters if name)
     return next((value for value in known if value is not None), None)
 
 
-def _sum(context: LeverContext, parameters: Sequence[str]) -> int | None:
+def _sum(template: TemplateSettings, parameters: Sequence[str]) -> int | None:
     """Prompt and answer together make the sequence; None where one of them is not known."""
-    values = [_number(context, name) for name in parameters]
+    values = [_number(template, name) for name in parameters]
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
-def _number(context: LeverContext, parameter: str) -> int | None:
-    value = context.number(parameter)
-    return None if isinstance(value, Refusal) else value
+def _number(template: TemplateSettings, parameter: str) -> int | None:
+    try:
+        return template.number(parameter)
+    except Refused:
+        return None
 
 
 def _model(spellings: Sequence[str], listed: Sequence[Setting]) -> str:

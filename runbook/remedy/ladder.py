@@ -8,17 +8,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Diagnosis, Kind
-from runbook.model.job import JobRecord
-from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
-from runbook.model.template import Edit, Setting, TemplateFile, condition_of
-from runbook.remedy.constraints import CONSTRAINTS
+from runbook.model.template import Edit, condition_of
+from runbook.remedy.constraints import require
 from runbook.remedy.constraints.failed_job import allocator_could_have_served, request_fits_the_gpu
 from runbook.remedy.edits import FUNCTIONS
-from runbook.remedy.lever_context import LeverContext, Refusal, releases
-from runbook.remedy.lever_document import LeverDocument, LeverRule
+from runbook.remedy.lever_context import LeverContext, refusal_of
+from runbook.remedy.lever_document import LeverRule
+from runbook.remedy.template_settings import RefusalReason, Refused, TemplateSettings
 
 # The ladder: the next lever for a diagnosis that fits, was not tried, and changes no experiment unasked.
 
@@ -37,32 +35,20 @@ _NOTHING_TO_CHANGE: dict[Kind, str] = {
 
 
 def propose(
-    diagnosis: Diagnosis,
-    story: LogStory,
-    job: JobRecord,
-    settings: Sequence[Setting],
-    system: LeverDocument,
-    *,
-    tried: Sequence[str] = (),
-    allow_training_change: bool = False,
-    checkpoints: Sequence[Checkpoint] | None = None,
-    templates: Sequence[TemplateFile] = (),
+    context: LeverContext, *, tried: Sequence[str] = (), allow_training_change: bool = False
 ) -> Plan | NoPlan:
-    """The next plan. A lever that was tried with the same value, or is refused, is passed over with the reason.
+    """The next plan for a failure. A lever that was tried with the same value, or is refused, is passed over with the
+    reason.
 
-    `tried` holds the keys of lever uses. `templates` tell the version of the system where its spellings do not. A plan
-    without uses says: relaunch the unchanged template on other nodes.
+    `tried` holds the keys of lever uses. A plan without uses says: relaunch the unchanged template on other nodes.
     """
-    kind = diagnosis.best.kind
+    system = context.template.system
+    assert context.diagnosis is not None
+    kind = context.diagnosis.best.kind
     if kind in ELSEWHERE:
         return Plan(uses=(), system=system.id, ladder="elsewhere")
     if kind in _NOTHING_TO_CHANGE:
-        return NoPlan(_NOTHING_TO_CHANGE[kind], exhausted=False, question=_missing(diagnosis))
-    known = tuple(checkpoints) if checkpoints is not None else None
-    context = LeverContext(
-        system, tuple(settings), story, job, diagnosis, known, releases=releases(system, settings, templates),
-        files=tuple(file.path for file in templates),
-    )
+        return NoPlan(_NOTHING_TO_CHANGE[kind], exhausted=False, question=_missing(context.diagnosis))
     ladder = system.ladder(kind, context.phase, context.role, context.detail)
     if ladder is None:
         return NoPlan(
@@ -73,57 +59,55 @@ def propose(
         return NoPlan(ladder.why, exhausted=False, question=ladder.question)
     refused: list[RefusedLever] = []
     for name in _rungs(context, kind, ladder.levers):
-        if not _in_this_version(context, system.lever(name)):
+        if not in_this_version(context.template, system.lever(name)):
             continue
-        outcome = use_lever(context, system.lever(name), tried, allow_training_change)
-        if isinstance(outcome, LeverUse):
-            return Plan(uses=(outcome,), refused=tuple(refused), system=system.id, ladder=ladder.id)
-        refused.append(outcome)
+        try:
+            use = use_lever(context, system.lever(name), tried, allow_training_change)
+        except Refused as error:
+            why = error.refusal
+            refused.append(RefusedLever(name, why.why, bool(why.question), why.question))
+        else:
+            return Plan(uses=(use,), refused=tuple(refused), system=system.id, ladder=ladder.id)
     return _nothing_left(refused, ladder.question)
 
 
 def use_lever(
     context: LeverContext, rule: LeverRule, tried: Sequence[str], allow_training_change: bool
-) -> LeverUse | RefusedLever:
-    """One lever in this context, with values; or why not."""
+) -> LeverUse:
+    """One lever in this context, with values. Raises `Refused`."""
     for conflict in rule.conflicts:
-        setting = context.setting(conflict.parameter)
+        setting = context.template.setting(conflict.parameter)
         if setting is None or setting.value in conflict.unless:
             continue
         if setting.value is None or not conflict.values or setting.value in conflict.values:
             shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
             question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
-            return RefusedLever(rule.id, f"not beside {shown}: {conflict.why}", bool(question), question)
+            raise Refused(f"not beside {shown}: {conflict.why}", question, RefusalReason.CONFLICT)
     for need in rule.needs:
-        unmet = CONSTRAINTS[need.constraint](context, need.arguments)
-        if unmet is not None:
-            return _refused(rule, unmet)
+        require(context, need)
     edits: list[Edit] = []
     remarks: list[str] = []
     for step in rule.edits:
-        made = FUNCTIONS[step.function](context, context.system.parameter(step.parameter), step.arguments)
-        if isinstance(made, Refusal):
-            return _refused(rule, made)
+        made = FUNCTIONS[step.function](context, context.template.system.parameter(step.parameter), step.arguments)
         edits += made.edits
         remarks += made.remarks
         changed = {edit.parameter: edit.new for edit in made.edits if edit.new is not None}
         context = replace(context, changed={**context.changed, **changed})
     after = context.with_changes({edit.parameter: edit.new for edit in edits})
     for need in rule.holds:
-        unmet = CONSTRAINTS[need.constraint](after, need.arguments)
-        if unmet is not None:
-            return _refused(rule, unmet)
+        require(after, need)
     values = ",".join(f"{edit.parameter}={edit.new}" for edit in edits)
     key = f"{rule.id}:{values}"
     shown = "; ".join(f"{condition_of(edit.spellings[0])[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
     if key in tried:
-        return RefusedLever(rule.id, f"tried already in this incident ({shown})")
+        raise Refused(f"tried already in this incident ({shown})")
     question = rule.consent or (
         f"May the experiment be changed ({shown})? {rule.cost}" if rule.effect is Effect.TRAINING else ""
     )
     if question and not (rule.effect is Effect.TRAINING and allow_training_change):
-        why = "it changes the experiment" if rule.effect is Effect.TRAINING else "a person has to agree"
-        return RefusedLever(rule.id, f"{why} ({shown})", True, question)
+        if rule.effect is Effect.TRAINING:
+            raise Refused(f"it changes the experiment ({shown})", question, RefusalReason.EXPERIMENT)
+        raise Refused(f"a person has to agree ({shown})", question, RefusalReason.CONSENT)
     return LeverUse(
         lever=rule.id,
         title=f"{rule.title} ({shown})",
@@ -143,26 +127,25 @@ def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[st
     they cost no experiment, else behind."""
     if kind is not Kind.TRUE_OOM:
         return tuple(levers)
-    possible = allocator_could_have_served(context, {}) is None and request_fits_the_gpu(context, {}) is None
+    excluded = refusal_of(lambda: allocator_could_have_served(context, {})) or refusal_of(
+        lambda: request_fits_the_gpu(context, {})
+    )
     confidence = context.confidence(Kind.FRAGMENTATION)
-    other = context.system.ladder(Kind.FRAGMENTATION, context.phase, context.role)
-    if not possible or other is None or confidence < WORTH_TRYING_FROM:
+    system = context.template.system
+    other = system.ladder(Kind.FRAGMENTATION, context.phase, context.role)
+    if excluded or other is None or confidence < WORTH_TRYING_FROM:
         return tuple(levers)
-    cheap = [name for name in other.levers if context.system.lever(name).effect is Effect.NONE and name not in levers]
+    cheap = [name for name in other.levers if system.lever(name).effect is Effect.NONE and name not in levers]
     if confidence >= CHEAP_FIRST_FROM:
         return tuple(dict.fromkeys((*cheap[:1], *levers, *cheap[1:])))
     return tuple(dict.fromkeys((*levers, *cheap)))
 
 
-def _in_this_version(context: LeverContext, rule: LeverRule) -> bool:
+def in_this_version(template: TemplateSettings, rule: LeverRule) -> bool:
     """Whether a version that the template can be written for has the lever."""
-    return not rule.versions or not context.releases or any(
-        item.id in rule.versions for item in context.releases
+    return not rule.versions or not template.releases or any(
+        item.id in rule.versions for item in template.releases
     )
-
-
-def _refused(rule: LeverRule, refusal: Refusal) -> RefusedLever:
-    return RefusedLever(rule.id, refusal.why, bool(refusal.question), refusal.question)
 
 
 def _nothing_left(refused: Sequence[RefusedLever], question: str) -> NoPlan:

@@ -12,33 +12,25 @@ from enum import StrEnum
 
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.log import Progress
-from runbook.model.template import Edit, Setting, TemplateFile
+from runbook.model.template import Edit, Setting
 from runbook.remedy.checkpoint_rules import FolderRule, MovingName, Obstacle, Restarter, ResumeRule
-from runbook.remedy.lever_context import Refusal
 from runbook.remedy.lever_document import LeverDocument
-from runbook.remedy.template_settings import TemplateSettings, UncommentedLine
+from runbook.remedy.template_settings import Refusal, TemplateSettings, UncommentedLine
 
 # What makes a template go on from a checkpoint.
 
-def resume_edits(
-    settings: Sequence[Setting],
-    checkpoint: Checkpoint,
-    *,
-    system: LeverDocument,
-    templates: Sequence[TemplateFile] = (),
-) -> tuple[Edit, ...]:
+def resume_edits(told: TemplateSettings, checkpoint: Checkpoint) -> tuple[Edit, ...]:
     """The edits of the document's resume rules that are not in force already.
 
     A value that cannot be read from the template gives an edit too: applying it is then refused with the reason,
     for a job that does not resume starts from scratch without a word.
     """
-    told = TemplateSettings(system, tuple(settings), tuple(templates))
     edits = []
-    for parameter, rules in _by_parameter(system, checkpoint).items():
+    for parameter, rules in _by_parameter(told.system, checkpoint).items():
         rule = next((item for item in rules if _applies(item, checkpoint)), None)
         present = told.setting(parameter)
         wanted = _wanted(rule, checkpoint) if rule is not None else None
-        if present is None and (wanted is None or wanted == told.default(parameter) or not told.exists(parameter)):
+        if present is None and (wanted in (None, told.default(parameter)) or not told.exists(parameter)):
             continue
         if present is not None and rule is not None and _same(present.value, wanted, rule):
             continue
@@ -186,7 +178,7 @@ def _obstacle(told: TemplateSettings, rule: Obstacle) -> Refusal:
 
 def _unknown_options(told: TemplateSettings, checkpoint: Checkpoint) -> Iterator[Refusal]:
     """Options that would have to be added to a program that may not know them."""
-    for edit in resume_edits(told.settings, checkpoint, system=told.system, templates=told.templates):
+    for edit in resume_edits(told, checkpoint):
         entry = told.system.parameter(edit.parameter)
         if edit.new is not None and not entry.addable and told.setting(edit.parameter) is None:
             yield Refusal(
@@ -238,17 +230,19 @@ def _moves(setting: Setting, rule: MovingName, changes: UncommentedLine | None) 
 
 def _number(told: TemplateSettings, setting: Setting) -> str:
     """What the job's number was, where the folder is named after it."""
-    return f" (its SLURM_JOB_ID was {told.job})" if told.job and "SLURM_JOB" in setting.unresolved else ""
+    job = told.job.id
+    return f" (its SLURM_JOB_ID was {job})" if job and "SLURM_JOB" in setting.unresolved else ""
 
 
 def _folder_changes(told: TemplateSettings) -> Iterator[UncommentedLine]:
     """Live lines that change the folder in which the program runs to another than that of the submission."""
+    submitted_in = told.job.work_dir.rstrip("/")
     for line in told.lines():
         match = _CHANGES_FOLDER.search(line.text) if not line.directive and line.number else None
         if match is None:
             continue
         to = match["to"]
-        if to is not None and (_STAYS.match(to) or to.strip().strip("\"'").rstrip("/") == told.work_dir.rstrip("/")):
+        if to is not None and (_STAYS.match(to) or to.strip().strip("\"'").rstrip("/") == submitted_in):
             continue
         yield line
 
@@ -273,15 +267,15 @@ def checkpoint_folders(told: TemplateSettings) -> tuple[tuple[str, ...], tuple[s
         path = _filled(told, rule, notes)
         if path:
             folders.append(path)
-    joined = [posixpath.normpath(posixpath.join(told.work_dir or "/", folder)) for folder in folders]
+    joined = [posixpath.normpath(posixpath.join(told.job.work_dir or "/", folder)) for folder in folders]
     return tuple(dict.fromkeys(joined)), _once(notes)
 
 
 def _filled(told: TemplateSettings, rule: FolderRule, notes: list[str]) -> str:
-    values: dict[str, str] = {"user": told.owner}
+    values: dict[str, str] = {"user": told.job.owner}
     for parameter in rule.parameters:
         setting = told.setting(parameter)
-        value = setting.value if setting is not None else told.default(parameter)
+        value = setting.value if setting is not None else told.certain_default(parameter)
         if value is None:
             why = setting.unresolved if setting is not None else "the template does not set it"
             notes.append(f"{told.named(parameter)}, a part of the checkpoint folder, is not known: {why}")

@@ -1,61 +1,178 @@
-"""A template as the lever document of its system understands it: settings in force, conditions on them, words of the
-training command that are not known.
+"""A template as the lever document of its system understands it: settings in force, versions that they allow, and words
+of the training command that are not known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+from functools import lru_cache
 
-from runbook.model.template import Edit, Setting, SettingKind, TemplateFile
+from runbook.model.template import Edit, Setting, SettingKind, TemplateFile, condition_of
 from runbook.remedy.checkpoint_rules import Condition
-from runbook.remedy.lever_context import defaults_hold, releases, setting_of, with_prefix
-from runbook.remedy.lever_document import LeverDocument, VersionMark
-
-# What the rules on checkpoints and restarters ask of a template: values in force, conditions, live lines.
+from runbook.remedy.lever_document import LeverDocument, Parameter, VersionMark
+from runbook.remedy.recognition import first_uncommented_match
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 _NO_SCRIPTS = (".py", ".yaml", ".yml", ".json", ".toml")
 _NOTHING = ("none", "null", "~", "")
 
 
+class RefusalReason(StrEnum):
+    """What kind of no it is, for whoever decides what may be asked."""
+
+    NOT_MET = "not_met"
+    """A condition does not hold, or a function finds no value."""
+    RANKS_NOT_KNOWN = "ranks_not_known"
+    """The size of the job would settle it."""
+    CONFLICT = "conflict"
+    """A setting stands beside which the lever is not used."""
+    EXPERIMENT = "experiment"
+    """It changes what is trained."""
+    CONSENT = "consent"
+    """A person has to agree, whatever it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a lever, a function or a constraint says no. `question` opens it to a person."""
+
+    why: str
+    question: str = ""
+    reason: RefusalReason = RefusalReason.NOT_MET
+
+
+class Refused(Exception):
+    """What was asked for is refused. Whoever tries a lever catches it."""
+
+    def __init__(self, why: str, question: str = "", reason: RefusalReason = RefusalReason.NOT_MET) -> None:
+        super().__init__(why)
+        self.refusal = Refusal(why, question, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class StartedJob:
+    """The job that was started with the template, as far as that is known; "" where it is not."""
+
+    id: str = ""
+    """The number of the job that died."""
+    owner: str = ""
+    work_dir: str = ""
+    submit_line: str = ""
+    """The command that submitted it, options included."""
+
+
 @dataclass(frozen=True, slots=True)
 class TemplateSettings:
-    """A template with its settings, as the lever document of its system understands them."""
+    """A template with its settings, as the lever document of its system understands them. Made by
+    `template_settings`."""
 
     system: LeverDocument
     settings: tuple[Setting, ...]
+    releases: tuple[VersionMark, ...]
+    """The versions of the system that the template can be written for."""
     templates: tuple[TemplateFile, ...] = ()
-    submit_line: str = ""
-    """The command that submitted it, options included; "" when that is not known."""
-    work_dir: str = ""
-    owner: str = ""
-    job: str = ""
-    """The number of the job that died."""
-    open_word: str = ""
+    job: StartedJob = StartedJob()
+    unresolved_argument: str = ""
     """A word of the training command that is not known: an option that is not seen may stand in it."""
-    _lines: tuple[UncommentedLine, ...] = field(init=False, default=())
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_lines", tuple(_uncommented_lines(self.templates)))
 
     def setting(self, parameter: str) -> Setting | None:
         """The setting as found; of several files the one that says most."""
         return setting_of(self.settings, parameter)
 
-    def default(self, parameter: str) -> str | None:
-        """What the program takes where nothing is set; None where that is not known, or differs by release."""
-        if self._elsewhere(parameter):
-            return None
-        return self.system.default_among(self.system.parameter(parameter), self._releases())
+    def is_set(self, parameter: str) -> bool:
+        return self.setting(parameter) is not None
 
-    def _elsewhere(self, parameter: str) -> bool:
-        """Whether it may be set in a configuration that was not read, so that its absence says nothing."""
+    def text(self, parameter: str) -> str | None:
+        """The value in force, the program's default, None where neither is known to be there."""
+        if not parameter:
+            return None
+        setting = self.setting(parameter)
+        if setting is None:
+            return self.default(parameter)
+        if setting.value is None:
+            raise Refused(
+                f"{setting.spelling} is not known: {setting.unresolved}",
+                f"What is {setting.spelling}? Write it into the template as plain text.",
+            )
+        return setting.value
+
+    def default(self, parameter: str) -> str | None:
+        """What the program takes where nothing is set; None where that is not known, or versions in question differ.
+
+        Words of the command that are not known do not count: what is set behind them wins."""
         entry = self.system.parameter(parameter)
-        if self.open_word and any(item.startswith("-") for item in entry.spellings):
+        if entry.kind is SettingKind.KEY and not defaults_hold(self.system, self.settings):
+            return None
+        return self.system.default_among(entry, self.releases)
+
+    def certain_default(self, parameter: str) -> str | None:
+        """As `default`, and None as well where a word of the command may set the parameter."""
+        return None if self._may_be_set_elsewhere(parameter) else self.default(parameter)
+
+    def _may_be_set_elsewhere(self, parameter: str) -> bool:
+        """Whether it may stand in what was not read, so that its absence says nothing."""
+        entry = self.system.parameter(parameter)
+        if self.unresolved_argument and any(item.startswith("-") for item in entry.spellings):
             return True
         return entry.kind is SettingKind.KEY and not defaults_hold(self.system, self.settings)
+
+    def number(self, parameter: str) -> int | None:
+        """As `text`, for a whole number above zero."""
+        text = self.text(parameter)
+        if text is None:
+            return text
+        if not re.fullmatch(r"[1-9][0-9]{0,11}", text):
+            spelling = self.system.parameter(parameter).spellings[0]
+            raise Refused(f"{spelling} is {text!r}, not a whole number above zero")
+        return int(text)
+
+    def decimal(self, parameter: str) -> Decimal | None:
+        """As `text`, for a decimal number: 0.85, 8, 5e8."""
+        text = self.text(parameter)
+        if text is None:
+            return text
+        if not re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,2})?", text.replace("_", "")):
+            raise Refused(f"{self.spelling(parameter)} is {text!r}, not a number")
+        return Decimal(text.replace("_", ""))
+
+    def spelling(self, parameter: str) -> str:
+        """As the template spells it, else as this version of the system does; without the files in which it holds."""
+        return condition_of(self._spelling(parameter))[0]
+
+    def _spelling(self, parameter: str) -> str:
+        setting = self.setting(parameter)
+        if setting is not None:
+            return setting.spelling
+        entry = self.system.parameter(parameter)
+        spelt = self.system.spelt_among(entry, self.releases) - {None}
+        return next(iter(spelt)) or entry.spellings[0] if len(spelt) == 1 else entry.spellings[0]
+
+    def total_batch(self) -> int | None:
+        """The global batch size; None where it is left to the program, or has no option."""
+        batch = self.system.batch
+        if batch is None or not batch.total or self.left_open(batch.total):
+            return None
+        return self.number(batch.total)
+
+    def left_open(self, parameter: str) -> bool:
+        """Whether the global batch size stands in the template with a value that means none."""
+        setting, batch = self.setting(parameter), self.system.batch
+        return batch is not None and setting is not None and setting.value in batch.total_open
+
+    def with_changes(self, changes: Mapping[str, str | None]) -> TemplateSettings:
+        """The settings as they would be with these values in the template."""
+        kept = tuple(item for item in self.settings if item.parameter not in changes)
+        made = tuple(
+            Setting(parameter, entry.kind, self.spelling(parameter), value)
+            for parameter, value in changes.items()
+            if value is not None
+            for entry in [self.system.parameter(parameter)]
+        )
+        return replace(self, settings=(*kept, *made))
 
     def place(self, setting: Setting) -> str:
         """`--save at job.sh:12`."""
@@ -80,9 +197,9 @@ class TemplateSettings:
         setting = self.setting(condition.parameter)
         given = bool(condition.values or condition.lacks) or (condition.at_most, condition.at_least) != (None, None)
         if setting is None:
-            if self._elsewhere(condition.parameter):
+            if self._may_be_set_elsewhere(condition.parameter):
                 return None
-            default = self.default(condition.parameter)
+            default = self.certain_default(condition.parameter)
             return condition.absent or (given and default is not None and _matches(condition, default))
         if not given:
             return not condition.absent
@@ -91,12 +208,14 @@ class TemplateSettings:
     def matching(self, pattern: str) -> UncommentedLine | None:
         """The first live line that matches. `#SBATCH` lines do not count: they are no part of a command."""
         compiled = re.compile(pattern)
-        return next((line for line in self._lines if not line.directive and compiled.search(line.text)), None)
+        lines = _uncommented_lines(self.templates)
+        return next((line for line in lines if not line.directive and compiled.search(line.text)), None)
 
     def lines(self) -> tuple[UncommentedLine, ...]:
         """Live lines and directives, and the options of the submission as a line of their own."""
-        submitted = (UncommentedLine("the submission", 0, self.submit_line),) if self.submit_line else ()
-        return (*self._lines, *submitted)
+        submitted = self.job.submit_line
+        more = (UncommentedLine("the submission", 0, submitted),) if submitted else ()
+        return (*_uncommented_lines(self.templates), *more)
 
     def edit(self, parameter: str, new: str | None) -> Edit:
         """The change of a parameter, in the spelling that the template has or that its release takes."""
@@ -105,7 +224,7 @@ class TemplateSettings:
         if setting is not None:
             spellings = entry.spellings_after(setting.spelling)
         else:
-            choices = self.system.spelt_among(entry, self._releases())
+            choices = self.system.spelt_among(entry, self.releases)
             known = next(iter(choices)) if len(choices) == 1 else None
             spellings = with_prefix(self.system, entry, entry.spellings_after(known or entry.spellings[0]))
         old = setting.value if setting is not None else None
@@ -113,11 +232,69 @@ class TemplateSettings:
 
     def exists(self, parameter: str) -> bool:
         """Whether a release that the template can be for knows it."""
-        choices = self.system.spelt_among(self.system.parameter(parameter), self._releases())
+        choices = self.system.spelt_among(self.system.parameter(parameter), self.releases)
         return not choices or choices != {None} or self.setting(parameter) is not None
 
-    def _releases(self) -> tuple[VersionMark, ...]:
-        return releases(self.system, self.settings, self.templates)
+
+def template_settings(
+    system: LeverDocument, settings: Sequence[Setting], templates: Sequence[TemplateFile] = (),
+    job: StartedJob = StartedJob(), unresolved_argument: str = "",
+) -> TemplateSettings:
+    """The settings with the versions that they and the templates' marks allow."""
+    versions = releases(system, settings, templates)
+    return TemplateSettings(system, tuple(settings), versions, tuple(templates), job, unresolved_argument)
+
+
+def releases(
+    system: LeverDocument, settings: Sequence[Setting], templates: Sequence[TemplateFile] = ()
+) -> tuple[VersionMark, ...]:
+    """The versions that the template's spellings and marks allow; all where nothing tells; none where they exclude one
+    another. A pattern that several versions have as a mark says that it is one of these."""
+    allowed = system.versions
+    for setting in settings:
+        possible = system.versions_with(setting)
+        allowed = tuple(item for item in allowed if item in possible)
+    for pattern in dict.fromkeys(mark for item in system.versions for mark in item.marks):
+        if first_uncommented_match(pattern, templates):
+            allowed = tuple(item for item in allowed if pattern in item.marks)
+    return allowed
+
+
+def defaults_hold(system: LeverDocument, settings: Sequence[Setting]) -> bool:
+    """False where the job names a configuration that is not the system's own and was not read with its template: what
+    stands there is in force, and is not known."""
+    rule = system.configuration
+    if rule is None:
+        return True
+    named = [item for item in settings if item.parameter == rule.parameter]
+    return all(item.value is not None and _known(item.value, rule.own, settings) for item in named)
+
+
+def _known(value: str, own: Sequence[str], settings: Sequence[Setting]) -> bool:
+    stem = _stem(value)
+    if stem in own:
+        return True
+    read = [item.file for item in settings]
+    read += [word.partition(":")[0] for item in settings for word in " ".join(item.trail).split()]
+    return any(path.endswith((".yaml", ".yml")) and _stem(path) == stem for path in read)
+
+
+def _stem(path: str) -> str:
+    return path.rsplit("/", 1)[-1].removesuffix(".yaml").removesuffix(".yml")
+
+
+def setting_of(settings: Sequence[Setting], parameter: str) -> Setting | None:
+    """The parameter's setting as found; of several files the one that says most."""
+    found = [item for item in settings if item.parameter == parameter]
+    return next((item for item in found if item.value is not None), found[0] if found else None)
+
+
+def with_prefix(system: LeverDocument, parameter: Parameter, spellings: tuple[str, ...]) -> tuple[str, ...]:
+    """`++a.b` in front where the system's command line takes an unknown key only so."""
+    prefix = system.adds_with if parameter.adds_with is None else parameter.adds_with
+    if not prefix or parameter.kind is not SettingKind.KEY or spellings[0].startswith(("-", "+")):
+        return spellings
+    return (prefix + spellings[0], *spellings[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +311,26 @@ class UncommentedLine:
         return f"{self.file}:{self.number}" if self.number else self.file
 
 
-def _uncommented_lines(templates: Sequence[TemplateFile]) -> Iterator[UncommentedLine]:
+@lru_cache(maxsize=16)
+def _uncommented_lines(templates: tuple[TemplateFile, ...]) -> tuple[UncommentedLine, ...]:
+    return tuple(line for file in templates for line in _lines_of(file))
+
+
+def _lines_of(file: TemplateFile) -> Iterator[UncommentedLine]:
     """Lines of scripts that are no comments. `#SBATCH` counts before the script's first command only, as Slurm has
     it. A program's text and its configuration start no jobs."""
-    for file in templates:
-        if file.path.endswith(_NO_SCRIPTS):
+    if file.path.endswith(_NO_SCRIPTS):
+        return
+    commands = False
+    for number, text in enumerate(file.text.split("\n"), start=1):
+        stripped = text.lstrip()
+        if stripped.startswith("#"):
+            if stripped.startswith("#SBATCH") and not commands:
+                yield UncommentedLine(file.path, number, text, directive=True)
             continue
-        commands = False
-        for number, text in enumerate(file.text.split("\n"), start=1):
-            stripped = text.lstrip()
-            if stripped.startswith("#"):
-                if stripped.startswith("#SBATCH") and not commands:
-                    yield UncommentedLine(file.path, number, text, directive=True)
-                continue
-            if stripped:
-                commands = True
-                yield UncommentedLine(file.path, number, text)
+        if stripped:
+            commands = True
+            yield UncommentedLine(file.path, number, text)
 
 
 def _matches(condition: Condition, value: str) -> bool:

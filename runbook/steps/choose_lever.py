@@ -9,11 +9,19 @@ from runbook.errors import RunbookError
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
-from runbook.remedy import SimilarIncident, circumstances, propose, similar_incidents, what_worked, with_reasons
+from runbook.remedy import (
+    LeverContext,
+    SimilarIncident,
+    circumstances,
+    propose,
+    similar_incidents,
+    what_worked,
+    with_reasons,
+)
 from runbook.report.past_incidents import remember
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
-from runbook.steps.shared.template_reading import read_settings, surroundings, system_of
+from runbook.steps.shared.template_reading import surroundings, system_of, told_of
 from runbook.template import all_settings
 
 
@@ -31,8 +39,7 @@ def run(context: StepContext) -> StepResult:
         return _without(
             incident, NoPlan("the script that was submitted is not known: " + _notes(incident), exhausted=False)
         )
-    system = system_of(context)
-    if system is None:
+    if system_of(context) is None:
         return _without(
             incident,
             NoPlan(
@@ -45,22 +52,14 @@ def run(context: StepContext) -> StepResult:
         return _without(incident, NoPlan("there is no diagnosis to act on", exhausted=False))
     story = failure.story or LogStory(root_cause=None)
     known = surroundings(context)
-    settings = read_settings(system, incident.templates, known, incident.unread)[0]
+    template = told_of(context, known)
+    assert template is not None
     if incident.circumstances is None and not incident.attempts:
-        told = circumstances(
-            system, settings, all_settings(incident.templates, known), story, failure.job, incident.templates
-        )
-        incident = replace(incident, circumstances=told)
+        figures = circumstances(template, all_settings(incident.templates, known))
+        incident = replace(incident, circumstances=figures)
     plan = propose(
-        failure.diagnosis,
-        story,
-        failure.job,
-        settings,
-        system,
-        tried=tried(incident),
-        allow_training_change=context.settings.acts.may_change_training,
-        checkpoints=list_checkpoints(context)[0],
-        templates=incident.templates,
+        LeverContext(template, story, failure.job, failure.diagnosis, tuple(list_checkpoints(context)[0])),
+        tried=tried(incident), allow_training_change=context.settings.acts.may_change_training,
     )
     if isinstance(plan, NoPlan):
         incident, found = _witnesses(context, incident)

@@ -78,8 +78,7 @@ def _resume_edits(context: StepContext, known: SubmitContext) -> tuple[Edit, ...
     edits = find_restarters(told, context.playbook.restarters).edits
     if checkpoint is None:
         return edits
-    resume = resume_edits(told.settings, checkpoint, system=told.system, templates=told.templates)
-    return (*resume, *resume_findings(told, checkpoint, made_steps=True).edits, *edits)
+    return (*resume_edits(told, checkpoint), *resume_findings(told, checkpoint, made_steps=True).edits, *edits)
 
 
 def _folder(context: StepContext) -> str:

@@ -12,14 +12,15 @@ from runbook.host_lists import expand_hosts
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobEnvironment, JobRecord, NodeClass, NodeState
+from runbook.model.log import LogStory
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
-from runbook.remedy import Obstacle, reduce_world, world_options
+from runbook.remedy import LeverContext, Obstacle, Refused, reduce_world, world_options
 from runbook.slurm.submit import options_in_force
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.nodes import tenants_of
-from runbook.steps.shared.template_reading import settings_in_force, system_of, told_of
+from runbook.steps.shared.template_reading import system_of, told_of
 
 SMALLEST_SHARE = 2
 """A job is not resumed on fewer than one in so many of its nodes: it would hold them for several times as long."""
@@ -51,14 +52,13 @@ def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) 
     least = -(-needed // SMALLEST_SHARE)
     if free < least:
         return f"{free} of {needed} nodes are free, fewer than half"
-    settings = settings_in_force(context)
+    template = told_of(context)
+    assert template is not None
+    story = context.failure.story or LogStory(root_cause=None)
     gone = tuple(node for node in context.incident.excluded_nodes)
     first_reason = ""
     for nodes in range(min(free, needed - 1), least - 1, -1):
-        plan = reduce_world(
-            settings, job, nodes_left=nodes, system=system, story=context.failure.story,
-            templates=context.incident.templates, nodes_gone=gone,
-        )
+        plan = reduce_world(LeverContext(template, story, job), nodes, gone)
         options = _options(context, nodes, gone)
         if isinstance(plan, Plan) and not isinstance(options, str):
             fewer = f"not all of the {free} free nodes are used: {first_reason}" if first_reason else ""
@@ -125,10 +125,12 @@ def _options(context: StepContext, nodes: int, gone: Sequence[NodeName]) -> tupl
         wanted = () if "/" in asked.get("nodelist", "/") else expand_hosts(asked["nodelist"])
     except BadInput as error:
         return f"the options of the submission could not be read: {error.what}"
-    options = world_options(
-        asked, job.num_nodes or len(job.nodes) or 1, nodes, wanted_nodes=wanted, gone=gone,
-    )
-    return options if isinstance(options, tuple) else options.why
+    try:
+        return world_options(
+            asked, job.num_nodes or len(job.nodes) or 1, nodes, wanted_nodes=wanted, gone=gone,
+        )
+    except Refused as refused:
+        return refused.refusal.why
 
 
 def serves(node: NodeState, job: JobRecord) -> bool:

@@ -71,8 +71,7 @@ def yaml(lines: int = _YAML_LINES) -> str:
 def templates(row: Callable[..., None]) -> None:
     """Print the figures through `row(name, seconds, unit, note)`."""
     from runbook.locations import data_folder
-    from runbook.remedy import load_levers
-    from runbook.remedy.loading import read_levers
+    from runbook.remedy import load_levers, read_levers
 
     folder = data_folder("playbooks") / "oom" / "levers"
     row("lever documents, parsed and checked", _timed(lambda: read_levers(folder), 5))

@@ -16,8 +16,7 @@ import pytest
 
 from runbook.cli.main import main
 from runbook.locations import data_folder
-from runbook.remedy import load_levers
-from runbook.remedy.edits import FUNCTIONS
+from runbook.remedy import FUNCTIONS, load_levers
 
 MEGATRON = """\
 #!/bin/bash

@@ -23,7 +23,7 @@ from runbook.cli.monitoring import prometheus_files, write_files
 from runbook.config import Inventory, load_inventory
 from runbook.model.incident import BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId
-from runbook.remedy.ladder import relaunch_refused
+from runbook.remedy import relaunch_refused
 from runbook.service.app import create_app
 from tests.deploy.prometheus_tools import ask, prometheus, wait_for
 from tests.report.sample_incidents import (

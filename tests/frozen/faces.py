@@ -228,7 +228,7 @@ def resumes() -> Iterator[tuple[str, Parts]]:
                  *(f"note: {text}" for text in (*found.notes, *others.notes)),
                  *(f"to do: {text}" for text in (*found.to_do, *others.to_do)), *edits((*others.edits, *found.edits))]
         if checkpoint is not None:
-            resumed = resume_edits(told.settings, checkpoint, system=told.system, templates=told.templates)
+            resumed = resume_edits(told, checkpoint)
             lines += [f"resume {line}" for line in edits(resumed)]
         yield case["title"], [("outcome", "\n".join(lines))]
 

@@ -10,8 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from runbook.locations import data_folder
-from runbook.remedy import LeverDocument, load_levers
-from runbook.remedy.lever_document import Diagnostic, Ladder, LeverRule, OutOfReach, Parameter
+from runbook.remedy import Diagnostic, Ladder, LeverDocument, LeverRule, OutOfReach, Parameter, load_levers
 
 DOCUMENTS = {item.id: item for item in load_levers(data_folder("playbooks") / "oom" / "levers")}
 GUIDES: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "guide_parameters.yaml")

@@ -11,9 +11,15 @@ import pytest
 from runbook.locations import data_folder
 from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Patch, Setting
-from runbook.remedy import LeverDocument, load_levers, propose, recognise
-from runbook.remedy.lever_context import releases
-from runbook.remedy.template_settings import with_unresolved_batch
+from runbook.remedy import (
+    LeverContext,
+    LeverDocument,
+    load_levers,
+    propose,
+    recognise,
+    template_settings,
+    with_unresolved_batch,
+)
 from runbook.template import all_settings, apply, invert, settings_in_force
 from tests.levers.lever_cases import LeverCase, load_cases
 
@@ -37,9 +43,10 @@ def settings_of(case: LeverCase, system: LeverDocument) -> tuple[Setting, ...]:
 
 def proposed(case: LeverCase) -> Plan | NoPlan:
     system = system_of(case)
+    template = template_settings(system, settings_of(case, system), case.files)
     return propose(
-        case.diagnosis, case.story, case.job, settings_of(case, system), system,
-        tried=tuple(case.failure.get("used", "").split("\n")), checkpoints=case.checkpoints, templates=case.files,
+        LeverContext(template, case.story, case.job, case.diagnosis, case.checkpoints),
+        tried=tuple(case.failure.get("used", "").split("\n")),
         allow_training_change=case.failure.get("consent") == "yes",
     )
 
@@ -84,7 +91,8 @@ def test_the_lever(case: LeverCase) -> None:
         if key == "system":
             assert system.id == value
         elif key == "version":
-            assert [item.id for item in releases(system, settings_of(case, system), case.files)] == value.split()
+            template = template_settings(system, settings_of(case, system), case.files)
+            assert [item.id for item in template.releases] == value.split()
         elif key == "ladder":
             assert outcome.ladder == value
         elif key == "lever":

@@ -10,7 +10,7 @@ from runbook.model.log import LogStory
 from runbook.model.remedy import Circumstances
 from runbook.model.template import SubmitContext, TemplateFile
 from runbook.model.units import JobId, UserName
-from runbook.remedy import circumstances, load_levers, recognise
+from runbook.remedy import circumstances, load_levers, recognise, template_settings
 from runbook.template import all_settings, settings_in_force
 
 DOCUMENTS = load_levers(data_folder("playbooks") / "oom" / "levers")
@@ -55,7 +55,7 @@ def test_what_a_template_tells(name: str) -> None:
     system = recognise(files, story, DOCUMENTS)
     assert system is not None
     settings = settings_in_force(files, system.parameter_names(), known)
-    told = circumstances(system, settings, all_settings(files, known), story, JOB, files)
+    told = circumstances(template_settings(system, settings, files), all_settings(files, known))
     for field in ("system", "model", "micro_batch", "accumulation", "global_batch", "sequence_length", "degrees"):
         assert getattr(told, field) == getattr(expected, field), (field, told)
 

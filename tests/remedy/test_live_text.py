@@ -8,8 +8,7 @@ import pytest
 
 from runbook.locations import data_folder
 from runbook.model.template import TemplateFile
-from runbook.remedy import load_levers
-from runbook.remedy.recognition import first_uncommented_match, needed_words
+from runbook.remedy import first_uncommented_match, load_levers, needed_words
 from tests.levers.lever_cases import load_cases
 
 

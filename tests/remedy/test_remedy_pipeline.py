@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +13,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting
 from runbook.model.units import JobId, UserName
-from runbook.remedy import load_levers
-from runbook.remedy.edits.values import fewer_edge_layers
-from runbook.remedy.lever_context import LeverContext, Refusal
+from runbook.remedy import FUNCTIONS, LeverContext, Refused, load_levers, template_settings
 
 MEGATRON = next(item for item in load_levers(data_folder("playbooks") / "oom" / "levers") if item.id == "megatron")
 LAST = MEGATRON.parameter("decoder_last_pipeline_num_layers")
@@ -31,7 +31,8 @@ def context(settings: dict[str, int], rank: int | None = None) -> LeverContext:
     job = JobRecord(
         JobId("1"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=2, gpus_per_node=8
     )
-    return LeverContext(MEGATRON, found, LogStory(Finding("PT-CUDA-1", "true_oom", "a.log", 0, 1, "", rank=rank)), job)
+    story = LogStory(Finding("PT-CUDA-1", "true_oom", "a.log", 0, 1, "", rank=rank))
+    return LeverContext(template_settings(MEGATRON, found), story, job)
 
 
 def megatron(layers: int, stages: int, **more: int) -> dict[str, int]:
@@ -40,8 +41,9 @@ def megatron(layers: int, stages: int, **more: int) -> dict[str, int]:
 
 @given(st.integers(1, 40), st.integers(2, 12))
 def test_the_other_stages_share_evenly_what_the_edge_leaves(share: int, stages: int) -> None:
-    outcome = fewer_edge_layers(context(megatron(share * stages, stages)), LAST, ARGUMENTS)
-    if isinstance(outcome, Refusal):
+    try:
+        outcome = FUNCTIONS["fewer_edge_layers"](context(megatron(share * stages, stages)), LAST, ARGUMENTS)
+    except Refused:
         assert share < stages, "there was room for one step"
         return
     new = int(outcome.edits[0].new or 0)
@@ -60,6 +62,5 @@ def test_the_other_stages_share_evenly_what_the_edge_leaves(share: int, stages: 
     ],
 )
 def test_what_stands_in_the_way(settings: dict[str, int], rank: int | None, words: str) -> None:
-    outcome = fewer_edge_layers(context(settings, rank), LAST, ARGUMENTS)
-    assert isinstance(outcome, Refusal)
-    assert words in outcome.why
+    with pytest.raises(Refused, match=re.escape(words)):
+        FUNCTIONS["fewer_edge_layers"](context(settings, rank), LAST, ARGUMENTS)

@@ -16,7 +16,7 @@ from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Setting
 from runbook.model.units import GIB, Bytes, JobId, UserName
-from runbook.remedy import LeverDocument, load_levers, propose
+from runbook.remedy import LeverContext, LeverDocument, load_levers, propose, template_settings
 
 DOCUMENTS = {item.id: item for item in load_levers(data_folder("playbooks") / "oom" / "levers")}
 FILE: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "proposals.yaml")
@@ -70,9 +70,10 @@ def proposed(case: dict[str, Any]) -> Plan | NoPlan:
     checkpoints = None
     if "checkpoints" in case:
         checkpoints = tuple(Checkpoint("/ckpt/x", complete=True, **item) for item in case["checkpoints"])
+    template = template_settings(system, _settings(case, system))
     return propose(
-        Diagnosis(best, runners), _story(case), _job(case), _settings(case, system), system,
-        tried=case.get("tried", ()), allow_training_change=case.get("consent", False), checkpoints=checkpoints,
+        LeverContext(template, _story(case), _job(case), Diagnosis(best, runners), checkpoints),
+        tried=case.get("tried", ()), allow_training_change=case.get("consent", False),
     )
 
 
@@ -141,9 +142,10 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) 
             for key, value in values.items()
             if any(item.id == key for item in document.parameters)
         )
+        template = template_settings(document, settings)
         outcome = propose(
-            Diagnosis(Hypothesis(kind, 0.9)), _story(case), _job(case), settings, document, tried=tried,
-            allow_training_change=True, checkpoints=(),
+            LeverContext(template, _story(case), _job(case), Diagnosis(Hypothesis(kind, 0.9)), ()), tried=tried,
+            allow_training_change=True,
         )
         if isinstance(outcome, NoPlan):
             break

@@ -11,10 +11,16 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.template import Setting, SettingKind, condition_of
 from runbook.model.units import JobId, UserName
-from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.edits import FUNCTIONS
-from runbook.remedy.lever_context import LeverContext, Refusal
-from runbook.remedy.lever_document import LeverDocument, VersionMark
+from runbook.remedy import (
+    CONSTRAINTS,
+    FUNCTIONS,
+    LeverContext,
+    LeverDocument,
+    Refused,
+    TemplateSettings,
+    VersionMark,
+    refusal_of,
+)
 
 NAMES = ("micro", "other", "round", "group", "eval_group", "size", "ranks", "nodes", "gpus", "critic", "batch", "text")
 SYSTEM = LeverDocument.model_validate({
@@ -36,11 +42,11 @@ def context(job: JobRecord = JOB, releases: tuple[VersionMark, ...] = (NEW, OLD)
         Setting(name, SettingKind.ARGUMENT, f"--{name}", value, "run.sh", unresolved="" if value else "a command")
         for name, value in values.items()
     )
-    return LeverContext(SYSTEM, settings, LogStory(None), job, releases=releases)
+    return LeverContext(TemplateSettings(SYSTEM, settings, releases), LogStory(None), job)
 
 
 def why(name: str, made: LeverContext, **arguments: Any) -> str:
-    outcome = CONSTRAINTS[name](made, arguments)
+    outcome = refusal_of(lambda: CONSTRAINTS[name](made, arguments))
     return f"{outcome.why} / {outcome.question}" if outcome is not None else ""
 
 
@@ -94,8 +100,10 @@ def test_a_text_that_must_not_be_there() -> None:
 
 
 def halved(made: LeverContext, **arguments: Any) -> str:
-    outcome = FUNCTIONS["halve_dividing"](made, SYSTEM.parameter("micro"), arguments)
-    return outcome.why if isinstance(outcome, Refusal) else str(outcome.edits[0].new)
+    try:
+        return str(FUNCTIONS["halve_dividing"](made, SYSTEM.parameter("micro"), arguments).edits[0].new)
+    except Refused as refused:
+        return refused.refusal.why
 
 
 def test_the_micro_batch_of_a_part_of_the_ranks() -> None:

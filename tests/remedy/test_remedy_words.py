@@ -12,11 +12,19 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.model.units import JobId, UserName
-from runbook.remedy import load_levers
-from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.edits import FUNCTIONS, Edits
-from runbook.remedy.lever_context import LeverContext, Refusal, defaults_hold, releases
-from runbook.remedy.lever_document import Configuration, LeverDocument
+from runbook.remedy import (
+    CONSTRAINTS,
+    FUNCTIONS,
+    Configuration,
+    LeverContext,
+    LeverDocument,
+    Refusal,
+    Refused,
+    defaults_hold,
+    load_levers,
+    refusal_of,
+    template_settings,
+)
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "strategy": {"default": "fsdp"}, "group": {}, "config": {}, "backend": {}, "micro": {}, "mini": {}, "budget": {},
@@ -46,17 +54,18 @@ def context(text: str = "", *, nodes: int = 2, frames: tuple[str, ...] = (), **v
         gpus_per_node=8, work_dir="/", command="run.sh",
     )
     story = LogStory(Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", frames=frames))
-    found = releases(SYSTEM, settings, (TemplateFile("run.sh", text),))
-    return LeverContext(SYSTEM, settings, story, job, releases=found)
+    return LeverContext(template_settings(SYSTEM, settings, (TemplateFile("run.sh", text),)), story, job)
 
 
 def check(name: str, made: LeverContext, **arguments: Any) -> Refusal | None:
-    return CONSTRAINTS[name](made, arguments)
+    return refusal_of(lambda: CONSTRAINTS[name](made, arguments))
 
 
 def edit(name: str, made: LeverContext, parameter: str, **arguments: Any) -> str | None | Refusal:
-    outcome = FUNCTIONS[name](made, SYSTEM.parameter(parameter), arguments)
-    return outcome.edits[0].new if isinstance(outcome, Edits) else outcome
+    try:
+        return FUNCTIONS[name](made, SYSTEM.parameter(parameter), arguments).edits[0].new
+    except Refused as refused:
+        return refused.refusal
 
 
 @pytest.mark.parametrize(
@@ -67,7 +76,7 @@ def edit(name: str, made: LeverContext, parameter: str, **arguments: Any) -> str
     ],
 )
 def test_every_mark_that_is_there_narrows_the_versions(text: str, wanted: list[str]) -> None:
-    assert [item.id for item in context(text).releases] == wanted
+    assert [item.id for item in context(text).template.releases] == wanted
 
 
 def test_a_lever_of_some_releases() -> None:
@@ -80,11 +89,11 @@ def test_a_lever_of_some_releases() -> None:
 
 
 def test_a_default_that_changed_is_known_where_the_version_is() -> None:
-    assert context("toy==1").text("eager") == "true"
-    assert context("toy==3").text("eager") == "false"
-    assert context("new_word").text("eager") == "false"
-    assert context().text("eager") is None
-    assert context(eager="true").text("eager") == "true"
+    assert context("toy==1").template.text("eager") == "true"
+    assert context("toy==3").template.text("eager") == "false"
+    assert context("new_word").template.text("eager") == "false"
+    assert context().template.text("eager") is None
+    assert context(eager="true").template.text("eager") == "true"
 
 
 def chosen(made: LeverContext) -> Refusal | None:
@@ -206,14 +215,13 @@ def test_defaults_hold_only_where_the_configuration_is_known(
 def test_the_allocators_variable_for_cuda_is_not_added_on_rocm(said: str) -> None:
     levers = load_levers(data_folder("playbooks") / "oom" / "levers")
     system = next(item for item in levers if item.id == "pytorch")
-    made = replace(
-        context(), system=system, releases=(), story=LogStory(Finding("PT-HIP-01", "true_oom", "log", 0, 1, said))
-    )
+    story = LogStory(Finding("PT-HIP-01", "true_oom", "log", 0, 1, said))
+    made = LeverContext(template_settings(system, ()), story, context().job)
     options = {"newer": "allocator_newer", "option": "expandable_segments", "value": "True"}
-    refused = FUNCTIONS["merge_allocator"](made, system.parameter("allocator_cuda"), options)
-    assert isinstance(refused, Refusal) and "PYTORCH_HIP_ALLOC_CONF" in refused.question
+    with pytest.raises(Refused) as refused:
+        FUNCTIONS["merge_allocator"](made, system.parameter("allocator_cuda"), options)
+    assert "PYTORCH_HIP_ALLOC_CONF" in refused.value.refusal.question
     there = Setting("allocator_cuda", SettingKind.ENVIRONMENT, "PYTORCH_HIP_ALLOC_CONF", "max_split_size_mb:512")
-    edited = FUNCTIONS["merge_allocator"](
-        replace(made, settings=(there,)), system.parameter("allocator_cuda"), options
-    )
-    assert isinstance(edited, Edits) and edited.edits[0].spellings[0] == "PYTORCH_HIP_ALLOC_CONF"
+    named = replace(made, template=template_settings(system, (there,)))
+    edited = FUNCTIONS["merge_allocator"](named, system.parameter("allocator_cuda"), options)
+    assert edited.edits[0].spellings[0] == "PYTORCH_HIP_ALLOC_CONF"

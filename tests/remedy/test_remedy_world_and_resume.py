@@ -20,6 +20,7 @@ from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import ParameterNames, Setting, TemplateFile
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.remedy import (
+    LeverContext,
     LeverDocument,
     cool_off_left_s,
     drain_refused,
@@ -29,6 +30,7 @@ from runbook.remedy import (
     reduce_world,
     relaunch_refused,
     resume_edits,
+    template_settings,
 )
 from runbook.template import apply, find_settings
 
@@ -38,6 +40,7 @@ WORLDS: list[dict[str, Any]] = YAML(typ="safe").load(Path(__file__).parent / "wo
 JOB = JobRecord(
     JobId("1"), "c", "n", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=4, gpus_per_node=4
 )
+TRUE_OOM = Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.9))
 STORY = LogStory(root_cause=None)
 
 
@@ -56,9 +59,8 @@ def reduced(case: dict[str, Any]) -> tuple[tuple[TemplateFile, ...], tuple[Param
     files = (TemplateFile("job.sh", f"#!/bin/bash\n{case['script']}"),) if "script" in case else ()
     names = system.parameter_names()
     settings = _set(system, case.get("settings", {})) + (find_settings(files[0], names) if files else ())
-    return files, names, reduce_world(
-        settings, JOB, nodes_left=case["left"], system=system, templates=files, nodes_gone=(NodeName("gpu-22"),)
-    )
+    context = LeverContext(template_settings(system, settings, files), LogStory(None), JOB)
+    return files, names, reduce_world(context, case["left"], (NodeName("gpu-22"),))
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in WORLDS])
@@ -83,7 +85,7 @@ def test_fewer_nodes_never_change_the_global_batch(micro: int, steps: int, nodes
     system = DOCUMENTS["pytorch"]
     settings = _set(system, {"micro_batch_size": micro, "gradient_accumulation_steps": steps})
     job = replace(JOB, num_nodes=nodes, gpus_per_node=gpus)
-    outcome = reduce_world(settings, job, nodes_left=left, system=system)
+    outcome = reduce_world(LeverContext(template_settings(system, settings), LogStory(None), job), left)
     if isinstance(outcome, NoPlan):
         assert left >= nodes or micro * steps * nodes % left
         return
@@ -97,7 +99,7 @@ def test_fewer_nodes_never_change_the_global_batch(micro: int, steps: int, nodes
 def test_a_smaller_micro_batch_never_changes_the_global_batch(micro: int, steps: int) -> None:
     system = DOCUMENTS["pytorch"]
     settings = _set(system, {"micro_batch_size": micro, "gradient_accumulation_steps": steps})
-    outcome = propose(Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.9)), STORY, JOB, settings, system)
+    outcome = propose(LeverContext(template_settings(system, settings), STORY, JOB, TRUE_OOM))
     if micro == 1:
         assert "smaller_micro_batch" not in [use.lever for use in getattr(outcome, "uses", ())]
         return
@@ -124,14 +126,15 @@ def test_from_a_template_to_a_template_that_trains_the_same() -> None:
     assert system is not None and system.id == "pytorch"
     names = system.parameter_names()
     file = TemplateFile("job.sh", SCRIPT)
-    plan = propose(Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.9)), STORY, JOB, find_settings(file, names), system)
-    world = reduce_world(find_settings(file, names), JOB, nodes_left=2, system=system)
+    context = LeverContext(template_settings(system, find_settings(file, names)), STORY, JOB, TRUE_OOM)
+    plan, world = propose(context), reduce_world(context, 2)
     assert isinstance(plan, Plan) and isinstance(world, Plan)
     smaller = apply((file,), plan.edits, names=names).files
-    after = reduce_world(find_settings(smaller[0], names), JOB, nodes_left=2, system=system)
+    found = template_settings(system, find_settings(smaller[0], names))
+    after = reduce_world(LeverContext(found, STORY, JOB), 2)
     assert isinstance(after, Plan)
     checkpoint = Checkpoint("/data/ckpt/run/iter_0000100", 100, True, format="torch_dist", latest=True)
-    resume = resume_edits(find_settings(smaller[0], names), checkpoint, system=system)
+    resume = resume_edits(found, checkpoint)
     text = apply(smaller, (*after.edits, *resume), names=names).files[0].text
     assert text == SCRIPT.replace("size 8", "size 4").replace("steps 2", "steps 8").replace(
         "--nodes=4", "--nodes=2"
@@ -170,7 +173,7 @@ def test_going_on_from_a_checkpoint(
     system: str, values: dict[str, Any], checkpoint: Checkpoint, wanted: dict[str, str | None]
 ) -> None:
     document = DOCUMENTS[system]
-    edits = resume_edits(_set(document, values), checkpoint, system=document)
+    edits = resume_edits(template_settings(document, _set(document, values)), checkpoint)
     assert {edit.parameter: edit.new for edit in edits} == wanted
 
 

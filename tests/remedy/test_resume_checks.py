@@ -18,6 +18,7 @@ from runbook.model.log import LogStory, Progress
 from runbook.model.template import SubmitContext, TemplateFile
 from runbook.remedy import (
     ResumeKind,
+    StartedJob,
     TemplateSettings,
     checkpoint_folders,
     find_restarters,
@@ -27,6 +28,7 @@ from runbook.remedy import (
     resume_edits,
     resume_findings,
     resume_proof,
+    template_settings,
 )
 from runbook.template import apply, find_settings
 
@@ -41,10 +43,8 @@ def told_of(text: str, submitted: str = "") -> TemplateSettings:
     file = TemplateFile("job.sh", text)
     system = recognise((file,), LogStory(None), ALL)
     assert system is not None, "no system is recognised"
-    return TemplateSettings(
-        system, find_settings(file, system.parameter_names(), KNOWN), (file,), submit_line=submitted,
-        work_dir="/home/ada/run", owner="ada", job="4711",
-    )
+    started = StartedJob("4711", "ada", "/home/ada/run", submitted)
+    return template_settings(system, find_settings(file, system.parameter_names(), KNOWN), (file,), started)
 
 
 def checkpoint_of(case: dict[str, Any]) -> Checkpoint | None:
@@ -72,7 +72,7 @@ def test_a_template(case: dict[str, Any]) -> None:
     agree(restarters.notes, case.get("restarts", []))
     edits = (*restarters.edits, *findings.edits)
     if checkpoint is not None:
-        edits = (*resume_edits(told.settings, checkpoint, system=told.system, templates=told.templates), *edits)
+        edits = (*resume_edits(told, checkpoint), *edits)
     assert {edit.parameter: edit.new for edit in edits} == case.get("set", {})
     if edits and not findings.refusals:
         _written(told, case, checkpoint, edits)
@@ -83,14 +83,14 @@ def _written(told: TemplateSettings, case: dict[str, Any], checkpoint: Checkpoin
     changed = apply(told.templates, edits, names=told.system.parameter_names(), known=KNOWN).files[0]
     again = told_of(changed.text)
     if checkpoint is not None:
-        assert not resume_edits(again.settings, checkpoint, system=again.system, templates=again.templates)
+        assert not resume_edits(again, checkpoint)
     assert not (*resume_findings(again, checkpoint, made_steps=True).edits, *find_restarters(again, COMMON).edits)
 
 
 def test_what_a_word_that_is_not_known_may_hold_is_not_taken_to_be_absent() -> None:
     told = told_of('#!/bin/bash\nsrun python pretrain_gpt.py --tensor-model-parallel-size 2 --save /c $EXTRA\n')
     assert resume_findings(told, None, made_steps=True).refusals
-    perhaps = replace(told, open_word="$EXTRA")
+    perhaps = replace(told, unresolved_argument="$EXTRA")
     findings = resume_findings(perhaps, None, made_steps=True)
     assert not findings.refusals and any("--save-interval" in note for note in findings.notes)
 
@@ -98,7 +98,7 @@ def test_what_a_word_that_is_not_known_may_hold_is_not_taken_to_be_absent() -> N
 def test_a_program_and_its_configuration_start_no_jobs() -> None:
     told = told_of("#!/bin/bash\nsrun torchrun train.py --save /ckpt\n")
     more = (TemplateFile("train.py", "os.system('scontrol requeue 1')\n"), TemplateFile("c.yaml", "a: sbatch $0\n"))
-    with_files = TemplateSettings(told.system, told.settings, (*told.templates, *more))
+    with_files = template_settings(told.system, told.settings, (*told.templates, *more))
     assert not find_restarters(with_files, COMMON).notes
 
 

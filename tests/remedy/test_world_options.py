@@ -8,7 +8,7 @@ import pytest
 
 from runbook.model.job import JobClass, JobRecord, JobState, Submission
 from runbook.model.units import JobId, NodeName, UserName
-from runbook.remedy import world_options
+from runbook.remedy import Refused, world_options
 from runbook.slurm.submit import options_in_force, sbatch_command
 
 JOB = JobRecord(
@@ -39,17 +39,15 @@ def test_totals_follow_the_nodes(line: str, header: str, left: int, said: tuple[
     ("--segment=2", 3, "does not divide 3 nodes"),
 ])
 def test_what_does_not_go_with_fewer_nodes_is_refused(line: str, left: int, why: str) -> None:
-    refused = world_options(_asked(line, ""), 4, left)
-    assert not isinstance(refused, tuple)
-    assert why in refused.why
+    with pytest.raises(Refused, match=why):
+        world_options(_asked(line, ""), 4, left)
 
 
 def test_nodes_asked_for_by_name_lose_the_one_that_is_gone() -> None:
     asked = _asked("", "#SBATCH --nodelist=gpu-[21-24]")
     assert world_options(asked, 4, 3, wanted_nodes=NODES, gone=NODES[1:2]) == ("--nodelist=gpu-21,gpu-23,gpu-24",)
-    refused = world_options(asked, 4, 2, wanted_nodes=NODES, gone=NODES[1:2])
-    assert not isinstance(refused, tuple)
-    assert "asks for 3 of the nodes, and 2 are free" in refused.why
+    with pytest.raises(Refused, match="asks for 3 of the nodes, and 2 are free"):
+        world_options(asked, 4, 2, wanted_nodes=NODES, gone=NODES[1:2])
 
 
 def test_sbatch_is_given_the_smaller_totals_in_place_of_the_original_s() -> None:
@@ -62,9 +60,7 @@ def test_sbatch_is_given_the_smaller_totals_in_place_of_the_original_s() -> None
 
 
 def _options(job: JobRecord, left: int) -> tuple[str, ...]:
-    options = world_options(options_in_force(job, "", {}), 4, left)
-    assert isinstance(options, tuple)
-    return options
+    return world_options(options_in_force(job, "", {}), 4, left)
 
 
 def _asked(line: str, header: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
-from runbook.remedy.ladder import relaunch_refused
+from runbook.remedy import relaunch_refused
 from runbook.report.summary import BUDGET_WORDS, IncidentSummary, summarize
 from runbook.triggers import again
 from tests.report.sample_incidents import (

@@ -13,16 +13,7 @@ import click
 from runbook.model.template import condition_of
 
 if TYPE_CHECKING:
-    from runbook.remedy.lever_document import (
-        Conflict,
-        Diagnostic,
-        EditRule,
-        LeverDocument,
-        LeverRule,
-        Need,
-        OutOfReach,
-        Parameter,
-    )
+    from runbook.remedy import Conflict, Diagnostic, EditRule, LeverDocument, LeverRule, Need, OutOfReach, Parameter
 
     Entry = LeverRule | Parameter | OutOfReach | Diagnostic
 
@@ -87,7 +78,7 @@ def _bare(name: str) -> str:
 
 def names_of(item: Answer) -> tuple[str, ...]:
     """The spellings of an entry beside its id."""
-    from runbook.remedy.lever_document import Diagnostic, OutOfReach, Parameter
+    from runbook.remedy import Diagnostic, OutOfReach, Parameter
 
     entry = item.entry
     if isinstance(entry, Parameter):
@@ -160,7 +151,7 @@ def _rows(width: int, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _in_short(item: Answer, width: int) -> None:
-    from runbook.remedy.lever_document import LeverRule, Parameter
+    from runbook.remedy import LeverRule, Parameter
 
     entry = item.entry
     if isinstance(entry, LeverRule):
@@ -180,7 +171,7 @@ def _in_short(item: Answer, width: int) -> None:
 
 
 def _in_full(item: Answer, width: int) -> None:
-    from runbook.remedy.lever_document import LeverRule, OutOfReach, Parameter
+    from runbook.remedy import LeverRule, OutOfReach, Parameter
 
     entry, document = item.entry, item.document
     if isinstance(entry, LeverRule):
@@ -298,7 +289,7 @@ def _edit(document: LeverDocument, step: EditRule) -> str:
 
 
 def _condition(document: LeverDocument, need: Need) -> str:
-    from runbook.remedy.constraints import CONSTRAINTS
+    from runbook.remedy import CONSTRAINTS
 
     meaning = _first_sentence(CONSTRAINTS[need.constraint])
     given = _arguments(need.arguments)

@@ -15,8 +15,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.template import Companion, Patch, Setting, SubmitContext, TemplateFile
 from runbook.model.units import JobId
-from runbook.remedy import LeverDocument, load_levers
-from runbook.remedy.recognition import first_uncommented_match, mark_weight
+from runbook.remedy import LeverDocument, first_uncommented_match, load_levers, mark_weight
 from runbook.template import named_files, wire_copies
 
 _LARGEST_BYTES = 4 << 20

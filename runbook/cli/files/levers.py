@@ -13,7 +13,7 @@ import click
 from runbook.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
-    from runbook.remedy.lever_document import Ladder, LeverDocument
+    from runbook.remedy import Ladder, LeverDocument
 
 
 @click.command()

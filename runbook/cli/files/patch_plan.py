@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from runbook.cli.files.explain_lever import answers, effect_of, levers_of, plain
@@ -15,14 +16,25 @@ from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
-from runbook.model.remedy import Effect, LeverUse, RefusedLever
+from runbook.model.remedy import Effect, LeverUse
 from runbook.model.template import Edit, Setting, condition_of
-from runbook.remedy import LeverDocument, recognise
-from runbook.remedy.constraints import CONSTRAINTS
-from runbook.remedy.edits import derives, edit_of
-from runbook.remedy.ladder import use_lever
-from runbook.remedy.lever_context import LeverContext, Refusal, releases
-from runbook.remedy.lever_document import LeverRule, Parameter
+from runbook.remedy import (
+    LeverContext,
+    LeverDocument,
+    LeverRule,
+    Parameter,
+    Refusal,
+    RefusalReason,
+    Refused,
+    derives,
+    edit_of,
+    in_this_version,
+    recognise,
+    refusal_of,
+    require,
+    template_settings,
+    use_lever,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,7 @@ _NO_LEVER_HELPS = {
 }
 
 
-class Refused(RunbookError):
+class NotUsed(RunbookError):
     """A lever is not used here: a person is needed."""
 
     exit_code = NEEDS_PERSON
@@ -133,33 +145,32 @@ def the_system(
 def context_of(document: LeverDocument, job: JobFiles, seen: Evidence) -> LeverContext:
     """As the flow has it when it chooses a lever."""
     settings, _ = job.settings(document)
-    return LeverContext(
-        document, settings, seen.story, seen.job, seen.diagnosis(settings),
-        releases=releases(document, settings, job.files), files=tuple(file.path for file in job.files),
-    )
+    template = template_settings(document, settings, job.files)
+    return LeverContext(template, seen.story, seen.job, seen.diagnosis(settings))
 
 
 def plan(
     context: LeverContext, levers: Sequence[str], assignments: Sequence[str], documents: Sequence[LeverDocument],
     *, job: JobFiles, from_log: bool, yes: bool, may_change_training: bool,
 ) -> Planned:
-    """All changes, in the order in which they are named; later ones see what earlier ones changed. Raises `Refused`,
+    """All changes, in the order in which they are named; later ones see what earlier ones changed. Raises `NotUsed`,
     `NotFound` for a lever or parameter that the system does not have, `BadInput` for a value that it cannot have."""
-    document, planned = context.system, Planned(_failure(context, from_log=from_log))
+    document, planned = context.template.system, Planned(_failure(context, from_log=from_log))
     for name in levers:
         rule = _lever(document, name, documents)
         _on_its_ladder(context, rule, from_log=from_log, yes=yes)
-        if not _in_version(context, rule):
-            present = ", ".join(item.title for item in context.releases)
-            raise Refused(f"{rule.id}: this version of {document.title} ({present}) does not have it")
+        if not in_this_version(context.template, rule):
+            present = ", ".join(item.title for item in context.template.releases)
+            raise NotUsed(f"{rule.id}: this version of {document.title} ({present}) does not have it")
         asked = rule
         if yes:
             # A person who names the lever and says yes has answered what it would ask.
             kept = tuple(item for item in rule.conflicts if not item.ask)
             asked = rule.model_copy(update={"conflicts": kept, "consent": ""})
-        outcome = use_lever(context, asked, (), may_change_training)
-        if isinstance(outcome, RefusedLever):
-            raise _refused(context, job, rule, outcome)
+        try:
+            outcome = use_lever(context, asked, (), may_change_training)
+        except Refused as refused:
+            raise _not_used(context, job, rule, refused.refusal) from refused
         planned.uses.append(outcome)
         planned.effect_words[rule.id] = effect_of(rule)
         planned.relieves[rule.id] = ", ".join(item.replace("_", " ") for item in rule.relieves)
@@ -213,10 +224,10 @@ def _on_its_ladder(context: LeverContext, rule: LeverRule, *, from_log: bool, ye
     """A lever for another failure may turn the right knob the wrong way: the engine's share goes both ways."""
     if context.diagnosis is None or yes:
         return
-    kind, document = context.diagnosis.best.kind, context.system
+    kind, document = context.diagnosis.best.kind, context.template.system
     question = "May it be used all the same? Then say --yes."
     if kind in _NO_LEVER_HELPS:
-        raise Refused(f"{rule.id}: {_NO_LEVER_HELPS[kind]}", next_step=question)
+        raise NotUsed(f"{rule.id}: {_NO_LEVER_HELPS[kind]}", next_step=question)
     failure = _failure(context, from_log=from_log)
     if from_log:
         ladder = document.ladder(kind, context.phase, context.role, context.detail)
@@ -227,7 +238,7 @@ def _on_its_ladder(context: LeverContext, rule: LeverRule, *, from_log: bool, ye
         levers += [name for item in document.ladders if Kind.FRAGMENTATION in item.kinds for name in item.levers]
     if rule.id not in levers:
         there = _shown_names(list(dict.fromkeys(levers)))
-        raise Refused(
+        raise NotUsed(
             f"{rule.id} is on no ladder for {failure} of {document.title}: it is for another failure",
             where=f"the ladder has {there}" if levers else "there is no lever for it",
             next_step=question,
@@ -246,17 +257,16 @@ def _failure(context: LeverContext, *, from_log: bool) -> str:
     return f"{kind}{phase}{role}"
 
 
-def _refused(context: LeverContext, job: JobFiles, rule: LeverRule, refused: RefusedLever) -> Refused:
-    steps = [refused.question] if refused.question else []
-    if rule.effect is Effect.TRAINING and refused.why.startswith("it changes the experiment"):
+def _not_used(context: LeverContext, job: JobFiles, rule: LeverRule, refusal: Refusal) -> NotUsed:
+    steps = [refusal.question] if refusal.question else []
+    if refusal.reason is RefusalReason.EXPERIMENT:
         steps.append("If so, say --may-change-training.")
-    elif refused.question and (rule.consent or any(item.ask for item in rule.conflicts)) \
-            and (refused.why.startswith(("a person has to agree", "not beside"))):
+    elif refusal.question and refusal.reason in (RefusalReason.CONSENT, RefusalReason.CONFLICT):
         steps.append("If so, say --yes.")
-    if context.world_size is None and re.search(r"\brank|\bworld|\bGPUs\b|\bnodes?\b", refused.why):
+    if context.world_size is None and refusal.reason is RefusalReason.RANKS_NOT_KNOWN:
         hint = _directives_hint(job)
         steps.append(f"If the job ran as its #SBATCH lines say, add {hint}." if hint else "Add --nodes N --gpus N.")
-    return Refused(f"{rule.id} is not used: {refused.why}", where=str(job.path), next_step=" ".join(steps))
+    return NotUsed(f"{rule.id} is not used: {refusal.why}", where=str(job.path), next_step=" ".join(steps))
 
 
 def _assigned(
@@ -265,20 +275,21 @@ def _assigned(
     name, equals, value = assignment.partition("=")
     if not equals or not name.strip() or not value.strip():
         raise BadInput(f"--set: {assignment!r} is no PARAMETER=VALUE", next_step="for example --set micro_batch_size=2")
-    entry = _parameter(context.system, name.strip())
+    entry = _parameter(context.template.system, name.strip())
     new = _value(entry, value.strip())
-    made = edit_of(context, entry, new)
-    if isinstance(made, Refusal):
-        raise Refused(f"--set {name}: {made.why}", next_step=made.question)
+    try:
+        made = edit_of(context, entry, new)
+    except Refused as refused:
+        raise NotUsed(f"--set {name}: {refused.refusal.why}", next_step=refused.refusal.question) from refused
     after = context.with_changes({edit.parameter: edit.new for edit in made.edits})
-    rules = levers_of(context.system, entry.id)
+    rules = levers_of(context.template.system, entry.id)
     _still_holds(context, after, rules, assignment, planned)
     why = _another_experiment(context, after, entry, rules)
     if why and not may_change_training:
-        raise Refused(
+        raise NotUsed(
             f"--set {assignment}: {why}", next_step="May the experiment be changed? Then say --may-change-training.",
         )
-    old = context.setting(entry.id)
+    old = context.template.setting(entry.id)
     shown = "(not set)" if old is None else old.value if old.value is not None else "(not known)"
     spelling = condition_of(made.edits[0].spellings[0])[0] if made.edits else name
     planned.set_words.append(f"{spelling} {shown} → {new if new is not None else '(taken out)'}")
@@ -293,36 +304,29 @@ def _still_holds(
     """What the levers of a parameter keep, a value given by hand must not break. What cannot be told, or does not hold
     as the template is, is said."""
     for rule in rules:
-        if not _in_version(context, rule):
+        if not in_this_version(context.template, rule):
             continue
         for need in rule.holds:
-            check = CONSTRAINTS[need.constraint]
-            unmet = check(after, need.arguments)
+            unmet = refusal_of(partial(require, after, need))
             if unmet is None:
                 continue
-            if check(context, need.arguments) is None:
-                raise Refused(f"--set {assignment}: {unmet.why}", next_step=unmet.question)
+            if refusal_of(partial(require, context, need)) is None:
+                raise NotUsed(f"--set {assignment}: {unmet.why}", next_step=unmet.question)
             note = f"not certain: {unmet.why}"
             if note not in planned.notes:
                 planned.notes.append(note)
-
-
-def _in_version(context: LeverContext, rule: LeverRule) -> bool:
-    """Whether a version that the template can be for has the lever."""
-    possible = {item.id for item in context.releases}
-    return not rule.versions or not possible or bool(possible & set(rule.versions))
 
 
 def _another_experiment(
     context: LeverContext, after: LeverContext, entry: Parameter, rules: Sequence[LeverRule]
 ) -> str:
     """Why a value may be another experiment; "" where it is none by the document."""
-    batch = context.system.batch
+    batch = context.template.system.batch
     parts = (batch.micro, batch.accumulation, batch.total, *batch.model_parallel) if batch is not None else ()
     if entry.id in parts:
         misfit = _misfit(after)
         if misfit:
-            raise Refused(f"{condition_of(entry.spellings[0])[0]}: {misfit}")
+            raise NotUsed(f"{condition_of(entry.spellings[0])[0]}: {misfit}")
         before, now = _global_batch(context), _global_batch(after)
         if before is not None and before == now:
             return ""
@@ -339,34 +343,40 @@ def _another_experiment(
 
 def _misfit(context: LeverContext) -> str:
     """Why the numbers of a batch do not divide; "" where they do, or that is not known."""
-    batch = context.system.batch
-    total, ranks = context.total_batch(), context.data_parallel()
-    if isinstance(ranks, Refusal):
-        return ranks.why
-    micro = context.number(batch.micro) if batch is not None else None
-    if isinstance(total, int) and isinstance(micro, int) and ranks and total % (micro * ranks):
+    batch, template = context.template.system.batch, context.template
+    try:
+        ranks = context.data_parallel()
+    except Refused as refused:
+        return refused.refusal.why
+    try:
+        total, micro = template.total_batch(), template.number(batch.micro) if batch is not None else None
+    except Refused:
+        return ""
+    if total is not None and micro is not None and ranks and total % (micro * ranks):
         return f"a global batch of {total} is no multiple of micro-batch {micro} × {ranks} data-parallel ranks"
     return ""
 
 
 def _global_batch(context: LeverContext) -> int | None:
     """Its option where the program derives the rest from it, else the product, in samples; None: not known."""
-    batch = context.system.batch
+    batch = context.template.system.batch
     if batch is None:
         return None
-    total = context.total_batch()
-    micro = context.number(batch.micro)
-    ranks = context.data_parallel()
-    if not isinstance(micro, int) or isinstance(total, Refusal) or isinstance(ranks, Refusal):
+    template = context.template
+    try:
+        total, micro, ranks = template.total_batch(), template.number(batch.micro), context.data_parallel()
+        if micro is None:
+            return None
+        if derives(context):
+            if total is None:
+                return micro * ranks if ranks and batch.total_when_absent == "micro_times_ranks" else None
+            return total if ranks and total % (micro * ranks) == 0 else None
+        steps = template.number(batch.accumulation) if batch.accumulation else 1
+    except Refused:
         return None
-    if derives(context):
-        if total is None:
-            return micro * ranks if ranks and batch.total_when_absent == "micro_times_ranks" else None
-        return total if ranks and total % (micro * ranks) == 0 else None
-    steps = context.number(batch.accumulation) if batch.accumulation else 1
-    # Without the number of ranks the samples of a step on one rank decide, as long as no degree changes: those of the
-    # two situations are compared with each other alone.
-    if not isinstance(steps, int) or (ranks is None and batch.model_parallel):
+    # Without the number of ranks the samples of a step on one rank decide, as long as no degree changes: those of two
+    # contexts are compared with each other alone.
+    if steps is None or (ranks is None and batch.model_parallel):
         return None
     return micro * steps * (ranks or 1)
 

@@ -10,21 +10,22 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.files.job_files import JobFiles, SeenMark, contenders, job_of, marks_of, titled
+from runbook.cli.files.job_files import JobFiles, SeenMark, contenders, marks_of, titled
 from runbook.locations import playbook_folder
 from runbook.model.log import LogStory
 from runbook.model.template import Setting, condition_of
 from runbook.remedy import (
     LeverDocument,
+    Parameter,
+    RestarterFindings,
     ResumeFindings,
-    TemplateSettings,
+    StartedJob,
+    VersionMark,
     find_restarters,
     load_restarters,
     resume_findings,
+    template_settings,
 )
-from runbook.remedy.lever_context import LeverContext, releases
-from runbook.remedy.lever_document import Parameter, VersionMark
-from runbook.remedy.resume import RestarterFindings
 from runbook.report.text import labelled, paragraph, table
 
 
@@ -198,16 +199,13 @@ def view_of(
     rest = _rest(job, settings) if with_rest else None
     if document is None:
         return View(job, None, (), contenders(documents, job.files, _STORY), (), (), rest, None, None)
-    versions = releases(document, settings, job.files)
-    told = TemplateSettings(document, settings, job.files, work_dir=str(job.path.absolute().parent), open_word=open_one)
-    context = LeverContext(
-        document, settings, _STORY, job_of(job.path), releases=versions,
-        files=tuple(file.path for file in job.files),
-    )
+    started = StartedJob(work_dir=str(job.path.absolute().parent))
+    told = template_settings(document, settings, job.files, started, open_one)
+    versions = told.releases
     rows = tuple(
-        Row(entry, context.setting(entry.id), context.default(entry.id))
+        Row(entry, told.setting(entry.id), told.default(entry.id))
         for entry in document.parameters
-        if context.setting(entry.id) is not None or _exists(document, entry, versions)
+        if told.setting(entry.id) is not None or _exists(document, entry, versions)
     )
     return View(
         job, document, marks_of(document, job.files, _STORY), (), versions, rows, rest,

@@ -1,4 +1,4 @@
-"""The conditions that lever documents name: None when met, else why not.
+"""The conditions that lever documents name. One that is not met raises `Refused`, with what would settle it.
 
 Those on the job that failed are in `failed_job.py`, those on sizes in `sizes.py`, those on what settings say in
 `setting_values.py`.
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runbook.remedy.constraints import failed_job, setting_values, sizes
-from runbook.remedy.lever_context import Arguments, LeverContext, Refusal
+from runbook.remedy.lever_context import Arguments, LeverContext
+from runbook.remedy.lever_document import Need
 
-Constraint = Callable[[LeverContext, Arguments], Refusal | None]
+Constraint = Callable[[LeverContext, Arguments], None]
 
 CONSTRAINTS: dict[str, Constraint] = {
     function.__name__: function
@@ -29,3 +30,8 @@ CONSTRAINTS: dict[str, Constraint] = {
         sizes.divides_ranks, sizes.whole_groups, sizes.whole_per_rank, sizes.whole_rounds,
     )
 }
+
+
+def require(context: LeverContext, need: Need) -> None:
+    """Raises `Refused` where a condition does not hold."""
+    CONSTRAINTS[need.constraint](context, need.arguments)

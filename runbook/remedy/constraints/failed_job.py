@@ -5,69 +5,70 @@ from __future__ import annotations
 import re
 
 from runbook.model.units import GIB
-from runbook.remedy.lever_context import Arguments, LeverContext, Refusal
+from runbook.remedy.lever_context import Arguments, LeverContext
+from runbook.remedy.template_settings import RefusalReason, Refused
 
 
-def allocator_could_have_served(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def allocator_could_have_served(context: LeverContext, arguments: Arguments) -> None:
     """Free plus reserved but unallocated memory must hold the request: else no allocator setting could have helped.
 
     Rule R-04 (perfect defragmentation). Missing figures exclude nothing."""
     fields = context.fields
     free, unallocated, tried = fields.free_bytes, fields.reserved_unallocated_bytes, fields.tried_bytes
     if free is None or unallocated is None or tried is None:
-        return None
+        return
     if free + unallocated + (fields.rounding_bytes or 0) >= tried:
-        return None
-    return Refusal(
+        return
+    raise Refused(
         f"even without any fragmentation {(free + unallocated) / GIB:.2f} GiB would have been there for a request of "
         f"{tried / GIB:.2f} GiB"
     )
 
 
-def request_fits_the_gpu(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def request_fits_the_gpu(context: LeverContext, arguments: Arguments) -> None:
     """A request above the GPU's capacity is not a matter of the allocator (R-08)."""
     tried, capacity = context.fields.tried_bytes, context.fields.capacity_bytes
     if tried is None or capacity is None or tried <= capacity:
-        return None
-    return Refusal(f"the request of {tried / GIB:.2f} GiB is larger than the GPU ({capacity / GIB:.2f} GiB)")
+        return
+    raise Refused(f"the request of {tried / GIB:.2f} GiB is larger than the GPU ({capacity / GIB:.2f} GiB)")
 
 
-def no_private_pools(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def no_private_pools(context: LeverContext, arguments: Arguments) -> None:
     """Memory in private pools (CUDA graphs) is not the allocator's to give (R-14)."""
     held = context.fields.private_pool_bytes
     if not held:
-        return None
-    return Refusal(
+        return
+    raise Refused(
         f"{held / GIB:.2f} GiB lie in private pools (CUDA graphs), which expandable segments do not reach",
         "Can CUDA graphs be switched off, or captured for fewer sizes?",
     )
 
 
-def checkpoint_reshardable(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def checkpoint_reshardable(context: LeverContext, arguments: Arguments) -> None:
     """The checkpoint to resume from must not be known to be tied to its sharding. Where that is not known yet, the
     lever's `needs_reshard` makes the choice of the checkpoint ask for one that can be loaded at another sharding."""
-    if context.system.checkpoint.reshardable is False:
-        return Refusal("this system's checkpoints load only at the sharding they were saved with")
+    if context.template.system.checkpoint.reshardable is False:
+        raise Refused("this system's checkpoints load only at the sharding they were saved with")
     usable = [item for item in context.checkpoints or () if item.complete]
     if usable and not any(item.reshardable for item in usable):
-        return Refusal(
+        raise Refused(
             f"no complete checkpoint is known to load at another sharding (the newest is {usable[0].path})",
             "Can the checkpoint be loaded at another sharding degree?",
         )
-    return None
+    return
 
 
-def free_held_the_request(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def free_held_the_request(context: LeverContext, arguments: Arguments) -> None:
     """The card had the memory free that was asked for, and it was not given: something keeps it back."""
     free, tried = context.fields.free_bytes, context.fields.tried_bytes
     if free is None or tried is None:
-        return Refusal("what was free when the request failed is not in the log")
+        raise Refused("what was free when the request failed is not in the log")
     if free >= tried:
-        return None
-    return Refusal("less was free on the card than was asked for")
+        return
+    raise Refused("less was free on the card than was asked for")
 
 
-def others_hold(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def others_hold(context: LeverContext, arguments: Arguments) -> None:
     """Other processes hold at least `percent` of the card, as the failed process's message shows.
 
     An engine that left the card keeps its context and little more, so its share is nothing to lower then."""
@@ -77,15 +78,15 @@ def others_hold(context: LeverContext, arguments: Arguments) -> Refusal | None:
     if not held and capacity is not None and free is not None and own is not None:
         held = capacity - free - own
     elif not held:
-        return Refusal("whether another process holds memory of the card is not in the log")
+        raise Refused("whether another process holds memory of the card is not in the log")
     if capacity is not None and held * 100 >= capacity * int(str(arguments["percent"])):
-        return None
-    return Refusal(
+        return
+    raise Refused(
         f"other processes hold {max(held, 0) / GIB:.1f} GiB of the card, so a smaller share of theirs frees little"
     )
 
 
-def host_memory_holds(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def host_memory_holds(context: LeverContext, arguments: Arguments) -> None:
     """What goes from the GPUs to the host must fit beside what the host holds. Bounded from above: all that PyTorch
     had allocated on a GPU, times the GPUs of a node; to be below the job's limit by a tenth.
 
@@ -99,29 +100,31 @@ def host_memory_holds(context: LeverContext, arguments: Arguments) -> Refusal | 
     else:
         what = "Has each node host memory to spare for what the GPUs hold now, within the job's limit"
     if allocated is None or not limit or not gpus or not used:
-        return Refusal("whether the host has room for what would be offloaded is not known", f"{what}?")
+        raise Refused("whether the host has room for what would be offloaded is not known", f"{what}?")
     share = max(used) * (gpus if any(item.host_is_process for item in context.story.progress.memory) else 1)
     if allocated * gpus + share <= limit * 0.9:
-        return None
-    return Refusal(
+        return
+    raise Refused(
         f"up to {allocated * gpus / GIB:.0f} GiB would go to the host, which holds {share / GIB:.0f} GiB already of a "
         f"limit of {limit / GIB:.0f} GiB", f"{what}?"
     )
 
 
-def frames_show(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def frames_show(context: LeverContext, arguments: Arguments) -> None:
     """A function's name in the traceback matches `pattern`; `means` says in words what that shows."""
     cause = context.story.root_cause
     frames = cause.frames if cause is not None else ()
     if any(re.search(str(arguments["pattern"]), name) for name in frames):
-        return None
-    return Refusal(f"the traceback does not show {arguments['means']}")
+        return
+    raise Refused(f"the traceback does not show {arguments['means']}")
 
 
-def on_one_node(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def on_one_node(context: LeverContext, arguments: Arguments) -> None:
     """The job has one node; `question` is asked otherwise: what a node's own disk gives is not there on another."""
     nodes = context.job.num_nodes or len(context.job.nodes)
     if nodes == 1:
-        return None
-    shown = f"the job has {nodes} nodes" if nodes else "how many nodes the job has is not known"
-    return Refusal(shown, str(arguments["question"]))
+        return
+    question = str(arguments["question"])
+    if not nodes:
+        raise Refused("how many nodes the job has is not known", question, RefusalReason.RANKS_NOT_KNOWN)
+    raise Refused(f"the job has {nodes} nodes", question)

@@ -6,111 +6,105 @@ import re
 from decimal import Decimal
 from posixpath import basename
 
-from runbook.remedy.lever_context import Arguments, LeverContext, Refusal, text_of, texts_of
+from runbook.remedy.lever_context import Arguments, LeverContext, refusal_of, text_of, texts_of
+from runbook.remedy.template_settings import Refused
 
 
-def in_release(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def in_release(context: LeverContext, arguments: Arguments) -> None:
     """Every version that the template can be for is one of `versions`; a person is asked where some are and some are
     not. `why` says what differs."""
     wanted = set(texts_of(arguments, "versions"))
-    possible = [item.id for item in context.releases]
-    title, why = context.system.title, str(arguments["why"])
+    possible = [item.id for item in context.template.releases]
+    title, why = context.template.system.title, str(arguments["why"])
     if possible and set(possible) <= wanted:
-        return None
+        return
     if possible and not wanted & set(possible):
-        return Refusal(f"{why}, and this is {title} {' or '.join(possible)}")
-    return Refusal(
+        raise Refused(f"{why}, and this is {title} {' or '.join(possible)}")
+    raise Refused(
         f"{why}, and which version of {title} this is does not show in the template",
-        f"Which version of {title} is installed ({', '.join(item.id for item in context.system.versions)})?",
+        f"Which version of {title} is installed ({', '.join(item.id for item in context.template.system.versions)})?",
     )
 
 
-def in_release_when_resumed(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def in_release_when_resumed(context: LeverContext, arguments: Arguments) -> None:
     """As `in_release`, where the job can go on from a checkpoint: what `why` says happens only then. `question` is
     asked where the version is not known, or is another."""
     if context.checkpoints == ():
-        return None
-    unmet = in_release(context, arguments)
-    return None if unmet is None else Refusal(unmet.why, str(arguments["question"]))
+        return
+    unmet = refusal_of(lambda: in_release(context, arguments))
+    if unmet is not None:
+        raise Refused(unmet.why, str(arguments["question"]))
 
 
-def asked_in_release(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def asked_in_release(context: LeverContext, arguments: Arguments) -> None:
     """A person is asked `question` where every version that the template can be for is one of `versions`; where another
     is possible, nothing is asked. `why` says what these versions do."""
-    possible = {item.id for item in context.releases}
+    possible = {item.id for item in context.template.releases}
     if not possible or not possible <= set(texts_of(arguments, "versions")):
-        return None
-    return Refusal(str(arguments["why"]), str(arguments["question"]))
+        return
+    raise Refused(str(arguments["why"]), str(arguments["question"]))
 
 
-def in_release_beside(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def in_release_beside(context: LeverContext, arguments: Arguments) -> None:
     """As `in_release`, where one of `beside` is set and `unless` is not: for an option whose default differs."""
-    named = any(context.is_set(name) for name in texts_of(arguments, "beside"))
-    if not named or context.is_set(text_of(arguments, "unless")):
-        return None
-    return in_release(context, arguments)
+    named = any(context.template.is_set(name) for name in texts_of(arguments, "beside"))
+    if not named or context.template.is_set(text_of(arguments, "unless")):
+        return
+    in_release(context, arguments)
 
 
-def chosen(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def chosen(context: LeverContext, arguments: Arguments) -> None:
     """A parameter has one of `values`. Where it is not set, the configuration that is chosen says it: the first set of
     the parameters `by`, with one of `names` (of `others`, it says something else); a person is asked about another
     name. Where none is set, the program's default holds."""
     parameter = text_of(arguments, "parameter")
     values = {item.lower() for item in texts_of(arguments, "values")}
-    spelling = context.spelling(parameter)
+    spelling = context.template.spelling(parameter)
     wanted = " or ".join(texts_of(arguments, "values"))
-    if not context.is_set(parameter):
+    if not context.template.is_set(parameter):
         for name in texts_of(arguments, "by"):
-            if not context.is_set(name):
+            if not context.template.is_set(name):
                 continue
-            text = context.text(name)
-            if isinstance(text, Refusal):
-                return text
-            shown = f"{context.spelling(name)} {text}"
+            text = context.template.text(name)
+            shown = f"{context.template.spelling(name)} {text}"
             stem = (text or "").rsplit("/", 1)[-1].removesuffix(".yaml").lower()
             if stem in {item.lower() for item in texts_of(arguments, "names")}:
-                return None
+                return
             if stem in {item.lower() for item in texts_of(arguments, "others")}:
-                return Refusal(f"{shown} is chosen, which makes {spelling} something else than {wanted}")
-            return Refusal(f"what {shown} makes of {spelling} is not known", f"Does {shown} have {spelling} {wanted}?")
-    text = context.text(parameter)
-    if isinstance(text, Refusal):
-        return text
+                raise Refused(f"{shown} is chosen, which makes {spelling} something else than {wanted}")
+            raise Refused(f"what {shown} makes of {spelling} is not known", f"Does {shown} have {spelling} {wanted}?")
+    text = context.template.text(parameter)
     if text is None:
-        return Refusal(f"{spelling} is not in the template", f"Is {spelling} {wanted}?")
+        raise Refused(f"{spelling} is not in the template", f"Is {spelling} {wanted}?")
     if text.lower() in values:
-        return None
-    return Refusal(f"{spelling} is {text}, and it has to be {wanted}")
+        return
+    raise Refused(f"{spelling} is {text}, and it has to be {wanted}")
 
 
-def text_matches(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def text_matches(context: LeverContext, arguments: Arguments) -> None:
     """The first of `parameters` that is set matches `pattern`; `means` says in words what that says."""
     for parameter in texts_of(arguments, "parameters"):
-        if not context.is_set(parameter):
+        if not context.template.is_set(parameter):
             continue
-        text = context.text(parameter)
-        if isinstance(text, Refusal):
-            return text
+        text = context.template.text(parameter)
         if text and text.lower() not in ("null", "none"):
             if re.search(str(arguments["pattern"]), text):
-                return None
-            return Refusal(f"{context.spelling(parameter)} is {text!r}, which is not {arguments['means']}")
-    first = context.system.parameter(text_of(arguments, "parameters")).spellings[0]
-    return Refusal(f"{first} is not in the template", f"Is {first} {arguments['means']}?")
+                return
+            raise Refused(f"{context.template.spelling(parameter)} is {text!r}, which is not {arguments['means']}")
+    first = context.template.system.parameter(text_of(arguments, "parameters")).spellings[0]
+    raise Refused(f"{first} is not in the template", f"Is {first} {arguments['means']}?")
 
 
-def text_lacks(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def text_lacks(context: LeverContext, arguments: Arguments) -> None:
     """No value of `parameters` matches `pattern`; `why` says what it would do."""
     for parameter in texts_of(arguments, "parameters"):
-        text = context.text(parameter)
-        if isinstance(text, Refusal):
-            return text
+        text = context.template.text(parameter)
         if text is not None and re.search(str(arguments["pattern"]), text):
-            return Refusal(f"{context.spelling(parameter)} is {text}: {arguments['why']}")
-    return None
+            raise Refused(f"{context.template.spelling(parameter)} is {text}: {arguments['why']}")
+    return
 
 
-def alike_or_auto(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def alike_or_auto(context: LeverContext, arguments: Arguments) -> None:
     """What is set for `parameters` is the same everywhere, but for "auto", which follows in the program. The first
     counts with its default.
 
@@ -118,196 +112,180 @@ def alike_or_auto(context: LeverContext, arguments: Arguments) -> Refusal | None
     (transformers/integrations/deepspeed.py, trainer_config_process)."""
     texts = {}
     for at, parameter in enumerate(texts_of(arguments, "parameters")):
-        if at and not context.is_set(parameter):
+        if at and not context.template.is_set(parameter):
             continue
-        text = context.text(parameter)
-        if isinstance(text, Refusal):
-            return text
+        text = context.template.text(parameter)
         if text is not None and text != "auto":
-            texts[context.spelling(parameter), parameter] = text
+            texts[context.template.spelling(parameter), parameter] = text
     if len(set(texts.values())) < 2:
-        return None
+        return
     shown = ", ".join(f"{spelling} {text}" for (spelling, _), text in texts.items())
-    return Refusal(f"the template's own numbers do not agree: {shown}", "Which of them does the job run with?")
+    raise Refused(f"the template's own numbers do not agree: {shown}", "Which of them does the job run with?")
 
 
-def any_stands(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def any_stands(context: LeverContext, arguments: Arguments) -> None:
     """At least one of `parameters` stands in the template, whatever it says: a default shows nothing. `why` says what
     follows where none does, `question` what would settle it."""
     named = texts_of(arguments, "parameters")
-    if any(context.is_set(name) for name in named):
-        return None
-    first = context.spelling(named[0])
-    return Refusal(
+    if any(context.template.is_set(name) for name in named):
+        return
+    first = context.template.spelling(named[0])
+    raise Refused(
         f"the template has neither {first} nor another option of the kind, so {arguments['why']}",
         str(arguments["question"]),
     )
 
 
-def same_value(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def same_value(context: LeverContext, arguments: Arguments) -> None:
     """Parameters that the program wants alike (verl's dynamic batching of actor and rollout). Where one is neither set
     nor has a known default, it follows another in the program."""
     texts = {}
     for parameter in texts_of(arguments, "parameters"):
-        text = context.text(parameter)
-        if isinstance(text, Refusal):
-            return text
+        text = context.template.text(parameter)
         if text is not None:
             texts[parameter] = text.lower() if text.lower() in ("true", "false") else text
     if len(set(texts.values())) < 2:
-        return None
-    return Refusal(
-        "these have to be alike: " + ", ".join(f"{context.spelling(key)} {text}" for key, text in texts.items())
-    )
+        return
+    shown = ", ".join(f"{context.template.spelling(key)} {text}" for key, text in texts.items())
+    raise Refused(f"these have to be alike: {shown}")
 
 
-def set_together(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def set_together(context: LeverContext, arguments: Arguments) -> None:
     """Flags that must come in pairs: all set, or none."""
     named = texts_of(arguments, "parameters")
     there = [parameter for parameter in named if in_force(context, parameter)]
     if len(there) in (0, len(named)):
-        return None
-    absent = [context.spelling(parameter) for parameter in named if parameter not in there]
-    return Refusal(
-        f"{', '.join(context.spelling(parameter) for parameter in there)} needs {', '.join(absent)} beside it"
+        return
+    absent = [context.template.spelling(parameter) for parameter in named if parameter not in there]
+    raise Refused(
+        f"{', '.join(context.template.spelling(parameter) for parameter in there)} needs {', '.join(absent)} beside it"
     )
 
 
-def value_is(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def value_is(context: LeverContext, arguments: Arguments) -> None:
     """A parameter must have one of `values` (`true` and `True` are the same). Where it is not set, it has the value of
     the parameter `like`, if that is given. Where it is not known, a person is asked."""
     parameter = text_of(arguments, "parameter")
-    text = context.text(parameter)
+    text = context.template.text(parameter)
     if text is None and "like" in arguments:
-        text = context.text(text_of(arguments, "like"))
-    if isinstance(text, Refusal):
-        return text
+        text = context.template.text(text_of(arguments, "like"))
     values = texts_of(arguments, "values")
-    spelling = context.spelling(parameter)
+    spelling = context.template.spelling(parameter)
     if text is None:
-        return Refusal(f"{spelling} is not in the template", f"Is {spelling} {' or '.join(values)}?")
+        raise Refused(f"{spelling} is not in the template", f"Is {spelling} {' or '.join(values)}?")
     if text.lower() in {value.lower() for value in values}:
-        return None
-    return Refusal(f"{spelling} is {text}, and it has to be {' or '.join(values)}")
+        return
+    raise Refused(f"{spelling} is {text}, and it has to be {' or '.join(values)}")
 
 
-def is_set(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def is_set(context: LeverContext, arguments: Arguments) -> None:
     """The parameter must stand in the template. `question` is asked where it does not."""
     parameter = text_of(arguments, "parameter")
-    if context.is_set(parameter):
-        return None
-    return Refusal(f"{context.spelling(parameter)} is not in the template", str(arguments.get("question", "")))
+    if context.template.is_set(parameter):
+        return
+    raise Refused(f"{context.template.spelling(parameter)} is not in the template", str(arguments.get("question", "")))
 
 
-def not_set(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def not_set(context: LeverContext, arguments: Arguments) -> None:
     """None of `parameters` may be in force, unless the parameter named by `unless` has one of `values`. `why` and
     `question` are words for the refusal."""
     there = [parameter for parameter in texts_of(arguments, "parameters") if in_force(context, parameter)]
     if not there:
-        return None
+        return
     if "unless" in arguments:
-        text = context.text(text_of(arguments, "unless"))
-        if isinstance(text, Refusal):
-            return text
+        text = context.template.text(text_of(arguments, "unless"))
         if text is not None and text.lower() in {value.lower() for value in texts_of(arguments, "values")}:
-            return None
+            return
     why = f": {arguments['why']}" if "why" in arguments else ""
-    shown = ", ".join(context.spelling(parameter) for parameter in there)
-    return Refusal(f"{shown} is set{why}", str(arguments.get("question", "")))
+    shown = ", ".join(context.template.spelling(parameter) for parameter in there)
+    raise Refused(f"{shown} is set{why}", str(arguments.get("question", "")))
 
 
-def at_least(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def at_least(context: LeverContext, arguments: Arguments) -> None:
     """A number must not be below `floor`, nor below the parameter named by `whole`."""
     parameter = text_of(arguments, "parameter")
-    number = context.decimal(parameter)
-    if isinstance(number, Refusal):
-        return number
+    number = context.template.decimal(parameter)
     if number is None:
-        return None
+        return
     if "floor" in arguments and number < Decimal(str(arguments["floor"])):
-        return Refusal(f"{context.spelling(parameter)} {number} is below {arguments['floor']}")
+        raise Refused(f"{context.template.spelling(parameter)} {number} is below {arguments['floor']}")
     if "whole" in arguments:
-        other = context.decimal(text_of(arguments, "whole"))
-        if isinstance(other, Refusal):
-            return other
+        other = context.template.decimal(text_of(arguments, "whole"))
         if other is not None and number < other:
-            shown = context.spelling(text_of(arguments, "whole"))
-            return Refusal(f"{context.spelling(parameter)} {number} is below {shown} {other}")
-    return None
+            shown = context.template.spelling(text_of(arguments, "whole"))
+            raise Refused(f"{context.template.spelling(parameter)} {number} is below {shown} {other}")
+    return
 
 
-def larger_than(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def larger_than(context: LeverContext, arguments: Arguments) -> None:
     """The number of `parameter` is above that of `other`. `why` says what follows where it is not."""
     numbers = []
     for name in ("parameter", "other"):
-        number = context.decimal(text_of(arguments, name))
-        if isinstance(number, Refusal):
-            return number
+        number = context.template.decimal(text_of(arguments, name))
         numbers.append(number)
     first, second = numbers
     if first is not None and second is not None and first > second:
-        return None
-    shown, other = (context.spelling(text_of(arguments, name)) for name in ("parameter", "other"))
-    return Refusal(f"{shown} is not above {other}, so {arguments['why']}")
+        return
+    shown, other = (context.template.spelling(text_of(arguments, name)) for name in ("parameter", "other"))
+    raise Refused(f"{shown} is not above {other}, so {arguments['why']}")
 
 
-def stands_as(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def stands_as(context: LeverContext, arguments: Arguments) -> None:
     """The template says in plain text that `parameter` is one of `values`. Nobody is asked where it does not: the lever
     is for what is seen there."""
-    setting = context.setting(text_of(arguments, "parameter"))
-    spelling = context.spelling(text_of(arguments, "parameter"))
+    setting = context.template.setting(text_of(arguments, "parameter"))
+    spelling = context.template.spelling(text_of(arguments, "parameter"))
     if setting is None:
-        return Refusal(f"{spelling} is not in the template")
+        raise Refused(f"{spelling} is not in the template")
     if setting.value is None:
-        return Refusal(f"{spelling} is not known: {setting.unresolved}")
+        raise Refused(f"{spelling} is not known: {setting.unresolved}")
     if setting.value.lower() in {item.lower() for item in texts_of(arguments, "values")}:
-        return None
-    return Refusal(f"{spelling} is {setting.value}")
+        return
+    raise Refused(f"{spelling} is {setting.value}")
 
 
-def any_in_force(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def any_in_force(context: LeverContext, arguments: Arguments) -> None:
     """At least one of `parameters` is set, not to a word for no or to zero. `why` says what follows where none is."""
     named = texts_of(arguments, "parameters")
     for parameter in named:
-        text = context.text(parameter)
-        if isinstance(text, Refusal) or (text is not None and not off(text)):
-            return None
-    shown = ", ".join(context.spelling(parameter) for parameter in named)
+        setting = context.template.setting(parameter)
+        text = setting.value if setting is not None else context.template.default(parameter)
+        if (text is None and setting is not None) or (text is not None and not off(text)):
+            return
+    shown = ", ".join(context.template.spelling(parameter) for parameter in named)
     said = f"none of {shown} is set" if len(named) > 1 else f"{shown} is not set"
-    return Refusal(f"{said}, so {arguments['why']}")
+    raise Refused(f"{said}, so {arguments['why']}")
 
 
-def not_overridden(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def not_overridden(context: LeverContext, arguments: Arguments) -> None:
     """No file named by the option `config` sets one of `keys`: its values win over the command line.
 
     slime and Relax set every key of --custom-config-path over the parsed arguments (slime/utils/arguments.py,
     relax/utils/arguments.py). A file that was not read may set anything, so a person is asked."""
     option = text_of(arguments, "config")
-    if not context.is_set(option):
-        return None
-    path = context.text(option)
-    if isinstance(path, Refusal):
-        return path
-    spelling = context.spelling(option)
+    if not context.template.is_set(option):
+        return
+    path = context.template.text(option)
+    spelling = context.template.spelling(option)
     for parameter in texts_of(arguments, "keys"):
-        setting = context.setting(parameter)
+        setting = context.template.setting(parameter)
         if setting is not None:
             shown = setting.value if setting.value is not None else "to a value that is not known"
-            return Refusal(
+            raise Refused(
                 f"{setting.spelling} {shown} of {setting.file or spelling} wins over the command line",
                 f"May {setting.spelling} be changed in {setting.file or path}? It wins over the launch template.",
             )
-    if basename(path or "") in {basename(name) for name in context.files}:
-        return None
-    keys = " or ".join(context.spelling(parameter) for parameter in texts_of(arguments, "keys"))
-    return Refusal(
+    if basename(path or "") in {basename(file.path) for file in context.template.templates}:
+        return
+    keys = " or ".join(context.template.spelling(parameter) for parameter in texts_of(arguments, "keys"))
+    raise Refused(
         f"what {spelling} {path} sets is not known", f"Does {path} set {keys}? It wins over the command line."
     )
 
 
 def in_force(context: LeverContext, parameter: str) -> bool:
     """Set, and not to a word for no."""
-    setting = context.setting(parameter)
+    setting = context.template.setting(parameter)
     if setting is None:
         return False
     return setting.value is None or not off(setting.value)
@@ -322,12 +300,10 @@ def off(text: str) -> bool:
     return lowered in _NO or (lowered.strip("0.") == "" and lowered.count(".") <= 1)
 
 
-def above_one(context: LeverContext, arguments: Arguments) -> Refusal | None:
+def above_one(context: LeverContext, arguments: Arguments) -> None:
     """The degree named by the argument `parameter` must be larger than one."""
     parameter = str(arguments["parameter"])
-    degree = context.number(parameter)
-    if isinstance(degree, Refusal):
-        return degree
+    degree = context.template.number(parameter)
     if degree is not None and degree > 1:
-        return None
-    return Refusal(f"{context.system.parameter(parameter).spellings[0]} is not above 1")
+        return
+    raise Refused(f"{context.template.system.parameter(parameter).spellings[0]} is not above 1")

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from runbook.model.template import Edit
 from runbook.remedy.edits.edit import Edits, edit_of
-from runbook.remedy.lever_context import Arguments, LeverContext, Refusal, Versions, texts_of
+from runbook.remedy.lever_context import Arguments, LeverContext, Versions, texts_of
 from runbook.remedy.lever_document import Parameter
+from runbook.remedy.template_settings import Refused
 
 Options = tuple[tuple[str, str], ...]
 
@@ -19,7 +20,7 @@ SMALLEST_SPLIT_MIB = 21
 """`max_split_size_mb` must be above 20 (at least 20 from 2.10)."""
 
 
-def read_options(text: str) -> Options | Refusal:
+def read_options(text: str) -> Options:
     """`key:value,key:[a:b,c:d]` in order. An empty text has no options."""
     options: list[tuple[str, str]] = []
     depth, part = 0, ""
@@ -33,14 +34,14 @@ def read_options(text: str) -> Options | Refusal:
             continue
         key, colon, value = item.partition(":")
         if not colon or not key.strip() or not value.strip():
-            return Refusal(f"the allocator's setting {text!r} has a part that is no key:value: {item!r}")
+            raise Refused(f"the allocator's setting {text!r} has a part that is no key:value: {item!r}")
         options.append((key.strip(), value.strip()))
     if depth or part.strip():
-        return Refusal(f"the allocator's setting {text!r} has an open bracket")
+        raise Refused(f"the allocator's setting {text!r} has an open bracket")
     keys = [key for key, _ in options]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        return Refusal(f"the allocator's setting {text!r} gives {twice[0]} twice")
+        raise Refused(f"the allocator's setting {text!r} gives {twice[0]} twice")
     return tuple(options)
 
 
@@ -82,35 +83,24 @@ ROCM_NAME = "PYTORCH_HIP_ALLOC_CONF"
 """The variable of PyTorch built for ROCm."""
 
 
-def merge_allocator(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def merge_allocator(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Merge `option:value` into what is set there.
 
     `parameter` is the name that every version reads; the argument `newer` is the parameter of the name that counts
     from 2.10 on. `without` lists options to take out. On ROCm only its own variable is edited, where it is set.
     """
-    refusal = _rocm_without_its_name(context, parameter)
-    if refusal is not None:
-        return refusal
-    newer = context.system.parameter(str(arguments["newer"]))
-    old, new = context.text(parameter.id), context.text(newer.id)
-    if isinstance(old, Refusal):
-        return old
-    if isinstance(new, Refusal):
-        return new
-    name, new_name = context.spelling(parameter.id), newer.spellings[0]
+    _named_as_rocm_reads_it(context, parameter)
+    newer = context.template.system.parameter(str(arguments["newer"]))
+    old, new = context.template.text(parameter.id), context.template.text(newer.id)
+    name, new_name = context.template.spelling(parameter.id), newer.spellings[0]
     if old is not None and new is not None and old != new:
-        return Refusal(
+        raise Refused(
             f"{name} and {new_name} are both set and differ, so which one holds is not certain",
             f"Which of {name} and {new_name} is meant? Remove the other.",
         )
     ignored = old is None and new is not None and context.versions.surely_below((2, 10))
     options = read_options("" if ignored else (old if old is not None else new) or "")
-    if isinstance(options, Refusal):
-        return options
-    merged = _merged(context, options, arguments)
-    if isinstance(merged, Refusal):
-        return merged
-    text, remarks = merged
+    text, remarks = _merged(context, options, arguments)
     targets, why = _targets(context, parameter, newer, old, new)
     present = {parameter.id: old, newer.id: new}
     edits: list[Edit] = []
@@ -118,62 +108,57 @@ def merge_allocator(context: LeverContext, parameter: Parameter, arguments: Argu
         if present[target.id] == text:
             continue
         made = edit_of(context, target, text)
-        if isinstance(made, Refusal):
-            return made
         edits += made.edits
     if not edits:
-        return Refusal(f"the allocator's setting is {text} already")
+        raise Refused(f"the allocator's setting is {text} already")
     return Edits(tuple(edits), (*remarks, why))
 
 
-def _rocm_without_its_name(context: LeverContext, parameter: Parameter) -> Refusal | None:
-    """The log shows a build for ROCm (PT-HIP-01: "HIP out of memory", the variable's name), and the template does
-    not set the variable of that build: which names it reads differs between builds."""
+def _named_as_rocm_reads_it(context: LeverContext, parameter: Parameter) -> None:
+    """Refused where the log shows a build for ROCm (PT-HIP-01: "HIP out of memory", the variable's name), and the
+    template does not set the variable of that build: which names it reads differs between builds."""
     cause = context.story.root_cause
     said = cause.excerpt if cause is not None else ""
     rocm = "HIP out of memory" in said or ROCM_NAME in said or "rocm" in context.versions.said.lower()
-    if not rocm or context.spelling(parameter.id) == ROCM_NAME:
-        return None
-    return Refusal(
+    if not rocm or context.template.spelling(parameter.id) == ROCM_NAME:
+        return
+    raise Refused(
         "the log is of PyTorch for ROCm, and which name of the allocator's variable this build reads is not known",
         f"Does this build read {ROCM_NAME}? Then write it into the template with its present options.",
     )
 
 
-def _merged(context: LeverContext, options: Options, arguments: Arguments) -> tuple[str, tuple[str, ...]] | Refusal:
+def _merged(context: LeverContext, options: Options, arguments: Arguments) -> tuple[str, tuple[str, ...]]:
     option, value = str(arguments["option"]), str(arguments["value"])
     keys = dict(options)
     if not native_backend(options):
-        return Refusal(f"the allocator's backend is {keys['backend']}, which ignores {option}")
+        raise Refused(f"the allocator's backend is {keys['backend']}, which ignores {option}")
     gone = texts_of(arguments, "without")
     remarks = tuple(f"{item} is left out" for item in gone if item in keys)
     if option == "expandable_segments":
-        refusal = _expandable(context, keys, value)
-        if refusal is not None:
-            return refusal
+        _may_be_expandable(context, keys, value)
         more, reasons = without_for_expandable(options, context.versions)
         gone, remarks = (*gone, *more), (*remarks, *reasons)
     elif option == "max_split_size_mb":
         if int(value) < SMALLEST_SPLIT_MIB:
-            return Refusal(f"max_split_size_mb must be at least {SMALLEST_SPLIT_MIB}")
+            raise Refused(f"max_split_size_mb must be at least {SMALLEST_SPLIT_MIB}")
         present = keys.get(option, "")
         if present.isdecimal() and int(present) <= int(value):
-            return Refusal(f"max_split_size_mb is {present} already")
+            raise Refused(f"max_split_size_mb is {present} already")
     return write_options(merge(options, {option: value}, gone)), remarks
 
 
-def _expandable(context: LeverContext, keys: dict[str, str], value: str) -> Refusal | None:
+def _may_be_expandable(context: LeverContext, keys: dict[str, str], value: str) -> None:
     if context.versions.surely_below((2, 1)):
-        return Refusal(f"PyTorch {context.versions.said} has no expandable segments (2.1 and later have)")
+        raise Refused(f"PyTorch {context.versions.said} has no expandable segments (2.1 and later have)")
     present = keys.get("expandable_segments")
     if present == value:
-        return Refusal(f"expandable_segments:{value} is set already")
+        raise Refused(f"expandable_segments:{value} is set already")
     if present is not None:
-        return Refusal(
+        raise Refused(
             f"expandable_segments:{present} is set on purpose",
             "Somebody switched expandable_segments off. May it be switched on?",
         )
-    return None
 
 
 def _targets(
@@ -181,7 +166,7 @@ def _targets(
 ) -> tuple[tuple[Parameter, ...], str]:
     """Which variable to write, and why. 2.10 is the first version whose CUDA allocator reads the newer name: up to
     2.8 it is unknown, in 2.9 it is parsed without effect (pytorch#183387)."""
-    name, new_name, versions = context.spelling(parameter.id), newer.spellings[0], context.versions
+    name, new_name, versions = context.template.spelling(parameter.id), newer.spellings[0], context.versions
     if name == ROCM_NAME:
         return (parameter,), f"{name} is the name in the template; a build for ROCm that lacks the option warns only"
     if old is not None and new is not None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runbook.model.template import Edit, SettingKind, condition_of
-from runbook.remedy.lever_context import Arguments, LeverContext, Refusal, spelling_to_write, with_prefix
+from runbook.remedy.lever_context import Arguments, LeverContext
 from runbook.remedy.lever_document import Parameter
+from runbook.remedy.template_settings import Refused, TemplateSettings, with_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,34 +19,31 @@ class Edits:
     remarks: tuple[str, ...] = ()
 
 
-Function = Callable[[LeverContext, Parameter, Arguments], Edits | Refusal]
+Function = Callable[[LeverContext, Parameter, Arguments], Edits]
 
 
-def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edits | Refusal:
+def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edits:
     """Set a parameter, in the spelling that the template has; refused where it may not be added."""
-    setting = context.setting(parameter.id)
+    setting = context.template.setting(parameter.id)
     if setting is None and not parameter.addable:
-        return Refusal(
+        raise Refused(
             f"{parameter.spellings[0]} is not in the template, and a program that does not know it could go on with "
             "another experiment",
             f"Does the program take {parameter.spellings[0]}? Then write it into the template with its present value.",
         )
     if setting is not None and setting.file.endswith(".py"):
         where = f"{setting.file}:{setting.line}" if setting.line else setting.file
-        return Refusal(
+        raise Refused(
             f"{condition_of(setting.spelling)[0]} {setting.value} stands in the program itself ({where}), which is not "
             "edited",
             f"Can the program take {parameter.spellings[0]} from its command line or a configuration file?",
         )
-    spellings: tuple[str, ...] | Refusal
     if setting is not None:
         spellings = parameter.spellings_after(setting.spelling)
     else:
-        spellings = spelling_to_write(context, parameter)
-        if isinstance(spellings, Refusal):
-            return spellings
+        spellings = _spelling_to_write(context.template, parameter)
         spellings = _where_the_batch_is(context, parameter, spellings)
-        spellings = with_prefix(context.system, parameter, spellings)
+        spellings = with_prefix(context.template.system, parameter, spellings)
     old = setting.value if setting is not None else None
     return Edits((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag"),))
 
@@ -55,8 +53,35 @@ def _where_the_batch_is(
 ) -> tuple[str, ...]:
     """The key in front of the option where the micro-batch is a key of a configuration file: a program that reads all
     of its arguments from a file may take none beside it (transformers, hf_argparser.py)."""
-    micro = context.setting(context.system.batch.micro) if context.system.batch is not None else None
+    batch = context.template.system.batch
+    micro = context.template.setting(batch.micro) if batch is not None else None
     in_file = micro is not None and micro.file.endswith((".yaml", ".yml", ".json", ".toml"))
     if not in_file or parameter.kind is not SettingKind.KEY or parameter.launcher:
         return spellings
     return tuple(sorted(spellings, key=lambda item: item.startswith("-")))
+
+
+def _spelling_to_write(template: TemplateSettings, parameter: Parameter) -> tuple[str, ...]:
+    """The spellings of a parameter that the template does not set, the one to write first; refused where versions
+    differ and which one this is is not known, or where this version does not have it."""
+    system, title = template.system, template.system.title
+    if not parameter.differs:
+        return parameter.spellings
+    if system.versions and not template.releases:
+        raise Refused(
+            f"the template mixes spellings of several versions of {title}",
+            f"Which version of {title} is installed?",
+        )
+    choices = system.spelt_among(parameter, template.releases)
+    if len(choices) > 1:
+        spelt = {item.id: system.spelt_in(parameter, item) or "none" for item in template.releases}
+        shown = ", ".join(f"{spelt[item]} in {item}" for item in sorted(spelt))
+        raise Refused(
+            f"how {parameter.id.replace('_', ' ')} is spelt depends on the version of {title} ({shown})",
+            f"Which version of {title} is installed? Write {parameter.spellings[0]} into the template with its present "
+            "value, in that version's spelling.",
+        )
+    chosen = next(iter(choices), parameter.spellings[0])
+    if chosen is None:
+        raise Refused(f"this version of {title} has no {parameter.spellings[0]}")
+    return parameter.spellings_after(chosen)

@@ -4,61 +4,50 @@ from __future__ import annotations
 
 from runbook.model.log import Phase
 from runbook.remedy.edits.edit import Edits, edit_of
-from runbook.remedy.lever_context import Arguments, LeverContext, Refusal, largest_divisor, product_of, texts_of
+from runbook.remedy.lever_context import Arguments, LeverContext, largest_divisor, product_of, texts_of
 from runbook.remedy.lever_document import Parameter
+from runbook.remedy.template_settings import RefusalReason, Refused
 
 
-def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """At most half, such that the samples of a step still divide exactly; further where one request alone is
     larger than the GPU."""
-    present = context.number(parameter.id)
+    present = context.template.number(parameter.id)
     spelling = parameter.spellings[0]
-    if isinstance(present, Refusal):
-        return present
     if present is None:
-        return Refusal(
+        raise Refused(
             f"{spelling} is not in the template, so its value is not known",
             f"What is {spelling}? Write it into the template with its present value.",
         )
     floor = parameter.floor or 1
     if present <= floor:
-        return Refusal(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(f"{spelling} is {present} already, as small as it gets")
     samples = _samples(context, parameter, present)
-    if isinstance(samples, Refusal):
-        return samples
     factor, remarks = factor_for_request(context)
     new = largest_divisor(samples, max(present // factor, floor))
     if new < floor:
-        return Refusal(f"no value from {floor} to {present // factor} divides {samples} exactly")
+        raise Refused(f"no value from {floor} to {present // factor} divides {samples} exactly")
     made = edit_of(context, parameter, str(new))
-    if isinstance(made, Refusal):
-        return made
     expected = f"what grows in proportion to {spelling} (activations, logits) falls to about {new}/{present}"
     return Edits(made.edits, (*remarks, expected))
 
 
-def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Raise the accumulation so that the global batch stays exactly the same. Comes after the micro-batch's own
     edit, and checks the template's own arithmetic first."""
-    batch = context.system.batch
+    batch = context.template.system.batch
     if batch is None:
-        return Refusal("the system's document does not say what makes up the global batch")
-    old_micro, new_text = context.number(batch.micro), context.changed.get(batch.micro)
-    if isinstance(old_micro, Refusal):
-        return old_micro
+        raise Refused("the system's document does not say what makes up the global batch")
+    old_micro, new_text = context.template.number(batch.micro), context.changed.get(batch.micro)
     if old_micro is None or new_text is None:
-        return Refusal("the micro-batch size is not known")
-    total = context.total_batch()
-    if isinstance(total, Refusal):
-        return total
+        raise Refused("the micro-batch size is not known")
+    total = context.template.total_batch()
     ranks = context.data_parallel()
-    if isinstance(ranks, Refusal):
-        return ranks
     if derives(context) and total is not None:
         return _derived(old_micro, int(new_text), total, ranks)
     if derives(context) and batch.total_when_absent == "micro_times_ranks":
         if ranks is not None and context.ranks_not_certain:
-            return Refusal(
+            raise Refused(
                 f"the global batch size is not set and cannot be pinned: {context.ranks_not_certain}",
                 "How many ranks (world size) does the training have? Write the global batch size into the template.",
             )
@@ -68,27 +57,23 @@ def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arg
 
 def derives(context: LeverContext) -> bool:
     """Whether the program works the accumulation out of the global batch size by itself."""
-    batch = context.system.batch
+    batch = context.template.system.batch
     if batch is None or batch.accumulation_from_total == "never":
         return False
     if batch.accumulation_from_total == "always":
         return True
-    return not context.is_set(batch.accumulation) and context.is_set(batch.total)
+    return not context.template.is_set(batch.accumulation) and context.template.is_set(batch.total)
 
 
-def _samples(context: LeverContext, parameter: Parameter, present: int) -> int | Refusal:
+def _samples(context: LeverContext, parameter: Parameter, present: int) -> int:
     """What the new micro-batch has to divide: the samples of a step on one rank."""
-    batch = context.system.batch
+    batch = context.template.system.batch
     if batch is None or batch.micro != parameter.id:
         return present
     if not derives(context):
-        steps = context.number(batch.accumulation) if batch.accumulation else 1
-        return steps if isinstance(steps, Refusal) else present * (steps or 1)
-    total, ranks = context.total_batch(), context.data_parallel()
-    if isinstance(total, Refusal):
-        return total
-    if isinstance(ranks, Refusal):
-        return ranks
+        steps = context.template.number(batch.accumulation) if batch.accumulation else 1
+        return present * (steps or 1)
+    total, ranks = context.template.total_batch(), context.data_parallel()
     if total is not None and ranks is not None and total % (present * ranks) == 0:
         return total // ranks
     return present
@@ -109,46 +94,42 @@ def factor_for_request(context: LeverContext) -> tuple[int, tuple[str, ...]]:
     return factor, (remark,)
 
 
-def _derived(old_micro: int, new_micro: int, total: int, ranks: int | None) -> Edits | Refusal:
+def _derived(old_micro: int, new_micro: int, total: int, ranks: int | None) -> Edits:
     if ranks is None:
-        return Refusal(
+        raise Refused(
             "the number of data-parallel ranks is not known, so it is not certain that the batch divides",
-            "On how many GPUs does the job run?",
+            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN,
         )
     if total % (old_micro * ranks):
-        return Refusal(
+        raise Refused(
             f"a global batch of {total} is no multiple of micro-batch {old_micro} × {ranks} ranks: the template's own "
             "numbers do not fit together"
         )
     if total % (new_micro * ranks):
-        return Refusal(f"a global batch of {total} is no multiple of micro-batch {new_micro} × {ranks} ranks")
+        raise Refused(f"a global batch of {total} is no multiple of micro-batch {new_micro} × {ranks} ranks")
     steps = total // (new_micro * ranks)
     return Edits((), (f"the program itself makes {steps} accumulation steps of the global batch of {total}",))
 
 
-def _pinned(context: LeverContext, total: str, old_micro: int, new_micro: int, ranks: int | None) -> Edits | Refusal:
+def _pinned(context: LeverContext, total: str, old_micro: int, new_micro: int, ranks: int | None) -> Edits:
     if ranks is None:
-        return Refusal(
+        raise Refused(
             "the global batch size is not set and the number of ranks is not known, so it cannot be pinned",
-            "On how many GPUs does the job run?",
+            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN,
         )
     if old_micro % new_micro:
-        return Refusal(f"micro-batches of {new_micro} do not make up the present global batch of {old_micro * ranks}")
-    made = edit_of(context, context.system.parameter(total), str(old_micro * ranks))
-    if isinstance(made, Refusal):
-        return made
+        raise Refused(f"micro-batches of {new_micro} do not make up the present global batch of {old_micro * ranks}")
+    made = edit_of(context, context.template.system.parameter(total), str(old_micro * ranks))
     remark = f"the global batch was micro-batch × ranks = {old_micro * ranks} by default; it is pinned there"
     return Edits(made.edits, (remark,))
 
 
 def _accumulated(
     context: LeverContext, parameter: Parameter, old_micro: int, new_micro: int, total: int | None, ranks: int | None
-) -> Edits | Refusal:
-    steps = context.number(parameter.id)
-    if isinstance(steps, Refusal):
-        return steps
+) -> Edits:
+    steps = context.template.number(parameter.id)
     if steps is None:
-        return Refusal(
+        raise Refused(
             f"{parameter.spellings[0]} is not in the template and its default is not known, so the global batch could "
             "not be kept",
             f"How many accumulation steps does the job take? Write {parameter.spellings[0]} into the template.",
@@ -156,12 +137,10 @@ def _accumulated(
     samples = old_micro * steps
     if total is not None and (total % samples or (ranks is not None and samples * ranks != total)):
         made_up = f"{old_micro} × {steps} × {ranks} ranks" if ranks is not None else f"a multiple of {samples}"
-        return Refusal(f"the template's own numbers do not fit together: a global batch of {total} is not {made_up}")
+        raise Refused(f"the template's own numbers do not fit together: a global batch of {total} is not {made_up}")
     if samples % new_micro:
-        return Refusal(f"{samples} samples of a step cannot be cut into micro-batches of {new_micro} exactly")
+        raise Refused(f"{samples} samples of a step cannot be cut into micro-batches of {new_micro} exactly")
     made = edit_of(context, parameter, str(samples // new_micro))
-    if isinstance(made, Refusal):
-        return made
     kept = f"{old_micro} × {steps} = {new_micro} × {samples // new_micro} samples of a step on each rank"
     return Edits(made.edits, (kept,))
 
@@ -169,38 +148,35 @@ def _accumulated(
 # Edits of a micro-batch in a program that works its accumulation out of the global batch, for a part of the job's
 # ranks.
 
-def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """At most half, such that micro-batch × ranks still divides the product of `whole` exactly. The ranks are the
     product of the parameters `ranks`, or all of the job where that is not given; `also` are those of a second group,
     which counts where one of them is set.
 
     For a program that divides with the remainder dropped (OpenRLHF, openrlhf/utils/deepspeed/deepspeed.py), so that a
     micro-batch that does not divide would change the global batch without a word."""
-    spelling = context.spelling(parameter.id)
-    present = context.number(parameter.id)
-    if isinstance(present, Refusal):
-        return present
+    spelling = context.template.spelling(parameter.id)
+    present = context.template.number(parameter.id)
     if present is None:
-        return Refusal(
+        raise Refused(
             f"{spelling} is not in the template, so its value is not known",
             f"What is {spelling}? Write it into the template with its present value.",
         )
     floor = parameter.floor or 1
     if present <= floor:
-        return Refusal(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(f"{spelling} is {present} already, as small as it gets")
     whole = product_of(context, texts_of(arguments, "whole"))
-    if isinstance(whole, Refusal):
-        return whole
     samples = whole
     for group in _groups(context, arguments):
         ranks = product_of(context, group) if group else context.world_size
-        if isinstance(ranks, Refusal):
-            return ranks
         if ranks is None:
-            return Refusal("the number of ranks is not known, so it is not certain that the batch divides")
+            raise Refused(
+                "the number of ranks is not known, so it is not certain that the batch divides",
+                reason=RefusalReason.RANKS_NOT_KNOWN,
+            )
         if whole % (present * ranks):
-            named = " × ".join(context.spelling(name) for name in texts_of(arguments, "whole"))
-            return Refusal(
+            named = " × ".join(context.template.spelling(name) for name in texts_of(arguments, "whole"))
+            raise Refused(
                 f"{named} {whole} is no multiple of micro-batch {present} × {ranks} ranks: the template's own numbers "
                 "do not fit together"
             )
@@ -208,13 +184,11 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
     factor, remarks = factor_for_request(context)
     new = largest_divisor(samples, max(present // factor, floor))
     made = edit_of(context, parameter, str(new))
-    if isinstance(made, Refusal):
-        return made
     for group in _groups(context, arguments):
         ranks = product_of(context, group) if group else context.world_size
         assert isinstance(ranks, int)
         if whole % (new * ranks):
-            return Refusal(f"no micro-batch below {present} divides the batch exactly on every part of the job")
+            raise Refused(f"no micro-batch below {present} divides the batch exactly on every part of the job")
     steps = f"the program itself makes {samples // new} accumulation steps of the same global batch"
     expected = f"what grows in proportion to {spelling} falls to about {new}/{present}"
     return Edits(made.edits, (*remarks, expected, steps))
@@ -222,4 +196,4 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
 
 def _groups(context: LeverContext, arguments: Arguments) -> tuple[tuple[str, ...], ...]:
     first, second = texts_of(arguments, "ranks"), texts_of(arguments, "also")
-    return (first, second) if any(context.is_set(name) for name in second) else (first,)
+    return (first, second) if any(context.template.is_set(name) for name in second) else (first,)

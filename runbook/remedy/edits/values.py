@@ -9,53 +9,42 @@ from decimal import Decimal
 
 from runbook.remedy.constraints.sizes import longest_sequence
 from runbook.remedy.edits.edit import Edits, edit_of
-from runbook.remedy.lever_context import Arguments, LeverContext, Refusal, product_of, texts_of, unknown_parameter
+from runbook.remedy.lever_context import Arguments, LeverContext, product_of, texts_of, unknown_parameter
 from runbook.remedy.lever_document import Parameter
+from runbook.remedy.template_settings import RefusalReason, Refused
 
 
-def lower_budget(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def lower_budget(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Half of a token budget, held at `times` the longest sequence (`longest`, divided by `degree`) while it is above
     that, and at the longest sequence itself below. `absent` is the value to write where nothing is set; a parameter
     that is not set has the value of the parameter `like`, if that is given.
 
     The documentation of verl advises twice the longest sequence; the program needs it once."""
-    spelling = context.spelling(parameter.id)
-    present = context.number(parameter.id)
-    if isinstance(present, Refusal):
-        return present
+    spelling = context.template.spelling(parameter.id)
+    present = context.template.number(parameter.id)
     longest = longest_sequence(context, arguments)
-    if isinstance(longest, Refusal):
-        return longest
     degree = product_of(context, texts_of(arguments, "degree"), unset_is_one=True)
-    if isinstance(degree, Refusal):
-        return degree
     if present is None and "like" in arguments:
-        present = context.number(str(arguments["like"]))
-        if isinstance(present, Refusal):
-            return present
+        present = context.template.number(str(arguments["like"]))
     hard = max(-(-longest // degree), parameter.floor or 1)
     soft = hard * int(str(arguments.get("times", 1)))
     if present is None:
         if "absent" not in arguments:
-            return unknown_parameter(context, parameter.id)
+            raise unknown_parameter(context, parameter.id)
         return edit_of(context, parameter, str(max(int(str(arguments["absent"])), soft)))
     new = max(present // 2, soft if present > soft else hard)
     if new >= present:
-        return Refusal(f"{spelling} is {present} already, and the longest sequence of {longest} tokens has to fit")
+        raise Refused(f"{spelling} is {present} already, and the longest sequence of {longest} tokens has to fit")
     made = edit_of(context, parameter, str(new))
-    if isinstance(made, Refusal):
-        return made
     return Edits(made.edits, (f"what grows with the tokens of a micro-batch falls to about {new}/{present}",))
 
 
-def shift(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def shift(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """A decimal number changed by the argument `by`, between `lowest` and `highest`."""
-    spelling = context.spelling(parameter.id)
-    present = context.decimal(parameter.id)
-    if isinstance(present, Refusal):
-        return present
+    spelling = context.template.spelling(parameter.id)
+    present = context.template.decimal(parameter.id)
     if present is None:
-        return Refusal(
+        raise Refused(
             f"{spelling} is not in the template and its default is not known",
             f"What is {spelling}? Write it into the template with its present value.",
         )
@@ -66,156 +55,140 @@ def shift(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     if "highest" in arguments:
         new = min(new, Decimal(str(arguments["highest"])))
     if (by < 0 and new >= present) or (by > 0 and new <= present):
-        return Refusal(f"{spelling} is {present} already, as far as it goes")
+        raise Refused(f"{spelling} is {present} already, as far as it goes")
     return edit_of(context, parameter, _plain(new))
 
 
-def halve_number(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def halve_number(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Half of a number of which nothing has to be a multiple (a buffer, a limit on requests), not below the
     parameter's floor. `absent` is the value to write where nothing, or null, is set and no default is known; a
     parameter that is not set has the value of the parameter `like`, if that is given."""
-    spelling = context.spelling(parameter.id)
-    written = context.text(parameter.id)
+    spelling = context.template.spelling(parameter.id)
+    written = context.template.text(parameter.id)
     absent = isinstance(written, str) and written.lower() in ("null", "none")
-    present = None if absent else context.decimal(parameter.id)
+    present = None if absent else context.template.decimal(parameter.id)
     if present is None and "like" in arguments:
-        present = context.decimal(str(arguments["like"]))
-    if isinstance(present, Refusal):
-        return present
+        present = context.template.decimal(str(arguments["like"]))
     if present is None:
         if "absent" not in arguments:
-            return unknown_parameter(context, parameter.id)
+            raise unknown_parameter(context, parameter.id)
         return edit_of(context, parameter, str(arguments["absent"]))
     if present <= 0:
-        return Refusal(f"{spelling} is {present}, which switches it off or leaves it to the program")
+        raise Refused(f"{spelling} is {present}, which switches it off or leaves it to the program")
     new = max(int(present) // 2, parameter.floor or 1)
     if new >= present:
-        return Refusal(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(f"{spelling} is {present} already, as small as it gets")
     return edit_of(context, parameter, str(new))
 
 
-def next_below(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def next_below(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """The largest of `values` below the present one; the first of them where the present one is `off`. `absent` is the
     value to write where nothing is set and no default is known."""
-    spelling = context.spelling(parameter.id)
-    present = context.decimal(parameter.id)
-    if isinstance(present, Refusal):
-        return present
+    spelling = context.template.spelling(parameter.id)
+    present = context.template.decimal(parameter.id)
     values = [Decimal(item) for item in texts_of(arguments, "values")]
     if present is None and "absent" in arguments:
         return edit_of(context, parameter, str(arguments["absent"]))
     if present is None:
-        return unknown_parameter(context, parameter.id)
+        raise unknown_parameter(context, parameter.id)
     off = "off" in arguments and present == Decimal(str(arguments["off"]))
     new = next((item for item in values if off or item < present), None)
     if new is None:
-        return Refusal(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(f"{spelling} is {present} already, as small as it gets")
     return edit_of(context, parameter, _plain(new))
 
 
-def double(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def double(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Twice a number, not above `highest`."""
-    spelling = context.spelling(parameter.id)
-    present = context.number(parameter.id)
-    if isinstance(present, Refusal):
-        return present
+    spelling = context.template.spelling(parameter.id)
+    present = context.template.number(parameter.id)
     if present is None:
-        return unknown_parameter(context, parameter.id)
+        raise unknown_parameter(context, parameter.id)
     if "highest" in arguments and present * 2 > int(str(arguments["highest"])):
-        return Refusal(f"{spelling} is {present} already, as large as it gets")
+        raise Refused(f"{spelling} is {present} already, as large as it gets")
     return edit_of(context, parameter, str(present * 2))
 
 
-def follow(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def follow(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """The same value that an earlier edit gave the parameter named by `as`, where this one is set to a number of its
     own (DeepSpeed's JSON beside the trainer's arguments); nothing where it is absent or "auto". With `referring`, only
     where it refers to that parameter (`ref.size: ${actor.size}`) and so changes with it."""
     new = context.changed.get(str(arguments["as"]))
-    setting = context.setting(parameter.id)
+    setting = context.template.setting(parameter.id)
     if setting is not None and "referring" in arguments:
-        other = "${" + context.spelling(str(arguments["as"])) + "}"
+        other = "${" + context.template.spelling(str(arguments["as"])) + "}"
         if not any(step.startswith(other) for step in setting.trail):
             return Edits(())
     if new is None or setting is None or setting.value == "auto":
         return Edits(())
     if setting.value is None:
-        return Refusal(
+        raise Refused(
             f"{setting.spelling} is not known: {setting.unresolved}", f"What is {setting.spelling}? It has to agree."
         )
     return Edits(()) if setting.value == new else edit_of(context, parameter, new)
 
 
-def multiply_as(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def multiply_as(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Multiplied by the factor by which an earlier edit raised the parameter named by `as`; nothing where it is not
     set, for its default follows in the program."""
     other = str(arguments["as"])
-    before, new = context.number(other), context.changed.get(other)
-    present = context.number(parameter.id) if context.is_set(parameter.id) else None
-    if isinstance(before, Refusal):
-        return before
-    if isinstance(present, Refusal):
-        return present
+    before, new = context.template.number(other), context.changed.get(other)
+    present = context.template.number(parameter.id) if context.template.is_set(parameter.id) else None
     if present is None or new is None or before is None:
         return Edits(())
     if int(new) * present % before:
-        return Refusal(f"{context.spelling(parameter.id)} {present} × {new} / {before} is no whole number")
+        raise Refused(f"{context.template.spelling(parameter.id)} {present} × {new} / {before} is no whole number")
     return edit_of(context, parameter, str(present * int(new) // before))
 
 
-def halve_list(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def halve_list(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """A list of sizes without those above half of the largest; `absent` is the list to write where there is none."""
-    spelling = context.spelling(parameter.id)
-    text = context.text(parameter.id)
-    if isinstance(text, Refusal):
-        return text
+    spelling = context.template.spelling(parameter.id)
+    text = context.template.text(parameter.id)
     if text is None or text.lower() in ("null", "none"):
         if "absent" not in arguments:
-            return Refusal(f"{spelling} is not in the template", f"Which sizes does {spelling} have?")
+            raise Refused(f"{spelling} is not in the template", f"Which sizes does {spelling} have?")
         return edit_of(context, parameter, str(arguments["absent"]))
     matched = re.fullmatch(r"\[\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*\]", text)
     if matched is None:
-        return Refusal(f"{spelling} is {text!r}, not a list of numbers")
+        raise Refused(f"{spelling} is {text!r}, not a list of numbers")
     sizes = [int(item) for item in re.findall(r"\d+", text)]
     kept = [item for item in sizes if item * 2 <= max(sizes)]
     if not kept:
-        return Refusal(f"{spelling} has no smaller size to keep")
+        raise Refused(f"{spelling} has no smaller size to keep")
     separator = ", " if ", " in text else ","
     return edit_of(context, parameter, f"[{separator.join(str(item) for item in kept)}]")
 
 
-def drop_from_list(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def drop_from_list(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """A list without the item `value`."""
-    spelling = context.spelling(parameter.id)
-    text = context.text(parameter.id)
-    if isinstance(text, Refusal):
-        return text
+    spelling = context.template.spelling(parameter.id)
+    text = context.template.text(parameter.id)
     value = str(arguments["value"])
     if text is None or value not in re.findall(r"[\w.-]+", text):
-        return Refusal(f"{spelling} does not list {value}")
+        raise Refused(f"{spelling} does not list {value}")
     item = rf"""["']?{re.escape(value)}["']?"""
     new = re.sub(rf"""\s*,\s*{item}(?=\s*[,\]])|(?<=\[)\s*{item}\s*(?:,\s*|(?=\]))""", "", text, count=1)
     if new == text or new.replace(" ", "") == "[]":
-        return Refusal(f"{spelling} is {text!r}, from which {value} cannot be taken")
+        raise Refused(f"{spelling} is {text!r}, from which {value} cannot be taken")
     return edit_of(context, parameter, new)
 
 
-def move_parallelism(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def move_parallelism(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Half of one letter's degree to another's in a string such as "sglang:d4" or "sglang:d4+d2t2" (AReaL): the GPUs
     stay the same. `part` is a pattern for the engine with its colon; `give` and `take` are the letters."""
-    spelling = context.spelling(parameter.id)
-    text = context.text(parameter.id)
-    if isinstance(text, Refusal):
-        return text
+    spelling = context.template.spelling(parameter.id)
+    text = context.template.text(parameter.id)
     if text is None:
-        return Refusal(f"{spelling} is not in the template", f"What is {spelling}?")
+        raise Refused(f"{spelling} is not in the template", f"What is {spelling}?")
     give, take = str(arguments["give"]), str(arguments["take"])
     matched = re.search(rf"(?:^|\+)({arguments['part']})((?:[a-z]\d{{1,5}})+)(?=$|\+)", text)
     if matched is None:
-        return Refusal(f"{spelling} is {text!r}, in which the degrees to move do not stand by themselves")
+        raise Refused(f"{spelling} is {text!r}, in which the degrees to move do not stand by themselves")
     degrees = dict(re.findall(r"([a-z])(\d+)", matched[2]))
     present = int(degrees.get(give, "1"))
     if present % 2:
-        return Refusal(f"{spelling} is {text!r}: {give}{present} cannot be halved")
+        raise Refused(f"{spelling} is {text!r}: {give}{present} cannot be halved")
     degrees[give] = str(present // 2)
     degrees[take] = str(int(degrees.get(take, "1")) * 2)
     letters = "".join(f"{letter}{degree}" for letter, degree in degrees.items())
@@ -228,7 +201,7 @@ def _plain(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def fewer_edge_layers(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def fewer_edge_layers(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Fewer layers for the stage of `parameter` (the first or the last), as many as the stages in between can share
     evenly.
 
@@ -238,121 +211,108 @@ def fewer_edge_layers(context: LeverContext, parameter: Parameter, arguments: Ar
 
     `edge` is `first` or `last`: where the failed rank is known, it has to be there. By default stages are the outermost
     order of Megatron's ranks; with the parameter `unless` they are not, and nothing is concluded."""
-    layers, stages = context.number(str(arguments["layers"])), context.number(str(arguments["stages"]))
-    other, present = context.number(str(arguments["other"])), context.number(parameter.id)
-    for value in (layers, stages, other, present):
-        if isinstance(value, Refusal):
-            return value
-    assert not isinstance(layers, Refusal) and not isinstance(stages, Refusal)
-    assert not isinstance(other, Refusal) and not isinstance(present, Refusal)
+    layers, stages, other = (
+        context.template.number(str(arguments[name])) for name in ("layers", "stages", "other")
+    )
+    present = context.template.number(parameter.id)
     if layers is None or stages is None:
-        spelling = context.spelling(str(arguments["layers" if layers is None else "stages"]))
-        return Refusal(f"{spelling} is not in the template", f"What is {spelling}? Write it into the template.")
+        spelling = context.template.spelling(str(arguments["layers" if layers is None else "stages"]))
+        raise Refused(f"{spelling} is not in the template", f"What is {spelling}? Write it into the template.")
     if stages == 1:
-        return Refusal("there is one pipeline stage, so no layers can move to another")
-    elsewhere = _elsewhere(context, stages, arguments)
-    if elsewhere is not None:
-        return elsewhere
+        raise Refused("there is one pipeline stage, so no layers can move to another")
+    _failed_at_the_edge(context, stages, arguments)
     inner = stages - 1 - (other is not None)
     if not inner:
-        return Refusal(f"both edges of {stages} pipeline stages have their number of layers already")
+        raise Refused(f"both edges of {stages} pipeline stages have their number of layers already")
     if present is None:
         if other is not None:
             present = (layers - other) // (inner + 1)
         elif layers % stages:
-            return Refusal(f"{layers} layers do not divide among {stages} pipeline stages: how they lie is not known")
+            raise Refused(f"{layers} layers do not divide among {stages} pipeline stages: how they lie is not known")
         else:
             present = layers // stages
     rest = layers - (other or 0)
     new = next((count for count in range(present - 1, 0, -1) if (rest - count) % inner == 0), None)
     if new is None:
-        return Refusal(f"no number of layers below {present} leaves the same for each of the other {inner} stages")
+        raise Refused(f"no number of layers below {present} leaves the same for each of the other {inner} stages")
     made = edit_of(context, parameter, str(new))
-    if isinstance(made, Refusal):
-        return made
     return Edits(made.edits, (f"{(rest - new) // inner} layers on each of the other {inner} stages",))
 
 
-def _elsewhere(context: LeverContext, stages: int, arguments: Arguments) -> Refusal | None:
-    """That the failed rank is known to be on another stage than the edge."""
+def _failed_at_the_edge(context: LeverContext, stages: int, arguments: Arguments) -> None:
+    """Refused where the failed rank is known to be on another stage than the edge."""
     cause, world = context.story.root_cause, context.world_size
-    if context.is_set(str(arguments["unless"])) or cause is None or cause.rank is None or not world or world % stages:
-        return None
+    if context.template.is_set(str(arguments["unless"])):
+        return
+    if cause is None or cause.rank is None or not world or world % stages:
+        return
     stage = cause.rank // (world // stages)
     if stage == (0 if arguments["edge"] == "first" else stages - 1):
-        return None
-    return Refusal(
+        return
+    raise Refused(
         f"rank {cause.rank} failed, which is on pipeline stage {stage + 1} of {stages}, not on the {arguments['edge']}"
     )
 
 
-def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Set to the argument `value`."""
     value = str(arguments["value"])
-    present = context.text(parameter.id)
-    if isinstance(present, Refusal):
-        return present
+    present = context.template.text(parameter.id)
     if present is not None and (present == value or present.lower() == value.lower() in ("true", "false")):
-        return Refusal(f"{context.spelling(parameter.id)} is {value} already")
+        raise Refused(f"{context.template.spelling(parameter.id)} is {value} already")
     return edit_of(context, parameter, value)
 
 
-def also_set(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def also_set(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """As `set`, for the second of a pair: nothing to do where it has the value already."""
-    present = context.text(parameter.id)
+    present = context.template.text(parameter.id)
     value = str(arguments["value"])
-    if isinstance(present, Refusal):
-        return present
-    if present is not None and context.is_set(parameter.id) and present.lower() == value.lower():
+    if present is not None and context.template.is_set(parameter.id) and present.lower() == value.lower():
         return Edits(())
     return edit_of(context, parameter, value)
 
 
-def next_in(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def next_in(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """The next of the parameter's `allowed` values, which go from most memory to least; with the argument `only`,
     that one if it comes next or later."""
-    present = context.text(parameter.id)
+    present = context.template.text(parameter.id)
     spelling = parameter.spellings[0]
-    if isinstance(present, Refusal):
-        return present
     if present is None:
-        return Refusal(
+        raise Refused(
             f"{spelling} is not in the template and its default is not known",
             f"What is {spelling}? Write it into the template with its present value.",
         )
     if present not in parameter.allowed:
-        return Refusal(f"{spelling} is {present!r}, which is none of {', '.join(parameter.allowed)}")
+        raise Refused(f"{spelling} is {present!r}, which is none of {', '.join(parameter.allowed)}")
     later = parameter.allowed[parameter.allowed.index(present) + 1 :]
     wanted = str(arguments.get("only", later[0] if later else ""))
     if wanted not in later:
-        return Refusal(f"{spelling} is {present} already")
+        raise Refused(f"{spelling} is {present} already")
     return edit_of(context, parameter, wanted)
 
 
-def next_divisor_of_world(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def next_divisor_of_world(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """The next larger degree that divides the number of ranks."""
     world = context.world_size
     spelling = parameter.spellings[0]
     if world is None:
-        return Refusal("the number of ranks is not known")
-    present = context.number(parameter.id)
-    if isinstance(present, Refusal):
-        return present
+        raise Refused("the number of ranks is not known", reason=RefusalReason.RANKS_NOT_KNOWN)
+    present = context.template.number(parameter.id)
     if present is None:
-        return Refusal(f"{spelling} is not in the template, so over how many ranks the states are shared is not known")
+        raise Refused(f"{spelling} is not in the template, so over how many ranks the states are shared is not known")
     if world % present:
-        return Refusal(f"{spelling} {present} does not divide the {world} ranks")
+        raise Refused(f"{spelling} {present} does not divide the {world} ranks")
     larger = next((degree for degree in range(present + 1, world + 1) if world % degree == 0), None)
     if larger is None:
-        return Refusal(f"{spelling} is {present}: all {world} ranks share the states already")
+        raise Refused(f"{spelling} is {present}: all {world} ranks share the states already")
     return edit_of(context, parameter, str(larger))
 
 
-def remove(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits | Refusal:
+def remove(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Take the parameter out; nothing where it is not set."""
-    setting = context.setting(parameter.id)
+    setting = context.template.setting(parameter.id)
     if setting is None:
         return Edits(())
     if setting.value is None:
-        return Refusal(f"{setting.spelling} is not known: {setting.unresolved}")
+        raise Refused(f"{setting.spelling} is not known: {setting.unresolved}")
     return edit_of(context, parameter, None)

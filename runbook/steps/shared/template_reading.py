@@ -19,8 +19,15 @@ from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.template import Companion, ParameterNames, Patch, Setting, SettingKind, SubmitContext, TemplateFile
 from runbook.ports import Files
-from runbook.remedy import LeverDocument, TemplateSettings, recognise
-from runbook.remedy.template_settings import unresolved_argument, with_unresolved_batch
+from runbook.remedy import (
+    LeverDocument,
+    StartedJob,
+    TemplateSettings,
+    recognise,
+    template_settings,
+    unresolved_argument,
+    with_unresolved_batch,
+)
 from runbook.slurm.sbatch_options import parse_submit_line
 from runbook.steps.shared.base import StepContext
 from runbook.template import CannotEdit, NamedFile, all_settings, named_files, wire_copies
@@ -78,11 +85,8 @@ def told_of(context: StepContext, known: SubmitContext | None = None) -> Templat
         known = surroundings(context)
     settings, open_one = read_settings(system, context.incident.templates, known, context.incident.unread)
     job = context.incident.original.job if context.incident.original else context.failure.job
-    return TemplateSettings(
-        system, settings, context.incident.templates, submit_line=job.submit_line or "",
-        work_dir=job.work_dir or "", owner=job.owner, job=context.failure.job.id,
-        open_word=open_one,
-    )
+    started = StartedJob(context.failure.job.id, job.owner, job.work_dir or "", job.submit_line or "")
+    return template_settings(system, settings, context.incident.templates, started, open_one)
 
 
 def parameter_names(context: StepContext) -> tuple[ParameterNames, ...]:
