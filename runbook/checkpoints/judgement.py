@@ -47,13 +47,20 @@ def judge_checkpoints(entries: Sequence[DirectoryEntry], small_files: Mapping[st
             judged = one.judge(listing, folder)
             if judged is not None:
                 taken |= {f"{folder}/{part}" if part else folder for part in one.takes}
-                found += [judged] if isinstance(judged, Found) else judged
+                found += _named([judged] if isinstance(judged, Found) else judged, one)
                 break
     paths = {item.checkpoint.path for item in found}
     for one in all_formats():
         found += _marked(one, listing, paths) if one.marker else ()
     found.sort(key=lambda item: (item.checkpoint.step is not None, item.order), reverse=True)
     return tuple(_tracked(item.checkpoint, listing) for item in found)
+
+
+def _named(found: Sequence[Found], one: Format) -> Iterator[Found]:
+    """With the format's name where it has no other."""
+    for each in found:
+        name = each.checkpoint.format or one.name
+        yield replace(each, checkpoint=replace(each.checkpoint, format=name))
 
 
 def _within(folder: str, taken: set[str]) -> bool:
@@ -71,7 +78,7 @@ def _marked(one: Format, listing: Listing, judged: set[str]) -> Iterator[Found]:
             path = entry.path.removesuffix(one.marker)
             found = one.judge(listing, path) if path != entry.path and path not in judged else None
             if isinstance(found, Found):
-                yield found
+                yield from _named([found], one)
 
 
 def _tracked(checkpoint: Checkpoint, listing: Listing) -> Checkpoint:

@@ -166,8 +166,9 @@ _OneJudge = TypeVar("_OneJudge", bound=Judge)
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way to write checkpoints."""
+    """A way to write checkpoints, by its module's name."""
 
+    name: str
     judge: Judge
     asked: int
     """The formats are asked in this order, and the first that knows a folder has it."""
@@ -187,7 +188,8 @@ def checkpoint_format(
     that stands for a folder that is not there yet."""
 
     def register(judge: _OneJudge) -> _OneJudge:
-        _registered.append(Format(judge, asked, tuple(takes), frozenset(small_files), marker))
+        name = judge.__module__.rpartition(".")[2]
+        _registered.append(Format(name, judge, asked, tuple(takes), frozenset(small_files), marker))
         return judge
 
     return register
@@ -198,7 +200,8 @@ def registered() -> tuple[Format, ...]:
     return tuple(sorted(_registered, key=lambda one: one.asked))
 
 
-def torn(path: str, step: int | None, why: str, form: str, world_size: int | None = None) -> Found:
+def torn(path: str, step: int | None, why: str, world_size: int | None = None, form: str = "") -> Found:
+    """One that no job could go on from. `form`: as of a whole one."""
     return Found(Checkpoint(path, step, False, why, form, world_size), step or 0)
 
 
@@ -214,13 +217,13 @@ class Sharding:
 def whole(
     path: str,
     step: int | None,
-    form: str,
     sharding: Sharding,
     *,
+    form: str = "",
     latest: bool | None = None,
     order: int | None = None,
 ) -> Found:
-    """A complete checkpoint."""
+    """A complete checkpoint. `form`: what a format that can write several calls it; "": by the format's name."""
     checkpoint = Checkpoint(
         path, step, True, sharding.why, form, sharding.world_size, sharding.reshardable, latest
     )

@@ -33,5 +33,5 @@ def judge_accelerate(listing: Listing, folder: str) -> Found | None:
             raise Torn("no state of random numbers (random_states): the save did not finish")
         world_size = check_contiguous(random, "the random state of rank")
     except Torn as error:
-        return Found(torn(folder, step, str(error), "accelerate").checkpoint, number)
-    return whole(folder, step, "accelerate", replace(sharding, world_size=world_size), order=number)
+        return Found(torn(folder, step, str(error)).checkpoint, number)
+    return whole(folder, step, replace(sharding, world_size=world_size), order=number)

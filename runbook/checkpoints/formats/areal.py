@@ -49,8 +49,8 @@ def judge_areal(listing: Listing, folder: str) -> Found | None:
         if newest > last.modified_s + CLOCK_TOLERANCE_S:
             raise Torn("the model is newer than recover_info: a save over it did not finish, and it was the only one")
     except Torn as error:
-        return torn(folder, step, str(error), "areal")
-    return whole(folder, step, "areal", Sharding(reshardable=False, why=IN_PLACE), latest=True)
+        return torn(folder, step, str(error))
+    return whole(folder, step, Sharding(reshardable=False, why=IN_PLACE), latest=True)
 
 
 def _check_recover(listing: Listing, path: str, role: str) -> float:

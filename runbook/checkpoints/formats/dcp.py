@@ -29,5 +29,5 @@ def judge_dcp(listing: Listing, folder: str) -> Found | None:
     try:
         check_dcp(listing, folder)
     except Torn as error:
-        return torn(folder, step, str(error), "dcp")
-    return whole(folder, step, "dcp", Sharding(reshardable=True, why=TENSORS))
+        return torn(folder, step, str(error))
+    return whole(folder, step, Sharding(reshardable=True, why=TENSORS))

@@ -24,6 +24,7 @@ _TAG = re.compile(r"global_step([0-9]{1,12})\Z")
 _UNIVERSAL = re.compile(r"global_step([0-9]{1,12})_universal\Z")
 _SHARD = re.compile(r"zero_pp_rank_([0-9]{1,7})_mp_rank_([0-9]{1,5})_(model|optim)_states\.pt\Z")
 _MODEL = re.compile(r"mp_rank_([0-9]{1,5})_model_states\.pt\Z")
+UNIVERSAL = "deepspeed_universal"
 TIED = (
     "DeepSpeed loads optimizer states only with the same number of data-parallel ranks; another number needs a "
     "universal checkpoint (ds_to_universal.py)"
@@ -49,8 +50,8 @@ def judge_deepspeed(listing: Listing, folder: str) -> Found | None:
         world_size = check_states(files)
         latest = _check_latest(listing, folder, step, files)
     except Torn as error:
-        return torn(folder, step, str(error), "deepspeed", world_size)
-    return whole(folder, step, "deepspeed", tied_to(world_size), latest=latest)
+        return torn(folder, step, str(error), world_size)
+    return whole(folder, step, tied_to(world_size), latest=latest)
 
 
 def tied_to(world_size: int | None) -> Sharding:
@@ -120,7 +121,7 @@ def _universal(listing: Listing, folder: str, step: int) -> Found:
         if not any(_MODEL.fullmatch(posixpath.basename(entry.path)) for entry in listing.files(folder)):
             raise Torn("no model-state file")
     except Torn as error:
-        return torn(folder, step, str(error), "deepspeed_universal")
+        return torn(folder, step, str(error), form=UNIVERSAL)
     why = "it is loaded with checkpoint.load_universal true"
     named = tag == posixpath.basename(folder)
-    return whole(folder, step, "deepspeed_universal", Sharding(reshardable=True, why=why), latest=named)
+    return whole(folder, step, Sharding(reshardable=True, why=why), form=UNIVERSAL, latest=named)

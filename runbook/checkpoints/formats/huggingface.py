@@ -45,8 +45,8 @@ def judge_trainer(listing: Listing, folder: str) -> Found | None:
         world_size = sharding.world_size
         world_size = _check_random(listing, folder) or world_size
     except Torn as error:
-        return torn(folder, step, str(error), "huggingface", world_size)
-    return whole(folder, step, "huggingface", replace(sharding, world_size=world_size))
+        return torn(folder, step, str(error), world_size)
+    return whole(folder, step, replace(sharding, world_size=world_size))
 
 
 def _check_trainer_state(listing: Listing, folder: str, step: int) -> None:

@@ -50,12 +50,12 @@ def judge_iteration(listing: Listing, folder: str) -> Found | None:
             form = _check_distributed(listing, folder)
         _check_tracker(listing, folder, step)
     except Torn as error:
-        return torn(folder, step, str(error), form, world_size)
+        return torn(folder, step, str(error), world_size, form)
     latest = _latest(listing, folder, step)
     if ranks:
-        return whole(folder, step, form, Sharding(reshardable=False, why=LEGACY), latest=latest)
+        return whole(folder, step, Sharding(reshardable=False, why=LEGACY), form=form, latest=latest)
     why = RESHARD if form != "torch_dcp" else "the model-parallel sizes have to stay what they were"
-    return whole(folder, step, form, Sharding(world_size, True, why), latest=latest)
+    return whole(folder, step, Sharding(world_size, True, why), form=form, latest=latest)
 
 
 def _check_distributed(listing: Listing, folder: str) -> str:

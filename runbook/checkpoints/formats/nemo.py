@@ -32,8 +32,8 @@ def judge_nemo(listing: Listing, folder: str) -> Found | None:
         if not listing.has(f"{weights}/metadata.json"):
             raise Torn("no metadata.json in weights: the save was not finalised")
     except Torn as error:
-        return torn(folder, step, str(error), "nemo")
+        return torn(folder, step, str(error))
     siblings = [posixpath.basename(path) for path in listing.folders(posixpath.dirname(folder))]
     has_last = any(item.endswith("-last") for item in siblings)
     latest = name.endswith("-last") if has_last else None
-    return whole(folder, step, "nemo", Sharding(reshardable=True, why=RESHARD), latest=latest)
+    return whole(folder, step, Sharding(reshardable=True, why=RESHARD), latest=latest)

@@ -22,7 +22,7 @@ def judge_openrlhf(listing: Listing, folder: str) -> tuple[Found, ...] | None:
             continue
         one = judged.checkpoint
         if not one.complete:
-            found.append(torn(path, one.step, f"actor: {one.why}", "openrlhf", one.world_size))
+            found.append(torn(path, one.step, f"actor: {one.why}", one.world_size))
             continue
         problem = ""
         other = None
@@ -35,8 +35,8 @@ def judge_openrlhf(listing: Listing, folder: str) -> tuple[Found, ...] | None:
             elif other.checkpoint.latest is not one.latest:
                 problem = "`latest` of actor and critic name different steps"
         if problem:
-            found.append(torn(path, one.step, problem, "openrlhf", one.world_size))
+            found.append(torn(path, one.step, problem, one.world_size))
         else:
             sharding = Sharding(one.world_size, one.reshardable, one.why)
-            found.append(whole(path, one.step, "openrlhf", sharding, latest=one.latest))
+            found.append(whole(path, one.step, sharding, latest=one.latest))
     return tuple(found)

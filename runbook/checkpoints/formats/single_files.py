@@ -7,6 +7,7 @@ import re
 
 from runbook.checkpoints.listing import Found, Listing, Sharding, checkpoint_format, torn, whole
 
+_FORM = "full"
 _SINGLE = re.compile(
     r"(?:.{0,80}[-_.])?(?:checkpoint|ckpt|step|iter|iteration|epoch|state)[-_=]?([0-9]{1,12})\.(?:pt|pth|ckpt)\Z"
 )
@@ -26,12 +27,12 @@ def judge_single_files(listing: Listing, folder: str) -> tuple[Found, ...]:
     found = []
     for entry, step in named:
         if entry.size_bytes == 0:
-            found.append(torn(entry.path, step, "the file is empty", "full"))
+            found.append(torn(entry.path, step, "the file is empty", form=_FORM))
         elif entry.size_bytes < _SMALLEST_SHARE * largest:
-            found.append(torn(entry.path, step, "it is shorter than the others: it was not written whole", "full"))
+            found.append(torn(entry.path, step, "it is shorter than the others: it was not written whole", form=_FORM))
         elif len(named) == 1:
             why = "a single file, with no other to compare its size with: whether it was written whole cannot be told"
-            found.append(torn(entry.path, step, why, "full"))
+            found.append(torn(entry.path, step, why, form=_FORM))
         else:
-            found.append(whole(entry.path, step, "full", Sharding(reshardable=True)))
+            found.append(whole(entry.path, step, Sharding(reshardable=True), form=_FORM))
     return tuple(found)

@@ -20,17 +20,17 @@ def judge_torchtitan(listing: Listing, folder: str) -> Found | None:
     step = int(match[1])
     shards = any(entry.path.endswith(".distcp") for entry in listing.files(folder))
     if not shards and listing.has(f"{folder}/model.safetensors.index.json"):
-        return torn(folder, step, "it holds only weights in Hugging Face's format, without optimizer", "torchtitan")
+        return torn(folder, step, "it holds only weights in Hugging Face's format, without optimizer")
     try:
         if not listing.inside(folder):
             raise Torn("the folder is empty")
         check_dcp(listing, folder)
     except Torn as error:
-        return torn(folder, step, str(error), "torchtitan")
+        return torn(folder, step, str(error))
     taken = [
         int(found[1])
         for path in listing.folders(posixpath.dirname(folder))
         if (found := _TORCHTITAN.fullmatch(posixpath.basename(path))) and listing.has(f"{path}/.metadata")
     ]
     sharding = Sharding(reshardable=True, why=DATA_ORDER)
-    return whole(folder, step, "torchtitan", sharding, latest=step == max(taken))
+    return whole(folder, step, sharding, latest=step == max(taken))

@@ -68,10 +68,10 @@ def judge_verl(listing: Listing, folder: str) -> Found | None:
         if step > tracked:
             raise Torn(f"the tracker still names {tracked}: the save was not finished")
     except Torn as error:
-        return torn(folder, step, str(error), form, sizes.get("actor"))
+        return torn(folder, step, str(error), sizes.get("actor"), form)
     world_size = sizes.get("actor") or next(iter(sizes.values()), None)
     sharding = Sharding(world_size, megatron, MEGATRON if megatron else TIED)
-    return whole(folder, step, form, sharding, latest=tracked == step)
+    return whole(folder, step, sharding, form=form, latest=tracked == step)
 
 
 def _is_role(listing: Listing, path: str) -> bool:
