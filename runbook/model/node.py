@@ -250,17 +250,17 @@ class NodeVerdict(StrEnum):
 class NodeAction(StrEnum):
     """What to do about one finding, or about the node."""
 
-    DRAIN = "drain"
-    EXCLUDE = "exclude"
+    DRAIN = auto()
+    EXCLUDE = auto()
     """The next attempt goes to other nodes; this one stays in service."""
-    END_LEAKED_PROCESS = "end_leaked_process"
+    END_LEAKED_PROCESS = auto()
     """Only where the inventory allows it and the second look agrees with the first."""
-    WAIT_FOR_TENANT = "wait_for_tenant"
-    REPORT_TO_OWNER = "report_to_owner"
-    RESET_WHEN_IDLE = "reset_when_idle"
-    WATCH = "watch"
-    IGNORE = "ignore"
-    UNKNOWN = "unknown"
+    WAIT_FOR_TENANT = auto()
+    REPORT_TO_OWNER = auto()
+    RESET_WHEN_IDLE = auto()
+    WATCH = auto()
+    IGNORE = auto()
+    UNKNOWN = auto()
     """A person decides: it could not be read, or nobody has published what it means."""
 
 
