@@ -13,7 +13,7 @@ _SWITCH = re.compile(r"nvidia-nvswitch\d+:\s+SXid\b")
 
 
 class XidClass(StrEnum):
-    """What follows from one code alone. The words are explained at the top of `playbooks/oom/xid.yaml`."""
+    """What follows from one code alone. The words are explained at the top of a playbook's `xid.yaml`."""
 
     APPLICATION = "application"
     INFORMATIONAL = "informational"

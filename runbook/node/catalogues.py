@@ -156,7 +156,7 @@ class LinkUnitTable(Document):
 
 
 class XidDocument(Document):
-    """`playbooks/oom/xid.yaml`."""
+    """A playbook's `xid.yaml`."""
 
     version: Literal[1]
     id: str
@@ -242,7 +242,7 @@ class GpuModelEntry(Document):
 
 
 class GpuModelDocument(Document):
-    """`playbooks/oom/gpu_models.yaml`."""
+    """A playbook's `gpu_models.yaml`."""
 
     version: Literal[1]
     id: str
@@ -328,7 +328,7 @@ class VerdictEntry(Document):
 
 
 class NodeRuleDocument(Document):
-    """`playbooks/oom/node_rules.yaml`."""
+    """A playbook's `node_rules.yaml`."""
 
     version: Literal[1]
     id: str
