@@ -7,14 +7,21 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from runbook.errors import BadInput, NotFound
 from runbook.logs.lines.file_names import is_log_name, job_of_name, natural_order
+
+if TYPE_CHECKING:
+    from runbook.logs.search.pool import InOrder
 
 STDIN = "-"
 _HELD_OPEN = 200
@@ -25,6 +32,9 @@ _SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
 _AS_ANOTHER = "run as a user who may read it"
 
 Source = tuple[str, BinaryIO, int]
+THREADS = 2
+_Work = TypeVar("_Work")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +181,19 @@ def _opened(path: str, target: tuple[int, int] | None) -> int:
     return descriptor
 
 
+class PlainFile(io.FileIO):
+    """A regular file that is open for reading, of which several threads may read any part at a time."""
+
+    def __init__(self, file: int | str | Path) -> None:
+        """A descriptor or a path."""
+        super().__init__(file, "rb")
+        self.size_bytes = os.fstat(self.fileno()).st_size
+
+    def read_at(self, buffer: memoryview, offset: int) -> int:
+        """Bytes from an offset, wherever the stream itself stands."""
+        return os.preadv(self.fileno(), [buffer], offset)
+
+
 class PathStream(io.RawIOBase):
     """A file that is opened for each piece that is read and closed again, so that it holds no handle."""
 
@@ -229,12 +252,54 @@ def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
             elif file.pipe:
                 stream = cast(BinaryIO, stack.enter_context(Path(file.path).open("rb", buffering=0)))  # noqa: SIM115
             else:
-                opened = io.FileIO(_opened(file.path, file.target), "rb")
+                opened = PlainFile(_opened(file.path, file.target))
                 stream = cast(BinaryIO, stack.enter_context(opened))
         except OSError as error:
             raise NotFound(f"{file.path} cannot be opened: {_words(error)}", next_step=_AS_ANOTHER) from error
         sources.append((file.path, stream, file.size_bytes))
     return sources
+
+
+def on_threads(threads: int) -> InOrder:
+    """Work done ahead on so many threads, only a few results waiting at a time. With one, the caller does it all."""
+    return map if threads <= 1 else cast("InOrder", partial(_in_order, threads))
+
+
+def _in_order(threads: int, do: Callable[[_Work], _Result], work: Iterable[_Work]) -> Iterator[_Result]:
+    tasks: SimpleQueue[tuple[_Work, SimpleQueue[tuple[_Result | None, Exception | None]]] | None] = SimpleQueue()
+
+    def toil() -> None:
+        while (task := tasks.get()) is not None:
+            piece, answer = task
+            try:
+                answer.put((do(piece), None))
+            except Exception as error:  # handed to the caller
+                answer.put((None, error))
+
+    waiting: deque[SimpleQueue[tuple[_Result | None, Exception | None]]] = deque()
+    started = 0
+    try:
+        for piece in work:
+            if started < threads:
+                Thread(target=toil, daemon=True, name="runbook-log-search").start()
+                started += 1
+            answer: SimpleQueue[tuple[_Result | None, Exception | None]] = SimpleQueue()
+            waiting.append(answer)
+            tasks.put((piece, answer))
+            if len(waiting) > threads:
+                yield _result(waiting.popleft())
+        while waiting:
+            yield _result(waiting.popleft())
+    finally:
+        for _ in range(started):
+            tasks.put(None)
+
+
+def _result(answer: SimpleQueue[tuple[_Result | None, Exception | None]]) -> _Result:
+    result, error = answer.get()
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
 
 
 def total_bytes(files: Iterable[LogFile]) -> int:

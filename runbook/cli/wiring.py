@@ -187,6 +187,7 @@ class Application:
 
     @cached_property
     def ports(self) -> Ports:
+        from runbook.adapters.log_files import THREADS, on_threads
         from runbook.steps.shared.base import Ports
 
         return Ports(
@@ -196,6 +197,7 @@ class Application:
             folder=self.store,
             clock=self.clock,
             history=self.history,
+            in_order=on_threads(THREADS),
         )
 
     def context(self, incident: Incident, tell: Callable[[str], None] = lambda _line: None) -> StepContext:

@@ -19,7 +19,7 @@ from runbook.logs.lines.prefixes import site_prefixes
 from runbook.logs.root_cause import log_story
 from runbook.logs.search.file_formats import NOTE, is_gzip, is_zstandard, opened_error_file
 from runbook.logs.search.literals import LiteralSearch
-from runbook.logs.search.pool import ReadAt, Searched, SearchPool, Segment, batches, part_reader, segments_of
+from runbook.logs.search.pool import InOrder, Parts, Searched, SearchPool, Segment, batches, parts_of, segments_of
 from runbook.logs.search.scan import (
     CHUNK_BYTES,
     FREELY,
@@ -56,8 +56,8 @@ class Sources:
     streams: tuple[BinaryIO, ...]
     sizes: tuple[int, ...]
     frames: tuple[FileProfile, ...]
-    plain: dict[int, tuple[ReadAt, int]]
-    """How to read, and the size of those that are plain files of text, by index: any part of them can be read."""
+    plain: dict[int, Parts]
+    """Those that are plain files of text, by index: any part of them can be read."""
     total_bytes: int
 
     @classmethod
@@ -65,18 +65,17 @@ class Sources:
         plain = {}
         head = bytearray(_LOOKED_AT_BYTES if len(sources) < _VERY_MANY_FILES else _LOOKED_AT_BYTES // 4)
         for index, (path, stream, _) in enumerate(sources):
-            parts = None if path.endswith("error.json") else part_reader(stream)
+            parts = None if path.endswith("error.json") else parts_of(stream)
             if parts is None:
                 continue
-            read, size = parts
             space = memoryview(head)
             try:
-                space = space[:read(space, 0)]
+                space = space[:parts.read_at(space, 0)]
             except OSError:
                 continue
             magic = bytes(space[:4])
             if len(space) and not is_gzip(magic) and not is_zstandard(magic) and not binary(space):
-                plain[index] = (read, size)
+                plain[index] = parts
         return cls(
             tuple(path for path, _, _ in sources), tuple(stream for _, stream, _ in sources),
             tuple(size for _, _, size in sources), frames, plain, sum(size for _, _, size in sources),
@@ -121,14 +120,14 @@ class Pass:
                 self._waiting.append(index)
                 yield None
                 continue
-            read, size = plain
+            size = plain.size_bytes
             start = self._starts.get(index, 0)
             if start:
                 known = index in self._twins
-                yield Segment(index, read, 0, 0, HEAD_BYTES, HEAD_BYTES, first=True, last=known, count=False)
+                yield Segment(index, plain, 0, 0, HEAD_BYTES, HEAD_BYTES, first=True, last=known, count=False)
                 if known:
                     continue
-            yield from segments_of(index, read, size, start, count=not start and not (many and size <= CHUNK_BYTES))
+            yield from segments_of(index, plain, size, start, count=not start and not (many and size <= CHUNK_BYTES))
 
     def _searched(self, one: Searched) -> None:
         segment = one.segment
@@ -145,7 +144,7 @@ class Pass:
             known = self._lines if segment.count else None
             view = View(
                 one.buffer, segment.low, one.end, known, start, one.part.with_steps, self._sample(segment),
-                self._sources.plain[segment.index][1] - segment.stop, one.part.counts,
+                self._sources.plain[segment.index].size_bytes - segment.stop, one.part.counts,
             )
             if segment.first:
                 handler.first(view)
@@ -252,7 +251,7 @@ def with_lines(story: LogStory, sources: Sources) -> LogStory:
         if plain is None or offsets[-1] > room:
             continue
         room -= offsets[-1]
-        known.update(((path, offset), line) for offset, line in _lines(plain[0], offsets))
+        known.update(((path, offset), line) for offset, line in _lines(plain, offsets))
 
     def counted(one: Finding) -> Finding:
         return replace(one, line=known[(one.file, one.offset)]) if (one.file, one.offset) in known else one
@@ -276,14 +275,14 @@ def _by_file(findings: Iterable[Finding]) -> dict[str, list[int]]:
     return {path: sorted(several) for path, several in offsets.items()}
 
 
-def _lines(read: ReadAt, offsets: Iterable[int]) -> Iterable[tuple[int, int]]:
+def _lines(parts: Parts, offsets: Iterable[int]) -> Iterable[tuple[int, int]]:
     at, lines = 0, 1
     piece = bytearray(_PIECE_BYTES)
     space = memoryview(piece)
     for offset in offsets:
         while at < offset:
             try:
-                got = read(space[:min(_PIECE_BYTES, offset - at)], at)
+                got = parts.read_at(space[:min(_PIECE_BYTES, offset - at)], at)
             except OSError:
                 return
             if not got:
@@ -293,7 +292,6 @@ def _lines(read: ReadAt, offsets: Iterable[int]) -> Iterable[tuple[int, int]]:
         yield offset, lines
 
 
-THREADS = 2
 _TIE_S = 1.0
 
 
@@ -313,19 +311,19 @@ class LogReader:
         *,
         job: JobRecord | None = None,
         progress: Callable[[int, int], None] | None = None,
-        threads: int = THREADS,
+        in_order: InOrder = map,
         tail_first: bool | None = None,
         prefixes: Sequence[str] = (),
     ) -> LogStory:
         """(path, stream, size in bytes) each; `.gz` and `.zst` are unpacked on the way. The caller opens and closes.
 
-        Plain files are read by `threads` threads that search ahead. `tail_first` reads of many large files only the
+        Plain files are searched ahead as far as `in_order` does so. `tail_first` reads of many large files only the
         ends, as far back as the story needs (None: where the set is large enough for it); the notes of the sources
         say what was not read. `prefixes` are a site's own: regular expressions with groups named rank, local_rank,
         node or pid, for what its launcher puts in front of a line; ValueError in words for one that is none.
         `progress` gets bytes done and bytes in all. A stream that breaks off is a note of its source, not an error."""
         given = Sources.of(sources, self._frames(sources, job, site_prefixes(prefixes)))
-        crew = SearchPool(self._events, threads if given.total_bytes > (1 << 20) else 1)
+        crew = SearchPool(self._events, in_order if given.total_bytes > (1 << 20) else map)
 
         def fresh() -> Collection:
             return Collection(self._signatures, self._events, self._progress, _started_s(job), job.nodes if job else ())
@@ -336,7 +334,7 @@ class LogReader:
             one.reading.tables.settle()
             return log_story.story_of(one.reading, one.notes, job), one
 
-        sizes = [size for _, size in given.plain.values()]
+        sizes = [parts.size_bytes for parts in given.plain.values()]
         if tail_first or (tail_first is None and worth_reading_tails(sizes)):
             plan = tail_plan(given.plain, given.frames, crew, fresh())
             story = self._from_ends(plan, given, told) if plan is not None and plan.starts else None

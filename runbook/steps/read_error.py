@@ -71,7 +71,8 @@ def read_story(context: StepContext, job: JobRecord) -> LogStory:
         for path, opened in _opened(context, job.log_paths, job.owner):
             stream = after_mark(stack.enter_context(opened), marks.get(path))
             sources.append((path, stream, _size(stream)))
-        return on_own_nodes(LogReader(context.playbook.signatures).read(sources, job=job), job)
+        reader = LogReader(context.playbook.signatures)
+        return on_own_nodes(reader.read(sources, job=job, in_order=context.ports.in_order), job)
 
 
 def on_own_nodes(story: LogStory, job: JobRecord) -> LogStory:

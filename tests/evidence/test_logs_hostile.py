@@ -17,6 +17,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runbook.adapters.log_files import PlainFile, on_threads
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.search import scan
@@ -107,10 +108,11 @@ def measured(*paths: Path) -> tuple[float, float]:
     Not ru_maxrss: at its start a process has that of the one that started it."""
     program = (
         "import sys, resource\nfrom pathlib import Path\nfrom runbook.logs.reader import LogReader\n"
+        "from runbook.adapters.log_files import PlainFile, on_threads\n"
         "from runbook.logs.signatures.signature import load_signatures\n"
         f"reader = LogReader(load_signatures(Path({str(FOLDER)!r})))\n"
         "paths = [Path(one) for one in sys.argv[1:]]\n"
-        "reader.read([(str(one), open(one, 'rb'), one.stat().st_size) for one in paths])\n"
+        "reader.read([(str(one), PlainFile(one), one.stat().st_size) for one in paths], in_order=on_threads(2))\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "print(used.ru_utime + used.ru_stime, int(peak.split()[1]) / 1024)\n"
@@ -265,8 +267,8 @@ def test_chunks_of_a_plain_file_tell_the_same_as_a_stream(tmp_path: Path) -> Non
     assert len(content) > 2 * scan.CHUNK_BYTES
     path = tmp_path / "train.out"
     path.write_bytes(content)
-    with path.open("rb") as file:
-        by_threads = READER.read([("train.out", file, len(content))], job=None)
+    with PlainFile(path) as file:
+        by_threads = READER.read([("train.out", file, len(content))], job=None, in_order=on_threads(2))
     by_stream = read(content)
     assert by_threads.root_cause == by_stream.root_cause
     assert {one.signature for one in by_threads.candidates} == {one.signature for one in by_stream.candidates}
@@ -282,8 +284,8 @@ def test_a_file_that_is_cut_while_it_is_read_is_read_as_far_as_it_goes(tmp_path:
             with path.open("r+b") as file:
                 file.truncate(5 << 20)
 
-    with path.open("rb") as file:
-        story = READER.read([(str(path), file, path.stat().st_size)], progress=cut)
+    with PlainFile(path) as file:
+        story = READER.read([(str(path), file, path.stat().st_size)], progress=cut, in_order=on_threads(2))
     assert story.root_cause is not None
     assert story.sources[0].bytes_read <= story.sources[0].size_bytes
 
@@ -295,8 +297,8 @@ def test_reading_leaves_no_threads_and_no_memory_behind(tmp_path: Path) -> None:
     path.write_bytes(b"filler\n" * 2_000_000 + OOM + b"\n")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(6):
-        with path.open("rb") as file:
-            READER.read([(str(path), file, path.stat().st_size)])
+        with PlainFile(path) as file:
+            READER.read([(str(path), file, path.stat().st_size)], in_order=on_threads(2))
     deadline = time.monotonic() + 5
     while any(one.name == "runbook-log-search" for one in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -331,7 +333,7 @@ def test_utf_16_is_named_and_random_bytes_are_no_text() -> None:
 def test_a_file_that_becomes_shorter_while_it_is_read_is_said(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(b"step 1 | loss 2.0\n" * 100)
-    with path.open("rb", buffering=0) as stream:
+    with PlainFile(path) as stream:
         story = READER.read([(str(path), stream, 50_000)], job=None)
     assert "shorter" in story.sources[0].note
 

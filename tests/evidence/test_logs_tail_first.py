@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runbook.adapters.log_files import PlainFile, on_threads
 from runbook.diagnosis import diagnose
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
@@ -141,8 +142,8 @@ SCENES: list[Callable[[int, str], str]] = [
 
 def read(paths: list[Path], *, tail_first: bool) -> LogStory:
     with ExitStack() as stack:
-        sources = [(str(path), stack.enter_context(path.open("rb")), path.stat().st_size) for path in paths]
-        return READER.read(list(sources), job=None, tail_first=tail_first)
+        sources = [(str(path), stack.enter_context(PlainFile(path)), path.stat().st_size) for path in paths]
+        return READER.read(list(sources), job=None, tail_first=tail_first, in_order=on_threads(2))
 
 
 def written(folder: Path, scene: Callable[[int, str], str], style: str) -> list[Path]:
@@ -227,6 +228,6 @@ def test_packed_files_among_them_are_read_whole(tmp_path: Path) -> None:
 def test_a_small_set_is_read_whole_without_being_asked(tmp_path: Path) -> None:
     paths = written(tmp_path, failure_in_the_tail, "steps")
     with ExitStack() as stack:
-        sources = [(str(path), stack.enter_context(path.open("rb")), path.stat().st_size) for path in paths]
-        story = READER.read(list(sources), job=None)
+        sources = [(str(path), stack.enter_context(PlainFile(path)), path.stat().st_size) for path in paths]
+        story = READER.read(list(sources), job=None, in_order=on_threads(2))
     assert all(source.bytes_read == source.size_bytes for source in story.sources)

@@ -27,6 +27,7 @@ from runbook.adapters.identity import (
     stage_interpreter,
     sudo_refused,
 )
+from runbook.adapters.log_files import PlainFile
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.units import UserName
@@ -63,7 +64,7 @@ class OwnerFiles:
             _, descriptor = self._there({"do": "open"}, path, identity)
             if descriptor < 0:
                 raise Unavailable("the opened file did not arrive", where=path, next_step="try again")
-        return io.BufferedReader(io.FileIO(descriptor, "rb"))
+        return io.BufferedReader(PlainFile(descriptor))
 
     def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
         identity = self._checked(folder, owner)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.adapters.log_files import LogFile, open_logs
+from runbook.adapters.log_files import THREADS, LogFile, on_threads, open_logs
 from runbook.errors import BadInput, Interrupted, Unavailable
 from runbook.locations import playbook_folder
-from runbook.logs.reader import THREADS, LogReader
+from runbook.logs.reader import LogReader
 from runbook.logs.signatures.signature import load_signatures
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
@@ -225,8 +225,8 @@ def read_logs(
     try:
         with ExitStack() as stack:
             story = reader.read(
-                open_logs(files, stack), job=job, progress=progress, threads=threads, tail_first=tail_first,
-                prefixes=prefixes,
+                open_logs(files, stack), job=job, progress=progress, in_order=on_threads(threads),
+                tail_first=tail_first, prefixes=prefixes,
             )
     except KeyboardInterrupt:
         raise Interrupted("interrupted while reading; nothing was touched") from None

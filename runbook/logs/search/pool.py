@@ -1,16 +1,11 @@
-"""Threads that read and search ahead of one that judges: results in the order of the work, memory bounded."""
+"""Parts of logs, read and searched ahead of who judges them: results in the order of the work, memory bounded."""
 
 from __future__ import annotations
 
-import io
-import os
-import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar, cast
 
 from runbook.logs.search.literals import LiteralSearch
 from runbook.logs.search.scan import AHEAD_BYTES, CHUNK_BYTES, KEPT_BYTES, SearchedStretch, search_stretch
@@ -21,29 +16,30 @@ _LARGEST_BUFFER = KEPT_BYTES + CHUNK_BYTES + AHEAD_BYTES
 _SEGMENTS_A_BATCH = 64
 
 
-ReadAt = Callable[[memoryview, int], int]
-"""Fill a space from an offset of a file; the bytes that were read, 0 at its end. Several threads may do so at a time.
-Raises OSError."""
+class Parts(Protocol):
+    """A file of which any part can be read, by several threads at a time: what an adapter makes of a plain file."""
+
+    @property
+    def size_bytes(self) -> int:
+        """As it was when the file was opened."""
+
+    def read_at(self, space: memoryview, offset: int) -> int:
+        """Fill a space from an offset; the bytes that were read, 0 at the file's end. Raises OSError."""
 
 
-def part_reader(stream: BinaryIO) -> tuple[ReadAt, int] | None:
-    """How to read any part of a stream, and its size, where it is a plain file from its first byte on.
+class InOrder(Protocol):
+    """Results of work in its order, as `map` gives them; an adapter's are made ahead, on threads."""
 
-    A stream that is no file object says so itself by a method `read_at`, and its size by `size_bytes`."""
-    own = getattr(stream, "read_at", None)
-    if own is not None:
-        return own, stream.size_bytes  # type: ignore[attr-defined]
-    raw = stream.raw if isinstance(stream, io.BufferedReader) else stream
-    if not isinstance(raw, io.FileIO):
-        return None
-    try:
-        descriptor = raw.fileno()
-        status = os.fstat(descriptor)
-    except (OSError, ValueError):
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return lambda space, offset: os.preadv(descriptor, [space], offset), status.st_size
+    def __call__(self, do: Callable[[_Work], _Result], work: Iterable[_Work], /) -> Iterator[_Result]:
+        """What `do` raises is raised to the caller in its turn."""
+
+
+def parts_of(stream: BinaryIO) -> Parts | None:
+    """The parts of a stream, where it, or what it buffers, can be read so; None: from its first byte on only."""
+    for one in (stream, getattr(stream, "raw", None)):
+        if hasattr(one, "read_at"):
+            return cast(Parts, one)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class Segment:
     """A part of a file to be searched: from `start` to `stop`, with what lies around it from `low` to `high`."""
 
     index: int
-    read: ReadAt
+    parts: Parts
     low: int
     start: int
     stop: int
@@ -83,13 +79,13 @@ class Searched:
         return max(self.start, min(self.segment.stop - self.segment.low, self.end))
 
 
-def segments_of(index: int, read: ReadAt, size: int, start: int = 0, count: bool = True) -> Iterator[Segment]:
+def segments_of(index: int, parts: Parts, size: int, start: int = 0, count: bool = True) -> Iterator[Segment]:
     """A file from `start` to its end in segments of a chunk each. `count` its line ends, of a whole file alone."""
     at = start
     while at < size or at == start:
         stop = min(at + CHUNK_BYTES, size)
         yield Segment(
-            index, read, max(start, at - KEPT_BYTES), at, stop, min(size, stop + AHEAD_BYTES),
+            index, parts, max(start, at - KEPT_BYTES), at, stop, min(size, stop + AHEAD_BYTES),
             at == 0, stop >= size, count,
         )
         if stop >= size:
@@ -118,22 +114,25 @@ def batches(segments: Iterable[Segment | None]) -> Iterator[tuple[Segment, ...]]
 
 
 class SearchPool:
-    """Reads segments and searches them, on `threads` threads."""
+    """Reads segments and searches them, ahead of whoever judges them where `in_order` does so."""
 
-    def __init__(self, search: LiteralSearch, threads: int) -> None:
+    def __init__(self, search: LiteralSearch, in_order: InOrder) -> None:
         self._search = search
-        self._threads = max(1, threads)
+        self._in_order = in_order
         self._spare: SimpleQueue[bytearray] = SimpleQueue()
 
     def searched(self, parcels: Iterable[tuple[Segment, ...]]) -> Iterator[list[Searched]]:
         """The parcels' segments in order. A buffer belongs to the caller until he asks for the next parcel."""
         previous: Sequence[Searched] = ()
-        for result in in_order(parcels, lambda parcel: [self._one(one) for one in parcel], self._threads):
+        for result in self._in_order(self._parcel, parcels):
             for one in previous:
                 if len(one.buffer) == _LARGEST_BUFFER:
                     self._spare.put(one.buffer)
             yield result
             previous = result
+
+    def _parcel(self, parcel: tuple[Segment, ...]) -> list[Searched]:
+        return [self._one(one) for one in parcel]
 
     def _one(self, segment: Segment) -> Searched:
         size = segment.high - segment.low
@@ -142,7 +141,7 @@ class SearchPool:
         try:
             view = memoryview(buffer)[:size]
             while filled < size:
-                got = segment.read(view[filled:], segment.low + filled)
+                got = segment.parts.read_at(view[filled:], segment.low + filled)
                 if not got:
                     break
                 filled += got
@@ -160,46 +159,3 @@ class SearchPool:
             return self._spare.get_nowait()
         except Empty:
             return bytearray(_LARGEST_BUFFER)
-
-
-def in_order(work: Iterable[_Work], do: Callable[[_Work], _Result], threads: int) -> Iterator[_Result]:
-    """`do` for each piece of work on several threads; results in order, and only a few of them waiting at a time.
-
-    What `do` raises is raised to the caller in its turn. With one thread all is done by the caller's own."""
-    if threads == 1:
-        yield from map(do, work)
-        return
-    tasks: SimpleQueue[tuple[_Work, SimpleQueue[tuple[_Result | None, Exception | None]]] | None] = SimpleQueue()
-
-    def toil() -> None:
-        while (task := tasks.get()) is not None:
-            piece, answer = task
-            try:
-                answer.put((do(piece), None))
-            except Exception as error:  # handed to the caller
-                answer.put((None, error))
-
-    waiting: deque[SimpleQueue[tuple[_Result | None, Exception | None]]] = deque()
-    started = 0
-    try:
-        for piece in work:
-            if started < threads:
-                Thread(target=toil, daemon=True, name="runbook-log-search").start()
-                started += 1
-            answer: SimpleQueue[tuple[_Result | None, Exception | None]] = SimpleQueue()
-            waiting.append(answer)
-            tasks.put((piece, answer))
-            if len(waiting) > threads:
-                yield _result(waiting.popleft())
-        while waiting:
-            yield _result(waiting.popleft())
-    finally:
-        for _ in range(started):
-            tasks.put(None)
-
-
-def _result(answer: SimpleQueue[tuple[_Result | None, Exception | None]]) -> _Result:
-    result, error = answer.get()
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]

@@ -18,7 +18,7 @@ from runbook.logs.lines.log_line import FileProfile, LogLine
 from runbook.logs.lines.speaker import parse_line
 from runbook.logs.lines.stamps import read_time
 from runbook.logs.search.literals import LiteralSearch
-from runbook.logs.search.pool import ReadAt, Searched, SearchPool, Segment, batches
+from runbook.logs.search.pool import Parts, Searched, SearchPool, Segment, batches
 from runbook.logs.search.scan import View, decode, positions_of_lines
 from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature, Signatures
 from runbook.model.log import Event
@@ -242,11 +242,11 @@ def worth_reading_tails(sizes: Sequence[int]) -> bool:
 
 
 def tail_plan(
-    files: Mapping[int, tuple[ReadAt, int]], frames: Sequence[FileProfile], crew: SearchPool, knowledge: LineKnowledge
+    files: Mapping[int, Parts], frames: Sequence[FileProfile], crew: SearchPool, knowledge: LineKnowledge
 ) -> TailPlan | None:
-    """Where to begin in each of `files` (index to how to read it and its size). None: no file's end shows a failure,
+    """Where to begin in each of `files` (by index). None: no file's end shows a failure,
     so that only all of them can. OSError while looking leaves a file to be read whole, where it is noted."""
-    sizes = {index: size for index, (_, size) in files.items() if size > SMALL_BYTES}
+    sizes = {index: parts.size_bytes for index, parts in files.items() if parts.size_bytes > SMALL_BYTES}
     starts = {index: size - TAIL_BYTES for index, size in sizes.items()}
     ends: dict[int, _End] = {}
     twins = TailDeduplicator(knowledge)
@@ -296,11 +296,11 @@ def _first_failure_s(ends: Mapping[int, _End]) -> float | None:
 
 
 def _searched(
-    indices: Sequence[int], files: Mapping[int, tuple[ReadAt, int]], starts: Mapping[int, int], crew: SearchPool
+    indices: Sequence[int], files: Mapping[int, Parts], starts: Mapping[int, int], crew: SearchPool
 ) -> Iterator[Searched]:
     segments = (
-        Segment(index, files[index][0], starts[index], starts[index], files[index][1], files[index][1], count=False)
-        for index in indices
+        Segment(index, parts, starts[index], starts[index], parts.size_bytes, parts.size_bytes, count=False)
+        for index, parts in ((index, files[index]) for index in indices)
     )
     for parcel in crew.searched(batches(segments)):
         yield from parcel

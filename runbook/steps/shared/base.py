@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Protocol, cast
 
 from runbook.errors import NotAllowed, RunbookError
+from runbook.logs.search.pool import InOrder
 from runbook.logs.signatures.signature import Signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.node_rules import NodeDocuments
@@ -62,6 +63,8 @@ class Ports:
     clock: Clock
     history: History | None = None
     """None: earlier incidents are not asked for."""
+    in_order: InOrder = map
+    """How logs are searched ahead of whoever judges them: on threads, where the outside has some."""
 
 
 @dataclass(frozen=True, slots=True)
