@@ -32,6 +32,17 @@ class NcclProcess:
     """nvmlDev: the index that the node's driver shows; absent in older releases."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessPlace:
+    """A process as far as the lines tell; `device` is the index that it uses itself, of the GPUs that it sees."""
+
+    rank: int | None
+    local_rank: int | None
+    node: NodeName | None
+    pid: int | None
+    device: int | None
+
+
 @dataclass(slots=True)
 class Devices:
     """Lists of visible devices and NCCL's processes, collected while reading."""
@@ -67,23 +78,21 @@ class Devices:
             return ()
         return tuple(members)
 
-    def node_device(
-        self, here: LogLine, *, rank: int | None, local_rank: int | None, node: NodeName | None, pid: int | None,
-        device: int | None, alone: bool,
-    ) -> str | None:
-        """The node's GPU that a process used, as text; None where no line shows it.
-
-        `device` is the index inside the process, `alone`: the job has one process. NCCL's own map is the best; else
-        the entry of the process's list that the index points at."""
-        if device is None and rank is not None:
-            device = self.of_ranks.get(rank)
+    def node_device(self, here: LogLine, process: ProcessPlace, *, alone: bool) -> str | None:
+        """The node's GPU that the process of a line used, as text; None where no line shows it. `alone`: the job has
+        one process. NCCL's own map is the best; else the entry of the process's list that the device points at."""
+        device, local_rank = process.device, process.local_rank
+        if here.local_rank is not None:
+            local_rank = here.local_rank
+        if device is None and process.rank is not None:
+            device = self.of_ranks.get(process.rank)
         members = {
             one.node_device for one in self.processes.values()
-            if one.pid == pid and (node is None or one.node == node) and device in (None, one.device)
+            if one.pid == process.pid and process.node in (None, one.node) and device in (None, one.device)
         }
         if len(members) == 1 and (found := next(iter(members))) is not None:
             return found
-        for owner in _owners(rank, here, local_rank):
+        for owner in _owners(process.rank, here, local_rank):
             listed = self.visible.get(owner)
             if listed is not None:
                 return _entry(listed, device)

@@ -25,7 +25,6 @@ from runbook.logs.collect.matching import Matcher, is_quoted
 from runbook.logs.lines.log_line import LogLine
 from runbook.logs.lines.speaker import parse_line
 from runbook.logs.lines.stamps import read_time
-from runbook.logs.root_cause.handled_failures import words_are_mild
 from runbook.logs.search.scan import FEW, FREELY, View, decode, excerpt, positions_of_lines
 from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
 from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
@@ -184,7 +183,7 @@ class MatchRecorder:
             stack, raised = [], False
         near: list[str] = []
         # Every rank of thousands warns of the same: those that come later are not looked at as closely.
-        mild = view.sample < FEW and not raised and words_are_mild(here) and self._reading.known_well(match.signature)
+        mild = view.sample < FEW and not raised and here.mild and self._reading.known_well(match.signature)
         if not stack and not mild:
             lines = islice(self._state.above(view, here, start), _LINES_AFTER)
             near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]

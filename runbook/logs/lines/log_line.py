@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from runbook.model.units import NodeName
 
 _NUMBERS = re.compile(r"\d+")
+_MILD = re.compile(r"(?:^|[\s\[(|:])(?:WARNING|WARN|INFO|DEBUG|[Ww]arning)(?:[\s\])|:,]|$)|\b\w{0,40}Warning: ")
+_LEVEL_AREA = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,12 @@ class LogLine:
     def speaker(self) -> tuple[object, ...]:
         """Equal for lines of one process: what brings an interleaved traceback together again."""
         return (self.task, self.rank, self.local_rank, self.node, self.group, self.voice)
+
+    @property
+    def mild(self) -> bool:
+        """The line is a warning or information by its own words: where it is no exception, it quotes one."""
+        text = f"{self.level} {self.text[:_LEVEL_AREA]}"
+        return " NCCL WARN " not in text and bool(_MILD.search(text))
 
     @property
     def unnamed(self) -> bool:

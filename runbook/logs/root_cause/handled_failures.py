@@ -2,72 +2,59 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
-from runbook.logs.collect.collection import Collection
 from runbook.logs.collect.matches import LogMatch
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
-from runbook.logs.lines.log_line import LogLine
+from runbook.logs.collect.rank_locations import TEARDOWN_CODES
+from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.signatures.signature import AT_START, CONSEQUENCE
-from runbook.model.job import JobClass, JobRecord
+from runbook.model.job import JobClass
 
 STEPS_ON = 2
 """Ranks run at most about a step apart, so this many steps further the failing rank must have taken part."""
 
-_MILD = re.compile(r"(?:^|[\s\[(|:])(?:WARNING|WARN|INFO|DEBUG|[Ww]arning)(?:[\s\])|:,]|$)|\b\w{0,40}Warning: ")
-_LEVEL_AREA = 160
-
 
 def said_mildly(seen: LogMatch) -> bool:
     """Whether the line itself is a warning or information: it quotes a failure and does not end a process."""
-    return not seen.raised and words_are_mild(seen.frame)
+    return not seen.raised and seen.frame.mild
 
 
-def words_are_mild(frame: LogLine) -> bool:
-    """The same of a line that ends no traceback."""
-    text = f"{frame.level} {frame.text[:_LEVEL_AREA]}"
-    return " NCCL WARN " not in text and bool(_MILD.search(text))
-
-
-def was_handled(
-    seen: LogMatch, last: Mapping[tuple[object, ...], int], reading: Collection, job: JobRecord | None
-) -> bool:
+def was_handled(seen: LogMatch, last: Mapping[tuple[object, ...], int], evidence: LogEvidence) -> bool:
     """Whether the job went on: it ended well, steps went on behind the failure, or the lines themselves say so.
 
     `last` is of `last_failures`. What may be a quotation counts as handled here; `died_with` takes it up again."""
     if seen.quoted:
         return True
     if seen.match.signature.late:
-        return job is not None and job.state.job_class is JobClass.SUCCEEDED
-    if job is not None and job.state.job_class is JobClass.SUCCEEDED:
+        return evidence.succeeded
+    if evidence.succeeded:
         return True
-    before = reading.progress.step_before(seen.file, seen.offset)
-    after = reading.progress.steps_after(seen.file, seen.attempt, seen.offset)
-    if seen.time_exact and seen.file in reading.clocks.files:
+    before = evidence.collection.progress.step_before(seen.file, seen.offset)
+    after = evidence.steps_behind(seen)
+    if seen.time_exact and seen.file in evidence.collection.clocks.files:
         after = set()  # stamps decide, whatever the order of lines
     if before is None and len(after) >= STEPS_ON:
         return True
     if before is not None and any(step >= before + STEPS_ON for step in after):
         return True
-    if stamped_on(seen, reading):
+    if stamped_on(seen, evidence):
         return True
     if seen.raised:
         return bool(seen.remark) and last.get(_process(seen), seen.offset) > seen.offset
     return bool(seen.remark) or said_mildly(seen)
 
 
-def stamped_on(seen: LogMatch, reading: Collection) -> bool:
+def stamped_on(seen: LogMatch, evidence: LogEvidence) -> bool:
     """Whether steps carry later stamps than the failure itself, so that they cannot have waited in a buffer."""
-    if not seen.time_exact or seen.time_s is None or seen.attempt != reading.last_attempt:
+    if not seen.time_exact or seen.time_s is None or seen.attempt != evidence.last_attempt:
         return False
-    return reading.clocks.steps_after(seen.time_s) >= STEPS_ON
+    return evidence.collection.clocks.steps_after(seen.time_s) >= STEPS_ON
 
 
-def started_again(seen: LogMatch, reading: Collection) -> bool:
+def started_again(seen: LogMatch, evidence: LogEvidence) -> bool:
     """Whether steps behind the failure begin again at an earlier one: a restart, not output that waited in a buffer."""
-    before = reading.progress.step_before(seen.file, seen.offset)
-    after = reading.progress.steps_after(seen.file, seen.attempt, seen.offset)
+    before = evidence.collection.progress.step_before(seen.file, seen.offset)
+    after = evidence.steps_behind(seen)
     return before is not None and bool(after) and min(after) <= before
 
 
@@ -84,20 +71,17 @@ def _process(seen: LogMatch) -> tuple[object, ...]:
     return (seen.file, seen.attempt, seen.frame.speaker, seen.frame.pid)
 
 
-def died_with(
-    handled_ones: Sequence[LogMatch], seen: Sequence[LogMatch], where: RankLocations, reading: Collection,
-    job: JobRecord | None
-) -> tuple[list[LogMatch], str]:
+def died_with(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], str]:
     """Of failures that look handled, those that ended the job after all, and why; asked where nothing else explains it.
 
     A process that buffers its output prints steps behind a traceback that came later; and a program may quote the
     failure in a warning and exit."""
-    if not ended_badly(seen, job):
+    if not ended_badly(evidence):
         return [], ""
     buffered = [
         one for one in handled_ones
-        if one.raised and not one.quoted and not one.remark and not killed_later(one, seen, where)
-        and not stamped_on(one, reading) and not started_again(one, reading)
+        if one.raised and not one.quoted and not one.remark and not killed_later(one, evidence)
+        and not stamped_on(one, evidence) and not started_again(one, evidence)
     ]
     if buffered:
         return buffered, (
@@ -106,43 +90,44 @@ def died_with(
         )
     quoted = [
         one for one in handled_ones
-        if ((said_mildly(one) and not one.remark) or one.quoted) and confirmed(one, seen, where)
-        and not reading.progress.steps_after(one.file, one.attempt, one.offset)
+        if ((said_mildly(one) and not one.remark) or one.quoted) and confirmed(one, evidence)
+        and not evidence.steps_behind(one)
     ]
     if quoted:
         return quoted, "The failure is only quoted in a warning, but its process ended with an error code after it."
     return [], ""
 
 
-def perhaps_quoted(
-    handled_ones: Sequence[LogMatch], reading: Collection, job: JobRecord | None
-) -> tuple[list[LogMatch], str]:
+def perhaps_quoted(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], str]:
     """Words inside a sentence that may quote them, as all that explains why a job ended; never of one that runs."""
+    job = evidence.job
     if job is not None and job.state.job_class not in (JobClass.FAILED, JobClass.UNKNOWN):
         return [], ""
     found = [
         one for one in handled_ones
-        if one.quoted and not one.remark and one.attempt == reading.last_attempt
-        and not reading.progress.steps_after(one.file, one.attempt, one.offset)
+        if one.quoted and not one.remark and one.attempt == evidence.last_attempt
+        and not evidence.steps_behind(one)
     ]
     return found, "The only words on a failure stand inside a sentence, which may quote them." if found else ""
 
 
-def confirmed(one: LogMatch, seen: Sequence[LogMatch], where: RankLocations) -> bool:
+def confirmed(one: LogMatch, evidence: LogEvidence) -> bool:
     """Whether the process that said it ended with an error code of its own; says nothing of the kernel's or Slurm's
     words, which are no process's of the job."""
-    return one.match.signature.stands != AT_START and _ended_by_itself(one, seen, where)
+    return one.match.signature.stands != AT_START and _ended_by_itself(one, evidence)
 
 
-def ended_badly(seen: Sequence[LogMatch], job: JobRecord | None) -> bool:
+def ended_badly(evidence: LogEvidence) -> bool:
     """Whether the job is known to have failed: by Slurm's state, or by processes that ended after a failure."""
+    job = evidence.job
     if job is not None and job.state.job_class is not JobClass.UNKNOWN:
         return job.state.job_class is JobClass.FAILED
-    return any(one.means == CONSEQUENCE for one in seen)
+    return any(one.means == CONSEQUENCE for one in evidence.matches)
 
 
-def killed_later(one: LogMatch, seen: Sequence[LogMatch], where: RankLocations) -> bool:
+def killed_later(one: LogMatch, evidence: LogEvidence) -> bool:
     """Whether the process is known to have ended by a signal, so not by the exception that it printed."""
+    where = evidence.where
     rank = where.rank(one)
     if rank is None:
         return False
@@ -151,17 +136,18 @@ def killed_later(one: LogMatch, seen: Sequence[LogMatch], where: RankLocations) 
         return row.exit_code == -9
     return any(
         other.match.text("signal") == "Killed" and rank in other.match.numbers("tasks") and where.tasks_are_ranks
-        for other in seen
+        for other in evidence.matches
     )
 
 
-def _ended_by_itself(one: LogMatch, seen: Sequence[LogMatch], where: RankLocations) -> bool:
+def _ended_by_itself(one: LogMatch, evidence: LogEvidence) -> bool:
+    where = evidence.where
     rank = where.rank(one)
     row = where.row(rank)
     if row is not None:
         return row.exit_code not in TEARDOWN_CODES
     codes = [
-        other.match.integer("exit_code") for other in seen
+        other.match.integer("exit_code") for other in evidence.matches
         if where.rank(other) == rank or (where.tasks_are_ranks and rank in other.match.numbers("tasks"))
     ]
     return any(code is not None and code not in TEARDOWN_CODES for code in codes)

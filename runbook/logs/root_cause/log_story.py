@@ -6,9 +6,10 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from runbook.logs.collect.collection import Collection
-from runbook.logs.collect.matches import LogMatch
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations, rank_locations
+from runbook.logs.collect.matches import LogMatch, ProcessPlace
+from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
 from runbook.logs.root_cause import selection
+from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.root_cause.handled_failures import confirmed
 from runbook.logs.root_cause.selection import RootCause
 from runbook.logs.root_cause.suspects import Suspect, victim
@@ -86,15 +87,12 @@ HARMLESS_KEPT = 64
 
 def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord | None) -> LogStory:
     """The story of one job's logs."""
-    seen = sorted(
-        (one for kept in reading.kept.values() for one in (*kept.first, *kept.last)),
-        key=lambda one: (one.file, one.offset),
-    )
-    where = rank_locations(reading.tables, seen, job)
-    choice = selection.select_root_cause(seen, where, reading, job, [source.path for source in sources])
+    evidence = LogEvidence.of(reading, sources, job)
+    seen, where = evidence.matches, evidence.where
+    choice = selection.select_root_cause(evidence)
     notes = list(choice.notes)
-    root = _finding(choice.root, where, reading, sources) if choice.root else None
-    if root is not None and choice.root is not None and confirmed(choice.root, seen, where):
+    root = _finding(choice.root, evidence) if choice.root else None
+    if root is not None and choice.root is not None and confirmed(choice.root, evidence):
         root = replace(root, quoted=False)
     if root is not None and root.rank is None:
         root, note = _name_rank(root, choice, where, seen)
@@ -112,10 +110,10 @@ def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord |
         copy = _copy_with_phase(choice.root, root.rank, seen, where)
         if copy is not None:
             root = replace(root, phase=copy.phase, frames=root.frames or copy.functions)
-    others = [_finding(one, where, reading, sources) for one in choice.candidates[:CANDIDATES_KEPT]]
+    others = [_finding(one, evidence) for one in choice.candidates[:CANDIDATES_KEPT]]
     taken = {finding.rank for finding in others if finding.means not in (CONSEQUENCE, HARMLESS)}
     if root is None:
-        others += [_finding(one, where, reading, sources) for one in choice.fallout[:CANDIDATES_KEPT]]
+        others += [_finding(one, evidence) for one in choice.fallout[:CANDIDATES_KEPT]]
     others += [_suspected(one, sources) for one in choice.suspects[:CANDIDATES_KEPT]]
     quiet = [one for one in seen if one.means == HARMLESS] + list(choice.handled)
     version = reading.tables.version or (root.framework_version if root else None)
@@ -124,7 +122,7 @@ def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord |
         candidates=tuple(others),
         collateral=collateral(seen, where, root, taken),
         harmless=tuple(
-            _finding(one, where, reading, sources, handled=True)
+            _finding(one, evidence, handled=True)
             for index, one in enumerate(sorted(quiet, key=lambda one: (one.file, one.offset)))
             if index < HARMLESS_KEPT or one.match.signature.detail is Detail.FINISHED
         ),
@@ -142,9 +140,8 @@ def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord |
     )
 
 
-def _finding(
-    seen: LogMatch, where: RankLocations, reading: Collection, sources: Sequence[LogSource], handled: bool = False
-) -> Finding:
+def _finding(seen: LogMatch, evidence: LogEvidence, handled: bool = False) -> Finding:
+    where, reading = evidence.where, evidence.collection
     rank = where.rank(seen)
     row = where.row(rank)
     # Another rank may print its step after this one failed in the next, so the attempt's last step counts.
@@ -158,7 +155,7 @@ def _finding(
     return Finding(
         signature=signature.id,
         means=means,
-        file=sources[seen.file].path,
+        file=evidence.sources[seen.file].path,
         offset=seen.offset,
         line=seen.line,
         excerpt=seen.excerpt,
@@ -183,11 +180,11 @@ def _finding(
 
 def _node_device(seen: LogMatch, rank: int | None, where: RankLocations, reading: Collection) -> str | None:
     device, row = seen.match.integer("device"), where.row(rank)
-    local = seen.frame.local_rank if seen.frame.local_rank is not None else row.local_rank if row else None
-    return reading.tables.devices.node_device(
-        seen.frame, rank=rank, local_rank=local, node=_node(seen, rank, where), pid=_pid(seen, rank, reading),
-        device=device if device is not None else seen.frame.device, alone=where.world_size == 1,
+    process = ProcessPlace(
+        rank, row.local_rank if row else None, _node(seen, rank, where), _pid(seen, rank, reading),
+        device if device is not None else seen.frame.device,
     )
+    return reading.tables.devices.node_device(seen.frame, process, alone=where.world_size == 1)
 
 
 def _copy_with_phase(

@@ -11,12 +11,13 @@ from runbook.logs.collect.matches import LogMatch
 from runbook.logs.collect.node_clocks import skew
 from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
 from runbook.logs.root_cause import handled_failures, secondary_failures, suspects
+from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.root_cause.failure_order import Orderer
 from runbook.logs.root_cause.suspects import Kill, Suspect
 from runbook.logs.signatures.field_units import ABSURD_BYTES
 from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Kind
-from runbook.model.job import JobClass, JobRecord
+from runbook.model.job import JobRecord
 from runbook.model.log import Event
 
 _FOLLOWS = re.compile(
@@ -50,78 +51,78 @@ def meaning(seen: LogMatch) -> str:
     return seen.means
 
 
-def select_root_cause(
-    seen: Sequence[LogMatch], where: RankLocations, reading: Collection, job: JobRecord | None, paths: Sequence[str]
-) -> RootCause:
-    """Pick the first failure of the last attempt that has one. `seen` is in the order of files and places."""
+def select_root_cause(evidence: LogEvidence) -> RootCause:
+    """Pick the first failure of the last attempt that has one."""
     failures = [
-        one for one in seen if meaning(one) not in (CONSEQUENCE, HARMLESS)
-        and (Event.OWN_STATUS not in one.reports or _left_as_said(one, seen, where))
-        and not _of_another_day(one, job, reading)
+        one for one in evidence.matches if meaning(one) not in (CONSEQUENCE, HARMLESS)
+        and (Event.OWN_STATUS not in one.reports or _left_as_said(one, evidence))
+        and not _of_another_day(one, evidence)
     ]
-    kills = suspects.kills(seen, where)
-    notes: list[str] = []
-    handled = _handled(failures, seen, where, reading, job, notes)
+    kills = suspects.kills(evidence.matches, evidence.where)
+    handled, notes = _handled(failures, evidence)
     failures = _others(failures, handled)
-    fallout = secondary_failures.secondary_failures(failures, seen, where)
+    fallout = secondary_failures.secondary_failures(failures, evidence.matches, evidence.where)
     notes += fallout.notes
     causes = {id(one) for one in fallout.causes}
     strong = [one for one in fallout.kept if not one.match.signature.weak or id(one) in causes]
     weak = _others(fallout.kept, strong)
-    strong, cascade = _without_cascade(strong, reading)
+    strong, cascade = _without_cascade(strong, evidence.collection)
     notes += cascade
-    pool, note = _last_attempt(strong, reading.last_attempt)
-    if not pool or (note and any(one.attempt == reading.last_attempt for one in fallout.kept)):
-        later, later_note = _last_attempt(weak, reading.last_attempt)
+    pool, note = _last_attempt(strong, evidence.last_attempt)
+    if not pool or (note and any(one.attempt == evidence.last_attempt for one in fallout.kept)):
+        later, later_note = _last_attempt(weak, evidence.last_attempt)
         if not pool or not later_note:
             pool, note = (later, later_note) if later else (pool, note)
-    pool, helpers = _without_helpers(pool, weak, kills, where, notes)
-    if not pool and (by_accounting := _killed_for_memory(kills, job)) is not None:
+    pool, helpers, helped = _without_helpers(pool, weak, kills, evidence.where)
+    notes += helped
+    if not pool and (by_accounting := _killed_for_memory(kills, evidence.job)) is not None:
         notes.append("Slurm's accounting says OUT_OF_MEMORY, so the kernel ended the process that died by SIGKILL.")
         pool, note = [by_accounting], ""
     if not pool:
-        return _nobody(seen, kills, where, reading, handled, fallout.dropped, notes)
+        nobody = _nobody(evidence, kills, may_follow=not fallout.dropped)
+        return replace(nobody, fallout=fallout.dropped, handled=tuple(handled), notes=(*notes, *nobody.notes))
     notes += [note] if note else []
-    ordered = _hardware_first(_in_order(pool, seen, kills, paths, where, reading, notes), where, notes)
+    ordered, said = _in_order(pool, kills, evidence)
+    notes += said
+    ordered, said = _hardware_first(ordered, evidence.where)
+    notes += said
     root = ordered[0]
     notes += _absurd(root)
-    company = _one_a_rank([*ordered[1:], *helpers], where, where.rank(root))
+    company = _one_a_rank([*ordered[1:], *helpers], evidence.where, evidence.where.rank(root))
     return RootCause(root, tuple(company), fallout.dropped, tuple(handled), tuple(notes), tuple(kills))
 
 
-def _of_another_day(one: LogMatch, job: JobRecord | None, reading: Collection) -> bool:
+def _of_another_day(one: LogMatch, evidence: LogEvidence) -> bool:
     """Whether a kernel's line is older than the job: a script that prints the kernel's log prints what is left in it.
 
     The stamp has no time zone, so a day is what tells for sure."""
-    started_s = job.start_time_s if job is not None and job.start_time_s is not None else reading.started_s
+    job = evidence.job
+    started_s = job.start_time_s if job is not None and job.start_time_s is not None else evidence.collection.started_s
     return (
         Event.KERNEL_XID in one.reports and one.time_exact and one.time_s is not None and started_s is not None
         and one.time_s < started_s - 86_400
     )
 
 
-def _left_as_said(one: LogMatch, seen: Sequence[LogMatch], where: RankLocations) -> bool:
+def _left_as_said(one: LogMatch, evidence: LogEvidence) -> bool:
     """Whether a launcher reports, behind the program's own word, the very status that it said."""
     code = one.match.integer("exit_code")
     if code is None or code == 0 or code in TEARDOWN_CODES:
         return False
-    reported = [(row.file, row.offset) for row in where.rows if row.exit_code == code]
-    reported += [(other.file, other.offset) for other in seen
+    reported = [(row.file, row.offset) for row in evidence.where.rows if row.exit_code == code]
+    reported += [(other.file, other.offset) for other in evidence.matches
                  if other.means == CONSEQUENCE and other.match.integer("exit_code") == code]
     return any(file != one.file or offset > one.offset for file, offset in reported)
 
 
-def _handled(
-    failures: Sequence[LogMatch], seen: Sequence[LogMatch], where: RankLocations, reading: Collection,
-    job: JobRecord | None,
-    notes: list[str],
-) -> list[LogMatch]:
+def _handled(failures: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], list[str]]:
+    notes: list[str] = []
     last = handled_failures.last_failures(failures)
-    handled = [one for one in failures if handled_failures.was_handled(one, last, reading, job)]
+    handled = [one for one in failures if handled_failures.was_handled(one, last, evidence)]
     if handled and len(handled) == len(failures):
-        died, why = handled_failures.died_with(handled, seen, where, reading, job)
+        died, why = handled_failures.died_with(handled, evidence)
         if not died:
-            died, why = handled_failures.perhaps_quoted(handled, reading, job)
+            died, why = handled_failures.perhaps_quoted(handled, evidence)
         if died:
             notes.append(why)
             handled = _others(handled, died)
@@ -131,14 +132,14 @@ def _handled(
         notes.append(f"Words of {kinds} stand inside a sentence, which may quote them; they did not count.")
     survived = _others(handled, quoted)
     if survived:
-        notes.append(_handled_note(survived, job))
-    return handled
+        notes.append(_handled_note(survived, evidence))
+    return handled, notes
 
 
-def _handled_note(handled: Sequence[LogMatch], job: JobRecord | None) -> str:
+def _handled_note(handled: Sequence[LogMatch], evidence: LogEvidence) -> str:
     kinds = ", ".join(sorted({one.match.signature.id for one in handled}))
     reason = (
-        "the job ended well" if job is not None and job.state.job_class is JobClass.SUCCEEDED
+        "the job ended well" if evidence.succeeded
         else "the job went on behind it, or the line itself says that it was handled" if len(handled) == 1
         else "the job went on behind them, or the lines themselves say that they were handled"
     )
@@ -176,22 +177,21 @@ def _last_attempt(failures: Sequence[LogMatch], last: int) -> tuple[list[LogMatc
 
 
 def _without_helpers(
-    pool: Sequence[LogMatch], weak: Sequence[LogMatch], kills: Sequence[Kill], where: RankLocations, notes: list[str]
-) -> tuple[list[LogMatch], list[LogMatch]]:
+    pool: Sequence[LogMatch], weak: Sequence[LogMatch], kills: Sequence[Kill], where: RankLocations
+) -> tuple[list[LogMatch], list[LogMatch], list[str]]:
     """An OOM kill in the step's cgroup may have hit a helper (R-24): where no rank died by SIGKILL and a process says
     itself what ended it, the report does not lead."""
     late = [one for one in pool if one.match.signature.late and Event.OWN_TASK not in one.reports]
     prompt = _others(pool, late)
     if not late or prompt or kills or any(where.rank(one) is not None for one in late):
-        return list(pool), []
+        return list(pool), [], []
     spoken = [one for one in weak if one.raised and one.attempt == late[0].attempt]
     if not spoken:
-        return list(pool), []
-    notes.append(
+        return list(pool), [], []
+    return spoken, late, [
         f"{late[0].match.signature.id} reports an OOM kill, but no rank is known to have died by SIGKILL; an exception "
         f"of its own ended the job, so the victim may have been a helper (R-24)."
-    )
-    return spoken, late
+    ]
 
 
 def _killed_for_memory(kills: Sequence[Kill], job: JobRecord | None) -> LogMatch | None:
@@ -205,40 +205,39 @@ def _killed_for_memory(kills: Sequence[Kill], job: JobRecord | None) -> LogMatch
     return replace(reported, match=replace(reported.match, signature=signature))
 
 
-def _nobody(
-    seen: Sequence[LogMatch], kills: Sequence[Kill], where: RankLocations, reading: Collection,
-    handled: Sequence[LogMatch],
-    dropped: Sequence[LogMatch], notes: list[str],
-) -> RootCause:
-    """No line tells the first failure: who is worth looking at."""
-    followers = [one for one in seen if meaning(one) == CONSEQUENCE]
-    found, words = suspects.suspects(seen, kills, where, reading) if followers or kills or where.rows else ([], [])
+def _nobody(evidence: LogEvidence, kills: Sequence[Kill], *, may_follow: bool) -> RootCause:
+    """No line tells the first failure: who is worth looking at. `may_follow`: nothing better than the first consequence
+    is known for a candidate."""
+    notes: list[str] = []
+    followers = [one for one in evidence.matches if meaning(one) == CONSEQUENCE]
+    found: list[Suspect] = []
+    words: list[str] = []
+    if followers or kills or evidence.where.rows:
+        found, words = suspects.suspects(evidence, kills)
     if followers:
         notes.append("The logs show only consequences; the rank that failed first left no line of its own.")
-    candidates = [] if found or dropped else followers[:1]
-    return RootCause(
-        None, tuple(candidates), tuple(dropped), tuple(handled), (*notes, *words), tuple(kills), tuple(found)
-    )
+    candidates = followers[:1] if may_follow and not found else []
+    return RootCause(None, tuple(candidates), notes=(*notes, *words), kills=tuple(kills), suspects=tuple(found))
 
 
 def _in_order(
-    pool: Sequence[LogMatch], seen: Sequence[LogMatch], kills: Sequence[Kill], paths: Sequence[str],
-    where: RankLocations,
-    reading: Collection, notes: list[str],
-) -> list[LogMatch]:
+    pool: Sequence[LogMatch], kills: Sequence[Kill], evidence: LogEvidence
+) -> tuple[list[LogMatch], list[str]]:
     """First failure first. Slurm's and the kernel's reports come after what they report, so they do not lead where a
     process speaks for itself; unless the tables say that a rank had been killed more than a second before that."""
+    where = evidence.where
     prompt = [one for one in pool if not one.match.signature.late]
     late = sorted(
         (one for one in pool if one.match.signature.late),
         key=lambda one: ("tasks" not in one.match.values, where.rank(one) is None, one.file, one.offset),
     )
     if not prompt:
-        return late
-    orderer = Orderer(where, skew(reading.clocks, seen, where), paths)
+        return late, []
+    paths = [source.path for source in evidence.sources]
+    orderer = Orderer(where, skew(evidence.collection.clocks, evidence.matches, where), paths)
     firsts = _one_a_rank(prompt, where, None)
     ordered = orderer.order(firsts)
-    notes += ordered.notes
+    notes = list(ordered.notes)
     rest = _others(prompt, firsts)
     if late and kills:
         first, killed = orderer.stamp(ordered.failures[0]), kills[0]
@@ -246,17 +245,17 @@ def _in_order(
             notes.append(
                 f"The OOM killer's victim ended {first - killed.time_s:.0f} s before any process printed a failure."
             )
-            return [*late, *ordered.failures, *rest]
+            return [*late, *ordered.failures, *rest], notes
         named = {where.rank(one) for one in prompt}
         if killed.rank is not None and killed.rank not in named:
             notes.append(
                 f"Rank {killed.rank} was also killed by SIGKILL, and the host's OOM killer was at work; whether that "
                 f"came before is not known."
             )
-    return [*ordered.failures, *rest, *late]
+    return [*ordered.failures, *rest, *late], notes
 
 
-def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations, notes: list[str]) -> list[LogMatch]:
+def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations) -> tuple[list[LogMatch], list[str]]:
     """The kernel's word that a card failed settles what a program's exception left open, wherever the two stand: which
     of them reaches the log first is chance. It names no rank, so it takes the one whose CUDA call failed."""
     kernel = next((
@@ -264,16 +263,16 @@ def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations, notes: li
         and not one.match.signature.weak
     ), None)
     if kernel is None or (kernel is not ordered[0] and meaning(ordered[0]) != Kind.NOT_OOM):
-        return list(ordered)
+        return list(ordered), []
     short = next((one for one in ordered if meaning(one) == Kind.TRUE_OOM and where.rank(one) is not None), None)
     if short is not None and where.rank(kernel) is None and not any(
         Event.CUDA_CALL in one.reports for one in ordered
     ):
-        notes.append(
+        return [short, *(one for one in ordered if one is not short)], [
             f"{kernel.match.signature.id} ({kernel.match.signature.title}) names no rank, and anybody may print such a "
             f"line into a job's output; rank {where.rank(short)}'s exception says itself what ended it."
-        )
-        return [short, *(one for one in ordered if one is not short)]
+        ]
+    notes = []
     if kernel is not ordered[0]:
         notes.append(
             f"{kernel.match.signature.id} ({kernel.match.signature.title}) explains the program's exception in the "
@@ -286,7 +285,7 @@ def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations, notes: li
         kernel = replace(kernel, frame=replace(
             failed[0].frame, text=kernel.frame.text, pid=pid if pid is not None else failed[0].frame.pid,
         ))
-    return [kernel, *rest]
+    return [kernel, *rest], notes
 
 
 def _others(every: Sequence[LogMatch], without: Sequence[LogMatch]) -> list[LogMatch]:

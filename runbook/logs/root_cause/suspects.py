@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from runbook.logs.collect.collection import Collection
 from runbook.logs.collect.matches import LogMatch, Row
 from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.model.log import DerivedSignature, Event
 from runbook.model.units import NodeName
 
@@ -164,10 +165,9 @@ class Suspect:
     time_s: float | None = None
 
 
-def suspects(
-    seen: Sequence[LogMatch], every: Sequence[Kill], where: RankLocations, reading: Collection
-) -> tuple[list[Suspect], list[str]]:
+def suspects(evidence: LogEvidence, every: Sequence[Kill]) -> tuple[list[Suspect], list[str]]:
     """The likeliest first, and a note for each reason."""
+    seen, where, reading = evidence.matches, evidence.where, evidence.collection
     found: list[Suspect] = []
     notes: list[str] = []
     for some, note in (
