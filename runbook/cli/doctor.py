@@ -291,7 +291,7 @@ def check(folder: Path | None) -> int:
     from runbook.documents import load_folder
     from runbook.flow import load_flow
     from runbook.locations import data_folder, playbook_folder
-    from runbook.logs.signatures.signature import load_signatures
+    from runbook.logs.signatures import load_signatures
     from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
     from runbook.remedy import load_levers, load_restarters
 

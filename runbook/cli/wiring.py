@@ -166,7 +166,7 @@ class Application:
 
     @cached_property
     def playbook(self) -> Playbook:
-        from runbook.logs.signatures.signature import load_signatures
+        from runbook.logs.signatures import load_signatures
         from runbook.node.catalogues import load_node_documents
         from runbook.remedy import load_levers, load_restarters
         from runbook.steps.shared.base import Playbook

@@ -11,28 +11,39 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from runbook.logs.collect.collection import Collection
-from runbook.logs.collect.file_reader import FileHandler
-from runbook.logs.lines.file_names import family_profiles, file_profile
-from runbook.logs.lines.log_line import FileProfile
-from runbook.logs.lines.prefixes import site_prefixes
+from runbook.logs.collect import Collection, FileHandler
+from runbook.logs.lines import FileProfile, family_profiles, file_profile, site_prefixes
 from runbook.logs.root_cause import log_story
-from runbook.logs.search.file_formats import NOTE, is_gzip, is_zstandard, opened_error_file
-from runbook.logs.search.literals import LiteralSearch
-from runbook.logs.search.pool import InOrder, Parts, Searched, SearchPool, Segment, batches, parts_of, segments_of
-from runbook.logs.search.scan import (
+from runbook.logs.search import (
     CHUNK_BYTES,
     FREELY,
     FREELY_BYTES,
+    HEAD_BYTES,
     KEPT_BYTES,
+    NOTE,
+    InOrder,
+    LiteralSearch,
+    Parts,
+    RepeatedTail,
+    Searched,
+    SearchPool,
+    Segment,
+    TailPlan,
     View,
+    batches,
     binary,
+    is_gzip,
+    is_zstandard,
+    opened_error_file,
+    parts_of,
     passed_over,
-    scan,
+    scan_stream,
+    segments_of,
+    tail_plan,
     tell_lines,
+    worth_reading_tails,
 )
-from runbook.logs.search.tails import HEAD_BYTES, RepeatedTail, TailPlan, tail_plan, worth_reading_tails
-from runbook.logs.signatures.signature import Signatures
+from runbook.logs.signatures import Signatures
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogSource, LogStory
 
@@ -198,14 +209,14 @@ class Pass:
         try:
             error_file = opened_error_file(path, stream)
             if error_file is None:
-                scanned = scan(
+                scanned = scan_stream(
                     stream, self.reading.events, handler, self._buffer, lambda done: self._report(before + done)
                 )
                 self.notes.append(LogSource(path, size, scanned.bytes_read, scanned.note))
             else:
                 converted = replace(self._sources.frames[index], time_s=error_file.time_s, converted=True)
                 handler = FileHandler(self.reading, index, converted)
-                scan(error_file.stream(), self.reading.events, handler, self._buffer)
+                scan_stream(error_file.stream(), self.reading.events, handler, self._buffer)
                 self.notes.append(LogSource(path, size, size, NOTE))
         except (OSError, ValueError) as error:
             note = f"could not be read to its end: {error}"

@@ -41,7 +41,7 @@ class Event(StrEnum):
     """A rank sets its device."""
     COMMUNICATOR = "communicator"
     """A process becomes a member of a communicator: its node's GPU, its number there."""
-    ENGINE_START = "engine_start"
+    ENGINE_STARTS = "engine_starts"
     """An inference engine of the job's own starts; `framework` names it."""
     CHECKPOINT_SAVED = "checkpoint_saved"
     """A checkpoint was written, at the step that was done last where the line names none."""

@@ -34,7 +34,7 @@ _FOUND = 0
 """Exit code of `runbook diagnose` where a cause was found."""
 
 _LITERALS = """
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.locations import data_folder
 signatures = load_signatures(data_folder("playbooks") / "oom" / "signatures")
 print("\\n".join(sorted({literal for one in signatures.events for literal in one.literals})))
@@ -208,7 +208,7 @@ def logs() -> None:
 
 
 def _engine() -> str:
-    from runbook.logs.search.literals import LiteralSearch
+    from runbook.logs.search import LiteralSearch
 
     return LiteralSearch(("a literal",)).engine
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
-from tests.evidence.test_logs_hostile import FRAMINGS, NEAR_MISSES, SAMPLES, measured  # noqa: E402 (found as above)
+from tests.logs.test_logs_hostile import FRAMINGS, NEAR_MISSES, SAMPLES, measured  # noqa: E402 (found as above)
 
 _PEAK_MIB = 150
 _SPLICES = 0.05

@@ -10,7 +10,7 @@ import pytest
 
 from runbook.errors import BadInput
 from runbook.locations import data_folder
-from runbook.logs.signatures.signature import Signatures
+from runbook.logs.signatures import Signatures
 from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.log import Finding, LogStory

@@ -8,7 +8,7 @@ from typing import BinaryIO, cast
 import pytest
 
 from runbook.locations import data_folder
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord
 from runbook.model.node import NodeFacts, Reach

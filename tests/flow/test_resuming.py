@@ -11,7 +11,7 @@ import pytest
 
 from runbook.flow import load_flow
 from runbook.locations import data_folder
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobRecord

@@ -18,7 +18,7 @@ from runbook.diagnosis import diagnose
 from runbook.documents import Document, load_folder
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.diagnosis import Detail, Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState, StepRecord
 from runbook.model.log import LogStory, Phase

@@ -17,7 +17,7 @@ from runbook.adapters.log_files import THREADS, LogFile, on_threads, open_logs
 from runbook.errors import BadInput, Interrupted, Unavailable
 from runbook.locations import playbook_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogSource, LogStory

@@ -291,7 +291,7 @@ def _folder(playbook: Path | None) -> Path:
 def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:
     """Every entry with its document's name. Raises `DocumentsInvalid` with all problems."""
     from runbook.documents import load_document
-    from runbook.logs.signatures.signature import load_signatures
+    from runbook.logs.signatures import load_signatures
     from runbook.logs.signatures.signature_document import SignatureDocument
 
     folder = _folder(playbook)

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from runbook.logs.collect.matches import MatchGroup, Tables
 from runbook.logs.collect.node_clocks import Clocks
-from runbook.logs.lines.log_line import FileProfile, LogLine, PrefixProfile
-from runbook.logs.lines.speaker import IS_BAR, parse_lines
-from runbook.logs.lines.stamps import read_time
+from runbook.logs.lines import IS_BAR, FileProfile, LogLine, PrefixProfile, parse_lines, read_time
 from runbook.logs.progress import ProgressReader
-from runbook.logs.search.literals import LiteralSearch
-from runbook.logs.search.scan import View, decode
-from runbook.logs.signatures.signature import Signature, Signatures
+from runbook.logs.search import LiteralSearch, View, decode
+from runbook.logs.signatures import Signature, Signatures
 from runbook.model.units import NodeName
 
 _FRAMES_REMEMBERED = 4_000

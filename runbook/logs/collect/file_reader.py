@@ -12,12 +12,9 @@ from runbook.logs.collect.matches import SPEAKERS_KEPT, LogMatch, MatchGroup
 from runbook.logs.collect.matching import Matcher, unless_mixed
 from runbook.logs.collect.node_clocks import End
 from runbook.logs.collect.recorder import LINES_FOR_TIME, TAIL_BYTES, LauncherLines, MatchRecorder, StepSampler
-from runbook.logs.lines.log_line import FileProfile, LogLine
-from runbook.logs.lines.speaker import IS_BAR, learn_prefixes, parse_line, parse_lines
-from runbook.logs.lines.stamps import read_time
-from runbook.logs.search.scan import FEW, FREELY, View, decode, excerpt
-from runbook.logs.search.tails import RepeatedTail
-from runbook.logs.signatures.signature import FRAMING, Signature
+from runbook.logs.lines import IS_BAR, FileProfile, LogLine, learn_prefixes, parse_line, parse_lines, read_time
+from runbook.logs.search import FEW, FREELY, RepeatedTail, View, decode, excerpt
+from runbook.logs.signatures import FRAMING, Signature
 from runbook.logs.tracebacks import speaker_of
 
 _WINDOWS = 8

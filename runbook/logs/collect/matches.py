@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from runbook.logs.lines.log_line import LogLine
-from runbook.logs.signatures.signature import Match
+from runbook.logs.lines import LogLine
+from runbook.logs.signatures import Match
 from runbook.model.log import DerivedSignature, Event, Phase
 from runbook.model.units import NodeName
 
@@ -337,7 +337,7 @@ class Tables:
     def note_words(self, match: Match) -> None:
         """Learn which engine speaks, and which of the allocator's variables is set to what."""
         setting = match.text("setting")
-        if Event.ENGINE_START in match.signature.reports:
+        if Event.ENGINE_STARTS in match.signature.reports:
             self.engines.add(match.signature.framework)
         if setting:
             name, _, value = setting.replace("'", "").replace('"', "").partition("=" if "=" in setting else ":")

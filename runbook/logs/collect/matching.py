@@ -9,9 +9,9 @@ from functools import lru_cache
 from itertools import islice
 
 from runbook.logs.collect.collection import FileState
-from runbook.logs.lines.log_line import LogLine
-from runbook.logs.search.scan import View
-from runbook.logs.signatures.signature import AT_START, FRAMING, OUTSIDE_PROSE, Match, Signature
+from runbook.logs.lines import LogLine
+from runbook.logs.search import View
+from runbook.logs.signatures import AT_START, FRAMING, OUTSIDE_PROSE, Match, Signature
 
 _MENDED_AT_MOST = 5_000
 _CLEAN_START = re.compile(

@@ -22,11 +22,9 @@ from runbook.logs.collect.matches import (
     traceback_before,
 )
 from runbook.logs.collect.matching import Matcher, is_quoted
-from runbook.logs.lines.log_line import LogLine
-from runbook.logs.lines.speaker import parse_line
-from runbook.logs.lines.stamps import read_time
-from runbook.logs.search.scan import FEW, FREELY, View, decode, excerpt, positions_of_lines
-from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
+from runbook.logs.lines import LogLine, parse_line, read_time
+from runbook.logs.search import FEW, FREELY, View, decode, excerpt, positions_of_lines
+from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
 from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
 from runbook.model.diagnosis import Kind
 from runbook.model.log import DerivedSignature, Event, Phase

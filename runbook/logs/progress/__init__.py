@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from runbook.logs.progress.memory_series import MemorySeries, Place, nearest_step
 from runbook.logs.progress.step_counters import Counter, Mark, choose, duration_s, step_times
-from runbook.logs.signatures.signature import Match
+from runbook.logs.signatures import Match
 from runbook.model.log import Event, Progress
 
 COUNTERS_KEPT = 64

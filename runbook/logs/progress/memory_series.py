@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from runbook.logs.signatures.signature import Match
+from runbook.logs.signatures import Match
 from runbook.model.log import MemorySample
 from runbook.model.units import Bytes
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from statistics import median
 
-from runbook.logs.signatures.signature import Match
+from runbook.logs.signatures import Match
 from runbook.model.log import StepTime
 
 MARKS_KEPT = 40_000

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.logs.collect.collection import Collection
-from runbook.logs.collect.matches import LogMatch
-from runbook.logs.collect.rank_locations import RankLocations, rank_locations
+from runbook.logs.collect import Collection, LogMatch, RankLocations, rank_locations
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.log import LogSource
 

@@ -11,10 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.logs.collect.matches import LogMatch
-from runbook.logs.collect.node_clocks import Skew
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
-from runbook.logs.signatures.signature import AT_START
+from runbook.logs.collect import TEARDOWN_CODES, LogMatch, RankLocations, Skew
+from runbook.logs.signatures import AT_START
 from runbook.model.units import NodeName
 
 _POLL_S = 1.0

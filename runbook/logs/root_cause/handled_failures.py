@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runbook.logs.collect.matches import LogMatch
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES
+from runbook.logs.collect import TEARDOWN_CODES, LogMatch
 from runbook.logs.root_cause.evidence import LogEvidence
-from runbook.logs.signatures.signature import AT_START, CONSEQUENCE
+from runbook.logs.signatures import AT_START, CONSEQUENCE
 from runbook.model.job import JobClass
 
 STEPS_ON = 2

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from runbook.logs.collect.collection import Collection
-from runbook.logs.collect.matches import LogMatch, ProcessPlace
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, ProcessPlace, RankLocations
 from runbook.logs.root_cause import selection
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.root_cause.handled_failures import confirmed
 from runbook.logs.root_cause.selection import RootCause
 from runbook.logs.root_cause.suspects import Suspect, victim
-from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
+from runbook.logs.signatures import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail
 from runbook.model.job import JobRecord
 from runbook.model.log import Collateral, Event, Finding, LogSource, LogStory, Phase

@@ -7,10 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.logs.collect.matches import LogMatch
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
-from runbook.logs.signatures.field_units import ABSURD_BYTES
-from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
+from runbook.logs.collect import TEARDOWN_CODES, LogMatch, RankLocations
+from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Kind
 from runbook.model.log import Event, Phase
 

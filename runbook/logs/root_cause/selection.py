@@ -6,16 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runbook.logs.collect.collection import Collection
-from runbook.logs.collect.matches import LogMatch
-from runbook.logs.collect.node_clocks import skew
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, RankLocations, skew
 from runbook.logs.root_cause import handled_failures, secondary_failures, suspects
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.root_cause.failure_order import Orderer
 from runbook.logs.root_cause.suspects import Kill, Suspect
-from runbook.logs.signatures.field_units import ABSURD_BYTES
-from runbook.logs.signatures.signature import CONSEQUENCE, HARMLESS
+from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import Event

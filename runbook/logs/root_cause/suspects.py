@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from runbook.logs.collect.collection import Collection
-from runbook.logs.collect.matches import LogMatch, Row
-from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations
+from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, RankLocations, Row
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.model.log import DerivedSignature, Event
 from runbook.model.units import NodeName

@@ -293,7 +293,7 @@ class _Spam:
         return True
 
 
-def scan(
+def scan_stream(
     stream: BinaryIO, search: LiteralSearch, handler: Handler, buffer: bytearray,
     report: Callable[[int], None] = lambda done: None,
 ) -> Scanned:

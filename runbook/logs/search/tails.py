@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from runbook.logs.lines.log_line import FileProfile, LogLine
-from runbook.logs.lines.speaker import parse_line
-from runbook.logs.lines.stamps import read_time
+from runbook.logs.lines import FileProfile, LogLine, parse_line, read_time
 from runbook.logs.search.literals import LiteralSearch
 from runbook.logs.search.pool import Parts, Searched, SearchPool, Segment, batches
 from runbook.logs.search.scan import View, decode, positions_of_lines
-from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature, Signatures
+from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature, Signatures
 from runbook.model.log import Event
 
 # Files that end alike: of thousands of ranks that waited for one, each says the same but for the numbers.

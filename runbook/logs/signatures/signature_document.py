@@ -181,7 +181,7 @@ def build(entry: SignatureEntry, document: SignatureDocument) -> Signature:
         raise ValueError(f"of_a_rank: only a consequence says something of a rank, not {entry.means!r}")
     framework = entry.framework or document.framework
     reports = frozenset((*document.reports, *entry.reports))
-    if Event.ENGINE_START in reports and not framework:
+    if Event.ENGINE_STARTS in reports and not framework:
         raise ValueError("framework: an engine that starts has a name")
     expression = entry.pattern
     for _ in range(4):

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol, cast
 
 from runbook.errors import NotAllowed, RunbookError
-from runbook.logs.search.pool import InOrder
-from runbook.logs.signatures.signature import Signatures
+from runbook.logs.signatures import Signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.node_rules import NodeDocuments
 from runbook.model.units import IncidentId
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
 from runbook.remedy import LeverDocument, Restarter
 from runbook.settings import FlowSettings
+
+if TYPE_CHECKING:
+    from runbook.logs.search import InOrder
 
 
 class IncidentFolder(Protocol):

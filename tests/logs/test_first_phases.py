@@ -7,7 +7,7 @@ import time
 import pytest
 
 from runbook.locations import data_folder
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.logs.tracebacks import phase_of
 from runbook.model.log import Phase
 

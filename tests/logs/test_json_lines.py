@@ -9,11 +9,10 @@ import time
 import pytest
 
 from runbook.diagnosis.diagnose import diagnose
-from runbook.logs.lines.log_line import FileProfile
-from runbook.logs.lines.speaker import parse_line, parse_lines
+from runbook.logs.lines import FileProfile, parse_line, parse_lines
 from runbook.model.diagnosis import Kind
 from runbook.model.log import LogStory, Phase
-from tests.evidence.launcher_logs import OOM, job, reader
+from tests.logs.launcher_logs import OOM, job, reader
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/code/train.py", line 60, in train_step\n    loss.backward()\n'

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from runbook.logs.lines.file_names import family_profiles, file_profile
+from runbook.logs.lines import family_profiles, file_profile
 from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
-from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
+from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
 
 NODES = (NodeName("gpu-21"), NodeName("gpu-22"))
 

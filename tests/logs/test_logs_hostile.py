@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from runbook.adapters.log_files import PlainFile, on_threads
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.search import scan
-from runbook.logs.search.literals import LiteralSearch
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.search import LiteralSearch, scan
+from runbook.logs.signatures import load_signatures
 from runbook.logs.signatures.signature_document import load_samples
 from runbook.model.log import LogStory
 
@@ -109,7 +108,7 @@ def measured(*paths: Path) -> tuple[float, float]:
     program = (
         "import sys, resource\nfrom pathlib import Path\nfrom runbook.logs.reader import LogReader\n"
         "from runbook.adapters.log_files import PlainFile, on_threads\n"
-        "from runbook.logs.signatures.signature import load_signatures\n"
+        "from runbook.logs.signatures import load_signatures\n"
         f"reader = LogReader(load_signatures(Path({str(FOLDER)!r})))\n"
         "paths = [Path(one) for one in sys.argv[1:]]\n"
         "reader.read([(str(one), PlainFile(one), one.stat().st_size) for one in paths], in_order=on_threads(2))\n"

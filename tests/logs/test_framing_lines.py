@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runbook.logs.lines.log_line import FileProfile, PrefixProfile
-from runbook.logs.lines.speaker import learn_prefixes, parse_line, parse_lines
-from runbook.logs.lines.stamps import read_time
-from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
+from runbook.logs.lines import FileProfile, PrefixProfile, learn_prefixes, parse_line, parse_lines, read_time
+from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
 
 BAR = " 12%|█▏        | 12/100 [00:10<01:10,  1.25it/s]"
 MEGATRON = (

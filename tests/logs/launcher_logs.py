@@ -8,7 +8,7 @@ from functools import cache
 
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory
 from runbook.model.units import JobId, NodeName, UserName

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
+from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
 
 ESC = "\x1b"
 

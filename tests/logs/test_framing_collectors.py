@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runbook.diagnosis.diagnose import diagnose
-from runbook.logs.lines.log_line import FileProfile
-from runbook.logs.lines.speaker import learn_prefixes, parse_line
+from runbook.logs.lines import FileProfile, learn_prefixes, parse_line
 from runbook.model.diagnosis import Kind
-from tests.evidence.launcher_logs import FAILURE, OOM, STACK, chatter, prefixed, root, story
+from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, prefixed, root, story
 
 TABLE = (
     "============================================================", "train.py FAILED",

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from runbook.logs.progress.step_counters import TIMES_TOLD, Mark, step_times
 from runbook.model.log import StepTime
-from tests.evidence.test_progress_reading import OOM, megatron, read, stamp
+from tests.logs.test_progress_reading import OOM, megatron, read, stamp
 
 
 def test_a_long_run_is_thinned_and_its_slow_step_stays() -> None:

@@ -12,7 +12,7 @@ from runbook.diagnosis.case import build_case
 from runbook.locations import data_folder
 from runbook.logs.progress.memory_series import POINTS_A_SERIES, SAMPLES_TOLD, MemorySeries, Place, nearest_step
 from runbook.logs.reader import LogReader
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.log import LogStory, Progress
 from runbook.model.units import GIB, MIB
 

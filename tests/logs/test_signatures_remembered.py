@@ -13,7 +13,7 @@ import pytest
 
 from runbook.documents import DocumentsInvalid
 from runbook.locations import data_folder
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.logs.signatures.signature_document import compile_signatures
 
 SHIPPED = data_folder("playbooks") / "oom" / "signatures"
@@ -143,7 +143,7 @@ def test_reading_a_log_needs_no_parser_of_documents(cache: Path, folder: Path) -
     load_signatures(folder)
     program = (
         "import sys\nfrom pathlib import Path\nfrom runbook.logs.reader import LogReader\n"
-        "from runbook.logs.signatures.signature import load_signatures\nimport runbook.diagnosis\n"
+        "from runbook.logs.signatures import load_signatures\nimport runbook.diagnosis\n"
         f"LogReader(load_signatures(Path({str(folder)!r})))\n"
         "print(sorted({'pydantic', 'ruamel', 'ruamel.yaml', 'runbook.documents', 'zstandard'} & set(sys.modules)))\n"
     )

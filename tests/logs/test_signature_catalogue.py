@@ -9,11 +9,10 @@ import pytest
 
 from runbook.documents import load_document
 from runbook.locations import data_folder
-from runbook.logs.signatures.field_units import ABSURD_BYTES
-from runbook.logs.signatures.signature import CONSEQUENCE, FRAMING, HARMLESS, Match, load_signatures
+from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, FRAMING, HARMLESS, Match, load_signatures
 from runbook.logs.signatures.signature_document import SignatureDocument, load_samples
 from runbook.model.diagnosis import Detail, Kind
-from tests.evidence.signature_catalogue import CATALOGUE
+from tests.logs.signature_catalogue import CATALOGUE
 
 FOLDER = data_folder("playbooks") / "oom" / "signatures"
 SIGNATURES = load_signatures(FOLDER)

@@ -15,9 +15,8 @@ from runbook.adapters.log_files import PlainFile, on_threads
 from runbook.diagnosis import diagnose
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.search import tails
-from runbook.logs.search.tails import HEAD_BYTES, TAIL_BYTES
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.search import HEAD_BYTES, TAIL_BYTES, tails
+from runbook.logs.signatures import load_signatures
 from runbook.model.log import LogStory
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))

@@ -11,7 +11,7 @@ import pytest
 from runbook.diagnosis.diagnose import diagnose
 from runbook.model.diagnosis import Hypothesis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
-from tests.evidence.launcher_logs import OOM, job, reader
+from tests.logs.launcher_logs import OOM, job, reader
 
 KILL = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed."
 VICTIM = (

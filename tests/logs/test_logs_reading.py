@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.search import scan
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.log import LogStory
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))

@@ -9,8 +9,7 @@ import pytest
 
 from runbook.documents import DocumentsInvalid
 from runbook.locations import data_folder
-from runbook.logs.signatures.field_units import SENTINEL_BYTES
-from runbook.logs.signatures.signature import MEMORY_FIELDS, OTHER_FIELDS, Match, Signature, load_signatures
+from runbook.logs.signatures import MEMORY_FIELDS, OTHER_FIELDS, SENTINEL_BYTES, Match, Signature, load_signatures
 from runbook.logs.signatures.signature_document import SampleEntry, load_samples
 from runbook.model.log import ProcessUse
 
