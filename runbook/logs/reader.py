@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from runbook.logs.collect import Collection, FileHandler
+from runbook.logs.collect import Collection, FileReader
 from runbook.logs.lines import FileProfile, family_profiles, file_profile, site_prefixes
 from runbook.logs.root_cause import log_story
 from runbook.logs.search import (
@@ -66,13 +66,13 @@ class Sources:
     paths: tuple[str, ...]
     streams: tuple[BinaryIO, ...]
     sizes: tuple[int, ...]
-    frames: tuple[FileProfile, ...]
+    profiles: tuple[FileProfile, ...]
     plain: dict[int, Parts]
     """Those that are plain files of text, by index: any part of them can be read."""
     total_bytes: int
 
     @classmethod
-    def of(cls, sources: Sequence[tuple[str, BinaryIO, int]], frames: tuple[FileProfile, ...]) -> Sources:
+    def of(cls, sources: Sequence[tuple[str, BinaryIO, int]], profiles: tuple[FileProfile, ...]) -> Sources:
         plain = {}
         head = bytearray(_LOOKED_AT_BYTES if len(sources) < _VERY_MANY_FILES else _LOOKED_AT_BYTES // 4)
         for index, (path, stream, _) in enumerate(sources):
@@ -89,7 +89,7 @@ class Sources:
                 plain[index] = parts
         return cls(
             tuple(path for path, _, _ in sources), tuple(stream for _, stream, _ in sources),
-            tuple(size for _, _, size in sources), frames, plain, sum(size for _, _, size in sources),
+            tuple(size for _, _, size in sources), profiles, plain, sum(size for _, _, size in sources),
         )
 
 
@@ -98,18 +98,18 @@ class Pass:
     what is known already of the ends of some of them."""
 
     def __init__(
-        self, sources: Sources, reading: Collection, crew: SearchPool, starts: Mapping[int, int],
-        progress: Callable[[int, int], None] | None, twins: Mapping[int, RepeatedTail] | None = None,
+        self, sources: Sources, collection: Collection, pool: SearchPool, starts: Mapping[int, int],
+        progress: Callable[[int, int], None] | None, repeated: Mapping[int, RepeatedTail] | None = None,
     ) -> None:
-        self.reading = reading
-        self._twins = {index: twin for index, twin in (twins or {}).items() if index in starts}
+        self.collection = collection
+        self._repeated = {index: twin for index, twin in (repeated or {}).items() if index in starts}
         self.notes: list[LogSource] = []
         self.restarted = False
         """A file went on with a later attempt."""
-        self._sources, self._crew, self._starts = sources, crew, starts
+        self._sources, self._pool, self._starts = sources, pool, starts
         self._progress = progress
         self._waiting: deque[int] = deque()
-        self._handler: FileHandler | None = None
+        self._handler: FileReader | None = None
         self._index = -1
         self._lines = self._passed = self._done = 0
         self._note = ""
@@ -117,7 +117,7 @@ class Pass:
 
     def run(self) -> None:
         """Read, tell, take notes."""
-        for parcel in self._crew.searched(batches(self._segments())):
+        for parcel in self._pool.searched(batches(self._segments())):
             if not parcel:
                 self._stream(self._waiting.popleft())
             for one in parcel:
@@ -134,7 +134,7 @@ class Pass:
             size = plain.size_bytes
             start = self._starts.get(index, 0)
             if start:
-                known = index in self._twins
+                known = index in self._repeated
                 yield Segment(index, plain, 0, 0, HEAD_BYTES, HEAD_BYTES, first=True, last=known, count=False)
                 if known:
                     continue
@@ -166,14 +166,14 @@ class Pass:
             self._end(segment.index, segment.low + one.end)
 
     def _begin(self, index: int) -> None:
-        self._handler = FileHandler(self.reading, index, self._sources.frames[index])
+        self._handler = FileReader(self.collection, index, self._sources.profiles[index])
         self._lines = self._passed = 0
         self._note = ""
 
     def _end(self, index: int, reached: int) -> None:
         handler = self._handler
         assert handler is not None
-        twin = self._twins.get(index)
+        twin = self._repeated.get(index)
         if twin is not None and not self._note:
             handler.like_others(twin)
             reached = max(reached, twin.end)
@@ -195,8 +195,8 @@ class Pass:
         ))
         self._done += size
 
-    def _see_attempts(self, handler: FileHandler, index: int) -> None:
-        self.restarted = self.restarted or handler.attempt > (self._sources.frames[index].attempt or 0)
+    def _see_attempts(self, handler: FileReader, index: int) -> None:
+        self.restarted = self.restarted or handler.attempt > (self._sources.profiles[index].attempt or 0)
 
     def _stream(self, index: int) -> None:
         """A source that can only be read from its first byte to its last."""
@@ -204,19 +204,19 @@ class Pass:
         wanted = KEPT_BYTES + (min(CHUNK_BYTES, max(size + 1, 1 << 20)) if size else CHUNK_BYTES)  # 0: not known
         if len(self._buffer) < wanted:
             self._buffer = bytearray(wanted)
-        handler = FileHandler(self.reading, index, self._sources.frames[index])
+        handler = FileReader(self.collection, index, self._sources.profiles[index])
         before = self._done
         try:
             error_file = opened_error_file(path, stream)
             if error_file is None:
                 scanned = scan_stream(
-                    stream, self.reading.events, handler, self._buffer, lambda done: self._report(before + done)
+                    stream, self.collection.events, handler, self._buffer, lambda done: self._report(before + done)
                 )
                 self.notes.append(LogSource(path, size, scanned.bytes_read, scanned.note))
             else:
-                converted = replace(self._sources.frames[index], time_s=error_file.time_s, converted=True)
-                handler = FileHandler(self.reading, index, converted)
-                scan_stream(error_file.stream(), self.reading.events, handler, self._buffer)
+                converted = replace(self._sources.profiles[index], time_s=error_file.time_s, converted=True)
+                handler = FileReader(self.collection, index, converted)
+                scan_stream(error_file.stream(), self.collection.events, handler, self._buffer)
                 self.notes.append(LogSource(path, size, size, NOTE))
         except (OSError, ValueError) as error:
             note = f"could not be read to its end: {error}"
@@ -334,20 +334,20 @@ class LogReader:
         node or pid, for what its launcher puts in front of a line; ValueError in words for one that is none.
         `progress` gets bytes done and bytes in all. A stream that breaks off is a note of its source, not an error."""
         given = Sources.of(sources, self._frames(sources, job, site_prefixes(prefixes)))
-        crew = SearchPool(self._events, in_order if given.total_bytes > (1 << 20) else map)
+        pool = SearchPool(self._events, in_order if given.total_bytes > (1 << 20) else map)
 
         def fresh() -> Collection:
             return Collection(self._signatures, self._events, self._progress, _started_s(job), job.nodes if job else ())
 
         def told(plan: TailPlan) -> tuple[LogStory, Pass]:
-            one = Pass(given, fresh(), crew, plan.starts, progress, plan.twins)
+            one = Pass(given, fresh(), pool, plan.starts, progress, plan.repeated)
             one.run()
-            one.reading.tables.settle()
-            return log_story.story_of(one.reading, one.notes, job), one
+            one.collection.tables.settle()
+            return log_story.story_of(one.collection, one.notes, job), one
 
         sizes = [parts.size_bytes for parts in given.plain.values()]
         if tail_first or (tail_first is None and worth_reading_tails(sizes)):
-            plan = tail_plan(given.plain, given.frames, crew, fresh())
+            plan = tail_plan(given.plain, given.profiles, pool, fresh())
             story = self._from_ends(plan, given, told) if plan is not None and plan.starts else None
             if story is not None:
                 return with_lines(story, given)
@@ -387,8 +387,8 @@ class LogReader:
         prefixes: tuple[re.Pattern[str], ...],
     ) -> tuple[FileProfile, ...]:
         nodes = job.nodes if job else ()
-        frames = [replace(file_profile(path, nodes), prefixes=prefixes) for path, _, _ in sources]
-        return family_profiles([path for path, _, _ in sources], frames, job)
+        profiles = [replace(file_profile(path, nodes), prefixes=prefixes) for path, _, _ in sources]
+        return family_profiles([path for path, _, _ in sources], profiles, job)
 
 
 def _said(plan: TailPlan, given: Sources) -> str:

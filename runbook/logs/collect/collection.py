@@ -86,7 +86,7 @@ class Collection:
 class FileState:
     """Where the reading of one file stands: shared by those who match, keep and sample its lines."""
 
-    reading: Collection
+    collection: Collection
     index: int
     """The file's place among the job's files."""
     named: FileProfile
@@ -95,9 +95,9 @@ class FileState:
     """The attempt that it tells of at the place reached."""
     framed: dict[tuple[int, int], tuple[LogLine, ...]] = field(default_factory=dict)
     remembered: int = 0
-    """Frames in `framed`."""
+    """Lines in `framed`."""
 
-    def frames(
+    def parsed_lines(
         self, view: View, spans: Iterable[tuple[int, int]], nearest_first: bool = False
     ) -> Iterator[LogLine]:
         """Lines framed. What is around one failure is around the next, so the newest are remembered."""
@@ -118,21 +118,21 @@ class FileState:
         """The lines in front of one, nearest first: those of its own record (`json_records`), then the file's."""
         for index in range(here.at - 1, -1, -1):
             yield replace(here, text=here.record[index], at=index)
-        yield from self.frames(view, view.before(start), True)
+        yield from self.parsed_lines(view, view.before(start), True)
 
     def below(self, view: View, here: LogLine, stop: int, limit_bytes: int = BELOW_BYTES) -> Iterator[LogLine]:
         """The lines behind one, nearest first, as `above`."""
         for index in range(here.at + 1, len(here.record)):
             yield replace(here, text=here.record[index], at=index)
-        yield from self.frames(view, view.after(stop, limit_bytes))
+        yield from self.parsed_lines(view, view.after(stop, limit_bytes))
 
     def time_of(self, here: LogLine) -> float | None:
-        time_s = read_time(here.stamp, self.reading.started_s)
+        time_s = read_time(here.stamp, self.collection.started_s)
         return time_s if time_s is not None else here.time_s
 
     def restart(self, offset: int) -> None:
         self.attempt += 1
-        self.reading.progress.restart(self.index, offset)
+        self.collection.progress.restart(self.index, offset)
 
 
 def lines_between_newlines(line: str, file: FileProfile) -> tuple[LogLine, ...]:

@@ -35,13 +35,13 @@ _END_BYTES = 8 << 10
 _SHORT_END_BYTES = 1 << 10
 
 
-class FileHandler:
+class FileReader:
     """Handler of one file; see `scan.Handler`."""
 
-    def __init__(self, reading: Collection, index: int, named: FileProfile) -> None:
-        self._reading = reading
+    def __init__(self, collection: Collection, index: int, named: FileProfile) -> None:
+        self._collection = collection
         self._index = index
-        self._state = FileState(reading, index, named, named.attempt or 0)
+        self._state = FileState(collection, index, named, named.attempt or 0)
         self._matcher = Matcher(self._state)
         self._steps = StepSampler(self._state)
         self._keeper = MatchRecorder(self._state, self._matcher, self._steps)
@@ -53,7 +53,7 @@ class FileHandler:
     def first(self, view: View) -> None:
         """Learn from the first lines how the file is labelled, and the first steps."""
         beginning = bytes(view.buffer[:min(view.end, 256)]).translate(_DIGITS) if view.sample < FEW else b""
-        habits = self._reading.habits.get(beginning)
+        habits = self._collection.habits.get(beginning)
         named = self._state.named
         of_a_process = (named.local_rank, named.task, named.pid) != (None,) * 3
         if habits is not None and not of_a_process:
@@ -62,17 +62,17 @@ class FileHandler:
         lines = sampled_lines(view)
         named = replace(named, habits=habits or learn_prefixes(lines, named.nodes))
         if beginning:
-            self._reading.habits[beginning] = named.habits
+            self._collection.habits[beginning] = named.habits
         framed = [parse_line(line, named) for line in lines]
         ranks = {one.rank for one in framed if one.rank is not None}
         if len(ranks) == 1 and of_a_process:
             named = replace(named, rank=next(iter(ranks)))  # a process's own file: what it calls itself
         self._state.named = named
         for one in framed:
-            self._reading.tables.note_frame(one)
-        if self._reading.started_s is None:
+            self._collection.tables.note_line(one)
+        if self._collection.started_s is None:
             stamps = (read_time(one.stamp, None) for one in framed)
-            self._reading.started_s = next((stamp for stamp in stamps if stamp is not None), None)
+            self._collection.started_s = next((stamp for stamp in stamps if stamp is not None), None)
         if view.sample >= FREELY:
             self._steps.sample(view, 0, min(view.end, TAIL_BYTES), last=400)
 
@@ -83,35 +83,35 @@ class FileHandler:
             self._piece(view, pieces[0], raw, start, stop)
             return
         for piece in pieces:  # several processes wrote into each other's lines, or a record holds several
-            if piece.record and not self._reading.events.within(piece.text.encode()):
+            if piece.record and not self._collection.events.within(piece.text.encode()):
                 continue
             self._piece(view, piece, piece.text.encode(), start, stop)
 
     def _piece(self, view: View, here: LogLine, raw: bytes, start: int, stop: int) -> None:
-        reading = self._reading
+        collection = self._collection
         here = self._matcher.in_table(view, here, start)
         if here.unnamed and not here.after_cut:
             mended = self._matcher.rest_of_broken(view, here, start)
             if mended is not here:
                 here, raw = mended, mended.text.encode()
-        reading.tables.note_frame(here)
-        if reading.long_misses >= _LONG_MISSES and len(here.text) > _LONG_CHARACTERS:
+        collection.tables.note_line(here)
+        if collection.long_misses >= _LONG_MISSES and len(here.text) > _LONG_CHARACTERS:
             here = replace(here, text=here.text[:_LONG_CHARACTERS])
             raw = here.text.encode()
-            reading.tables.note(_LONG_NOTE)
-        if reading.tasks_left <= 0 and "tasks " in here.text:
+            collection.tables.note(_LONG_NOTE)
+        if collection.tasks_left <= 0 and "tasks " in here.text:
             here = replace(here, text=_TASKS.sub(r"tasks \1", here.text))
         match = self._previous.match(here.text) if self._previous and self._previous.held_by(raw) else None
         candidates: Sequence[Signature] = ()
         if match is None:
-            candidates = reading.candidates(raw)
+            candidates = collection.candidates(raw)
             match = self._matcher.match(view, here, stop, candidates)
         behind = self._matcher.behind_label(view, here, start) if match is None and here.task is not None else None
         if behind is not None:
             here = behind
-            match = self._matcher.match(view, here, stop, reading.candidates(here.text.encode()))
+            match = self._matcher.match(view, here, stop, collection.candidates(here.text.encode()))
         if match is None or match.signature.fallback:
-            reading.long_misses += len(here.text) > _LONG_CHARACTERS
+            collection.long_misses += len(here.text) > _LONG_CHARACTERS
         if match is None:
             return
         self._previous = match.signature if match.signature.stands_alone else None
@@ -138,9 +138,9 @@ class FileHandler:
         for first, end in islice(view.before(stop, back), LINES_FOR_TIME):
             # The newest may be cut here, so it is not remembered.
             one = parse_line(decode(view.buffer[first:end]), self._state.named)
-            time_s = read_time(one.stamp, self._reading.started_s)
+            time_s = read_time(one.stamp, self._collection.started_s)
             if time_s is not None:
-                self._reading.clocks.ended(End(self._index, time_s, rank_of(one), one.node))
+                self._collection.clocks.ended(End(self._index, time_s, rank_of(one), one.node))
                 break
         if view.sample < FREELY:
             self._few_steps(view, start, stop)
@@ -160,23 +160,23 @@ class FileHandler:
 
     def like_others(self, twin: RepeatedTail) -> None:
         """Take over what is known of the end of a file that ends as others do, without reading it again."""
-        reading, index = self._reading, self._index
-        here, line, step = twin.frame, twin.match, twin.step
-        reading.tables.note_frame(here)
+        collection, index = self._collection, self._index
+        here, line, step = twin.log_line, twin.match, twin.step
+        collection.tables.note_line(here)
         key = (line.signature.id, index, (here.speaker, here.pid, ()))
-        if len(reading.kept) < SPEAKERS_KEPT:
+        if len(collection.kept) < SPEAKERS_KEPT:
             time_s = self._state.time_of(here)
-            kept = reading.kept[key] = MatchGroup(count=1)
+            kept = collection.kept[key] = MatchGroup(count=1)
             kept.add(LogMatch(
                 line, here, index, self._state.attempt, twin.offset, 0, time_s, excerpt((), here.text),
                 time_s is not None, said_by=speaker_of(here.name, here.text, (), self._state.named.role),
             ))
         for signature in twin.also:
-            reading.like_others[signature] = reading.like_others.get(signature, 0) + 1
-        time_s = self._state.time_of(twin.step_frame)
-        rank = rank_of(twin.step_frame)
-        reading.clocks.note(step.signature.id, step.integer("step"), (index, rank, twin.step_frame.node), time_s)
-        reading.progress.step(
+            collection.like_others[signature] = collection.like_others.get(signature, 0) + 1
+        time_s = self._state.time_of(twin.step_line)
+        rank = rank_of(twin.step_line)
+        collection.clocks.note(step.signature.id, step.integer("step"), (index, rank, twin.step_line.node), time_s)
+        collection.progress.step(
             step, file=index, first_attempt=self._state.named.attempt or 0, offset=twin.step_offset, rank=rank,
             time_s=time_s,
         )
@@ -187,7 +187,7 @@ class FileHandler:
         return self._state.attempt
 
     def finish(self) -> None:
-        self._reading.last_attempt = max(self._reading.last_attempt, self._state.attempt)
+        self._collection.last_attempt = max(self._collection.last_attempt, self._state.attempt)
 
 
 def sampled_lines(view: View) -> list[str]:

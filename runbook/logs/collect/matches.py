@@ -198,7 +198,7 @@ class LogMatch:
     """One match in its place."""
 
     match: Match
-    frame: LogLine
+    log_line: LogLine
     file: int
     attempt: int
     offset: int
@@ -308,22 +308,22 @@ class Tables:
         if len(self.notes) < NOTES_KEPT:
             self.notes[sentence] = None
 
-    def note_frame(self, frame: LogLine) -> None:
+    def note_line(self, log_line: LogLine) -> None:
         """Learn from a prefix: which task holds which rank, which node holds which rank, whose pid is the job's."""
-        if frame.pid is not None and len(self.pids_seen) < PIDS_KEPT:
-            self.pids_seen.add(frame.pid)
-        if frame.group is not None:
-            self.het_groups.add(frame.group)
-        self.speakers.note(frame)
-        if frame.rank is None:
+        if log_line.pid is not None and len(self.pids_seen) < PIDS_KEPT:
+            self.pids_seen.add(log_line.pid)
+        if log_line.group is not None:
+            self.het_groups.add(log_line.group)
+        self.speakers.note(log_line)
+        if log_line.rank is None:
             return
-        self.ranks_seen.add(frame.rank)
-        if frame.task is not None:
-            self.tasks_of_ranks.setdefault(frame.rank, frame.task)
-        if frame.pid is not None:
-            self.pids_of_ranks.setdefault(frame.rank, frame.pid)
-        if frame.node is not None:
-            self.nodes_of_ranks.setdefault(frame.rank, frame.node)
+        self.ranks_seen.add(log_line.rank)
+        if log_line.task is not None:
+            self.tasks_of_ranks.setdefault(log_line.rank, log_line.task)
+        if log_line.pid is not None:
+            self.pids_of_ranks.setdefault(log_line.rank, log_line.pid)
+        if log_line.node is not None:
+            self.nodes_of_ranks.setdefault(log_line.rank, log_line.node)
 
     def settle(self) -> None:
         """Take over, when all is read, what NCCL says of the whole job's ranks."""

@@ -25,13 +25,13 @@ class Matcher:
 
     def __init__(self, state: FileState) -> None:
         self._state = state
-        self._reading = state.reading
+        self._collection = state.collection
         self._index = state.index
         self._mended = 0
 
     def match(self, view: View, here: LogLine, stop: int, candidates: Sequence[Signature]) -> Match | None:
         several = [one for one in candidates if one.lines > 1]
-        match = self._reading.signatures.first_match(here.text, [one for one in candidates if one.lines == 1])
+        match = self._collection.signatures.first_match(here.text, [one for one in candidates if one.lines == 1])
         if match is not None and match.signature.whole:
             return match
         if several:
@@ -57,9 +57,9 @@ class Matcher:
         ][:3]
         for rest in ("".join(own[:1]), "".join(own[:2]), "".join(own[:3]), "".join(own[1:2])):
             text = here.text + rest
-            whole = self._reading.signatures.first_match(text, self._reading.candidates(text.encode()))
+            whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
             if rest and whole is not None and whole.signature.whole and whole.signature.means != FRAMING:
-                self._reading.cut_lines += 1
+                self._collection.cut_lines += 1
                 return whole
         return None
 
@@ -68,7 +68,7 @@ class Matcher:
         self._mended += 1
         if not here.unnamed or self._mended > _MENDED_AT_MOST or not self._state.named.habits.label_widths:
             return None
-        nearby = islice(self._state.frames(view, view.before(start), True), 20)
+        nearby = islice(self._state.parsed_lines(view, view.before(start), True), 20)
         first = next((one for one in nearby if (one.task, one.group) == (here.task, here.group)), None)
         if first is None or first.text.endswith((":", ")", ".")):
             return None
@@ -76,17 +76,17 @@ class Matcher:
 
     def rest_of_broken(self, view: View, here: LogLine, start: int) -> LogLine:
         """A line without a prefix behind one that another process broke: the two are put together again."""
-        if not self._reading.tables.ranks_seen:
+        if not self._collection.tables.ranks_seen:
             return here
-        nearby = list(islice(self._state.frames(view, view.before(start), True), 4))
+        nearby = list(islice(self._state.parsed_lines(view, view.before(start), True), 4))
         broken = [one for one in nearby if one.cut and not one.unnamed and one.task == here.task]
         if len(broken) != 1:
             return here
         text = broken[0].text + here.text
-        whole = self._reading.signatures.first_match(text, self._reading.candidates(text.encode()))
+        whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
         if whole is None or whole.signature.means == FRAMING:
             return here
-        self._reading.tables.note(
+        self._collection.tables.note(
             "Two processes wrote into each other's lines; the message of "
             f"{named(broken[0])} was put together from two of them."
         )
@@ -94,12 +94,12 @@ class Matcher:
 
     def in_table(self, view: View, here: LogLine, start: int) -> LogLine:
         """An exception inside torchrun's table is that of the row's rank, not of the agent that prints the table."""
-        rows = self._reading.tables.rows
+        rows = self._collection.tables.rows
         if not rows or rows[-1].file != self._index or not here.text.startswith("  "):
             return here
         stack: list[str] = []
         complete = False
-        for one in islice(self._state.frames(view, view.before(start), True), 600):
+        for one in islice(self._state.parsed_lines(view, view.before(start), True), 600):
             if one.speaker != here.speaker:
                 continue
             if not complete:

@@ -117,7 +117,7 @@ def skew(clocks: Clocks, seen: Sequence[LogMatch], where: RankLocations) -> Skew
     for one in seen:
         sequence = one.match.integer("sequence")
         if Event.WATCHDOG_TIMEOUT in one.reports and sequence is not None and one.time_s is not None:
-            speaker = (one.file, where.rank(one), one.frame.node)
+            speaker = (one.file, where.rank(one), one.log_line.node)
             timeouts.setdefault(sequence, {}).setdefault(speaker, one.time_s)
     offsets = _offsets([_by_node(mark, where) for mark in timeouts.values()], _TIMEOUT_SPREAD_S)
     return Skew(offsets, "watchdog timeouts of the same collective")

@@ -41,16 +41,16 @@ class RankLocations:
     def rank(self, seen: LogMatch) -> int | None:
         """The rank that a line is about."""
         written = seen.match.integer("rank")
-        if seen.frame.rank is not None and (written is None or Event.NCCL in seen.reports):
-            return seen.frame.rank  # NCCL's watchdog numbers ranks within its process group
+        if seen.log_line.rank is not None and (written is None or Event.NCCL in seen.reports):
+            return seen.log_line.rank  # NCCL's watchdog numbers ranks within its process group
         if written is not None:
             return written
-        if seen.frame.doubt:
+        if seen.log_line.doubt:
             return None
-        learned = self.speakers.rank(seen.frame, self.world_size, self.only_node is not None)
+        learned = self.speakers.rank(seen.log_line, self.world_size, self.only_node is not None)
         if learned is not None:
             return learned
-        pid = seen.match.integer("pid") or seen.frame.pid
+        pid = seen.match.integer("pid") or seen.log_line.pid
         if pid is not None and pid in self.ranks_of_pids:
             return self.ranks_of_pids[pid]
         if seen.spawned is not None and not self.several_nodes:
@@ -59,13 +59,13 @@ class RankLocations:
             named = seen.match.numbers("tasks")
             if len(named) == 1:
                 return named[0]
-            if seen.frame.task is not None and not named:
-                return seen.frame.task
+            if seen.log_line.task is not None and not named:
+                return seen.log_line.task
         return self.rank_by_device(seen)
 
     def inferred_by_device(self, seen: LogMatch) -> bool:
         """Whether the rank follows from nothing better than the GPU's number."""
-        return seen.frame.rank is None and seen.frame.task is None and self.rank(seen) is not None and (
+        return seen.log_line.rank is None and seen.log_line.task is None and self.rank(seen) is not None and (
             self.rank(seen) == self.rank_by_device(seen)
         )
 
@@ -138,12 +138,12 @@ def _repeated(seen: Sequence[LogMatch]) -> dict[int, tuple[NodeName, int]]:
     for one in seen:
         if Event.NCCL not in one.reports:
             continue
-        before, warns, words = one.frame.text.partition(" NCCL WARN ")
+        before, warns, words = one.log_line.text.partition(" NCCL WARN ")
         if not warns:
-            if one.frame.rank is not None:
-                repeated.setdefault(before.strip(), set()).add(one.frame.rank)
-        elif one.frame.rank is None and one.frame.node is not None and one.frame.pid is not None:
-            warned.setdefault(words.strip(), set()).add((one.frame.node, one.frame.pid))
+            if one.log_line.rank is not None:
+                repeated.setdefault(before.strip(), set()).add(one.log_line.rank)
+        elif one.log_line.rank is None and one.log_line.node is not None and one.log_line.pid is not None:
+            warned.setdefault(words.strip(), set()).add((one.log_line.node, one.log_line.pid))
     everywhere = {place for places in warned.values() for place in places}
     found: dict[int, set[tuple[NodeName, int]]] = {}
     for words, ranks in repeated.items():

@@ -44,7 +44,7 @@ class StepSampler:
 
     def __init__(self, state: FileState) -> None:
         self._state = state
-        self._reading = state.reading
+        self._collection = state.collection
         self._index = state.index
         self._sampled_to = 0
 
@@ -60,22 +60,22 @@ class StepSampler:
     def sample(self, view: View, start: int, stop: int, last: int) -> int:
         """Read the steps of a stretch; how many lines were steps."""
         found = 0
-        for first, end in positions_of_lines(view, self._reading.steps, start, stop, last):
+        for first, end in positions_of_lines(view, self._collection.steps, start, stop, last):
             line = decode(view.buffer[first:end])
             here = parse_line(line, self._state.named)
             raw = bytes(view.buffer[first:end])
-            candidates = self._reading.step_candidates(raw)
-            match = self._reading.signatures.first_match(here.text, candidates)
+            candidates = self._collection.step_candidates(raw)
+            match = self._collection.signatures.first_match(here.text, candidates)
             if match is None and here.text[:1] != "{" and "{" in line:  # the step stands beside a record's message
-                match = self._reading.signatures.first_match(line[line.index("{"):], candidates)
+                match = self._collection.signatures.first_match(line[line.index("{"):], candidates)
             if match is None:
                 continue
-            self._reading.tables.note_frame(here)
-            time_s = read_time(here.stamp, self._reading.started_s)
-            self._reading.clocks.note(
+            self._collection.tables.note_line(here)
+            time_s = read_time(here.stamp, self._collection.started_s)
+            self._collection.clocks.note(
                 match.signature.id, match.integer("step"), (self._index, rank_of(here), here.node), time_s
             )
-            found += self._reading.progress.step(
+            found += self._collection.progress.step(
                 match, file=self._index, first_attempt=self._state.named.attempt or 0, offset=view.base + first,
                 rank=rank_of(here), time_s=time_s,
             )
@@ -108,7 +108,7 @@ class MatchRecorder:
 
     def __init__(self, state: FileState, matcher: Matcher, steps: StepSampler) -> None:
         self._state = state
-        self._reading = state.reading
+        self._collection = state.collection
         self._index = state.index
         self._matcher = matcher
         self._steps = steps
@@ -118,22 +118,22 @@ class MatchRecorder:
         if here.text.startswith("    ") and self._said_below(view, match, here, stop):
             return
         if match.signature.means == Kind.TRUE_OOM:
-            self._reading.progress.failed(self._index, view.base + start)
+            self._collection.progress.failed(self._index, view.base + start)
         # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
         about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
                  match.numbers("tasks")[:1])
         key = (match.signature.id, self._index, (here.speaker, here.pid, about))
-        kept = self._reading.kept.get(key)
+        kept = self._collection.kept.get(key)
         if kept is None:
             most = SPEAKERS_KEPT if match.signature.means in (CONSEQUENCE, HARMLESS) else 2 * SPEAKERS_KEPT
-            if len(self._reading.kept) >= most:
+            if len(self._collection.kept) >= most:
                 return
-            kept = self._reading.kept[key] = MatchGroup()
+            kept = self._collection.kept[key] = MatchGroup()
         kept.count += 1 + here.repeats
         if here.repeats:
-            self._reading.tables.note(_FOLDED.format(name=match.signature.id))
+            self._collection.tables.note(_FOLDED.format(name=match.signature.id))
         # A list that is only looked at costs less than one that is remembered.
-        self._reading.count_tasks(len(match.numbers("tasks")) // (1 if kept.room() else _LOOKED_AT_COSTS))
+        self._collection.count_tasks(len(match.numbers("tasks")) // (1 if kept.room() else _LOOKED_AT_COSTS))
         if kept.room():
             kept.add(self._seen(view, match, here, start, stop))
         elif match.signature.means not in (CONSEQUENCE, HARMLESS):
@@ -153,7 +153,7 @@ class MatchRecorder:
         """Look at the last one of each kind of this chunk. Far from the end of a log, what is no memory failure and
         ends no traceback is looked at each time that it has been said twice as often: it is said all along."""
         for key, (match, here, start, stop) in self._latest.items():
-            kept = self._reading.kept[key]
+            kept = self._collection.kept[key]
             if (
                 view.left > _NEAR_THE_END_BYTES and match.signature.means == Kind.NOT_OOM
                 and kept.count < 2 * kept.looked_at and not view.traceback_before(start)
@@ -181,7 +181,7 @@ class MatchRecorder:
             stack, raised = [], False
         near: list[str] = []
         # Every rank of thousands warns of the same: those that come later are not looked at as closely.
-        mild = view.sample < FEW and not raised and here.mild and self._reading.known_well(match.signature)
+        mild = view.sample < FEW and not raised and here.mild and self._collection.known_well(match.signature)
         if not stack and not mild:
             lines = islice(self._state.above(view, here, start), _LINES_AFTER)
             near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
@@ -193,7 +193,7 @@ class MatchRecorder:
         exact = time_s is not None
         if time_s is None:
             nearby = islice(self._state.above(view, here, start), LINES_FOR_TIME)
-            stamps = (read_time(one.stamp, self._reading.started_s) for one in nearby if one.speaker == here.speaker)
+            stamps = (read_time(one.stamp, self._collection.started_s) for one in nearby if one.speaker == here.speaker)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         spans = islice(view.after(stop), _LINES_FOR_A_REMARK)
         below = [decode(view.buffer[first:end]) for first, end in spans] if mild else after[:_LINES_FOR_A_REMARK]
@@ -202,7 +202,7 @@ class MatchRecorder:
             self._steps.before(view, start, closely=raised)
         before = line_before(self._state.above(view, here, start), here.speaker) if raised else ""
         frames = stack or list(reversed(dumped(after)))
-        rules = self._reading.signatures.phases
+        rules = self._collection.signatures.phases
         phase = phase_of(rules, frames, here.text, near)
         if phase is Phase.UNKNOWN and opens_timer(before):
             phase = phase_of(rules, (), before)
@@ -229,14 +229,14 @@ class MatchRecorder:
             return
         stack, last = found
         text = last.text.encode()
-        known = self._matcher.match(view, last, stop, self._reading.candidates(text))
+        known = self._matcher.match(view, last, stop, self._collection.candidates(text))
         if known is not None and known.signature.means != FRAMING:
             return
         if known is None and self._known_below(list(islice(following, 7))):
             return
         signature = _unknown(match.signature)
         key = (signature.id, self._index, (here.speaker, here.pid))
-        kept = self._reading.kept.setdefault(key, MatchGroup())
+        kept = self._collection.kept.setdefault(key, MatchGroup())
         kept.count += 1
         match = Match(signature, {"detail": last.text[:200]}, 0.0)
         before = line_before(self._state.above(view, here, start), here.speaker, at_head=True)
@@ -247,7 +247,7 @@ class MatchRecorder:
         kept.add(LogMatch(
             match, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),
             excerpt(stack, last.text),
-            phase=phase_of(self._reading.signatures.phases, stack), raised=True,
+            phase=phase_of(self._collection.signatures.phases, stack), raised=True,
             chained=is_chain(before), spawned=spawned_process(before), functions=functions_of(stack),
             said_by=speaker_of(here.name, last.text, stack, self._state.named.role),
         ))
@@ -257,8 +257,8 @@ class MatchRecorder:
         for one in frames:
             if one.text.startswith(("Traceback (most", "During handling of", "The above exception was")):
                 return False  # the next exception's lines, not this one's
-            candidates = [known for known in self._reading.candidates(one.text.encode()) if known.means != FRAMING]
-            if candidates and self._reading.signatures.first_match(one.text, candidates):
+            candidates = [known for known in self._collection.candidates(one.text.encode()) if known.means != FRAMING]
+            if candidates and self._collection.signatures.first_match(one.text, candidates):
                 return True
         return False
 
@@ -294,13 +294,13 @@ class LauncherLines:
 
     def __init__(self, state: FileState, keeper: MatchRecorder, steps: StepSampler) -> None:
         self._state = state
-        self._reading = state.reading
+        self._collection = state.collection
         self._index = state.index
         self._keeper = keeper
         self._steps = steps
 
     def note(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
-        reading, tables = self._reading, self._reading.tables
+        collection, tables = self._collection, self._collection.tables
         reports = match.signature.reports
         if Event.TRACEBACK in reports:
             self._keeper.traceback(view, match, here, start, stop)
@@ -308,10 +308,12 @@ class LauncherLines:
             self._state.restart(view.base + start)
         elif match.integer("resumed_step") is not None:
             self._steps.before(view, start)
-            newest = reading.progress.newest(self._index)
+            newest = collection.progress.newest(self._index)
             if newest is not None and newest >= (match.integer("resumed_step") or 0):
                 self._state.restart(view.base + start)  # a later run goes on from a checkpoint in the same file
-            reading.progress.checkpoint(match, file=self._index, attempt=self._state.attempt, offset=view.base + start)
+            collection.progress.checkpoint(
+                match, file=self._index, attempt=self._state.attempt, offset=view.base + start
+            )
         elif Event.VISIBLE_DEVICES in reports:
             tables.devices.note_visible(here, match.text("detail") or "", match.integer("local_rank"))
         elif Event.WORKER in reports:
@@ -326,12 +328,12 @@ class LauncherLines:
             self._communicator(match, here)
         elif Event.FAILURE_ROW in reports:
             tables.rows.append(replace(self._row(match), offset=view.base + start, line=view.line_number(start)))
-        elif not reading.progress.checkpoint(
+        elif not collection.progress.checkpoint(
             match, file=self._index, attempt=self._state.attempt, offset=view.base + start
         ):
             rank, node, pid = match.integer("rank"), match.text("node"), match.integer("pid")
             if rank is not None and here.rank in (None, rank):
-                tables.note_frame(replace(
+                tables.note_line(replace(
                     here, rank=rank, pid=pid if pid is not None else here.pid,
                     local_rank=match.integer("local_rank") if here.local_rank is None else here.local_rank,
                     node=NodeName(node.partition(".")[0]) if node else here.node,
@@ -344,14 +346,14 @@ class LauncherLines:
             tables.version = match.text("version") or tables.version
             tables.note_words(match)
             speaker = rank if rank is not None else rank_of(here)
-            reading.progress.memory(
+            collection.progress.memory(
                 match, speaker, match.integer("step"), file=self._index, first_attempt=self._state.named.attempt or 0,
                 offset=view.base + start,
             )
 
     def _communicator(self, match: Match, here: LogLine) -> None:
         if here.node is not None and here.pid is not None:
-            self._reading.tables.devices.note_process(NcclProcess(
+            self._collection.tables.devices.note_process(NcclProcess(
                 here.node, here.pid, match.integer("rank") or 0, match.integer("count") or 0,
                 match.integer("device") or 0, match.text("detail"),
             ))
@@ -359,10 +361,10 @@ class LauncherLines:
     def _row(self, match: Match) -> Row:
         rank, pid = match.integer("rank") or 0, match.integer("pid") or 0
         node = NodeName((match.text("node") or "").partition(".")[0])
-        time_s = read_time(match.text("time") or "", self._reading.started_s)
+        time_s = read_time(match.text("time") or "", self._collection.started_s)
         local_rank = match.integer("local_rank") or 0
-        self._reading.tables.speakers.note(LogLine("", rank=rank, local_rank=local_rank, node=node))
-        self._reading.tables.nodes_of_ranks.setdefault(rank, node)
-        self._reading.tables.pids_of_ranks.setdefault(rank, pid)
+        self._collection.tables.speakers.note(LogLine("", rank=rank, local_rank=local_rank, node=node))
+        self._collection.tables.nodes_of_ranks.setdefault(rank, node)
+        self._collection.tables.pids_of_ranks.setdefault(rank, pid)
         code = match.integer("exit_code") or 0
         return Row(rank, local_rank, node, pid, code, time_s, self._index, signature=match.signature.id)

@@ -51,8 +51,8 @@ def parse_line(line: str, file: FileProfile) -> LogLine:
 
 
 def parse_lines(line: str, file: FileProfile) -> list[LogLine]:
-    """As `frame`, but a line that several processes wrote into each other becomes a frame a piece, and a JSON record a
-    frame for each line that it holds."""
+    """As `parse_line`, but a line that several processes wrote into each other becomes a line a piece, and a JSON
+    record one for each line that it holds."""
     text = without_escapes(line)
     said = PrefixFacts()
     first = _framed(text, file, said)

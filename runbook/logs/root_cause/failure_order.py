@@ -79,7 +79,7 @@ class Orderer:
     def _moment(self, seen: LogMatch) -> Moment:
         """By the reference clock, as far as the skew is known."""
         rank = self.where.rank(seen)
-        node = seen.frame.node or (self.where.nodes.get(rank) if rank is not None else None)
+        node = seen.log_line.node or (self.where.nodes.get(rank) if rank is not None else None)
         offset = self.skew.offset(node)
         exact = self.stamp(seen)
         if exact is not None:

@@ -15,7 +15,7 @@ STEPS_ON = 2
 
 def said_mildly(seen: LogMatch) -> bool:
     """Whether the line itself is a warning or information: it quotes a failure and does not end a process."""
-    return not seen.raised and seen.frame.mild
+    return not seen.raised and seen.log_line.mild
 
 
 def was_handled(seen: LogMatch, last: Mapping[tuple[object, ...], int], evidence: LogEvidence) -> bool:
@@ -67,7 +67,7 @@ def last_failures(failures: Sequence[LogMatch]) -> dict[tuple[object, ...], int]
 
 
 def _process(seen: LogMatch) -> tuple[object, ...]:
-    return (seen.file, seen.attempt, seen.frame.speaker, seen.frame.pid)
+    return (seen.file, seen.attempt, seen.log_line.speaker, seen.log_line.pid)
 
 
 def died_with(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], str]:

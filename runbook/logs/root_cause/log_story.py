@@ -45,9 +45,9 @@ def collateral(
             if rank is None and Event.TAKES_DOWN in one.reports:
                 continue
             if rank is None:
-                node = one.frame.node or hosts
+                node = one.log_line.node or hosts
                 if len(unnamed) < UNNAMED_KEPT:
-                    unnamed.setdefault((identity, node), Collateral(None, one.frame.node, _why(one), identity))
+                    unnamed.setdefault((identity, node), Collateral(None, one.log_line.node, _why(one), identity))
             else:
                 found[rank] = Collateral(rank, where.nodes.get(rank), _why(one), identity)
                 if Event.PROCESS_EXIT in one.reports and "tasks" not in one.match.values:
@@ -83,9 +83,9 @@ CANDIDATES_KEPT = 64
 HARMLESS_KEPT = 64
 
 
-def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord | None) -> LogStory:
+def story_of(collection: Collection, sources: Sequence[LogSource], job: JobRecord | None) -> LogStory:
     """The story of one job's logs."""
-    evidence = LogEvidence.of(reading, sources, job)
+    evidence = LogEvidence.of(collection, sources, job)
     seen, where = evidence.matches, evidence.where
     choice = selection.select_root_cause(evidence)
     notes = list(choice.notes)
@@ -102,8 +102,8 @@ def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord |
         )
     if root is not None and choice.root is not None and where.inferred_by_device(choice.root):
         notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
-    notes += _notes(reading, root, where)
-    notes += [choice.root.frame.doubt] if choice.root is not None and choice.root.frame.doubt else []
+    notes += _notes(collection, root, where)
+    notes += [choice.root.log_line.doubt] if choice.root is not None and choice.root.log_line.doubt else []
     if root is not None and root.phase is Phase.UNKNOWN:
         copy = _copy_with_phase(choice.root, root.rank, seen, where)
         if copy is not None:
@@ -114,7 +114,7 @@ def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord |
         others += [_finding(one, evidence) for one in choice.fallout[:CANDIDATES_KEPT]]
     others += [_suspected(one, sources) for one in choice.suspects[:CANDIDATES_KEPT]]
     quiet = [one for one in seen if one.means == HARMLESS] + list(choice.handled)
-    version = reading.tables.version or (root.framework_version if root else None)
+    version = collection.tables.version or (root.framework_version if root else None)
     return LogStory(
         root_cause=root,
         candidates=tuple(others),
@@ -124,32 +124,32 @@ def story_of(reading: Collection, sources: Sequence[LogSource], job: JobRecord |
             for index, one in enumerate(sorted(quiet, key=lambda one: (one.file, one.offset)))
             if index < HARMLESS_KEPT or one.match.signature.detail is Detail.FINISHED
         ),
-        progress=reading.progress.result(reading.last_attempt, root.rank if root is not None else None),
-        framework=_framework(reading, choice.root),
+        progress=collection.progress.result(collection.last_attempt, root.rank if root is not None else None),
+        framework=_framework(collection, choice.root),
         framework_version=version,
         world_size=where.world_size,
         rank_nodes=dict(sorted(where.nodes.items())),
-        rank_pids=dict(sorted(reading.tables.pids_of_ranks.items())),
-        own_pids=tuple(sorted(reading.tables.pids_seen)),
-        engines=tuple(sorted(reading.tables.engines)),
-        settings=dict(sorted(reading.tables.settings.items())),
+        rank_pids=dict(sorted(collection.tables.pids_of_ranks.items())),
+        own_pids=tuple(sorted(collection.tables.pids_seen)),
+        engines=tuple(sorted(collection.tables.engines)),
+        settings=dict(sorted(collection.tables.settings.items())),
         sources=tuple(sources),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _finding(seen: LogMatch, evidence: LogEvidence, handled: bool = False) -> Finding:
-    where, reading = evidence.where, evidence.collection
+    where, collection = evidence.where, evidence.collection
     rank = where.rank(seen)
     row = where.row(rank)
     # Another rank may print its step after this one failed in the next, so the attempt's last step counts.
-    before = reading.progress.step_before(seen.file, seen.offset) if handled else None
+    before = collection.progress.step_before(seen.file, seen.offset) if handled else None
     if before is None:
-        before = reading.progress.last_step(seen.attempt)
+        before = collection.progress.last_step(seen.attempt)
     if before is None:
-        before = reading.progress.start_of(seen.attempt)
+        before = collection.progress.start_of(seen.attempt)
     device = seen.match.integer("device")
-    means, signature = selection.meaning(seen), seen.match.signature
+    means, signature, said = selection.meaning(seen), seen.match.signature, seen.log_line
     return Finding(
         signature=signature.id,
         means=means,
@@ -158,16 +158,16 @@ def _finding(seen: LogMatch, evidence: LogEvidence, handled: bool = False) -> Fi
         line=seen.line,
         excerpt=seen.excerpt,
         rank=rank,
-        local_rank=seen.frame.local_rank if seen.frame.local_rank is not None else row.local_rank if row else None,
+        local_rank=said.local_rank if said.local_rank is not None else row.local_rank if row else None,
         node=_node(seen, rank, where),
-        pid=_pid(seen, rank, reading),
-        device=device if device is not None else seen.frame.device,
-        node_device=_node_device(seen, rank, where, reading),
+        pid=_pid(seen, rank, collection),
+        device=device if device is not None else seen.log_line.device,
+        node_device=_node_device(seen, rank, where, collection),
         time_s=seen.time_s if seen.time_s is not None else row.time_s if row else None,
         step=before + 1 if before is not None else None,
         phase=seen.phase,
         fields=seen.match.memory_fields(),
-        framework_version=reading.tables.version or signature.versions or None,
+        framework_version=collection.tables.version or signature.versions or None,
         detail=signature.detail if means == signature.means else _PINNED if seen.pinning and signature.pinned else "",
         firmness=signature.confidence if means == signature.means else None,
         frames=seen.functions,
@@ -176,13 +176,13 @@ def _finding(seen: LogMatch, evidence: LogEvidence, handled: bool = False) -> Fi
     )
 
 
-def _node_device(seen: LogMatch, rank: int | None, where: RankLocations, reading: Collection) -> str | None:
+def _node_device(seen: LogMatch, rank: int | None, where: RankLocations, collection: Collection) -> str | None:
     device, row = seen.match.integer("device"), where.row(rank)
     process = ProcessPlace(
-        rank, row.local_rank if row else None, _node(seen, rank, where), _pid(seen, rank, reading),
-        device if device is not None else seen.frame.device,
+        rank, row.local_rank if row else None, _node(seen, rank, where), _pid(seen, rank, collection),
+        device if device is not None else seen.log_line.device,
     )
-    return reading.tables.devices.node_device(seen.frame, process, alone=where.world_size == 1)
+    return collection.tables.devices.node_device(seen.log_line, process, alone=where.world_size == 1)
 
 
 def _copy_with_phase(
@@ -198,15 +198,15 @@ def _copy_with_phase(
     return None
 
 
-def _pid(seen: LogMatch, rank: int | None, reading: Collection) -> int | None:
+def _pid(seen: LogMatch, rank: int | None, collection: Collection) -> int | None:
     """The process of the rank, else the one that a prefix names as the speaker."""
-    known = reading.tables.pids_of_ranks.get(rank) if rank is not None else None
-    return known if known is not None else seen.frame.pid
+    known = collection.tables.pids_of_ranks.get(rank) if rank is not None else None
+    return known if known is not None else seen.log_line.pid
 
 
 def _node(seen: LogMatch, rank: int | None, where: RankLocations) -> NodeName | None:
-    if seen.frame.node is not None:
-        return seen.frame.node
+    if seen.log_line.node is not None:
+        return seen.log_line.node
     if rank is not None and rank in where.nodes:
         return where.nodes[rank]
     hosts = seen.match.text("hosts") or seen.match.text("node")
@@ -256,9 +256,9 @@ def _name_rank(
     return root, "No line says which rank failed."
 
 
-def _notes(reading: Collection, root: Finding | None, where: RankLocations) -> list[str]:
+def _notes(collection: Collection, root: Finding | None, where: RankLocations) -> list[str]:
     notes = []
-    if reading.cut_lines:
+    if collection.cut_lines:
         notes.append("A message was cut by the launcher's label and put together again.")
     if root is not None:
         for process in root.fields.other_processes:
@@ -267,16 +267,16 @@ def _notes(reading: Collection, root: Finding | None, where: RankLocations) -> l
                 notes.append(f"Process {process.pid} of the message is rank {rank} of this job.")
         if root.time_s is not None:
             notes.append("Stamps without a time zone were read as UTC.")
-    notes += reading.tables.notes
+    notes += collection.tables.notes
     spam = {
-        identity: sum(kept.count for (name, _, _), kept in reading.kept.items() if name == identity)
-        + reading.like_others.get(identity, 0)
-        for identity in {name for name, _, _ in reading.kept}
+        identity: sum(kept.count for (name, _, _), kept in collection.kept.items() if name == identity)
+        + collection.like_others.get(identity, 0)
+        for identity in {name for name, _, _ in collection.kept}
     }
     often = sorted((identity, count) for identity, count in spam.items() if count > 1000)
     notes += [f"{identity} stands {count} times in the logs." for identity, count in often]
     return notes
 
 
-def _framework(reading: Collection, root: LogMatch | None) -> str | None:
-    return reading.progress.framework or (root.match.signature.framework or None if root is not None else None)
+def _framework(collection: Collection, root: LogMatch | None) -> str | None:
+    return collection.progress.framework or (root.match.signature.framework or None if root is not None else None)

@@ -42,7 +42,7 @@ def secondary_failures(
     notes: list[str] = []
     for one, cause in _chains(failures, seen):
         everyday = _EVERYDAY.match(cause.match.text("detail") or "") and one.phase is not Phase.CHECKPOINT
-        if _INTERRUPTING.search(one.frame.text):
+        if _INTERRUPTING.search(one.log_line.text):
             if cause.match.signature.weak:
                 dropped[id(cause)] = cause
             continue
@@ -76,7 +76,7 @@ def _chains(failures: Sequence[LogMatch], seen: Sequence[LogMatch]) -> list[tupl
     previous: dict[tuple[object, ...], LogMatch] = {}
     found = []
     for one in seen:
-        process = (one.file, one.attempt, one.frame.speaker)
+        process = (one.file, one.attempt, one.log_line.speaker)
         before = previous.get(process)
         if id(one) in chained and before is not None and before.means != HARMLESS:
             found.append((one, before))
@@ -185,8 +185,9 @@ def _workers_words(failures: Sequence[LogMatch], where: RankLocations) -> list[L
         elif one.match.integer("pid") is not None and where.rank(one) is not None:
             found += [
                 word for word in waiting
-                if (word.file, word.attempt) == (one.file, one.attempt) and word.frame.task in (None, one.frame.task)
-                and (word.frame.node is None or one.frame.node in (None, word.frame.node))
+                if (word.file, word.attempt) == (one.file, one.attempt)
+                and word.log_line.task in (None, one.log_line.task)
+                and (word.log_line.node is None or one.log_line.node in (None, word.log_line.node))
             ]
             waiting = [word for word in waiting if word not in found]
     return found
@@ -197,12 +198,12 @@ def _echoes(failures: Sequence[LogMatch], where: RankLocations) -> list[LogMatch
     speakers: dict[tuple[object, ...], set[tuple[int | None, int | None]]] = {}
     for one in failures:
         if where.rank(one) is not None:
-            speakers.setdefault(_figures(one), set()).add((where.rank(one), one.frame.pid))
+            speakers.setdefault(_figures(one), set()).add((where.rank(one), one.log_line.pid))
     found = []
     for one in failures:
         if where.rank(one) is not None or len(_figures(one)) < 3:
             continue
-        said, pid = speakers.setdefault(_figures(one), set()), one.frame.pid
+        said, pid = speakers.setdefault(_figures(one), set()), one.log_line.pid
         if (pid is None and said) or (pid is not None and pid in {other for _, other in said}):
             found.append(one)
         elif pid is not None:

@@ -142,7 +142,7 @@ def _handled_note(handled: Sequence[LogMatch], evidence: LogEvidence) -> str:
     return f"{len(handled)} line{'s' if len(handled) != 1 else ''} ({kinds}) did not end the job: {reason}."
 
 
-def _without_cascade(strong: Sequence[LogMatch], reading: Collection) -> tuple[list[LogMatch], list[str]]:
+def _without_cascade(strong: Sequence[LogMatch], collection: Collection) -> tuple[list[LogMatch], list[str]]:
     """A restart that fails while starting, and not of memory, follows from what it restarted after (an address still in
     use, a peer that is gone): the attempt before holds the first cause."""
     newest = max((one.attempt for one in strong), default=0)
@@ -150,7 +150,7 @@ def _without_cascade(strong: Sequence[LogMatch], reading: Collection) -> tuple[l
     before = [one for one in strong if one.attempt < newest and meaning(one) != Kind.NOT_OOM]
     if not before or any(meaning(one) != Kind.NOT_OOM for one in last):
         return list(strong), []
-    if reading.progress.last_step(newest) is not None:
+    if collection.progress.last_step(newest) is not None:
         return list(strong), []
     return [one for one in strong if one.attempt < newest], [
         f"The last attempt failed while starting ({last[0].match.signature.id}), before any step; the failure that it "
@@ -278,8 +278,8 @@ def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations) -> tuple[
     failed = [one for one in rest if Event.CUDA_CALL in one.reports]
     if where.rank(kernel) is None and len({where.rank(one) for one in failed}) == 1:
         pid = kernel.match.integer("pid")
-        kernel = replace(kernel, frame=replace(
-            failed[0].frame, text=kernel.frame.text, pid=pid if pid is not None else failed[0].frame.pid,
+        kernel = replace(kernel, log_line=replace(
+            failed[0].log_line, text=kernel.log_line.text, pid=pid if pid is not None else failed[0].log_line.pid,
         ))
     return [kernel, *rest], notes
 
@@ -296,7 +296,7 @@ def _one_a_rank(seen: Sequence[LogMatch], where: RankLocations, without: int | N
         rank = where.rank(one)
         if rank is not None and rank == without:
             continue
-        unnamed = (one.file, one.frame.speaker, one.match.signature.id, one.match.integer("device"))
+        unnamed = (one.file, one.log_line.speaker, one.match.signature.id, one.match.integer("device"))
         chosen.setdefault(rank if rank is not None else unnamed, one)
     return list(chosen.values())
 

@@ -76,7 +76,7 @@ def place(seen: LogMatch) -> NodeName | None:
     hosts = seen.match.text("hosts") or seen.match.text("node")
     if hosts and "[" not in hosts and "," not in hosts:
         return NodeName(hosts.partition(".")[0])
-    return seen.frame.node
+    return seen.log_line.node
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ class Suspect:
 
 def suspects(evidence: LogEvidence, every: Sequence[Kill]) -> tuple[list[Suspect], list[str]]:
     """The likeliest first, and a note for each reason."""
-    seen, where, reading = evidence.matches, evidence.where, evidence.collection
+    seen, where, collection = evidence.matches, evidence.where, evidence.collection
     found: list[Suspect] = []
     notes: list[str] = []
     for some, note in (
-        _ended(seen, where), _killed(_named(every, seen, where)), _watchdog(seen, where, reading),
-        _stopped(where, reading),
+        _ended(seen, where), _killed(_named(every, seen, where)), _watchdog(seen, where, collection),
+        _stopped(where, collection),
     ):
         found += some
         notes += [note] if note else []
@@ -248,13 +248,13 @@ def _killed(every: Sequence[Kill]) -> tuple[list[Suspect], str]:
     ], killed_note(every)
 
 
-def _watchdog(seen: Sequence[LogMatch], where: RankLocations, reading: Collection) -> tuple[list[Suspect], str]:
+def _watchdog(seen: Sequence[LogMatch], where: RankLocations, collection: Collection) -> tuple[list[Suspect], str]:
     """Ranks that waited print a timeout; the one they waited for prints none, or has queued less work (NCCL-06)."""
     timed: dict[int, int | None] = {}
     example: LogMatch | None = None
     for one in seen:
         rank = where.rank(one)
-        if Event.WATCHDOG in one.reports and rank is not None and one.attempt == reading.last_attempt:
+        if Event.WATCHDOG in one.reports and rank is not None and one.attempt == collection.last_attempt:
             example = example or one
             enqueued = one.match.integer("enqueued")
             timed[rank] = enqueued if enqueued is not None else timed.get(rank)
@@ -264,7 +264,7 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, reading: Collectio
     most = max(known.values(), default=0)
     behind = sorted(rank for rank, work in known.items() if work < most)
     world = where.world_size
-    ranks = range(world) if world is not None and world <= _WORLD_LARGEST else sorted(reading.tables.ranks_seen)
+    ranks = range(world) if world is not None and world <= _WORLD_LARGEST else sorted(collection.tables.ranks_seen)
     silent = [rank for rank in ranks if rank not in timed]
     if len(silent) > max(1, len(ranks) // 4):
         silent = []  # most ranks are silent: their output is elsewhere, and that says nothing
@@ -294,9 +294,9 @@ def _at(
     ]
 
 
-def _stopped(where: RankLocations, reading: Collection) -> tuple[list[Suspect], str]:
+def _stopped(where: RankLocations, collection: Collection) -> tuple[list[Suspect], str]:
     """Ranks whose output stops before the others': steps where each rank prints them, else the files' last stamps."""
-    steps = reading.progress.result(reading.last_attempt).last_step_by_rank
+    steps = collection.progress.result(collection.last_attempt).last_step_by_rank
     if len(steps) >= 2:
         furthest = max(steps.values())
         late = sorted(rank for rank, step in steps.items() if step + _STEPS_BEHIND <= furthest)
@@ -307,7 +307,7 @@ def _stopped(where: RankLocations, reading: Collection) -> tuple[list[Suspect], 
                 f"{furthest}."
             )
     ends = {
-        end.rank: end for end in reading.clocks.ends.values() if end.rank is not None
+        end.rank: end for end in collection.clocks.ends.values() if end.rank is not None
     }
     if len(ends) < 2:
         return [], ""

@@ -61,13 +61,13 @@ class RepeatedTail:
     """What the end of such a file says."""
 
     match: Match
-    frame: LogLine
+    log_line: LogLine
     offset: int
     """Of the first line of trouble."""
     also: tuple[str, ...]
     """Signatures of the lines behind it."""
     step: Match
-    step_frame: LogLine
+    step_line: LogLine
     step_offset: int
     end: int
     """Offset of the file's end."""
@@ -216,7 +216,7 @@ class TailPlan:
     starts: dict[int, int]
     healthy_s: dict[int, float] = field(default_factory=dict)
     """Files whose reading begins at a stamp that lies before the first failure."""
-    twins: Mapping[int, RepeatedTail] = field(default_factory=dict)
+    repeated: Mapping[int, RepeatedTail] = field(default_factory=dict)
     """Files that end as others do: what their ends say is known."""
 
 
@@ -240,23 +240,23 @@ def worth_reading_tails(sizes: Sequence[int]) -> bool:
 
 
 def tail_plan(
-    files: Mapping[int, Parts], frames: Sequence[FileProfile], crew: SearchPool, knowledge: LineKnowledge
+    files: Mapping[int, Parts], profiles: Sequence[FileProfile], pool: SearchPool, knowledge: LineKnowledge
 ) -> TailPlan | None:
     """Where to begin in each of `files` (by index). None: no file's end shows a failure,
     so that only all of them can. OSError while looking leaves a file to be read whole, where it is noted."""
     sizes = {index: parts.size_bytes for index, parts in files.items() if parts.size_bytes > SMALL_BYTES}
     starts = {index: size - TAIL_BYTES for index, size in sizes.items()}
     ends: dict[int, _End] = {}
-    twins = TailDeduplicator(knowledge)
+    repeated = TailDeduplicator(knowledge)
     pending = list(starts)
     while pending:
-        for one in _searched(pending, files, starts, crew):
+        for one in _searched(pending, files, starts, pool):
             index = one.segment.index
             if one.error is None:
-                alike = twins.known(one, frames[index])
-                ends[index] = _End(step=True) if alike else _judge(one, frames[index], knowledge)
+                alike = repeated.known(one, profiles[index])
+                ends[index] = _End(step=True) if alike else _judge(one, profiles[index], knowledge)
                 if not alike and ends[index].step and not ends[index].failed:
-                    twins.learn(one, frames[index])
+                    repeated.learn(one, profiles[index])
             else:
                 del starts[index]
         first_s = _first_failure_s(ends)
@@ -279,7 +279,7 @@ def tail_plan(
     healthy = {
         index: stamp_s for index in starts if not ends[index].step and (stamp_s := ends[index].stamp_s) is not None
     }
-    return TailPlan(starts, healthy, twins.found)
+    return TailPlan(starts, healthy, repeated.found)
 
 
 def _before(stamp_s: float | None, first_s: float | None) -> bool:
@@ -294,13 +294,13 @@ def _first_failure_s(ends: Mapping[int, _End]) -> float | None:
 
 
 def _searched(
-    indices: Sequence[int], files: Mapping[int, Parts], starts: Mapping[int, int], crew: SearchPool
+    indices: Sequence[int], files: Mapping[int, Parts], starts: Mapping[int, int], pool: SearchPool
 ) -> Iterator[Searched]:
     segments = (
         Segment(index, parts, starts[index], starts[index], parts.size_bytes, parts.size_bytes, count=False)
         for index, parts in ((index, files[index]) for index in indices)
     )
-    for parcel in crew.searched(batches(segments)):
+    for parcel in pool.searched(batches(segments)):
         yield from parcel
 
 
