@@ -12,7 +12,7 @@ from pathlib import Path
 
 PACKAGE = "runbook_probe"
 """The package's name inside, so that no runbook that is installed on a node is taken for it."""
-MODULES = ("__init__", "kernel_log", "main", "node", "nvml", "processes", "worker")
+MODULES = ("__init__", "host", "kernel_log", "main", "nvml", "processes", "worker")
 _MAIN = b"import sys\n\nfrom runbook_probe.main import main\n\nsys.exit(main())\n"
 _DATE = (1980, 1, 1, 0, 0, 0)
 _LOADER = """\

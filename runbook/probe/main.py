@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from . import kernel_log, node, processes
+from . import host, kernel_log, processes
 from .nvml import GpuReader
 from .worker import DOCUMENT, VERSION, Worker, is_unknown, unknown
 
@@ -43,7 +43,7 @@ def probe(deadline_s: float, since_s: Optional[float], root: str, need_nvml: boo
         return None
     log_worker = Worker(kernel_log.read, root, since_s, max(1.0, deadline_s / 5))
     document: Part = {"document": DOCUMENT, "version": VERSION, "deadline_s": deadline_s}
-    document["node"] = _node(Worker(node.read, root), started + deadline_s * 0.2)
+    document["node"] = _node(Worker(host.read, root), started + deadline_s * 0.2)
     document["nvml"] = reader.collect(started + deadline_s * 0.7, max(0.5, deadline_s * 0.3))
     document["kernel_log"] = _kernel_log(log_worker, started + deadline_s * 0.8)
     _look_up(document, root, started + deadline_s * 0.9)

@@ -8,7 +8,7 @@ import pwd
 import re
 from typing import Any, Dict, List, Optional, Set
 
-from . import node
+from . import host
 from .worker import Send, clean, unknown
 
 VARIABLES = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_LOCALID", "LOCAL_RANK")
@@ -32,7 +32,7 @@ def read(send: Send, root: str, pids: List[int]) -> None:
         uids.add(found.get("uid"))
         send({"process": found})
     send({"asking": "the cgroups of Slurm's jobs"})
-    send({"jobs": node.jobs(root)})
+    send({"jobs": host.jobs(root)})
     send({"asking": "all processes"})
     send(_all(root))
     for uid in sorted(each for each in uids if each is not None):
@@ -68,8 +68,8 @@ def one(root: str, pid: int, boot: _Boot) -> Part:
     return {
         "pid": pid, "gone": False, "uid": uid, "user": "", "state": state.group(1) if state else None,
         "stat": clean(stat, 600), "age_s": _age_s(stat, boot),
-        "cgroups": [clean(line, 300) for line in node.telling(lines)],
-        "slurm": node.job_of(lines) if lines else unknown("its cgroup could not be read"),
+        "cgroups": [clean(line, 300) for line in host.telling(lines)],
+        "slurm": host.job_of(lines) if lines else unknown("its cgroup could not be read"),
         "environment": environment,
     }
 

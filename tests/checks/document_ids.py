@@ -24,6 +24,8 @@ ALLOWED = Path(__file__).with_name("document_ids.allowed")
 OWN_WORDS = frozenset({
     "log_level",  # an argument of uvicorn
     "kv_heads",  # a name that lever documents give an argument, as they give `heads`
+    # Figures of nvidia-smi's report and of the node probe's document, after which rules of the node check are called:
+    "recovery_action", "row_remap_failed", "row_remap_pending", "unrepairable_memory",
     "log_probs", "optimizer_step", "weight_sync", "data_loading",  # phases of a training step (`model/log.py`)
 })
 """Words of the code's own vocabulary that are ids of a document by chance."""

@@ -13,7 +13,7 @@ import pytest
 from runbook.model.node import GpuProcess
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.node import job_of_cgroup, read_left_document
-from runbook.probe import node as node_probe
+from runbook.probe import host
 from tests.nvml.standin import hanging_directory, run_probe
 
 pytestmark = pytest.mark.needs("gcc")
@@ -53,7 +53,7 @@ LAYOUTS: list[tuple[list[str], dict[str, Any] | None]] = [
 
 @pytest.mark.parametrize(("lines", "found"), LAYOUTS)
 def test_every_layout_of_slurm(lines: list[str], found: dict[str, Any] | None) -> None:
-    assert node_probe.job_of(lines) == found
+    assert host.job_of(lines) == found
 
 
 @pytest.mark.parametrize(("lines", "found"), LAYOUTS)

@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 from functools import cache
 
-from runbook.checkpoints.listing import Format, registered
+from runbook.checkpoints.folders import Format, registered
 
 
 @cache

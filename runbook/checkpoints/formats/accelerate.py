@@ -6,8 +6,8 @@ import posixpath
 import re
 from dataclasses import replace
 
+from runbook.checkpoints.folders import Found, Listing, Torn, check_contiguous, checkpoint_format, torn, whole
 from runbook.checkpoints.formats.huggingface import check_optimizer, check_weights
-from runbook.checkpoints.listing import Found, Listing, Torn, check_contiguous, checkpoint_format, torn, whole
 
 _ACCELERATE = re.compile(r"(checkpoint|step|epoch)_([0-9]{1,12})\Z")
 _RANDOM_ACCELERATE = re.compile(r"random_states_([0-9]{1,7})\.pkl\Z")

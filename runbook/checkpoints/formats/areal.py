@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from runbook.checkpoints.listing import (
+from runbook.checkpoints.folders import (
     CLOCK_TOLERANCE_S,
     Found,
     Listing,

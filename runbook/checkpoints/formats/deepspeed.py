@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from runbook.checkpoints.listing import (
+from runbook.checkpoints.folders import (
     CLOCK_TOLERANCE_S,
     Found,
     Listing,

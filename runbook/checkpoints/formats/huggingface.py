@@ -6,8 +6,7 @@ import posixpath
 import re
 from dataclasses import replace
 
-from runbook.checkpoints.formats.deepspeed import check_states, tied_to
-from runbook.checkpoints.listing import (
+from runbook.checkpoints.folders import (
     Found,
     Listing,
     Sharding,
@@ -19,6 +18,7 @@ from runbook.checkpoints.listing import (
     torn,
     whole,
 )
+from runbook.checkpoints.formats.deepspeed import check_states, tied_to
 
 _TRAINER = re.compile(r"checkpoint-([0-9]{1,12})\Z")
 _RANDOM = re.compile(r"rng_state_([0-9]{1,7})\.pth\Z")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runbook.checkpoints.listing import (
+from runbook.checkpoints.folders import (
     CLOCK_TOLERANCE_S,
     TRACKER,
     Found,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 
+from runbook.checkpoints.folders import Found, Listing, Sharding, Torn, check_dcp, checkpoint_format, torn, whole
 from runbook.checkpoints.formats.megatron import RESHARD
-from runbook.checkpoints.listing import Found, Listing, Sharding, Torn, check_dcp, checkpoint_format, torn, whole
 
 _NEMO_STEP = re.compile(r"step=([0-9]{1,12})")
 UNFINISHED = "-unfinished"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import posixpath
 
+from runbook.checkpoints.folders import Found, Listing, Sharding, checkpoint_format, torn, whole
 from runbook.checkpoints.formats.deepspeed import judge_deepspeed
-from runbook.checkpoints.listing import Found, Listing, Sharding, checkpoint_format, torn, whole
 
 
 @checkpoint_format(asked=10, takes=("_actor", "_critic"), small_files=("latest",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runbook.checkpoints.listing import Found, Listing, Sharding, checkpoint_format, torn, whole
+from runbook.checkpoints.folders import Found, Listing, Sharding, checkpoint_format, torn, whole
 
 _FORM = "full"
 _SINGLE = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runbook.checkpoints.listing import Found, Listing, Sharding, Torn, check_dcp, checkpoint_format, torn, whole
+from runbook.checkpoints.folders import Found, Listing, Sharding, Torn, check_dcp, checkpoint_format, torn, whole
 
 _TORCHTITAN = re.compile(r"step-([0-9]{1,12})\Z")
 DATA_ORDER = "the data loader's state is kept by data-parallel rank: another number of them loads only without it"

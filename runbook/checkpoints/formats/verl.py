@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from runbook.checkpoints.listing import (
+from runbook.checkpoints.folders import (
     TRACKER,
     Found,
     Listing,

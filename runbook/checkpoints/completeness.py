@@ -10,8 +10,8 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from runbook.checkpoints.folders import SMALL_FILE_BYTES, Format, Found, Listing
 from runbook.checkpoints.formats import all_formats
-from runbook.checkpoints.listing import SMALL_FILE_BYTES, Format, Found, Listing
 from runbook.model.checkpoint import Checkpoint, DirectoryEntry
 from runbook.model.units import Unknown
 
