@@ -23,6 +23,8 @@ class Condition(Document):
     values: tuple[str, ...] = ()
     """The value is one of these, whatever its case. Where neither this nor what follows is given: any value, or, with
     `absent`, none at all."""
+    unless: tuple[str, ...] = ()
+    """The value is any but these."""
     at_most: int | None = None
     """The value is a whole number that is not above this: an interval of -1 or 0."""
     at_least: int | None = None

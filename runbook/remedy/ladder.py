@@ -11,8 +11,12 @@ from dataclasses import replace
 from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, condition_of
-from runbook.remedy.constraints import require
-from runbook.remedy.constraints.failed_job import allocator_could_have_served, request_fits_the_gpu
+from runbook.remedy.constraints import CONSTRAINTS, require
+from runbook.remedy.constraints.failed_job import (
+    allocator_could_have_served,
+    checkpoint_reshardable,
+    request_fits_the_gpu,
+)
 from runbook.remedy.edits import FUNCTIONS
 from runbook.remedy.lever_context import LeverContext, refusal_of
 from runbook.remedy.lever_document import LeverRule
@@ -77,12 +81,11 @@ def use_lever(
     """One lever in this context, with values. Raises `Refused`."""
     for conflict in rule.conflicts:
         setting = context.template.setting(conflict.parameter)
-        if setting is None or setting.value in conflict.unless:
+        if setting is None or context.template.holds(conflict) is False:
             continue
-        if setting.value is None or not conflict.values or setting.value in conflict.values:
-            shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
-            question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
-            raise Refused(f"not beside {shown}: {conflict.why}", question, RefusalReason.CONFLICT)
+        shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
+        question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
+        raise Refused(f"not beside {shown}: {conflict.why}", question, RefusalReason.CONFLICT)
     for need in rule.needs:
         require(context, need)
     edits: list[Edit] = []
@@ -118,7 +121,7 @@ def use_lever(
         edits=tuple(edits),
         key=key,
         expectation="; ".join(part for part in (rule.expectation, *remarks) if part),
-        needs_reshard=any(need.constraint == "checkpoint_reshardable" for need in rule.needs),
+        needs_reshard=any(CONSTRAINTS[need.constraint] is checkpoint_reshardable for need in rule.needs),
     )
 
 

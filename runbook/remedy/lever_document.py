@@ -15,7 +15,7 @@ from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.model.template import ParameterNames, Setting, SettingKind
-from runbook.remedy.checkpoint_rules import CheckpointRules, Obstacle, Restarter
+from runbook.remedy.checkpoint_rules import CheckpointRules, Condition, Obstacle, Restarter
 
 Value = str | int
 
@@ -200,14 +200,9 @@ class Need(Document):
     arguments: dict[str, Value | tuple[Value, ...]] = {}
 
 
-class Conflict(Document):
-    """A setting beside which the lever is not used."""
+class Conflict(Condition):
+    """A setting beside which the lever is not used. A default is none: only what the template sets counts."""
 
-    parameter: str
-    values: tuple[str, ...] = ()
-    """The conflicting values; empty: any."""
-    unless: tuple[str, ...] = ()
-    """Values that are none: of any but these."""
     why: str
     source: str
     ask: bool = False

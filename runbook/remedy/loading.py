@@ -102,7 +102,8 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
         path = f"levers.{rule.id}"
         conditions = (*rule.needs, *rule.holds)
         yield from missing(path, [edit.parameter for edit in rule.edits], parameters, "parameter")
-        yield from missing(path, [conflict.parameter for conflict in rule.conflicts], parameters, "parameter")
+        beside = [name for conflict in rule.conflicts for name in conflict.parameters]
+        yield from missing(path, beside, parameters, "parameter")
         yield from missing(path, [edit.function for edit in rule.edits], frozenset(FUNCTIONS), "function")
         yield from missing(path, [need.constraint for need in conditions], frozenset(CONSTRAINTS), "constraint")
         yield from missing(path, _named(conditions), parameters, "parameter")

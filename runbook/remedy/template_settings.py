@@ -195,7 +195,8 @@ class TemplateSettings:
 
     def _alone(self, condition: Condition) -> bool | None:
         setting = self.setting(condition.parameter)
-        given = bool(condition.values or condition.lacks) or (condition.at_most, condition.at_least) != (None, None)
+        bounds = (condition.at_most, condition.at_least)
+        given = bool(condition.values or condition.unless or condition.lacks) or bounds != (None, None)
         if setting is None:
             if self._may_be_set_elsewhere(condition.parameter):
                 return None
@@ -336,6 +337,8 @@ def _lines_of(file: TemplateFile) -> Iterator[UncommentedLine]:
 def _matches(condition: Condition, value: str) -> bool:
     value = value.strip().strip("'\"")
     if condition.values and value.casefold() not in {item.casefold() for item in condition.values}:
+        return False
+    if value.casefold() in {item.casefold() for item in condition.unless}:
         return False
     if condition.lacks:
         present = {item.casefold() for item in re.findall(r"\w+", value)}
