@@ -12,7 +12,7 @@ from runbook.remedy.earlier_incidents import (
     with_reasons,
 )
 from runbook.remedy.edits import FUNCTIONS, Edits, derives, edit_of
-from runbook.remedy.ladder import cool_off_left_s, drain_refused, in_this_version, propose, relaunch_refused, use_lever
+from runbook.remedy.ladder import drain_refused, in_this_version, propose, relaunch_refused, use_lever
 from runbook.remedy.lever_context import LeverContext, largest_divisor, read_versions, refusal_of
 from runbook.remedy.lever_document import (
     Configuration,
@@ -86,7 +86,6 @@ __all__ = [
     "VersionMark",
     "checkpoint_folders",
     "circumstances",
-    "cool_off_left_s",
     "defaults_hold",
     "derives",
     "drain_refused",

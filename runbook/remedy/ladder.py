@@ -167,21 +167,13 @@ def _missing(diagnosis: Diagnosis) -> str:
     return f"What would settle it: {'; '.join(missing)}." if missing else ""
 
 
-# How much an incident may do: relaunches, waiting between them, nodes drained. "" means allowed, else why not.
+# How much an incident may do: relaunches, nodes drained. "" means allowed, else why not.
 
 def relaunch_refused(done: int, most: int) -> str:
     """Whether another relaunch is over the policy's number, all attempts of the incident together."""
     if done < most:
         return ""
     return f"the job was relaunched {done} times, as often as the policy allows ({most})"
-
-
-def cool_off_left_s(last_relaunch_s: float | None, now_s: float, cool_off_s: float) -> float:
-    """Seconds to wait before the next relaunch. A clock that went back never makes it longer than the cool-off."""
-    if last_relaunch_s is None:
-        return 0.0
-    passed = max(0.0, now_s - last_relaunch_s)
-    return max(0.0, cool_off_s - passed)
 
 
 def drain_refused(drained_by_us: int, nodes: int | None, share: float, *, may_drain: bool = True) -> str:

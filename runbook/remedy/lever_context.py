@@ -185,11 +185,7 @@ class LeverContext:
         for parameter in batch.model_parallel:
             degree = self.template.number(parameter)
             if degree is None:
-                spelling = self.template.spelling(parameter)
-                raise Refused(
-                    f"{spelling} is not in the template and its default is not known",
-                    f"What is {spelling}? Write it into the template with its present value.",
-                )
+                raise no_default(self.template.spelling(parameter))
             degrees *= degree
         if world % degrees:
             raise Refused(f"{world} ranks cannot be divided by a model-parallel size of {degrees}")
@@ -238,6 +234,14 @@ def product_of(context: LeverContext, parameters: Sequence[str], *, unset_is_one
             raise unknown_parameter(context, parameter)
         product *= number or 1
     return product
+
+
+def no_default(spelling: str) -> Refused:
+    """For a parameter that is neither set nor known by default, and that a person can write down."""
+    return Refused(
+        f"{spelling} is not in the template and its default is not known",
+        f"What is {spelling}? Write it into the template with its present value.",
+    )
 
 
 def unknown_parameter(context: LeverContext, parameter: str) -> Refused:

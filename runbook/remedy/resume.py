@@ -19,22 +19,22 @@ from runbook.remedy.template_settings import Refusal, TemplateSettings, Uncommen
 
 # What makes a template go on from a checkpoint.
 
-def resume_edits(told: TemplateSettings, checkpoint: Checkpoint) -> tuple[Edit, ...]:
+def resume_edits(template: TemplateSettings, checkpoint: Checkpoint) -> tuple[Edit, ...]:
     """The edits of the document's resume rules that are not in force already.
 
     A value that cannot be read from the template gives an edit too: applying it is then refused with the reason,
     for a job that does not resume starts from scratch without a word.
     """
     edits = []
-    for parameter, rules in _by_parameter(told.system, checkpoint).items():
+    for parameter, rules in _by_parameter(template.system, checkpoint).items():
         rule = next((item for item in rules if _applies(item, checkpoint)), None)
-        present = told.setting(parameter)
+        present = template.setting(parameter)
         wanted = _wanted(rule, checkpoint) if rule is not None else None
-        if present is None and (wanted in (None, told.default(parameter)) or not told.exists(parameter)):
+        if present is None and (wanted in (None, template.default(parameter)) or not template.exists(parameter)):
             continue
         if present is not None and rule is not None and _same(present.value, wanted, rule):
             continue
-        edits.append(told.edit(parameter, wanted))
+        edits.append(template.edit(parameter, wanted))
     return tuple(edits)
 
 
@@ -104,22 +104,22 @@ class ResumeFindings:
 
 
 def resume_findings(
-    told: TemplateSettings, checkpoint: Checkpoint | None, *, made_steps: bool | None
+    template: TemplateSettings, checkpoint: Checkpoint | None, *, made_steps: bool | None
 ) -> ResumeFindings:
     """`made_steps`: whether the job that died had finished any step; None when that is not known. One that had not
     loses nothing by starting over, so then nothing is refused."""
-    rules = told.system.checkpoint
+    rules = template.system.checkpoint
     notes: list[str] = []
     to_do: list[str] = []
     refusals: list[Refusal] = []
     edits: list[Edit] = []
-    hindered = [*_moving(told, checkpoint)]
+    hindered = [*_moving(template, checkpoint)]
     if checkpoint is None:
-        hindered += [_obstacle(told, item) for item in rules.never_saves if told.holds(item)]
+        hindered += [_obstacle(template, item) for item in rules.never_saves if template.holds(item)]
         notes += [
-            f"what {told.named(item.parameter)} is, is not known, and so neither whether the job saves: {item.why}"
+            f"what {template.named(item.parameter)} is, is not known, and so neither whether the job saves: {item.why}"
             for item in rules.never_saves
-            if told.holds(item) is None
+            if template.holds(item) is None
         ]
         if made_steps is False:
             notes += [item.why for item in hindered]
@@ -128,26 +128,26 @@ def resume_findings(
             refusals += hindered
         return ResumeFindings(_once(notes), tuple(refusals), (), _once(to_do))
     refusals += hindered
-    refusals += [_obstacle(told, item) for item in rules.downgrades if told.holds(item)]
+    refusals += [_obstacle(template, item) for item in rules.downgrades if template.holds(item)]
     notes += [
-        f"whether {told.named(item.parameter)} stands in the way is not known: {item.why}"
+        f"whether {template.named(item.parameter)} stands in the way is not known: {item.why}"
         for item in rules.downgrades
-        if told.holds(item) is None
+        if template.holds(item) is None
     ]
     notes += [
-        f"nothing newer will be saved: {item.why}" for item in rules.never_saves if told.holds(item)
+        f"nothing newer will be saved: {item.why}" for item in rules.never_saves if template.holds(item)
     ]
-    notes += [_rotation(told, item, checkpoint) for item in rules.rotates if told.holds(item)]
+    notes += [_rotation(template, item, checkpoint) for item in rules.rotates if template.holds(item)]
     if rules.only_latest and checkpoint.latest is False:
         refusals.append(Refusal(
-            f"{told.system.title} loads only what its tracker names, which is not {checkpoint.path}",
+            f"{template.system.title} loads only what its tracker names, which is not {checkpoint.path}",
             f"May the tracker beside {checkpoint.path} be set back to it? Another process could be writing there.",
         ))
-    refusals += _unknown_options(told, checkpoint)
+    refusals += _unknown_options(template, checkpoint)
     for change in rules.adjust:
-        if told.holds(change):
-            edits.append(told.edit(change.parameter, change.set))
-            notes.append(f"{told.named(change.parameter)} is set to {change.set or 'nothing'}: {change.why}")
+        if template.holds(change):
+            edits.append(template.edit(change.parameter, change.set))
+            notes.append(f"{template.named(change.parameter)} is set to {change.set or 'nothing'}: {change.why}")
     if rules.copy_first:
         notes.append(rules.copy_first)
         to_do.append(f"Before the relaunch, copy {checkpoint.path}: it is the only checkpoint, and is written over.")
@@ -156,31 +156,32 @@ def resume_findings(
     return ResumeFindings(_once(notes), tuple(refusals), tuple(edits), _once(to_do))
 
 
-def _rotation(told: TemplateSettings, rule: Obstacle, checkpoint: Checkpoint) -> str:
-    setting = told.setting(rule.parameter)
+def _rotation(template: TemplateSettings, rule: Obstacle, checkpoint: Checkpoint) -> str:
+    setting = template.setting(rule.parameter)
     value = f" = {setting.value}" if setting is not None and setting.value is not None else ""
     return (
-        f"{told.named(rule.parameter)}{value}: {rule.why} Once the relaunched job saves, {checkpoint.path} "
+        f"{template.named(rule.parameter)}{value}: {rule.why} Once the relaunched job saves, {checkpoint.path} "
         "can be deleted; copy it where it is to be kept."
     )
 
 
-def _obstacle(told: TemplateSettings, rule: Obstacle) -> Refusal:
-    setting = told.setting(rule.parameter)
-    shown = told.place(setting) if setting is not None else f"{told.named(rule.parameter)} (not in the template)"
+def _obstacle(template: TemplateSettings, rule: Obstacle) -> Refusal:
+    setting = template.setting(rule.parameter)
+    named = template.named(rule.parameter)
+    shown = named if setting is not None else f"{named} (not in the template)"
     value = f" = {setting.value}" if setting is not None and setting.value not in (None, "true") else ""
     return Refusal(
         f"{shown}{value}: {rule.why}",
-        rule.question or f"{rule.why} May the job start again with {told.named(rule.parameter)} as it is? If not, "
+        rule.question or f"{rule.why} May the job start again with {template.named(rule.parameter)} as it is? If not, "
         "change it in the template and submit the job anew.",
     )
 
 
-def _unknown_options(told: TemplateSettings, checkpoint: Checkpoint) -> Iterator[Refusal]:
+def _unknown_options(template: TemplateSettings, checkpoint: Checkpoint) -> Iterator[Refusal]:
     """Options that would have to be added to a program that may not know them."""
-    for edit in resume_edits(told, checkpoint):
-        entry = told.system.parameter(edit.parameter)
-        if edit.new is not None and not entry.addable and told.setting(edit.parameter) is None:
+    for edit in resume_edits(template, checkpoint):
+        entry = template.system.parameter(edit.parameter)
+        if edit.new is not None and not entry.addable and template.setting(edit.parameter) is None:
             yield Refusal(
                 f"the template has no option by which the program goes on from a checkpoint (such as "
                 f"{entry.spellings[0]}), so the relaunch would start from scratch",
@@ -188,29 +189,29 @@ def _unknown_options(told: TemplateSettings, checkpoint: Checkpoint) -> Iterator
             )
 
 
-def _moving(told: TemplateSettings, checkpoint: Checkpoint | None) -> Iterator[Refusal]:
+def _moving(template: TemplateSettings, checkpoint: Checkpoint | None) -> Iterator[Refusal]:
     """Folders that are another one in each submission, or in each working folder."""
     repaired = (
-        {rule.parameter for rule in told.system.checkpoint.resume if rule.value in ("parent", "path")}
+        {rule.parameter for rule in template.system.checkpoint.resume if rule.value in ("parent", "path")}
         if checkpoint is not None
         else set()
     )
-    changes = next(iter(_folder_changes(told)), None)
-    for rule in told.system.checkpoint.moving_names:
-        if rule.unless and told.setting(rule.unless) is not None:
+    changes = next(iter(_folder_changes(template)), None)
+    for rule in template.system.checkpoint.moving_names:
+        if rule.unless and template.setting(rule.unless) is not None:
             continue
         if rule.parameter in repaired:
             continue
-        setting = told.setting(rule.parameter)
+        setting = template.setting(rule.parameter)
         if setting is None:
             continue
         reason = _moves(setting, rule, changes)
         if reason:
             yield Refusal(
-                f"{told.place(setting)}: {reason}, so the relaunch would neither find the checkpoints of the job that "
-                "died nor write to their folder",
-                f"Which folder did the job write its checkpoints to{_number(told, setting)}? Write it into "
-                f"{told.place(setting)} as plain text, an absolute path, and submit that.",
+                f"{template.place(setting)}: {reason}, so the relaunch would neither find the checkpoints of the job "
+                "that died nor write to their folder",
+                f"Which folder did the job write its checkpoints to{_number(template, setting)}? Write it into "
+                f"{template.place(setting)} as plain text, an absolute path, and submit that.",
             )
 
 
@@ -228,16 +229,16 @@ def _moves(setting: Setting, rule: MovingName, changes: UncommentedLine | None) 
     return f"{setting.value[:120]} is relative, and the job changes its folder ({where})"
 
 
-def _number(told: TemplateSettings, setting: Setting) -> str:
+def _number(template: TemplateSettings, setting: Setting) -> str:
     """What the job's number was, where the folder is named after it."""
-    job = told.job.id
+    job = template.job.id
     return f" (its SLURM_JOB_ID was {job})" if job and "SLURM_JOB" in setting.unresolved else ""
 
 
-def _folder_changes(told: TemplateSettings) -> Iterator[UncommentedLine]:
+def _folder_changes(template: TemplateSettings) -> Iterator[UncommentedLine]:
     """Live lines that change the folder in which the program runs to another than that of the submission."""
-    submitted_in = told.job.work_dir.rstrip("/")
-    for line in told.lines():
+    submitted_in = template.job.work_dir.rstrip("/")
+    for line in template.lines():
         match = _CHANGES_FOLDER.search(line.text) if not line.directive and line.number else None
         if match is None:
             continue
@@ -247,38 +248,38 @@ def _folder_changes(told: TemplateSettings) -> Iterator[UncommentedLine]:
         yield line
 
 
-def checkpoint_folders(told: TemplateSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def checkpoint_folders(template: TemplateSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Where checkpoints are to be looked for, as the template has it, and what is not known about it."""
-    rules = told.system.checkpoint
+    rules = template.system.checkpoint
     folders: list[str] = []
     notes: list[str] = []
-    for setting in told.settings:
+    for setting in template.settings:
         if setting.parameter not in rules.parameters:
             continue
         if setting.value is None:
-            notes.append(f"{told.place(setting)} is not known: {setting.unresolved}")
+            notes.append(f"{template.place(setting)} is not known: {setting.unresolved}")
         elif setting.value:
             folders.append(setting.value)
     for rule in rules.folders:
-        if rule.unless and told.setting(rule.unless) is not None:
+        if rule.unless and template.setting(rule.unless) is not None:
             continue
-        if rule.where and told.matching(rule.where) is None:
+        if rule.where and template.matching(rule.where) is None:
             continue
-        path = _filled(told, rule, notes)
+        path = _filled(template, rule, notes)
         if path:
             folders.append(path)
-    joined = [posixpath.normpath(posixpath.join(told.job.work_dir or "/", folder)) for folder in folders]
+    joined = [posixpath.normpath(posixpath.join(template.job.work_dir or "/", folder)) for folder in folders]
     return tuple(dict.fromkeys(joined)), _once(notes)
 
 
-def _filled(told: TemplateSettings, rule: FolderRule, notes: list[str]) -> str:
-    values: dict[str, str] = {"user": told.job.owner}
+def _filled(template: TemplateSettings, rule: FolderRule, notes: list[str]) -> str:
+    values: dict[str, str] = {"user": template.job.owner}
     for parameter in rule.parameters:
-        setting = told.setting(parameter)
-        value = setting.value if setting is not None else told.certain_default(parameter)
+        setting = template.setting(parameter)
+        value = setting.value if setting is not None else template.certain_default(parameter)
         if value is None:
             why = setting.unresolved if setting is not None else "the template does not set it"
-            notes.append(f"{told.named(parameter)}, a part of the checkpoint folder, is not known: {why}")
+            notes.append(f"{template.named(parameter)}, a part of the checkpoint folder, is not known: {why}")
             return ""
         values[parameter] = value
     return rule.path.format(**values)
@@ -299,33 +300,33 @@ class RestarterFindings:
     to_do: tuple[str, ...] = ()
 
 
-def find_restarters(told: TemplateSettings, common: Sequence[Restarter] = ()) -> RestarterFindings:
+def find_restarters(template: TemplateSettings, common: Sequence[Restarter] = ()) -> RestarterFindings:
     """The restarters of the system and those that every system can have."""
     notes: list[str] = []
     edits: list[Edit] = []
     to_do: list[str] = []
-    for restarter in (*told.system.restarters, *common):
-        place = _place(told, restarter)
+    for restarter in (*template.system.restarters, *common):
+        place = _place(template, restarter)
         if place is None:
             continue
         notes.append(f"{restarter.title} ({place}): {restarter.what_happens}")
         if restarter.to_do:
             to_do.append(restarter.to_do)
         if restarter.set is not None and restarter.condition is not None:
-            edits.append(told.edit(restarter.condition.parameter, restarter.set))
+            edits.append(template.edit(restarter.condition.parameter, restarter.set))
     return RestarterFindings(tuple(dict.fromkeys(notes)), tuple(edits), tuple(dict.fromkeys(to_do)))
 
 
-def _place(told: TemplateSettings, restarter: Restarter) -> str | None:
+def _place(template: TemplateSettings, restarter: Restarter) -> str | None:
     """Where it is seen; None when it is not there."""
     if restarter.condition is not None:
         # A value that is not known may be one that restarts: it is told, and set where the rule sets one.
-        if told.holds(restarter.condition) is False:
+        if template.holds(restarter.condition) is False:
             return None
-        setting = told.setting(restarter.condition.parameter)
-        return told.place(setting) if setting is not None else f"{told.named(restarter.condition.parameter)} is not set"
+        parameter = restarter.condition.parameter
+        return template.named(parameter) if template.is_set(parameter) else f"{template.named(parameter)} is not set"
     compiled = re.compile(restarter.pattern)
-    line = next((line for line in told.lines() if compiled.search(line.text)), None)
+    line = next((line for line in template.lines() if compiled.search(line.text)), None)
     return line.place if line is not None else None
 
 

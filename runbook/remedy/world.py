@@ -10,7 +10,7 @@ from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
 from runbook.model.template import Edit
 from runbook.model.units import NodeName
 from runbook.remedy.edits import derives, edit_of
-from runbook.remedy.lever_context import LeverContext, largest_divisor
+from runbook.remedy.lever_context import LeverContext, largest_divisor, no_default
 from runbook.remedy.template_settings import Refused, TemplateSettings
 
 # Fewer ranks: what of a template counts nodes or ranks, what has to divide the ranks that are left, and what names
@@ -79,7 +79,7 @@ def _following(context: LeverContext, nodes: int, left: int) -> list[Edit]:
             continue
         degree = context.template.number(parameter)
         if degree is None:
-            raise _not_known(context, parameter)
+            raise no_default(context.template.spelling(parameter))
         fixed[parameter] = degree
     ranks = context.data_parallel()
     if ranks is None:
@@ -111,7 +111,7 @@ def _divides(context: LeverContext, nodes: int, left: int) -> None:
             parameter = next((item for item in wanted if context.template.is_set(item)), wanted[-1])
             degree = context.template.number(parameter)
             if degree is None and group != (rules.shard_degree,):
-                raise _not_known(context, parameter)
+                raise no_default(context.template.spelling(parameter))
             product *= degree or 1
             names.append(f"{context.template.spelling(parameter)} {degree}")
         if product == 1:
@@ -122,14 +122,6 @@ def _divides(context: LeverContext, nodes: int, left: int) -> None:
             if group == (rules.shard_degree,):
                 raise Refused(f"a sharding degree of {product} does not divide the {world * left // nodes} ranks left")
             raise Refused(f"{' × '.join(names)} does not divide the {world * left // nodes} ranks left")
-
-
-def _not_known(context: LeverContext, parameter: str) -> Refused:
-    spelling = context.template.spelling(parameter)
-    return Refused(
-        f"{spelling} is not in the template and its default is not known",
-        f"What is {spelling}? Write it into the template with its present value.",
-    )
 
 
 def _names_no_host(template: TemplateSettings, gone: Sequence[NodeName]) -> None:

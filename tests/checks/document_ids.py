@@ -23,6 +23,7 @@ from tests.checks.literals import PRODUCT, REPOSITORY, Finding, literals, module
 ALLOWED = Path(__file__).with_name("document_ids.allowed")
 OWN_WORDS = frozenset({
     "log_level",  # an argument of uvicorn
+    "expandable_segments",  # an option of PyTorch's allocator
     "kv_heads",  # a name that lever documents give an argument, as they give `heads`
     # Figures of nvidia-smi's report and of the node probe's document, after which rules of the node check are called:
     "recovery_action", "row_remap_failed", "row_remap_pending", "unrepairable_memory",

@@ -22,7 +22,6 @@ from runbook.model.units import JobId, NodeName, UserName
 from runbook.remedy import (
     LeverContext,
     LeverDocument,
-    cool_off_left_s,
     drain_refused,
     load_levers,
     propose,
@@ -203,13 +202,6 @@ def test_limits_of_relaunching() -> None:
     assert relaunch_refused(3, 4) == ""
     assert "relaunched 4 times" in relaunch_refused(4, 4)
     assert relaunch_refused(0, 0)
-
-
-def test_cool_off() -> None:
-    assert cool_off_left_s(None, 1000.0, 60.0) == 0
-    assert cool_off_left_s(990.0, 1000.0, 60.0) == 50
-    assert cool_off_left_s(900.0, 1000.0, 60.0) == 0
-    assert cool_off_left_s(2000.0, 1000.0, 60.0) == 60, "a clock that went back"
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,8 @@ def _named_as_rocm_reads_it(context: LeverContext, parameter: Parameter) -> None
     """Refused where the log shows a build for ROCm (PT-HIP-01: "HIP out of memory", the variable's name), and the
     template does not set the variable of that build: which names it reads differs between builds."""
     cause = context.story.root_cause
-    said = cause.excerpt if cause is not None else ""
-    rocm = "HIP out of memory" in said or ROCM_NAME in said or "rocm" in context.versions.said.lower()
+    excerpt = cause.excerpt if cause is not None else ""
+    rocm = "HIP out of memory" in excerpt or ROCM_NAME in excerpt or "rocm" in context.versions.said.lower()
     if not rocm or context.template.spelling(parameter.id) == ROCM_NAME:
         return
     raise Refused(

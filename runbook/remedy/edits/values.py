@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from runbook.remedy.constraints.sizes import longest_sequence
 from runbook.remedy.edits.edit import Edits, edit_of
-from runbook.remedy.lever_context import Arguments, LeverContext, product_of, texts_of, unknown_parameter
+from runbook.remedy.lever_context import Arguments, LeverContext, no_default, product_of, texts_of, unknown_parameter
 from runbook.remedy.lever_document import Parameter
 from runbook.remedy.template_settings import RefusalReason, Refused
 
@@ -44,10 +44,7 @@ def shift(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     spelling = context.template.spelling(parameter.id)
     present = context.template.decimal(parameter.id)
     if present is None:
-        raise Refused(
-            f"{spelling} is not in the template and its default is not known",
-            f"What is {spelling}? Write it into the template with its present value.",
-        )
+        raise no_default(spelling)
     by = Decimal(str(arguments["by"]))
     new = present + by
     if "lowest" in arguments:
@@ -278,10 +275,7 @@ def next_in(context: LeverContext, parameter: Parameter, arguments: Arguments) -
     present = context.template.text(parameter.id)
     spelling = parameter.spellings[0]
     if present is None:
-        raise Refused(
-            f"{spelling} is not in the template and its default is not known",
-            f"What is {spelling}? Write it into the template with its present value.",
-        )
+        raise no_default(spelling)
     if present not in parameter.allowed:
         raise Refused(f"{spelling} is {present!r}, which is none of {', '.join(parameter.allowed)}")
     later = parameter.allowed[parameter.allowed.index(present) + 1 :]
