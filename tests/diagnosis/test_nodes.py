@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from runbook.diagnosis.nodes import FailureClues, NodePolicy, SchedulerView, judge_node
+from runbook.diagnosis.nodes import FailureClues, NodePolicy, SchedulerView, judge_node, judge_node_alone
 from runbook.documents import DocumentsInvalid
 from runbook.locations import data_folder
 from runbook.model.job import GpuIndices, JobClass, JobRecord, JobState, NodeState
@@ -226,6 +226,22 @@ def test_verdict(case: dict[str, Any]) -> None:
 def test_every_rule_is_shown_by_a_case() -> None:
     shown = {rule for (case,) in (param.values for param in cases()) for rule in case.get("rules", ())}
     assert shown == set(RULES)
+
+
+def test_every_sentence_of_the_document_is_said_in_a_case() -> None:
+    """With a job or for nobody's job: a condition that nothing finds any more is found here."""
+    said: dict[str, set[str]] = {}
+    for (case,) in (param.values for param in cases()):
+        alone = [
+            judge_node_alone(facts_of(case), DOCUMENTS, NodePolicy(), since_s=since_s) for since_s in (None, START_S)
+        ]
+        for judgement in (judgement_of(case), *alone):
+            for finding in judgement.findings:
+                said.setdefault(finding.rule, set()).add(finding.text)
+    for found in DOCUMENTS.rules.cases.values():
+        for one in found:
+            sentence = re.sub(r"\\\{\w+\\\}", ".*", re.escape(one.says))
+            assert any(re.match(sentence, text) for text in said[one.rule]), one
 
 
 @pytest.mark.parametrize(("found", "instead", "words"), [
