@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from runbook.logs.collect.matches import MatchGroup, Tables
-from runbook.logs.collect.node_clocks import Clocks
 from runbook.logs.lines import IS_BAR, FileProfile, LogLine, PrefixProfile, parse_lines, read_time
 from runbook.logs.progress import ProgressReader
 from runbook.logs.search import LiteralSearch, View, decode
@@ -16,6 +16,63 @@ from runbook.model.units import NodeName
 _FRAMES_REMEMBERED = 4_000
 _LOOKED_AT_CLOSELY = 64
 BELOW_BYTES = 8 << 10
+UNKNOWN_SKEW_S = 1.0
+"""Two clocks of which nothing is known: whole seconds order, parts of them do not."""
+_MARKS_KEPT = 4_000
+_SPEAKERS_A_MARK = 64
+
+Speaker = tuple[int, int | None, NodeName | None]
+"""File, rank and node as far as the line says them."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last stamped line of a file."""
+
+    file: int
+    time_s: float
+    rank: int | None
+    node: NodeName | None
+
+
+@dataclass(slots=True)
+class Clocks:
+    """Stamps of moments that several speakers share, collected while reading."""
+
+    marks: dict[tuple[str, int], dict[Speaker, float]] = field(default_factory=dict)
+    ends: dict[int, End] = field(default_factory=dict)
+    """The last stamp of each file."""
+
+    files: set[int] = field(default_factory=set)
+    """Files whose steps are stamped."""
+    _latest: list[float] | None = None
+
+    def note(self, kind: str, number: int | None, speaker: Speaker, time_s: float | None) -> None:
+        """A stamped line about something numbered that happens once, such as a step."""
+        if time_s is None or number is None:
+            return
+        self.files.add(speaker[0])
+        mark = self.marks.get((kind, number))
+        if mark is None:
+            if len(self.marks) >= _MARKS_KEPT:
+                del self.marks[next(iter(self.marks))]
+            mark = self.marks[(kind, number)] = {}
+        if len(mark) < _SPEAKERS_A_MARK:
+            mark.setdefault(speaker, time_s)
+
+    def ended(self, end: End | None) -> None:
+        """The newest stamp of a file so far."""
+        if end is not None:
+            self.ends[end.file] = end
+
+    def steps_after(self, time_s: float) -> int:
+        """How many steps somebody stamped more than a second after a moment; asked when reading is over."""
+        if self._latest is None:
+            newest: dict[int, float] = {}
+            for (_, number), mark in self.marks.items():
+                newest[number] = max(newest.get(number, 0.0), *mark.values())
+            self._latest = sorted(newest.values())
+        return len(self._latest) - bisect_right(self._latest, time_s + UNKNOWN_SKEW_S)
 
 
 @dataclass(slots=True)

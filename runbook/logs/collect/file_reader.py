@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from runbook.logs.collect.collection import Collection, FileState, rank_of
+from runbook.logs.collect.collection import Collection, End, FileState, rank_of
 from runbook.logs.collect.matches import SPEAKERS_KEPT, LogMatch, MatchGroup
 from runbook.logs.collect.matching import Matcher, unless_mixed
-from runbook.logs.collect.node_clocks import End
 from runbook.logs.collect.recorder import LINES_FOR_TIME, TAIL_BYTES, LauncherLines, MatchRecorder, StepSampler
 from runbook.logs.lines import IS_BAR, FileProfile, LogLine, learn_prefixes, parse_line, parse_lines, read_time
 from runbook.logs.search import FEW, FREELY, RepeatedTail, View, decode, excerpt

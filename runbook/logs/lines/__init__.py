@@ -1,10 +1,8 @@
 """Who says a line and when: prefixes, stamps, JSON records, files' names."""
 
-from runbook.logs.lines.file_names import family_profiles, file_profile
-from runbook.logs.lines.log_line import FileProfile, LogLine, PrefixProfile
-from runbook.logs.lines.prefixes import site_prefixes
+from runbook.logs.lines.log_line import FileProfile, LogLine, PrefixProfile, family_profiles, file_profile
+from runbook.logs.lines.prefixes import read_time, site_prefixes
 from runbook.logs.lines.speaker import IS_BAR, learn_prefixes, parse_line, parse_lines
-from runbook.logs.lines.stamps import read_time
 
 __all__ = [
     "IS_BAR",

@@ -1,10 +1,15 @@
-"""What is known of who said a line: a framed line, the habits of a file, what a file's name says."""
+"""What is known of who said a line: the line itself, how a file's lines begin, and what the file's name and its
+neighbours' names say.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
+from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 
 _NUMBERS = re.compile(r"\d+")
@@ -151,3 +156,143 @@ def shape_of(words: str) -> str:
 
 def short_name(host: str) -> str:
     return host.partition(".")[0]
+
+
+_RANK = re.compile(r"(?:^|[/._-])(?:global_?)?rank[._=-]?(\d{1,10})(?=[/._-]|$)", re.IGNORECASE)
+_LOCAL = re.compile(r"(?:^|[/._-])local_?rank[._=-]?(\d{1,4})(?=[/._-]|$)", re.IGNORECASE)
+_TASK = re.compile(r"(?:^|[/._-])(?:task|proc)[._-]?(\d{1,10})(?=[/._-]|$)", re.IGNORECASE)
+_ELASTIC = re.compile(r"(?:^|/)attempt_(\d{1,4})/(\d{1,4})/(?:std(?:out|err)\.log|error\.json)(?:\.gz)?$")
+_FILTERED = re.compile(r"(?:^|/)attempt_(\d{1,4})/filtered_std(?:out|err)\.log(?:\.gz)?$")
+_RAY_WORKER = re.compile(r"(?:^|/)worker-[0-9a-f]{16,64}-[0-9a-f]{8,16}-(\d{1,9})\.(?:out|err)(?:\.gz)?$")
+_STREAMS = (
+    ("stderr", re.compile(r"(?:^|[/._-])(?:std)?err(?=[/._-]|$)|\.e\d*(?=\.|$)", re.IGNORECASE)),
+    ("stdout", re.compile(r"(?:^|[/._-])(?:std)?out(?=[/._-]|$)|\.o\d*(?=\.|$)", re.IGNORECASE)),
+)
+_ROLE = re.compile(
+    r"(?:^|/)((?:eval[-_])?(?:actor|critic|ref|reference|rollout|reward|teacher|llm_server|trainer|sglang|vllm))"
+    r"(?:[._-]\d{1,4})?\.(?:log|out|err)(?:\.gz)?$"
+)
+"""AReaL's schedulers write one log a role: "actor.log", "llm_server.log" (areal/infra/scheduler/slurm.py)."""
+_NUMBER = re.compile(r"(\d+)")
+
+
+def file_profile(path: str, nodes: Sequence[NodeName]) -> FileProfile:
+    """What a file's name says: rank or task, node, attempt, process, stream."""
+    rank = local_rank = attempt = task = pid = None
+    place = ""
+    if found := _ELASTIC.search(path):
+        attempt, local_rank = int(found[1]), int(found[2])
+        place = path.rpartition("/")[0]
+    elif found := _FILTERED.search(path):
+        attempt = int(found[1])
+    elif found := _RAY_WORKER.search(path):
+        pid = int(found[1])
+    elif found := _LOCAL.search(path):
+        local_rank = int(found[1])
+    elif found := _RANK.search(path):
+        rank = int(found[1])
+    elif found := _TASK.search(path):
+        task = int(found[1])
+    return FileProfile(
+        task=task, rank=rank, local_rank=local_rank, node=_node(path, nodes), pid=pid, attempt=attempt,
+        place=place, stream=_stream(path), nodes=frozenset(short_name(name) for name in nodes),
+        role=found[1] if (found := _ROLE.search(path)) else "",
+    )
+
+
+def _node(path: str, nodes: Sequence[NodeName]) -> NodeName | None:
+    """The job's node that a path names, if it names one alone."""
+    named = [name for name in nodes
+             if re.search(rf"(?:^|[/._-]){re.escape(short_name(name))}(?=[/._-]|$)", path)]
+    if named:
+        return NodeName(short_name(named[0])) if len(named) == 1 else None
+    return None  # a number ("node_rank_1") is none: torchrun gives out node ranks anew, not in Slurm's order
+
+
+def _stream(path: str) -> str:
+    name = "/".join(path.split("/")[-2:])
+    for stream, pattern in _STREAMS:
+        if pattern.search(name):
+            return stream
+    return ""
+
+
+def family_profiles(
+    paths: Sequence[str], frames: Sequence[FileProfile], job: JobRecord | None
+) -> tuple[FileProfile, ...]:
+    """One file a task (or node), told by a number that alone differs (`out.0`, `out_00001.err`): srun's %t, %n, %N.
+
+    Only where the numbers run from 0 without a gap, and their count is that of the job's tasks or nodes where those
+    are known. The numbers of array tasks (%a) and steps (%s) are no tasks. Single files stay as they are."""
+    result = list(frames)
+    families: dict[tuple[str, ...], list[int]] = {}
+    for index, (path, one) in enumerate(zip(paths, frames, strict=True)):
+        if (one.rank, one.task, one.local_rank, one.attempt, one.pid) == (None,) * 5:
+            families.setdefault(tuple(_shape(path, one, job)[0::2]), []).append(index)
+    for members in families.values():
+        numbers = _task_numbers([_shape(paths[index], frames[index], job) for index in members], job)
+        if numbers is None:
+            continue
+        for index, (kind, number) in zip(members, numbers, strict=True):
+            if kind == "task":
+                result[index] = replace(result[index], task=number)
+            elif job is not None and result[index].node is None:
+                result[index] = replace(result[index], node=NodeName(short_name(job.nodes[number])))
+    return _local_is_rank(paths, result, job)
+
+
+def _shape(path: str, one: FileProfile, job: JobRecord | None) -> list[str]:
+    """A name cut into text and numbers by turns; the node's name and the job's id are text."""
+    name = path
+    if one.node is not None:
+        name = re.sub(rf"(?<![A-Za-z0-9]){re.escape(one.node)}(?:\.[a-z][\w.-]*?)?(?=[/._-]|$)", "NODE", name)
+    if job is not None and job.array_job_id is not None:
+        name = re.sub(rf"(?<!\d){re.escape(str(job.array_job_id))}_\d+(?!\d)", "ARRAY", name)
+    if job is not None:
+        name = re.sub(rf"(?<!\d){re.escape(str(job.id))}(?!\d)", "JOB", name)
+    name = re.sub(r"(?<![a-z0-9])slurm-\d+_\d+(?=\.|$)", "ARRAY", name)
+    return _NUMBER.split(name)
+
+
+def _task_numbers(
+    shapes: Sequence[Sequence[str]], job: JobRecord | None
+) -> list[tuple[str, int]] | None:
+    """For each file of a family: whether its number is a task's or a node's, and the number."""
+    if len(shapes) < 2:
+        return None
+    columns = [column for column in range(1, len(shapes[0]), 2) if len({shape[column] for shape in shapes}) > 1]
+    tasks, nodes = (job.num_tasks, job.num_nodes) if job is not None else (None, None)
+    running = []
+    for column in columns:
+        numbers = [int(shape[column]) for shape in shapes]
+        if sorted(numbers) == list(range(len(numbers))):
+            running.append(numbers)
+    if len(running) != 1:
+        return None
+    numbers = running[0]
+    others = [column for column in columns if [int(shape[column]) for shape in shapes] != numbers]
+    if len(others) > 1 or (others and not _block(numbers, [int(shape[others[0]]) for shape in shapes])):
+        return None
+    if tasks is None or tasks == len(numbers):
+        return [("task", number) for number in numbers]
+    if nodes is not None and nodes == len(numbers) and job is not None and len(job.nodes) == nodes:
+        return [("node", number) for number in numbers]
+    return None
+
+
+def _block(tasks: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether another number that differs can be that of the tasks' nodes: it never goes down as the tasks go up."""
+    ordered = [value for _, value in sorted(zip(tasks, other, strict=True))]
+    return all(later >= earlier for earlier, later in pairwise(ordered))
+
+
+def _local_is_rank(
+    paths: Sequence[str], frames: Sequence[FileProfile], job: JobRecord | None
+) -> tuple[FileProfile, ...]:
+    """torchrun's directory of the job's only node: its local ranks are the ranks."""
+    runs = {path.rpartition("attempt_")[0] for path, one in zip(paths, frames, strict=True) if one.attempt is not None}
+    if job is None or job.num_nodes != 1 or len(runs) != 1:
+        return tuple(frames)
+    return tuple(
+        replace(one, rank=one.local_rank) if one.attempt is not None and one.rank is None else one for one in frames
+    )

@@ -13,8 +13,22 @@ from itertools import pairwise
 
 from runbook.logs.lines.json_records import Record, record_of
 from runbook.logs.lines.log_line import FileProfile, LogLine, PrefixFacts, PrefixProfile, shape_of, short_name
-from runbook.logs.lines.prefixes import BARE, CONTAINER, HOST, LABEL, MPI, PIPED, RANK_AS_ROLE, ROLE, TEMPLATE, prefixes
-from runbook.logs.lines.stamps import COLLECTOR, LEADING, STREAM, TAGGED
+from runbook.logs.lines.prefixes import (
+    BARE,
+    COLLECTOR,
+    CONTAINER,
+    HOST,
+    LABEL,
+    LEADING,
+    MPI,
+    PIPED,
+    RANK_AS_ROLE,
+    ROLE,
+    STREAM,
+    TAGGED,
+    TEMPLATE,
+    prefixes,
+)
 from runbook.model.units import NodeName
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b]{0,200}\x07?)")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, ProcessPlace, RankLocations
 from runbook.logs.root_cause import selection
 from runbook.logs.root_cause.evidence import LogEvidence
-from runbook.logs.root_cause.handled_failures import confirmed
+from runbook.logs.root_cause.secondary_failures import confirmed
 from runbook.logs.root_cause.selection import RootCause
 from runbook.logs.root_cause.suspects import Suspect, victim
 from runbook.logs.signatures import CONSEQUENCE, HARMLESS

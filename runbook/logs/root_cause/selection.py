@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, RankLocations, skew
-from runbook.logs.root_cause import handled_failures, secondary_failures, suspects
+from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, RankLocations
+from runbook.logs.root_cause import secondary_failures, suspects
 from runbook.logs.root_cause.evidence import LogEvidence
-from runbook.logs.root_cause.failure_order import Orderer
+from runbook.logs.root_cause.failure_order import Orderer, skew
 from runbook.logs.root_cause.suspects import Kill, Suspect
 from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Kind
@@ -113,12 +113,12 @@ def _left_as_said(one: LogMatch, evidence: LogEvidence) -> bool:
 
 def _handled(failures: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], list[str]]:
     notes: list[str] = []
-    last = handled_failures.last_failures(failures)
-    handled = [one for one in failures if handled_failures.was_handled(one, last, evidence)]
+    last = secondary_failures.last_failures(failures)
+    handled = [one for one in failures if secondary_failures.was_handled(one, last, evidence)]
     if handled and len(handled) == len(failures):
-        died, why = handled_failures.died_with(handled, evidence)
+        died, why = secondary_failures.died_with(handled, evidence)
         if not died:
-            died, why = handled_failures.perhaps_quoted(handled, evidence)
+            died, why = secondary_failures.perhaps_quoted(handled, evidence)
         if died:
             notes.append(why)
             handled = _others(handled, died)
