@@ -43,8 +43,8 @@ class FileReader:
         self._state = FileState(collection, index, named, named.attempt or 0)
         self._matcher = Matcher(self._state)
         self._steps = StepSampler(self._state)
-        self._keeper = MatchRecorder(self._state, self._matcher, self._steps)
-        self._launcher = LauncherLines(self._state, self._keeper, self._steps)
+        self._recorder = MatchRecorder(self._state, self._matcher, self._steps)
+        self._launcher = LauncherLines(self._state, self._recorder, self._steps)
         self._previous: Signature | None = None
         """What matched last: many lines of one kind often stand together, and a line belongs to one signature."""
         self.read_to = 0
@@ -124,12 +124,12 @@ class FileReader:
                     if found is not None:
                         self._launcher.note(view, found, here, start, stop)
         else:
-            self._keeper.keep(view, match, here, start, stop)
+            self._recorder.keep(view, match, here, start, stop)
 
     def stretch(self, view: View, start: int, stop: int) -> None:
         """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""
         self.read_to = view.base + stop
-        self._keeper.keep_latest(view)
+        self._recorder.keep_latest(view)
         if view.sample < FEW and view.left:
             self._few_steps(view, start, stop)
             return  # the beginning of one of thousands: its end tells its last stamp

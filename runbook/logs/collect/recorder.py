@@ -292,18 +292,18 @@ def _unknown(framing: Signature) -> Signature:
 class LauncherLines:
     """Takes one file's framing lines into the job's tables."""
 
-    def __init__(self, state: FileState, keeper: MatchRecorder, steps: StepSampler) -> None:
+    def __init__(self, state: FileState, recorder: MatchRecorder, steps: StepSampler) -> None:
         self._state = state
         self._collection = state.collection
         self._index = state.index
-        self._keeper = keeper
+        self._recorder = recorder
         self._steps = steps
 
     def note(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
         collection, tables = self._collection, self._collection.tables
         reports = match.signature.reports
         if Event.TRACEBACK in reports:
-            self._keeper.traceback(view, match, here, start, stop)
+            self._recorder.traceback(view, match, here, start, stop)
         elif Event.RESTART in reports:
             self._state.restart(view.base + start)
         elif match.integer("resumed_step") is not None:
