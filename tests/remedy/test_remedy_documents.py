@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from runbook.locations import data_folder
 from runbook.model.diagnosis import Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
-from runbook.remedy import Refusal, Refused, largest_divisor, load_levers, read_versions
+from runbook.model.template import Setting, SettingKind
+from runbook.remedy import LeverDocument, Refused, largest_divisor, load_levers, read_versions
 from runbook.remedy.edits.allocator_variable import merge, read_options, write_options
 
 FOLDER = data_folder("playbooks") / "oom" / "levers"
@@ -32,6 +34,8 @@ FOLDER = data_folder("playbooks") / "oom" / "levers"
         ("- {pattern: '\\btorchrun\\b'}", "- {pattern: '(torchrun'}", "not a regular expression"),
         ("  micro: micro_batch_size", "  micro: batch", "no parameter 'batch'"),
         ("spellings: [--save]", "spellings: [--load]", "--load belongs to two parameters"),
+        ("spellings: [--save]", "spellings: [{name: --save, since: '9.9'}]", "no version '9.9'"),
+        ("spellings: [--save]", "until: ['9.9']\n    spellings: [--save]", "no version '9.9'"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, wanted: str) -> None:
@@ -52,16 +56,61 @@ def test_two_documents_of_one_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", load_levers(FOLDER), ids=lambda item: item.id)
-def test_what_changes_the_experiment_comes_last(document: object) -> None:
-    from runbook.remedy import LeverDocument
-
-    assert isinstance(document, LeverDocument)
+def test_what_changes_the_experiment_comes_last(document: LeverDocument) -> None:
     for ladder in document.ladders:
         effects = [document.lever(name).effect is Effect.TRAINING for name in ladder.levers]
         assert effects == sorted(effects), f"{document.id}: {ladder.id}"
     for phase in Phase:
         assert document.ladder(Kind.TRUE_OOM, phase) is not None
         assert document.ladder(Kind.FRAGMENTATION, phase) is not None
+
+
+RELEASES: list[dict[str, Any]] = [
+    {"id": "lib-3", "series": "lib"}, {"id": "lib-2", "series": "lib"}, {"id": "2.0"}, {"id": "1.1"},
+    {"id": "1.0", "defaults_known": False},
+]
+SPELT: list[tuple[dict[str, Any], list[str | None]]] = [
+    ({"spellings": ["a"]}, ["a", "a", "a", "a", "a"]),
+    ({"spellings": [{"name": "a", "since": "1.1"}]}, [None, None, "a", "a", None]),
+    ({"spellings": [{"name": "a", "since": "2.0"}, {"name": "b", "until": "1.1"}]}, [None, None, "a", "b", "b"]),
+    ({"spellings": [{"name": "a", "since": ["2.0", "lib-3"]}, "b"]}, ["a", None, "a", None, None]),
+    ({"spellings": ["a", "b"], "since": ["lib-2", "1.1"]}, ["a", "a", "a", "a", None]),
+    ({"spellings": ["a"], "since": "1.1", "until": "1.1"}, [None, None, None, "a", None]),
+]
+
+
+def system(parameter: dict[str, Any]) -> LeverDocument:
+    return LeverDocument.model_validate({
+        "version": 1, "id": "toy", "title": "toy", "why": "for tests", "source": "here", "marks": [{"pattern": "toy"}],
+        "versions": [{"title": "", "source": "here", **item} for item in RELEASES],
+        "parameters": [{"id": "one", "source": "here", **parameter}],
+        "levers": [], "ladders": [], "checkpoint": {"source": "here"},
+    })
+
+
+@pytest.mark.parametrize(("parameter", "spelt"), SPELT)
+def test_how_each_release_spells_a_parameter(parameter: dict[str, Any], spelt: list[str | None]) -> None:
+    document = system(parameter)
+    assert [document.spelt_in(document.parameters[0], item) for item in document.versions] == spelt
+
+
+def test_what_each_release_takes_where_nothing_is_set() -> None:
+    document = system({"spellings": ["a"], "default": "1", "defaults": [{"value": "2", "since": "lib-3"}]})
+    (parameter,) = document.parameters
+    assert [document.default_in(parameter, item) for item in document.versions] == ["2", "1", "1", "1", None]
+    assert document.default_among(parameter, document.versions[1:4]) == "1"
+    assert document.default_among(parameter, document.versions) is None
+
+
+def test_a_spelling_of_some_releases_tells_which_these_are() -> None:
+    document = system(SPELT[2][0])
+
+    def told(spelling: str) -> list[str]:
+        return [item.id for item in document.versions_with(Setting("one", SettingKind.KEY, spelling, "4"))]
+
+    assert told("a") == ["2.0"]
+    assert told("++b") == ["1.1", "1.0"]
+    assert len(told("c")) == len(RELEASES)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +134,6 @@ _VALUES = st.sampled_from(("True", "128", "[256:1,512:2,>:4]", "native", "0.8"))
 def test_merging_keeps_what_is_there(options: dict[str, str], key: str, value: str) -> None:
     text = write_options(tuple(options.items()))
     read = read_options(text)
-    assert not isinstance(read, Refusal)
     assert dict(read) == options
     assert dict(merge(read, {key: value})) == {**options, key: value}
     assert [item for item, _ in merge(read, {key: value}) if item != key] == [item for item in options if item != key]
