@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import accumulate
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -24,8 +25,7 @@ from runbook.adapters.store.totals import (
     PROOF_BUCKETS_S,
     RELAUNCH_BUCKETS_S,
     Key,
-    Sums,
-    Totals,
+    zeros,
 )
 from runbook.model.incident import IncidentState
 from runbook.report.summary import IncidentSummary
@@ -105,10 +105,10 @@ _HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], Sequence[float]], ...] 
 )
 
 
-def incident_families(sums: Sums) -> Iterator[Metric]:
+def incident_families(figures: Mapping[Key, int]) -> Iterator[Metric]:
     """Every family over stored incidents, in a stable order."""
     by_name: dict[str, dict[Key, int]] = defaultdict(dict)
-    for figure, value in sums.figures.items():
+    for figure, value in figures.items():
         by_name[figure[0]][figure[1:]] = value
     kept = {
         "cluster": _most_common(by_name["opened"], 0, "cluster"),
@@ -144,12 +144,6 @@ def incident_families(sums: Sums) -> Iterator[Metric]:
         for key, sum_ms in capped(labels, f"{name}_ms"):
             histogram.add_metric(key, _cumulative(counts[key], bounds), sum_ms / 1000)
         yield histogram
-    question = GaugeMetricFamily(
-        "runbook_oldest_approval_timestamp_seconds", "When the longest waiting question was asked; absent if none."
-    )
-    if sums.oldest_question_s is not None:
-        question.add_metric([], sums.oldest_question_s)
-    yield question
 
 
 def _cumulative(counts: Mapping[int, int], bounds: Sequence[float]) -> list[tuple[str, float]]:
@@ -240,25 +234,37 @@ class ServiceFigures:
     """Target, "delivered", "failed" or "held_back", and how many since the daemon's start."""
 
 
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What the metrics of one installation say of themselves, and what has zeros before its first incident."""
+
+    cluster: str = ""
+    flow: str = ""
+    boxes: tuple[str, ...] = ()
+    """Of the flow."""
+    report_url: str = ""
+    """The address that /incidents/ID is added to; "" leaves links out."""
+
+
+class Incidents(Protocol):
+    def totals(self) -> tuple[Sequence[IncidentSummary], Mapping[Key, int]]:
+        """Every incident, and the sums over all of them."""
+
+
 class IncidentMetrics:
     """Text for /metrics, or for node_exporter's textfile collector. May be asked by several threads at once."""
 
     def __init__(
         self,
-        rows: Callable[[], Sequence[IncidentSummary]],
+        incidents: Incidents,
+        labels: Labels,
         service: Callable[[], ServiceFigures] | None = None,
-        *,
-        cluster: str = "",
-        report_url: str = "",
-        boxes: Sequence[str] = (),
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`cluster`: the daemon's own, which has its zeros before its first incident; `boxes`: of the flow, likewise.
-        `report_url`: the address that /incidents/ID is added to; "" leaves links out."""
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Incidents(rows, Totals(cluster, boxes), report_url, now or SystemClock().now))
+        self._registry.register(_Incidents(incidents, labels, now or SystemClock().now))
         if service is not None:
-            self._registry.register(_Service(service, cluster))
+            self._registry.register(_Service(service, labels.cluster))
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""
@@ -266,25 +272,32 @@ class IncidentMetrics:
 
 
 class _Incidents(Collector):
-    def __init__(
-        self,
-        rows: Callable[[], Sequence[IncidentSummary]],
-        totals: Totals,
-        report_url: str,
-        now: Callable[[], float],
-    ) -> None:
-        self._rows = rows
-        self._totals = totals
-        self._report_url = report_url
+    def __init__(self, incidents: Incidents, labels: Labels, now: Callable[[], float]) -> None:
+        self._incidents = incidents
+        self._labels = labels
         self._now = now
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        rows = self._rows()
-        yield from incident_families(self._totals.of(rows))
-        yield incident_info(rows, self._report_url, self._now())
+        rows, sums = self._incidents.totals()
+        labels = self._labels
+        known = {(key[1], key[2]) for key in sums if key[0] == "opened"}
+        known |= {(labels.cluster, labels.flow)} if labels.cluster else set()
+        at_least = {key: 0 for cluster, flow in known for key in zeros(cluster, flow, labels.boxes)}
+        yield from incident_families({**at_least, **sums})
+        yield _oldest_question(rows)
+        yield incident_info(rows, labels.report_url, self._now())
+
+
+def _oldest_question(rows: Sequence[IncidentSummary]) -> GaugeMetricFamily:
+    question = GaugeMetricFamily(
+        "runbook_oldest_approval_timestamp_seconds", "When the longest waiting question was asked; absent if none."
+    )
+    if asked := [row.updated_s for row in rows if row.state is IncidentState.AWAITING_APPROVAL]:
+        question.add_metric([], min(asked))
+    return question
 
 
 class _Service(Collector):

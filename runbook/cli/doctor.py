@@ -84,7 +84,7 @@ def _state(app: Application) -> Iterator[Found]:
         yield Found(Mark.WARNING, text, "kept logs need room: up to 64 MiB each")
     else:
         yield Found(Mark.GOOD, text)
-    waiting = [row for row in app.store.list() if row.state == "interrupted"]
+    waiting = [row for row in app.read_model.rows() if row.state == "interrupted"]
     if waiting:
         names = ", ".join(row.id for row in waiting[:5])
         yield Found(Mark.WARNING, f"interrupted: {names}", "runbook resume INCIDENT")

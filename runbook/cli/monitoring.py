@@ -17,7 +17,7 @@ from runbook.cli.main import inventory_option
 from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
 
 if TYPE_CHECKING:
-    from runbook.adapters.metrics import ServiceFigures
+    from runbook.adapters.metrics import Labels, ServiceFigures
     from runbook.cli.wiring import Application
     from runbook.config import Inventory
 
@@ -42,18 +42,20 @@ def metrics(textfile: Path | None, inventory: str | None) -> int:
         )
     app = application(inventory)
     text = IncidentMetrics(
-        app.store.list,
-        lambda: _figures(app),
-        cluster=app.inventory.cluster,
-        report_url=report_address(app.inventory),
-        boxes=tuple(app.flow.boxes),
-        now=app.clock.now,
+        app.read_model, labels_of(app, report_address(app.inventory)), lambda: _figures(app), now=app.clock.now
     ).text()
     if textfile is None:
         click.echo(text.decode("utf-8"), nl=False)
     else:
         write_readable(textfile, text)
     return 0
+
+
+def labels_of(app: Application, report_url: str) -> Labels:
+    """What the metrics of this installation say of themselves."""
+    from runbook.adapters.metrics import Labels
+
+    return Labels(app.inventory.cluster, app.flow.id, tuple(app.flow.boxes), report_url)
 
 
 def report_address(inventory: Inventory, listen: str | None = None, port: int | None = None) -> str:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from runbook.steps.shared.base import Proposal
 from runbook.triggers import Opening, again
 
 if TYPE_CHECKING:
-    from runbook.adapters.store.witnesses import StoredHistory
+    from runbook.adapters.store.read_model import ReadModel
 
 
 LOG = logging.getLogger("runbook")
@@ -66,10 +67,10 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     """
     from runbook.adapters.driver_lock import DriverLock
     from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
-    from runbook.cli.monitoring import report_address
+    from runbook.cli.monitoring import labels_of, report_address
     from runbook.cli.sign_in import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
     from runbook.cli.wiring import application
-    from runbook.service.app import create_app, document_routes, history_routes
+    from runbook.service.app import Shown, create_app
     from runbook.service.daemon import Daemon, ServiceStatus
     from runbook.service.serve import serve as run_until_stopped
     from runbook.service.spool import SpoolReader
@@ -126,27 +127,17 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 return status.document(time.time())
 
             metrics = IncidentMetrics(
-                app.store.list,
-                figures,
-                cluster=app.inventory.cluster,
-                report_url=report_address(app.inventory, listen, port),
-                boxes=tuple(app.flow.boxes),
-                now=app.clock.now,
+                app.read_model, labels_of(app, report_address(app.inventory, listen, port)), figures, app.clock.now
             )
             people = people_of(app, sign_in) if sign_in else None
             # After an upgrade every incident is read once, which nobody should wait for.
-            threading.Thread(target=_remember, args=(app.history,), name="history", daemon=True).start()
+            threading.Thread(target=_read_all, args=(app.read_model,), name="read-model", daemon=True).start()
+            pictures = partial(flow_picture, app.flow)
             web = create_app(
-                app.store,
-                lambda incident: flow_picture(app.flow, incident),
-                health,
-                metrics.text,
+                Shown(app.store, app.read_model, pictures, health, metrics.text),
                 hosts=_hosts(app),
                 people=people,
-                more_routes=(
-                    *webhook_routes(app, sign_in, spool), *document_routes(),
-                    *history_routes(app.store.list, app.history, app.clock.now, people),
-                ),
+                more_routes=webhook_routes(app, sign_in, spool),
             )
             watch = watch_of(app, engine, status)
             if watch is not None:
@@ -163,9 +154,9 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     return 0
 
 
-def _remember(history: StoredHistory) -> None:
+def _read_all(incidents: ReadModel) -> None:
     try:
-        history.all()
+        incidents.all()
     except RunbookError as error:
         LOG.warning("earlier incidents could not be read: %s", error.what)
 
@@ -193,7 +184,7 @@ def _again(app: Application, incident: Incident) -> Incident:
 
 def _take_up_unfinished(app: Application, engine: Engine) -> None:
     """Incidents that an earlier daemon or command left open, whatever became of their workflows."""
-    for row in app.store.list():
+    for row in app.read_model.rows():
         if row.closed_s is not None:
             continue
         incident = app.store.load(row.id)
@@ -249,7 +240,7 @@ def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch |
     telling, database = app.telling(), DatabaseProbe(engine.ask_database)
 
     def awaiting() -> tuple[Incident, ...]:
-        rows = [row for row in app.store.list() if row.state is IncidentState.AWAITING_APPROVAL]
+        rows = [row for row in app.read_model.rows() if row.state is IncidentState.AWAITING_APPROVAL]
         return tuple(app.store.load(row.id) for row in rows)
 
     def troubles() -> dict[str, str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runbook.adapters.local import LocalScheduler
     from runbook.adapters.notify import TargetsNotify, Telling
     from runbook.adapters.store import IncidentStore
-    from runbook.adapters.store.witnesses import StoredHistory
+    from runbook.adapters.store.read_model import ReadModel
     from runbook.engine import Engine, Watcher
     from runbook.flow import Flow
     from runbook.ports import Clock, Files, Nodes, Scheduler
@@ -75,10 +75,10 @@ class Application:
         return IncidentStore(self.state, contract_of)
 
     @cached_property
-    def history(self) -> StoredHistory:
-        from runbook.adapters.store.witnesses import StoredHistory
+    def read_model(self) -> ReadModel:
+        from runbook.adapters.store.read_model import ReadModel
 
-        return StoredHistory(self.store)
+        return ReadModel(self.store)
 
     @cached_property
     def files(self) -> Files:
@@ -196,7 +196,7 @@ class Application:
             files=self.files,
             folder=self.store,
             clock=self.clock,
-            history=self.history,
+            history=self.read_model,
             in_order=on_threads(THREADS),
         )
 

@@ -94,19 +94,34 @@ _NO_FRAME = "; frame-ancestors 'none'"
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 
-class Incidents(Protocol):
-    """The stored incidents, for reading."""
-
-    def overview(self) -> tuple[tuple[IncidentSummary, ...], tuple[str, ...]]: ...
+class Folders(Protocol):
+    """The incidents' own files."""
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes: ...
 
 
+class Incidents(Protocol):
+    """All incidents at once."""
+
+    def overview(self) -> tuple[tuple[IncidentSummary, ...], tuple[str, ...]]: ...
+
+    def all(self) -> Mapping[str, Remembered]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the pages are made of."""
+
+    folders: Folders
+    incidents: Incidents
+    flow_picture: Callable[[Incident], FlowPicture]
+    health: Callable[[], Mapping[str, Any]]
+    """The body of /healthz: "ok" decides between 200 and 503."""
+    metrics: Callable[[], bytes]
+
+
 def create_app(
-    store: Incidents,
-    flow_picture: Callable[[Incident], FlowPicture],
-    health: Callable[[], Mapping[str, Any]],
-    metrics: Callable[[], bytes],
+    shown: Shown,
     *,
     hosts: Sequence[str] = LOOPBACK_HOSTS,
     more_routes: Sequence[BaseRoute] = (),
@@ -114,24 +129,26 @@ def create_app(
     now: Callable[[], float] = time.time,
     look_again_s: tuple[int, int] = (5, 30),
 ) -> Starlette:
-    """The application. `health` gives /healthz its body ("ok" decides between 200 and 503); `hosts` are the names that
-    a request may ask for: a page elsewhere cannot reach a loopback service under a name of its own. `people`: who may
-    look and act; None: whoever reaches the address looks, and nobody acts. `look_again_s`: how often an open page of an
-    incident at work, and of the list, asks again."""
+    """The application. `hosts` are the names that a request may ask for: a page elsewhere cannot reach a loopback
+    service under a name of its own. `people`: who may look and act; None: whoever reaches the address looks, and nobody
+    acts. `look_again_s`: how often an open page of an incident at work, and of the list, asks again."""
+
+    def account_of(request: Request) -> Markup:
+        return people.account(request) if people else Markup("")
 
     def index(request: Request) -> Response:
         query = IndexQuery.read(request.query_params)
         if request.url.query and query.address != f"/?{request.url.query}" and "" in request.query_params.values():
             # A form sends its empty fields, too; the address that is shared and bookmarked has none.
             return RedirectResponse(query.address, status_code=303)
-        site = Site(here="/", live_s=look_again_s[1], account=people.account(request) if people else Markup(""))
-        rows, unreadable = store.overview()
+        site = Site(here="/", live_s=look_again_s[1], account=account_of(request))
+        rows, unreadable = shown.incidents.overview()
         page = render_index(rows, query, now(), unreadable=unreadable, site=site)
         return _page(request, page, _tag(page))
 
     def incident_page(request: Request) -> Response:
         name = IncidentId(request.path_params["incident"])
-        document = store.read_file(name, "incident.json")
+        document = shown.folders.read_file(name, "incident.json")
         tag = _tag(assets_version(), document, people.key(request) if people else "")
         if _has(request, tag):
             return _unchanged(tag)
@@ -139,20 +156,26 @@ def create_app(
         incident = load_incident(document, where)
         page = render_html(
             incident,
-            flow_picture(incident),
+            shown.flow_picture(incident),
             load_contract(document, where),
-            site=Site(
-                live_s=0 if incident.finished else look_again_s[0],
-                account=people.account(request) if people else Markup(""),
-            ),
+            site=Site(live_s=0 if incident.finished else look_again_s[0], account=account_of(request)),
             actions=people.actions(request, incident) if people else None,
         )
         return _page(request, page, tag)
 
     def incident_document(request: Request) -> Response:
         name = IncidentId(request.path_params["incident"])
-        document = masked_document(store.read_file(name, "incident.json"), f"incidents/{name}/incident.json")
+        document = masked_document(shown.folders.read_file(name, "incident.json"), f"incidents/{name}/incident.json")
         return Response(document, media_type="application/json")
+
+    def history(request: Request) -> Response:
+        query = HistoryQuery.read(request.query_params)
+        if "" in request.query_params.values():
+            # A form sends its empty fields, too; the address that is shared has none.
+            return RedirectResponse(query.address, status_code=303)
+        site = Site(here="/history", account=account_of(request))
+        text = render_history(shown.incidents.overview()[0], shown.incidents.all(), query, now(), site=site)
+        return HTMLResponse(text.encode("utf-8", "replace"), headers=_page_headers())
 
     def script(request: Request) -> Response:
         if request.url.path != live_script_address():
@@ -160,20 +183,22 @@ def create_app(
         return Response(live_script(), media_type="text/javascript", headers={"Cache-Control": _FOR_EVER})
 
     def healthz(request: Request) -> Response:
-        body = dict(health())
+        body = dict(shown.health())
         if people and not people.is_known(request):
             # Words may name jobs and paths: figures are enough for whoever only watches.
             body = {name: value for name, value in body.items() if not isinstance(value, str)}
         return JSONResponse(body, status_code=200 if body.get("ok") else 503)
 
     def metrics_page(_request: Request) -> Response:
-        return Response(metrics(), headers={"content-type": METRICS_TYPE})
+        return Response(shown.metrics(), headers={"content-type": METRICS_TYPE})
 
     return Starlette(
         routes=[
             Route("/", index),
             Route("/incidents/{incident}", incident_page),
             Route("/incidents/{incident}/incident.json", incident_document),
+            Route("/history", history),
+            Route("/docs/{name}", _document),
             Route("/assets/{name}", script),
             Route("/healthz", healthz),
             Route("/metrics", metrics_page),
@@ -277,41 +302,10 @@ def _bug(_request: Request, _error: Exception) -> Response:
     )
 
 
-# /history: what died of what and which lever worked, and which nodes stand out.
-
-class Past(Protocol):
-    """The stored witnesses."""
-
-    def all(self) -> Mapping[str, Remembered]: ...
-
-
-def history_routes(
-    rows: Callable[[], Sequence[IncidentSummary]], past: Past, now: Callable[[], float], people: People | None = None
-) -> Sequence[BaseRoute]:
-    """The page's route. Who may look at it is the gate's affair, as for every page."""
-
-    def page(request: Request) -> Response:
-        query = HistoryQuery.read(request.query_params)
-        if "" in request.query_params.values():
-            # A form sends its empty fields, too; the address that is shared has none.
-            return RedirectResponse(query.address, status_code=303)
-        site = Site(here="/history", account=people.account(request) if people else Markup(""))
-        text = render_history(rows(), past.all(), query, now(), site=site)
-        headers = {"Content-Security-Policy": security_policy(served=True) + "; frame-ancestors 'none'"}
-        return HTMLResponse(text.encode("utf-8", "replace"), headers=headers)
-
-    return (Route("/history", page),)
-
-
 # /docs/NAME: the program's own documents, so that the link of an alert opens what the alert means.
 
 _NAME = re.compile(r"[a-z][a-z-]{0,40}")
 _NEIGHBOUR = re.compile(r"([a-z][a-z-]{0,40})\.md(#[A-Za-z0-9-]+)?")
-
-
-def document_routes() -> Sequence[BaseRoute]:
-    """One route for all of them."""
-    return (Route("/docs/{name}", _document),)
 
 
 def _document(request: Request) -> Response:
@@ -320,8 +314,7 @@ def _document(request: Request) -> Response:
     if not _NAME.fullmatch(name) or not path.is_file():
         raise HTTPException(404)
     # The page is the program's own text; its policy still lets nothing run.
-    headers = {"Content-Security-Policy": security_policy(served=True) + "; frame-ancestors 'none'"}
-    return HTMLResponse(_document_page(path), headers=headers)
+    return HTMLResponse(_document_page(path), headers=_page_headers())
 
 
 @cache

@@ -12,13 +12,11 @@ import uvicorn
 from playwright.sync_api import Page, expect
 
 from runbook.adapters.store import IncidentStore
-from runbook.adapters.store.witnesses import StoredHistory
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId
-from runbook.service.app import create_app, history_routes
+from runbook.service.app import create_app
 from tests.browser.conftest import CONTRAST, Open
 from tests.report.sample_incidents import (
-    FLOW,
     HOSTILE,
     OPENED_S,
     awaiting,
@@ -29,6 +27,7 @@ from tests.report.sample_incidents import (
     recovered,
     unreachable_node,
 )
+from tests.service.shown import shown
 
 pytestmark = pytest.mark.browser
 
@@ -39,9 +38,7 @@ class Service:
     def __init__(self, store: IncidentStore) -> None:
         self.store = store
         self._app = create_app(
-            store, lambda _incident: FLOW, lambda: {"ok": True}, lambda: b"", now=lambda: OPENED_S + 3_600,
-            look_again_s=(1, 1),
-            more_routes=history_routes(store.list, StoredHistory(store), lambda: OPENED_S + 3_600),
+            shown(store), now=lambda: OPENED_S + 3_600, look_again_s=(1, 1),
         )
         self.port = 0
         self.start()

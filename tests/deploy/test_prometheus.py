@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.read_model import ReadModel
 from runbook.cli.monitoring import prometheus_files, write_files
 from runbook.config import Inventory, load_inventory
 from runbook.model.incident import BoxVisit, Incident, IncidentState
@@ -37,6 +38,7 @@ from tests.report.sample_incidents import (
     two_attempts,
     unreachable_node,
 )
+from tests.service.shown import shown
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DASHBOARD = REPOSITORY / "deploy" / "grafana" / "runbook.json"
@@ -97,11 +99,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             now_s=time.time(), version="0.1.0", driver_alive=False, heartbeat_s=time.time() - 400, spool_depth=3,
             spool_oldest_s=time.time() - 4000, spool_bad=1, spool_readable=False, events_opened=7,
         ))
-        metrics = IncidentMetrics(
-            store.list, lambda: found.figures, cluster="alpha", report_url=f"http://127.0.0.1:{port}",
-            boxes=tuple(box.name for box in FLOW.boxes),
-        )
-        app = create_app(store, lambda _incident: FLOW, lambda: {"ok": True}, metrics.text)
+        labels = Labels("alpha", "oom", tuple(box.name for box in FLOW.boxes), f"http://127.0.0.1:{port}")
+        metrics = IncidentMetrics(ReadModel(store), labels, lambda: found.figures)
+        app = create_app(shown(store, metrics=metrics.text))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         channel.listen(64)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [channel]}, daemon=True)

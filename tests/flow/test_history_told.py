@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.adapters.store import IncidentStore
-from runbook.adapters.store.witnesses import StoredHistory
+from runbook.adapters.store.read_model import ReadModel
 from runbook.errors import Unavailable
 from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
 from runbook.model.incident import Attempt, Incident, IncidentState, Verdict
@@ -47,7 +47,7 @@ def scene(number: int, owner: str = "alice", command: str = "/home/alice/train.s
 
 def chosen(made: Scene, store: IncidentStore) -> Incident:
     context = made.context()
-    context = replace(context, ports=replace(context.ports, history=StoredHistory(store)))
+    context = replace(context, ports=replace(context.ports, history=ReadModel(store)))
     result = choose_lever.run(context)
     assert result.outcome == "lever", result.summary
     assert all(told in result.summary for told in seen_before(result.incident)[:1])
@@ -113,7 +113,7 @@ def test_where_no_lever_is_left_a_person_is_told_what_worked_last_time(tmp_path:
     second = scene(2)
     second.incident = leaking(second.incident)
     context = second.context()
-    result = choose_lever.run(replace(context, ports=replace(context.ports, history=StoredHistory(store))))
+    result = choose_lever.run(replace(context, ports=replace(context.ports, history=ReadModel(store))))
     assert result.outcome != "lever"
     assert any("With the same script, oom-fake-1 got past this failure with smaller micro batch" in note
                for note in result.incident.notes), result.incident.notes
@@ -134,8 +134,8 @@ def test_a_memory_that_cannot_be_read_costs_the_reasons_alone() -> None:
 def test_a_damaged_memory_is_made_again(tmp_path: Path) -> None:
     store = IncidentStore(tmp_path)
     store.save(ended(chosen(scene(1), store), passed=True))
-    for damage in (b"", b"\xff" * 99, b"runbook-history 1 00000000\n"):
-        (tmp_path / "incidents.history").write_bytes(damage)
+    for damage in (b"", b"\xff" * 99, b"SQLite format 3\0" + b"\0" * 999):
+        (tmp_path / "incidents.sqlite").write_bytes(damage)
         assert len(seen_before(chosen(scene(2), store))) == 1
 
 
@@ -144,12 +144,10 @@ def test_what_was_read_once_is_read_from_the_file_and_what_is_new_from_its_incid
     first = ended(chosen(scene(1), store), passed=True)
     for number in range(40):
         store.save(replace(first, id=IncidentId(f"oom-fake-{100 + number}")))
-    assert len(StoredHistory(store).all()) == 40
-    head = (tmp_path / "incidents.history").read_bytes()
+    assert len(ReadModel(store).all()) == 40
     store.save(replace(first, id=IncidentId("oom-fake-3"), opened_s=3.0))
     (tmp_path / "incidents" / "oom-fake-100" / "incident.json").unlink()
-    known = StoredHistory(store).all()
+    known = ReadModel(store).all()
     assert "oom-fake-3" in known and "oom-fake-100" not in known and len(known) == 40
-    assert (tmp_path / "incidents.history").read_bytes() == head, "two changes are no reason to write it again"
     (tmp_path / "incidents" / "oom-fake-101" / "incident.json").write_text("{", encoding="utf-8")
-    assert "oom-fake-101" not in StoredHistory(store).all()
+    assert "oom-fake-101" not in ReadModel(store).all()

@@ -19,9 +19,9 @@ from typing import Any
 
 import httpx
 
-from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
-from runbook.adapters.store.witnesses import StoredHistory
+from runbook.adapters.store.read_model import ReadModel
 from runbook.cli.main import main
 from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.diagnosis.nodes import NodePolicy, judge_node, judge_node_alone
@@ -41,7 +41,7 @@ from runbook.report.text.diagnosis_text import render_diagnosis
 from runbook.report.text.incident_text import one_line
 from runbook.report.text.node_text import render as render_check
 from runbook.report.text.notifications import messages, reminder
-from runbook.service.app import create_app, history_routes
+from runbook.service.app import Shown, create_app
 from runbook.template import CannotEdit, all_settings, apply, find_settings, named_files, settings_in_force
 from tests.checkpoints import test_checkpoints_judged as checkpoint_cases
 from tests.diagnosis import test_nodes as node_cases
@@ -344,19 +344,18 @@ def metrics(state: Path) -> str:
         now_s=OPENED_S + 100, version="0.1.0", heartbeat_s=OPENED_S + 99, spool_depth=3, spool_oldest_s=OPENED_S + 40,
         spool_bad=1, events_opened=7, notifications=(("oncall", "failed", 2),),
     )
-    exposed = IncidentMetrics(
-        IncidentStore(state).list, lambda: figures, cluster="alpha", report_url=URL, now=lambda: LATER_S
-    )
+    labels = Labels("alpha", "oom", report_url=URL)
+    exposed = IncidentMetrics(ReadModel(IncidentStore(state)), labels, lambda: figures, now=lambda: LATER_S)
     return exposed.text().decode()
 
 
 def page(state: Path, address: str) -> str:
     """What the service answers, without signing in."""
     kept = IncidentStore(state)
-    app = create_app(
-        kept, lambda _incident: FLOW, lambda: {"ok": True}, lambda: metrics(state).encode(), hosts=("testserver",),
-        more_routes=history_routes(kept.list, StoredHistory(kept), lambda: LATER_S), now=lambda: LATER_S,
+    shown = Shown(
+        kept, ReadModel(kept), lambda _incident: FLOW, lambda: {"ok": True}, lambda: metrics(state).encode()
     )
+    app = create_app(shown, hosts=("testserver",), now=lambda: LATER_S)
 
     async def asked() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:

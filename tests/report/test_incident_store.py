@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbook.adapters.store import IncidentStore, check_incident_id
+from runbook.adapters.store.read_model import ReadModel
 from runbook.errors import BadInput, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
-from runbook.report.json_documents import dump_incident
 from tests.report.sample_incidents import OPENED_S, co_tenant, just_opened, recovered
 
 
@@ -65,7 +65,7 @@ def test_an_unknown_incident_is_not_found(store: IncidentStore) -> None:
     with pytest.raises(NotFound, match="no incident oom-alpha-1") as refusal:
         store.load(IncidentId("oom-alpha-1"))
     assert "runbook incidents" in refusal.value.next_step
-    assert store.list() == ()
+    assert ReadModel(store).rows() == ()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_others_reach_the_patched_copy_and_nothing_else(store: IncidentStore) ->
         saved = store.save(recovered())
         template = store.write_file(recovered().id, "attempts/1/train.sh", b"#!/bin/sh\n", mode=0o644)
         log, _ = store.copy_stream(recovered().id, "evidence/job.out", io.BytesIO(b"secret"), 100)
-        store.list()
+        ReadModel(store).rows()
     finally:
         os.umask(before)
     folder = store.folder(recovered().id)
@@ -169,29 +169,19 @@ def test_a_reader_never_sees_half_an_incident(store: IncidentStore, tmp_path: Pa
 def test_the_list_is_newest_first_and_follows_every_change(store: IncidentStore) -> None:
     for number in (1, 3, 2):
         store.save(_numbered(number))
-    assert [row.id for row in store.list()] == ["oom-alpha-3", "oom-alpha-2", "oom-alpha-1"]
+    incidents = ReadModel(store)
+    assert [row.id for row in incidents.rows()] == ["oom-alpha-3", "oom-alpha-2", "oom-alpha-1"]
     store.save(replace(_numbered(2), state=IncidentState.ESCALATED))
-    assert store.list()[1].state is IncidentState.ESCALATED
-    assert IncidentStore(store.root).list() == store.list()
+    assert incidents.rows()[1].state is IncidentState.ESCALATED
+    assert ReadModel(IncidentStore(store.root)).rows() == incidents.rows()
 
 
 def test_the_row_says_what_a_list_needs(store: IncidentStore) -> None:
     store.save(recovered())
-    (row,) = store.list()
+    (row,) = ReadModel(store).rows()
     assert (row.kind, row.node, row.rank, row.relaunches) == ("true_oom", "gpu-22", 19, 1)
     assert row.jobs == ("884213", "884301")
     assert [(lever.lever, lever.worked) for lever in row.levers] == [("micro_batch_size", True)]
-
-
-@pytest.mark.parametrize("damage", [b"", b"runbook-index 1\n", b"runbook-index 1\n1 2 3\n\n[]", b"\xff" * 100])
-def test_a_damaged_index_is_made_again(store: IncidentStore, damage: bytes) -> None:
-    for number in range(3):
-        store.save(_numbered(number))
-    assert store.rebuild_index() == 3
-    index = store.root / "incidents.index"
-    assert index.stat().st_size > len(damage)
-    index.write_bytes(damage)
-    assert len(IncidentStore(store.root).list()) == 3
 
 
 def test_an_incident_that_cannot_be_read_does_not_hide_the_others(store: IncidentStore) -> None:
@@ -199,21 +189,9 @@ def test_an_incident_that_cannot_be_read_does_not_hide_the_others(store: Inciden
     store.save(_numbered(2))
     (store.folder(IncidentId("oom-alpha-1")) / "incident.json").write_text("{")
     (store.root / "incidents" / "lost+found").mkdir()
-    assert [row.id for row in store.list()] == ["oom-alpha-2"]
-    assert store.unreadable() == ("oom-alpha-1",)
-
-
-def test_two_thousand_incidents_are_listed_from_the_index_in_a_moment(store: IncidentStore) -> None:
-    document = dump_incident(_numbered(1))
-    for number in range(2_000):
-        folder = store.root / "incidents" / f"oom-alpha-{number}"
-        folder.mkdir(parents=True)
-        (folder / "incident.json").write_bytes(document.replace(b"oom-alpha-1", f"oom-alpha-{number}".encode()))
-    assert store.rebuild_index() == 2_000
-    fresh = IncidentStore(store.root)
-    started = time.perf_counter()
-    assert len(fresh.list()) == 2_000
-    assert time.perf_counter() - started < 1.0
+    rows, unreadable = ReadModel(store).overview()
+    assert [row.id for row in rows] == ["oom-alpha-2"]
+    assert unreadable == ("oom-alpha-1",)
 
 
 class _Pipe(io.RawIOBase):

@@ -19,7 +19,7 @@ from runbook.service.app import People, create_app
 from runbook.service.auth import Proxy, Signer, SignIn, networks
 from runbook.service.tokens import Role, TokenFile, add_token
 from runbook.steps.shared.base import StepContext
-from tests.report.sample_incidents import FLOW
+from tests.service.shown import shown
 
 HERE = "http://localhost"
 FORM = {"sec-fetch-site": "same-origin", "accept": "text/html"}
@@ -73,10 +73,9 @@ class Place:
             self.store, self.sign_in, self.policy, self._answer, self.context_of, self._save,
             lambda _incident: contextlib.nullcontext(),
         )
+        health = {"ok": True, "spool_depth": 1, "last_problem": "job 4711 of alice"}
         return create_app(
-            self.store, lambda _incident: FLOW,
-            lambda: {"ok": True, "spool_depth": 1, "last_problem": "job 4711 of alice"},
-            lambda: b"runbook_up 1\n", hosts=("localhost", "127.0.0.1", "runbook.example"),
+            shown(self.store, health, lambda: b"runbook_up 1\n"), hosts=("localhost", "127.0.0.1", "runbook.example"),
             people=People(self.sign_in, acts), look_again_s=(1, 1), more_routes=self.more_routes,
         )
 

@@ -9,18 +9,16 @@ import pytest
 from ruamel.yaml import YAML
 from starlette.testclient import TestClient
 
-from runbook.service.app import create_app, document_routes, to_html
+from runbook.adapters.store import IncidentStore
+from runbook.service.app import create_app, to_html
+from tests.service.shown import shown
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def client() -> TestClient:
-    app = create_app(
-        None,  # type: ignore[arg-type]  # no page of an incident is asked for here
-        lambda _incident: None,  # type: ignore[arg-type, return-value]
-        lambda: {"ok": True}, lambda: b"", hosts=("testserver",), more_routes=document_routes(),
-    )
+def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    app = create_app(shown(IncidentStore(tmp_path_factory.mktemp("state"))), hosts=("testserver",))
     return TestClient(app, raise_server_exceptions=False)
 
 

@@ -9,12 +9,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from runbook.adapters.store import IncidentStore
-from runbook.adapters.store.witnesses import StoredHistory
 from runbook.model.remedy import Circumstances
 from runbook.model.units import IncidentId
-from runbook.service.app import create_app, history_routes
+from runbook.service.app import create_app
 from runbook.service.tokens import Role
-from tests.report.sample_incidents import FLOW, OPENED_S, escalated, hardware_fault, recovered
+from tests.report.sample_incidents import OPENED_S, escalated, hardware_fault, recovered
+from tests.service.shown import shown
 from tests.service.signed_in import Place
 
 
@@ -29,11 +29,7 @@ def store(tmp_path: Path) -> IncidentStore:
 
 
 def client(store: IncidentStore) -> TestClient:
-    app = create_app(
-        store, lambda _incident: FLOW, lambda: {"ok": True}, lambda: b"", hosts=("testserver",),
-        more_routes=history_routes(store.list, StoredHistory(store), lambda: OPENED_S + 60),
-    )
-    return TestClient(app)
+    return TestClient(create_app(shown(store), hosts=("testserver",), now=lambda: OPENED_S + 60))
 
 
 def test_the_page_is_reached_from_the_list_and_leads_back_to_the_incidents(store: IncidentStore) -> None:
@@ -67,7 +63,6 @@ def test_a_store_without_incidents_says_so(tmp_path: Path) -> None:
 
 def test_the_page_is_for_those_who_are_signed_in(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.more_routes = history_routes(place.store.list, StoredHistory(place.store), lambda: OPENED_S)
     assert place.client().get("/history").status_code == 401
     assert place.client().get("/history", headers={"accept": "text/html"}).headers["location"].startswith("/sign-in")
     assert place.client().get("/history", headers=place.bearer(Role.READ)).status_code == 200

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.read_model import ReadModel
+from runbook.adapters.store.totals import Key, figures_of
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
 from runbook.remedy import relaunch_refused
@@ -54,10 +57,23 @@ def store(tmp_path: Path) -> IncidentStore:
     return _stored(IncidentStore(tmp_path), *ALL)
 
 
-def _metrics(rows: Callable[[], Sequence[IncidentSummary]], now_s: float = LATER_S) -> IncidentMetrics:
-    return IncidentMetrics(
-        rows, lambda: FIGURES, cluster="alpha", report_url="https://runbook.example/", now=lambda: now_s
-    )
+@dataclass(frozen=True)
+class _Rows:
+    """Incidents of which there are only rows."""
+
+    rows: list[IncidentSummary]
+
+    def totals(self) -> tuple[list[IncidentSummary], Mapping[Key, int]]:
+        sums: Counter[Key] = Counter()
+        for row in self.rows:
+            sums.update(figures_of(row))
+        return self.rows, sums
+
+
+def _metrics(incidents: IncidentStore | _Rows, now_s: float = LATER_S) -> IncidentMetrics:
+    labels = Labels("alpha", "oom", report_url="https://runbook.example/")
+    asked = incidents if isinstance(incidents, _Rows) else ReadModel(incidents)
+    return IncidentMetrics(asked, labels, lambda: FIGURES, now=lambda: now_s)
 
 
 def _samples(metrics: IncidentMetrics) -> dict[str, float]:
@@ -67,7 +83,7 @@ def _samples(metrics: IncidentMetrics) -> dict[str, float]:
 
 
 def test_what_is_stored_is_counted(store: IncidentStore) -> None:
-    found = _samples(_metrics(store.list))
+    found = _samples(_metrics(store))
     expected = {
         'runbook_incidents{cluster="alpha",diagnosis="true_oom",flow="oom",outcome="recovered"}': 2,
         'runbook_incidents{cluster="alpha",diagnosis="true_oom",flow="oom",outcome="open"}': 2,
@@ -106,7 +122,7 @@ def test_what_is_stored_is_counted(store: IncidentStore) -> None:
 def test_lost_and_saved_gpu_time_of_one_recovery(tmp_path: Path) -> None:
     # 4 nodes of 8 GPUs; the error at -55 s, the relaunch at +11 s; died after step 1199, resumed from step 1000, proven
     # at step 1512; 21.4 s a step.
-    found = _samples(_metrics(_stored(IncidentStore(tmp_path), recovered).list))
+    found = _samples(_metrics(_stored(IncidentStore(tmp_path), recovered)))
     assert found['runbook_gpu_lost_seconds_total{cluster="alpha",reason="stopped"}'] == 66 * 32
     assert found['runbook_gpu_lost_seconds_total{cluster="alpha",reason="repeated"}'] == pytest.approx(199 * 21.4 * 32)
     assert found['runbook_gpu_saved_seconds_total{cluster="alpha"}'] == pytest.approx(512 * 21.4 * 32)
@@ -117,7 +133,7 @@ def test_lost_and_saved_gpu_time_of_one_recovery(tmp_path: Path) -> None:
 def test_a_person_who_said_yes_is_told_from_the_tool(tmp_path: Path) -> None:
     incident = recovered()
     approved = replace(incident, acts=tuple(replace(act, approved_by="ben") for act in incident.acts))
-    found = _samples(_metrics(_stored(IncidentStore(tmp_path), lambda: approved).list))
+    found = _samples(_metrics(_stored(IncidentStore(tmp_path), lambda: approved)))
     assert found['runbook_recoveries_total{by="person",cluster="alpha"}'] == 1
     assert found['runbook_recoveries_total{by="tool",cluster="alpha"}'] == 0
     assert found['runbook_gpu_saved_seconds_total{cluster="alpha"}'] == 0
@@ -128,7 +144,7 @@ def test_what_is_not_known_counts_as_nothing(tmp_path: Path) -> None:
     assert incident.failure is not None
     without_gpus = replace(incident.failure, job=replace(incident.failure.job, gpus_per_node=None))
     unknown = replace(incident, failure=without_gpus)
-    found = _samples(_metrics(_stored(IncidentStore(tmp_path), lambda: unknown).list))
+    found = _samples(_metrics(_stored(IncidentStore(tmp_path), lambda: unknown)))
     assert found['runbook_gpu_lost_seconds_total{cluster="alpha",reason="stopped"}'] == 0
     assert found['runbook_recovered_gpus_total{by="tool",cluster="alpha"}'] == 0
     assert found['runbook_recoveries_total{by="tool",cluster="alpha"}'] == 1
@@ -172,7 +188,7 @@ def _proven_after(incident: Incident) -> Incident:
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
 def test_no_counter_falls_when_an_incident_is_taken_up_again(tmp_path: Path, make: Callable[[], Incident]) -> None:
     store = _stored(IncidentStore(tmp_path), recovered, make)
-    metrics = _metrics(store.list)
+    metrics = _metrics(store)
     before = _samples(metrics)
     incident = store.load(IncidentId("oom-alpha-1"))
     for change in (_taken_up_again, _proven_after, _taken_up_again):
@@ -189,12 +205,12 @@ def test_no_counter_falls_when_an_incident_is_taken_up_again(tmp_path: Path, mak
 
 
 def test_another_process_says_the_same_whatever_it_saw_before(store: IncidentStore) -> None:
-    watching = _metrics(store.list)
+    watching = _metrics(store)
     watching.text()
     incident = store.load(IncidentId("oom-alpha-2"))
     store.save(_proven_after(_taken_up_again(incident)))
     shutil.rmtree(store.folder(IncidentId("oom-alpha-6")))
-    fresh = _metrics(IncidentStore(store.root).list)
+    fresh = _metrics(IncidentStore(store.root))
     seen = _samples(watching)
     # What is gone leaves its zeros behind in a process that knew it.
     assert {name: value for name, value in seen.items() if value} == {
@@ -204,7 +220,7 @@ def test_another_process_says_the_same_whatever_it_saw_before(store: IncidentSto
 
 def test_the_first_incident_of_a_kind_is_a_rise_and_not_a_new_series(tmp_path: Path) -> None:
     store = IncidentStore(tmp_path)
-    metrics = _metrics(store.list)
+    metrics = _metrics(store)
     before = _samples(metrics)
     _stored(store, recovered)
     for name, value in _samples(metrics).items():
@@ -213,7 +229,7 @@ def test_the_first_incident_of_a_kind_is_a_rise_and_not_a_new_series(tmp_path: P
 
 
 def test_the_info_metric_names_job_node_and_link(store: IncidentStore) -> None:
-    found = _samples(_metrics(store.list))
+    found = _samples(_metrics(store))
     assert found[
         'runbook_incident_info{budget="left",cluster="alpha",diagnosis="true_oom",died_again="yes",drained="",'
         'incident="oom-alpha-1",job_id="1",node="gpu-22",report_url="https://runbook.example/incidents/oom-alpha-1",'
@@ -225,7 +241,7 @@ def test_the_info_metric_names_job_node_and_link(store: IncidentStore) -> None:
 
 def test_jobs_and_nodes_stand_nowhere_else(store: IncidentStore) -> None:
     labels = {
-        label for family in text_string_to_metric_families(_metrics(store.list).text().decode())
+        label for family in text_string_to_metric_families(_metrics(store).text().decode())
         if family.name != "runbook_incident_info" for sample in family.samples for label in sample.labels
     }
     assert labels == {
@@ -242,7 +258,7 @@ def test_the_info_metric_stays_small_and_keeps_who_waits(tmp_path: Path) -> None
     rows = [waiting, *opened, *ended]
 
     def info(now_s: float) -> list[str]:
-        return [name for name in _samples(_metrics(lambda: rows, now_s)) if name.startswith("runbook_incident_info")]
+        return [name for name in _samples(_metrics(_Rows(rows), now_s)) if name.startswith("runbook_incident_info")]
 
     shown = info(OPENED_S + 1000)
     assert len(shown) == 550
@@ -256,7 +272,7 @@ def test_names_that_are_none_are_left_out(name: str) -> None:
     row = replace(
         summarize(hardware_fault()), node=name, owner=UserName(name), root_job=JobId(name), drained=(NodeName(name),)
     )
-    (info,) = [line for line in _samples(_metrics(lambda: [row])) if line.startswith("runbook_incident_info")]
+    (info,) = [line for line in _samples(_metrics(_Rows([row]))) if line.startswith("runbook_incident_info")]
     assert 'job_id="",node=""' in info
     assert 'user=""' in info
     assert 'drained=""' in info
@@ -265,7 +281,7 @@ def test_names_that_are_none_are_left_out(name: str) -> None:
 def test_a_hostile_incident_leaves_no_word_of_its_own(tmp_path: Path) -> None:
     store = IncidentStore(tmp_path)
     store.save(hostile())
-    text = _metrics(store.list).text().decode()
+    text = _metrics(store).text().decode()
     assert "script" not in text
     assert "\x1b" not in text
 
@@ -282,7 +298,7 @@ def test_odd_names_do_not_multiply_the_series(tmp_path: Path) -> None:
         rows.append(summarize(replace(
             first, id=IncidentId(f"oom-c{number}-1"), cluster=f"c{number}", attempts=(attempt,), visits=visits
         )))
-    found = _samples(_metrics(lambda: rows))
+    found = _samples(_metrics(_Rows(rows)))
     assert len(found) < 12_000
     assert found['runbook_relaunches_total{cluster="other"}'] == 180
     assert found['runbook_levers_tried_total{cluster="other",lever="other"}'] > 60
@@ -310,7 +326,7 @@ def test_the_last_ending_is_the_state(make: Callable[[], Incident]) -> None:
 @pytest.mark.prometheus
 def test_promtool_finds_no_fault(store: IncidentStore) -> None:
     done = subprocess.run(
-        ("promtool", "check", "metrics"), input=_metrics(store.list).text(), capture_output=True, timeout=30,
+        ("promtool", "check", "metrics"), input=_metrics(store).text(), capture_output=True, timeout=30,
         check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")

@@ -24,8 +24,9 @@ from pathlib import Path
 from dataclasses import replace
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.read_model import ReadModel
 from runbook.model.units import IncidentId
-from runbook.service.app import create_app
+from runbook.service.app import Shown, create_app
 from runbook.service.daemon import Daemon
 from runbook.service.serve import serve
 from runbook.service.spool import SpoolReader
@@ -38,7 +39,8 @@ store = IncidentStore(root / "state")
 def opened(event):
     store.save(replace(just_opened(), id=IncidentId(f"oom-{event.cluster}-{event.job}")))
 daemon = Daemon(SpoolReader(root / "spool"), opened, clock, status, 0.05)
-app = create_app(store, lambda incident: FLOW, lambda: status.document(clock.now()), lambda: b"")
+health = lambda: status.document(clock.now())
+app = create_app(Shown(store, ReadModel(store), lambda incident: FLOW, health, lambda: b""))
 serve(app, daemon, port=int(sys.argv[2]), on_ready=lambda address: print(address, flush=True))
 print("ended", flush=True)
 """

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.read_model import ReadModel
 from runbook.model.incident import IncidentState
 from runbook.model.units import IncidentId
 from runbook.report.html import live_script_address
 from runbook.service.app import create_app
 from tests.report.sample_incidents import (
-    FLOW,
     HOSTILE,
     OPENED_S,
     awaiting,
@@ -29,8 +29,7 @@ from tests.report.sample_incidents import (
     planned,
     recovered,
 )
-
-HEALTHY = {"ok": True}
+from tests.service.shown import HEALTHY, shown
 
 
 @pytest.fixture
@@ -47,10 +46,8 @@ def _client(store: IncidentStore, health: Mapping[str, Any] = HEALTHY) -> TestCl
         now_s=OPENED_S + 100, version="0.1.0", heartbeat_s=OPENED_S + 99, spool_depth=3, spool_oldest_s=OPENED_S + 40,
         spool_bad=1, events_opened=7,
     )
-    app = create_app(
-        store, lambda _incident: FLOW, lambda: health, IncidentMetrics(store.list, lambda: figures).text,
-        hosts=("testserver",),
-    )
+    metrics = IncidentMetrics(ReadModel(store), Labels(), lambda: figures)
+    app = create_app(shown(store, health, metrics.text), hosts=("testserver",))
     return TestClient(app, raise_server_exceptions=False)
 
 
@@ -81,10 +78,7 @@ def test_a_search_has_an_address_without_its_empty_fields(store: IncidentStore) 
 
 def test_a_list_of_the_last_day_is_of_the_day_before_now(store: IncidentStore) -> None:
     day_s = 86_400.0
-    app = create_app(
-        store, lambda _incident: FLOW, lambda: HEALTHY, lambda: b"", hosts=("testserver",),
-        now=lambda: OPENED_S + day_s + 2.5,
-    )
+    app = create_app(shown(store), hosts=("testserver",), now=lambda: OPENED_S + day_s + 2.5)
     page = TestClient(app).get("/", params={"period": "day"}).text
     assert {number for number in range(6) if f'/incidents/oom-alpha-{number}"' in page} == {3, 4, 5}
 
@@ -227,7 +221,7 @@ def test_a_fault_of_the_program_shows_no_trace(store: IncidentStore) -> None:
     def broken(_incident: object) -> Any:
         raise ZeroDivisionError("secret")
 
-    app = create_app(store, broken, lambda: HEALTHY, lambda: b"", hosts=("testserver",))
+    app = create_app(replace(shown(store), flow_picture=broken), hosts=("testserver",))
     answer = TestClient(app, raise_server_exceptions=False).get("/incidents/oom-alpha-0")
     assert answer.status_code == 500
     assert "secret" not in answer.text

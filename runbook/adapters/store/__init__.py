@@ -1,7 +1,7 @@
 """Incident folders on disk: the incident itself, kept evidence, patched templates.
 
     <root>/                        0711  passable: a job's owner reaches the patched copy that is submitted for him
-      incidents.index              0600  rows for lists; only a cache, made again when it is missing or damaged
+      incidents.sqlite             0600  what lists, history and metrics ask (`read_model`)
       incidents/<id>/              0711
         incident.json              0600
         report.html                0600
@@ -14,12 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import zlib
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
-from dataclasses import fields as dataclass_fields
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -28,7 +24,6 @@ from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavail
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId
 from runbook.report.json_documents import dump_incident, load_contract, load_incident
-from runbook.report.summary import IncidentSummary, LeverTry, Tally, summaries_adapter, summarize
 
 # Keeping a log that may be huge: its beginning and its end, whole where it is small.
 
@@ -102,9 +97,6 @@ def _chunks(source: BinaryIO, length: int) -> Iterator[bytes]:
 
 _ID = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 _PRIVATE_FOLDERS = frozenset({"evidence"})
-_INDEX_REWRITE_CHANGES = 32
-_INDEX_MADE = 2
-"""Raised by hand when a row's fields stay and what they mean changes."""
 
 Contract = Callable[[Incident], Mapping[str, Any] | None]
 
@@ -127,12 +119,6 @@ class Stamp(NamedTuple):
     inode: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    stamp: Stamp
-    summary: IncidentSummary
-
-
 class IncidentStore:
     """All incidents under one root. Any number of processes may read; one driver writes an incident."""
 
@@ -140,12 +126,7 @@ class IncidentStore:
         """`contract_of` gives the diagnosis contract of an incident when `save` is not handed one."""
         self._root = root
         self._incidents = root / "incidents"
-        self._index = root / "incidents.index"
         self._contract_of = contract_of
-        self._rows: dict[str, _Row] | None = None
-        self._newest: tuple[Mapping[str, _Row], tuple[IncidentSummary, ...]] | None = None
-        """Rows, and their summaries in the order of lists."""
-        self._unwritten = 0
 
     @property
     def root(self) -> Path:
@@ -177,31 +158,6 @@ class IncidentStore:
     def load_contract(self, incident: IncidentId) -> dict[str, Any] | None:
         """The diagnosis contract that was saved with the incident."""
         return load_contract(self.read_file(incident, "incident.json"))
-
-    def list(self) -> tuple[IncidentSummary, ...]:
-        """Every incident, newest first. One that cannot be read is left out; `unreadable` names it."""
-        return self.overview()[0]
-
-    def unreadable(self) -> tuple[str, ...]:
-        """Folders that hold no readable incident, by name."""
-        return self.overview()[1]
-
-    def overview(self) -> tuple[tuple[IncidentSummary, ...], tuple[str, ...]]:
-        """`list` and `unreadable` from one look at the disk."""
-        rows, unreadable = self._look()
-        newest = self._newest
-        if newest is None or newest[0] is not rows:
-            # Ten thousand rows are asked for every few seconds and seldom change: the same answer is the same object.
-            summaries = (row.summary for row in rows.values())
-            newest = rows, tuple(sorted(summaries, key=lambda row: (row.opened_s, row.id), reverse=True))
-            self._newest = newest
-        return newest[1], unreadable
-
-    def rebuild_index(self) -> int:
-        """Forget the index and make it again from the incidents; returns how many there are."""
-        self._rows = {}
-        self._unwritten = _INDEX_REWRITE_CHANGES
-        return len(self._look()[0])
 
     def write_file(
         self,
@@ -245,86 +201,25 @@ class IncidentStore:
         except OSError as error:
             raise _problem(error, "reading", path) from error
 
-    # -- rows ----------------------------------------------------------------------------------------------
-
-    def _look(self) -> tuple[dict[str, _Row], tuple[str, ...]]:
-        """Rows for what is on disk now: unchanged ones from the cache, the others read from the incident; and the
-        names of those that cannot be read."""
-        known = self._read_index() if self._rows is None else self._rows
-        changed: dict[str, _Row] = {}
-        unreadable: list[str] = []
-        stamps = self.stamps(known)
-        for name, stamp in stamps.items():
-            row = known.get(name)
-            if row is None or row.stamp != stamp:
-                try:
-                    changed[name] = _Row(stamp, summarize(self.load(IncidentId(name))))
-                except RunbookError:
-                    unreadable.append(name)
-        gone = known.keys() - stamps.keys() | known.keys() & set(unreadable)
-        if not changed and not gone:
-            self._rows = known
-            return known, tuple(unreadable)
-        rows = {**known, **changed}
-        for name in gone:
-            del rows[name]
-        self._unwritten += len(changed) + len(gone)
-        self._rows = rows
-        if self._unwritten >= _INDEX_REWRITE_CHANGES:
-            self._write_index(rows)
-        return rows, tuple(unreadable)
-
     def stamps(self, known: Container[str] = ()) -> dict[str, Stamp]:
         """Of every incident's document, by the folder's name. Names that are `known` need no second look."""
         try:
             with os.scandir(self._incidents) as entries:
-                names = [entry.name for entry in entries]
+                names = [entry.name for entry in entries if entry.name in known or _ID.fullmatch(entry.name)]
             folder = os.open(self._incidents, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise _problem(error, "listing", self._incidents) from error
-        stamps = {}
         try:
-            for name in names:
-                if name not in known and not _ID.fullmatch(name):
-                    continue
-                # Plain os.stat and a plain try: ten thousand Path objects would take longer than the questions.
-                try:
-                    status = os.stat(f"{name}/incident.json", dir_fd=folder, follow_symlinks=False)
-                except OSError:
-                    continue
-                stamps[name] = Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+            stamps = {name: _stamp(f"{name}/incident.json", folder) for name in names}
         finally:
             os.close(folder)
-        return stamps
+        return {name: stamp for name, stamp in stamps.items() if stamp is not None}
 
-    def _read_index(self) -> dict[str, _Row]:
-        """Damage of any kind is an empty index: it is made again."""
-        try:
-            data = self._index.read_bytes()
-        except OSError:
-            return {}
-        head, _, rest = data.partition(b"\n")
-        if head + b"\n" != _index_version():
-            return {}
-        stamps, _, summaries = rest.partition(b"\n\n")
-        try:
-            rows = summaries_adapter().validate_json(summaries)
-            figures = [[int(figure) for figure in line.split()] for line in stamps.splitlines()]
-            return {row.id: _Row(Stamp(*stamp), row) for row, stamp in zip(rows, figures, strict=True)}
-        except (ValueError, TypeError):
-            return {}
-
-    def _write_index(self, rows: Mapping[str, _Row]) -> None:
-        stamps = "\n".join(
-            f"{row.stamp.modified_ns} {row.stamp.size_bytes} {row.stamp.inode}" for row in rows.values()
-        )
-        summaries = summaries_adapter().dump_json([row.summary for row in rows.values()])
-        # A reader who may not write, or a full disk, only means that the next list is made from the incidents.
-        with contextlib.suppress(RunbookError), replacing(self._index, 0o600, None) as stream:
-            stream.write(_index_version() + stamps.encode() + b"\n\n" + summaries)
-            self._unwritten = 0
+    def stamp(self, name: str) -> Stamp | None:
+        """Of one incident's document; None where there is none."""
+        return _stamp(f"{self._incidents}/{name}/incident.json")
 
     # -- places --------------------------------------------------------------------------------------------
 
@@ -347,11 +242,13 @@ class IncidentStore:
         return path
 
 
-@cache
-def _index_version() -> bytes:
-    """The first line of the index. An index whose rows have other fields is made again from the incidents."""
-    fields = [field.name for kind in (IncidentSummary, LeverTry, Tally) for field in dataclass_fields(kind)]
-    return f"runbook-index {_INDEX_MADE} {zlib.crc32(' '.join(fields).encode()):08x}\n".encode()
+def _stamp(path: str, folder: int | None = None) -> Stamp | None:
+    # Plain os.stat and a plain try: ten thousand Path objects would take longer than the questions.
+    try:
+        status = os.stat(path, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _relative(relative: str) -> PurePosixPath:

@@ -1,18 +1,15 @@
-"""Sums over all stored incidents, kept up to date by the incidents that changed.
+"""What one incident adds to the sums of the metrics, and what stands there before anything is added.
 
-Ten thousand incidents are asked for every few seconds and few of them change: what an incident adds is taken out and
-put in again when its row is another one. All sums are integers (times in milliseconds), so that taking out leaves no
+All figures are integers (times in milliseconds), so that taking an incident out and putting it in again leaves no
 rounding behind: Prometheus takes the smallest fall of a counter for a restart.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import IncidentState
@@ -33,82 +30,27 @@ LOSSES = ("stopped", "repeated")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
 
 Key = tuple[str, ...]
-"""Name of the figure, then its labels' values in the order that metrics_families.py gives them."""
+"""Name of the figure, then its labels' values in the order that `adapters/metrics.py` gives them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Figures by key. `oldest_question_s`: when the longest waiting question was asked."""
-
-    figures: Mapping[Key, int]
-    oldest_question_s: float | None
-
-
-class Totals:
-    """`of` gives the sums of the rows that are stored now."""
-
-    def __init__(self, cluster: str = "", boxes: Sequence[str] = ()) -> None:
-        """`cluster` and the flow's `boxes`: what has zeros before it is counted."""
-        self._boxes = tuple(boxes)
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[IncidentSummary, Counter[Key]]] = {}
-        self._figures: Counter[Key] = Counter()
-        self._last: tuple[Sequence[IncidentSummary], Sums] | None = None
-        self._clusters: set[str] = set()
-        if cluster:
-            self._add_zeros(cluster)
-
-    def of(self, rows: Sequence[IncidentSummary]) -> Sums:
-        """A copy: the caller may look at it while others ask again. The same tuple of rows is the same answer."""
-        with self._lock:
-            if self._last is not None and self._last[0] is rows and isinstance(rows, tuple):
-                return self._last[1]
-            known = self._known
-            for row in rows:
-                before = known.get(row.id)
-                if before is not None and before[0] is row:
-                    continue
-                if before is not None:
-                    self._figures.subtract(before[1])
-                added = Counter(dict(_figures_of(row)))
-                self._figures.update(added)
-                known[row.id] = (row, added)
-                self._add_zeros(row.cluster)
-            if len(known) > len(rows):
-                stored = {row.id for row in rows}
-                for name in [name for name in known if name not in stored]:
-                    self._figures.subtract(known.pop(name)[1])
-            asked = [row.updated_s for row in rows if row.state is IncidentState.AWAITING_APPROVAL]
-            sums = Sums(dict(self._figures), min(asked, default=None))
-            self._last = rows, sums
-            return sums
-
-    def _add_zeros(self, cluster: str) -> None:
-        """Figures that are there before anything is counted: `increase()` does not see a series' first value, and an
-        alert on "more than none" needs a zero and not an absence."""
-        if cluster in self._clusters:
-            return
-        self._clusters.add(cluster)
-        flow = "oom"
-        for key in (
-            *(("incidents", cluster, flow, kind, outcome) for kind in DIAGNOSES for outcome in OUTCOMES),
-            *(("open", cluster, state) for state in OPEN_STATES),
-            ("opened", cluster, flow),
-            *(("endings", cluster, flow, outcome) for outcome in OUTCOMES if outcome != OPEN),
-            *(
-                (name, cluster, by)
-                for name in ("recoveries", "recovered_gpus", "recovered_stopped_ms") for by in BY
-            ),
-            *((name, cluster) for name in ("relaunches", "nodes_drained", "drained", "gpu_saved_ms")),
-            *(("gpu_lost_ms", cluster, reason) for reason in LOSSES),
-            *((f"{name}_ms", cluster) for name in ("to_relaunch", "to_proof")),
-            *(("box_ms", cluster, box) for box in self._boxes),
-        ):
-            self._figures[key] += 0
+def zeros(cluster: str, flow: str, boxes: Sequence[str]) -> Iterator[Key]:
+    """Figures that are there before anything is counted: `increase()` does not see a series' first value, and an alert
+    on "more than none" needs a zero and not an absence."""
+    yield from (("incidents", cluster, flow, kind, outcome) for kind in DIAGNOSES for outcome in OUTCOMES)
+    yield from (("open", cluster, state) for state in OPEN_STATES)
+    yield ("opened", cluster, flow)
+    yield from (("endings", cluster, flow, outcome) for outcome in OUTCOMES if outcome != OPEN)
+    yield from (
+        (name, cluster, by) for name in ("recoveries", "recovered_gpus", "recovered_stopped_ms") for by in BY
+    )
+    yield from ((name, cluster) for name in ("relaunches", "nodes_drained", "drained", "gpu_saved_ms"))
+    yield from (("gpu_lost_ms", cluster, reason) for reason in LOSSES)
+    yield from ((f"{name}_ms", cluster) for name in ("to_relaunch", "to_proof"))
+    yield from (("box_ms", cluster, box) for box in boxes)
 
 
-def _figures_of(row: IncidentSummary) -> Iterator[tuple[Key, int]]:
-    """Each key once: what one incident adds."""
+def figures_of(row: IncidentSummary) -> Mapping[Key, int]:
+    """What one incident adds."""
     counted: Counter[Key] = Counter()
     cluster, tally = row.cluster, row.tally
     flow = row.id.partition("-")[0]
@@ -147,7 +89,7 @@ def _figures_of(row: IncidentSummary) -> Iterator[tuple[Key, int]]:
     counted["gpu_lost_ms", cluster, LOSSES[0]] += round(tally.stopped_s * gpus * 1000)
     counted["gpu_lost_ms", cluster, LOSSES[1]] += round(tally.repeated_s * gpus * 1000)
     counted["gpu_saved_ms", cluster] += round(tally.saved_s * gpus * 1000)
-    yield from counted.items()
+    return counted
 
 
 def _observe(counted: Counter[Key], name: Key, labels: Key, seconds: float, bounds: Sequence[float]) -> None:

@@ -38,13 +38,14 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
     from runbook.report.vocabulary.clean import clean_line, shorten
 
     app = application(inventory)
-    rows = [row for row in app.store.list() if state is None or row.state == state]
+    every, unreadable = app.read_model.overview()
+    rows = [row for row in every if state is None or row.state == state]
     if as_json:
         from runbook.report.summary import summaries_adapter
 
         click.echo(summaries_adapter().dump_json(rows, indent=1).decode("utf-8"))
         return 0
-    for name in app.store.unreadable():
+    for name in unreadable:
         click.echo(f"unreadable: {name} (its incident.json is damaged or missing)", err=True)
     if not rows:
         click.echo("no incidents" + (f" in state {state}" if state else ""), err=True)
@@ -157,10 +158,10 @@ def history(
             next_step="give --nodes with --node and --since alone",
         )
     app = application(inventory)
-    remembered = app.history.all()
-    rows = query.choose(app.store.list(), remembered, app.clock.now())
+    remembered = app.read_model.all()
+    rows = query.choose(app.read_model.rows(), remembered, app.clock.now())
     if by_node:
-        all_rows = HistoryQuery(days=query.days).choose(app.store.list(), remembered, app.clock.now())
+        all_rows = HistoryQuery(days=query.days).choose(app.read_model.rows(), remembered, app.clock.now())
         nodes = [item for item in node_histories(all_rows, remembered) if not node or item.node == node]
         if as_json:
             click.echo(json.dumps([asdict(item) for item in nodes], indent=1))
