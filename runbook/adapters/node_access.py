@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 
-from runbook.adapters.process import Runner, run
+from runbook.adapters.process import Command, run
 from runbook.adapters.ssh import SshFailure, SshSettings, connected
 from runbook.errors import BadInput, RunbookError
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
@@ -124,7 +124,6 @@ def new_marker() -> str:
 class LocalNodes:
     """Asks this machine, whatever name the node is given. `environment` None: this process's own."""
 
-    runner: Runner = run
     sudo: bool = False
     probe: bool = True
     """Let the node probe answer where it can, rather than nvidia-smi."""
@@ -175,15 +174,13 @@ class LocalNodes:
         return read_end(read_answers(text, marker))
 
     def _ask(self, script: str, timeout_s: float | None = None) -> str:
-        environment = self.environment if self.environment is not None else os.environ
-        completed = self.runner(
-            shell_arguments(self.sudo),
-            timeout_s=timeout_s if timeout_s is not None else self.command_timeout_s,
+        asked = Command(
+            tuple(shell_arguments(self.sudo)),
             stdin=script.encode("utf-8", "surrogateescape"),
-            env=environment,
+            env=self.environment if self.environment is not None else os.environ,
             output_limit_bytes=self.output_limit_bytes,
         )
-        return completed.text()
+        return run(asked, timeout_s if timeout_s is not None else self.command_timeout_s).text()
 
 
 MOST_BYTES = 4 << 20

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from runbook.adapters.identity import Identity, PrivilegeMode, privilege_mode, stage_interpreter, sudo_refused
 from runbook.errors import NotFound, Unavailable
@@ -96,68 +96,54 @@ class Completed:
         return self.stderr.decode("utf-8", "replace").strip()
 
 
-class Runner(Protocol):
-    """What adapters take, so that tests can record and replay."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to run, and how. `argv` is never a shell string."""
 
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_s: float,
-        stdin: bytes = b"",
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        as_user: Identity | None = None,
-        output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
-        umask: int = 0o022,
-        hold: int | None = None,
-        script: str | None = None,
-    ) -> Completed: ...
+    argv: tuple[str, ...]
+    stdin: bytes = b""
+    env: Mapping[str, str] | None = None
+    """The whole environment; None: ours, or the login environment of another user."""
+    cwd: str | None = None
+    as_user: Identity | None = None
+    umask: int = 0o022
+    """Counts for another user's command only."""
+    script: str | None = None
+    """The text of a file that another user's command is to read where its arguments say `SCRIPT_PLACE`: handed over in
+    that user's own memory, so that no copy that he could read has to lie on a disk."""
+    hold: int | None = None
+    """A descriptor that the command inherits, such as a lock that it keeps while it lives; sudo closes it."""
+    output_limit_bytes: int = OUTPUT_LIMIT_BYTES
+    """Caps standard output and standard error each; the rest is thrown away."""
 
 
-def run(
-    argv: Sequence[str],
-    *,
-    timeout_s: float,
-    stdin: bytes = b"",
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    as_user: Identity | None = None,
-    output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
-    umask: int = 0o022,
-    hold: int | None = None,
-    script: str | None = None,
-) -> Completed:
+def run(command: Command, timeout_s: float) -> Completed:
     """Run a command to its end; a non-zero exit code is an answer, not an error.
 
-    `env` is the whole environment; None is ours, or the login environment of another user. `umask` counts for another
-    user's command only. `output_limit_bytes` caps standard output and standard error each; the rest is thrown away.
-    `script` is the text of a file that another user's command is to read where its arguments say `SCRIPT_PLACE`: it
-    is handed over in that user's own memory, so that no copy that he could read has to lie on a disk.
-    `hold` is a descriptor that the command inherits, such as a lock that it keeps while it lives; sudo closes it.
     At the timeout the command and its process group are killed. Raises `Unavailable` (timeout, the machine cannot
     start processes), `NotFound` (no such program or directory), `NotAllowed` (sudo refuses).
     """
-    command = tuple(argv)
+    argv, as_user, stdin = command.argv, command.as_user, command.stdin
     started = time.monotonic()
     staged = as_user is not None and privilege_mode(as_user) is not PrivilegeMode.SAME
     if staged:
         assert as_user is not None
         head = json.dumps(
             {
-                "cwd": cwd or "/",
-                "env": dict(env) if env is not None else as_user.login_environment(),
-                "umask": umask,
-                "script": script,
+                "cwd": command.cwd or "/",
+                "env": dict(command.env) if command.env is not None else as_user.login_environment(),
+                "umask": command.umask,
+                "script": command.script,
                 "place": SCRIPT_PLACE,
             }
         ).encode("ascii")
         stdin = b"%d\n" % len(head) + head + stdin
-        staging = (stage_interpreter(), "-I", "-S", "-c", _STAGE, *command)
-        process = start_as(staging, as_user, subprocess.PIPE, hold=hold)
+        staging = (stage_interpreter(), "-I", "-S", "-c", _STAGE, *argv)
+        process = start_as(staging, as_user, subprocess.PIPE, hold=command.hold)
     else:
-        process = _popen(command, subprocess.PIPE, env=env, cwd=cwd, hold=hold)
-    collected = _Collected(output_limit_bytes)
+        with _told(argv, command.cwd or ""):
+            process = start(argv, Streams(), env=command.env, cwd=command.cwd, hold=command.hold)
+    collected = _Collected(command.output_limit_bytes)
     try:
         in_time = _pump(process, stdin, started + timeout_s, collected)
     except BaseException:
@@ -172,22 +158,57 @@ def run(
     if not in_time:
         gone = stop(process, as_user)
         raise Unavailable(
-            f"`{command[0]}` did not answer within {timeout_s:g} s"
+            f"`{argv[0]}` did not answer within {timeout_s:g} s"
             + ("" if gone else " and cannot be killed (it waits in the kernel, as on a hung file system)"),
-            where=_shown(command, as_user),
+            where=_shown(argv, as_user),
             next_step="try again; if it stays, look at the service or file system that the command talks to",
         )
     stderr = bytes(collected.stderr)
     if staged:
         assert as_user is not None
-        stderr = _stage_answer(stderr, command, cwd or "/", as_user)
+        stderr = _stage_answer(stderr, argv, command.cwd or "/", as_user)
     return Completed(
-        argv=command,
+        argv=argv,
         exit_code=process.returncode,
         stdout=bytes(collected.stdout),
         stderr=stderr,
         truncated=collected.truncated,
         duration_s=duration_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Where a process reads and writes: a descriptor, a socket, or what `subprocess` has for a pipe and for nothing."""
+
+    stdin: int | IO[bytes] | socket.socket = subprocess.PIPE
+    stdout: int | socket.socket = subprocess.PIPE
+    stderr: int | socket.socket = subprocess.PIPE
+
+
+def start(
+    argv: Sequence[str],
+    streams: Streams,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    become: Identity | None = None,
+    hold: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own. The caller must end it with `stop`. `env` None: ours. Raises `OSError`,
+    and `ValueError` for an argument that cannot be one."""
+    return subprocess.Popen(
+        argv,
+        stdin=_descriptor(streams.stdin),
+        stdout=_descriptor(streams.stdout),
+        stderr=_descriptor(streams.stderr),
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=() if hold is None else (hold,),
+        user=become.uid if become else None,
+        group=become.gid if become else None,
+        extra_groups=become.groups if become else None,
     )
 
 
@@ -198,14 +219,16 @@ def start_as(
 
     `stdin` may be a socket: setuid and sudo hand it on unchanged. Standard output and error are pipes. The caller must
     end it with `stop`."""
-    environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "LANG": "C.UTF-8"}
+    become, command = None, tuple(argv)
     match privilege_mode(identity):
-        case PrivilegeMode.SAME:
-            return _popen(tuple(argv), stdin, env=environment, cwd="/", hold=hold)
         case PrivilegeMode.ROOT:
-            return _popen(tuple(argv), stdin, env=environment, cwd="/", become=identity, hold=hold)
+            become = identity
         case PrivilegeMode.SUDO:
-            return _popen(("sudo", "-n", "-u", identity.name, "--", *argv), stdin, env=environment, cwd="/")
+            # sudo closes what it does not know.
+            hold, command = None, ("sudo", "-n", "-u", identity.name, "--", *argv)
+    environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "LANG": "C.UTF-8"}
+    with _told(command, "/"):
+        return start(command, Streams(stdin), env=environment, cwd="/", become=become, hold=hold)
 
 
 def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> bool:
@@ -246,31 +269,17 @@ class _Collected:
         buffer += data[: max(room, 0)]
 
 
-def _popen(
-    argv: tuple[str, ...],
-    stdin: int | IO[bytes] | socket.socket,
-    *,
-    env: Mapping[str, str] | None,
-    cwd: str | None,
-    become: Identity | None = None,
-    hold: int | None = None,
-) -> subprocess.Popen[bytes]:
+def _descriptor(stream: int | IO[bytes] | socket.socket) -> int | IO[bytes]:
+    return stream.fileno() if isinstance(stream, socket.socket) else stream
+
+
+@contextlib.contextmanager
+def _told(argv: tuple[str, ...], cwd: str) -> Iterator[None]:
+    """What keeps a process from being started, as one of our errors."""
     try:
-        return subprocess.Popen(
-            argv,
-            stdin=stdin.fileno() if isinstance(stdin, socket.socket) else stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=None if env is None else dict(env),
-            cwd=cwd,
-            start_new_session=True,
-            pass_fds=() if hold is None else (hold,),
-            user=become.uid if become else None,
-            group=become.gid if become else None,
-            extra_groups=become.groups if become else None,
-        )
+        yield
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise _not_started(argv, cwd or "", str(error.filename or ""), error) from error
+        raise _not_started(argv, cwd, str(error.filename or ""), error) from error
     except OSError as error:
         raise Unavailable(
             f"cannot start `{argv[0]}`: {error.strerror}",

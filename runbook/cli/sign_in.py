@@ -105,16 +105,13 @@ def webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader)
 
 def opener_of(app: Application) -> Opener:
     """Which incident an event belongs to."""
-    from runbook.adapters.slurm.commands import SlurmCommands, SlurmOnNode
+    from runbook.adapters.slurm.commands import SlurmOnNode
     from runbook.service.daemon import Opener
 
     document = app.inventory.scheduler
     on_node = None
     if document.kind == "slurm":
-        commands = SlurmCommands(
-            bin_dir=document.commands_folder, slurm_conf=document.slurm_conf, timeout_s=document.command_timeout_s
-        )
-        on_node = SlurmOnNode(commands, app.clock)
+        on_node = SlurmOnNode(app.slurm_commands, app.clock)
     return Opener(
         app.scheduler, app.store, app.clock, app.inventory.cluster, app.settings.acts.policy, jobs_on_node=on_node,
         files=app.files, quiet_s=app.inventory.webhook.quiet_s,

@@ -19,6 +19,7 @@ from runbook.settings import FlowSettings
 if TYPE_CHECKING:
     from runbook.adapters.local import LocalScheduler
     from runbook.adapters.notify import TargetsNotify, Telling
+    from runbook.adapters.slurm.commands import SlurmCommands
     from runbook.adapters.store import IncidentStore
     from runbook.adapters.store.read_model import ReadModel
     from runbook.engine import Engine, Watcher
@@ -109,13 +110,20 @@ class Application:
         from runbook.adapters.slurm import choose_scheduler
 
         return choose_scheduler(
+            self.slurm_commands,
             cluster=self.inventory.cluster,
-            bin_dir=document.commands_folder,
-            slurm_conf=document.slurm_conf,
             prefer="auto" if document.adapter == "auto" else "cli",
-            timeout_s=document.command_timeout_s,
             locks=self.state / "locks",
             left=Path(self.inventory.paths.spool) / "nodes",
+        )
+
+    @cached_property
+    def slurm_commands(self) -> SlurmCommands:
+        from runbook.adapters.slurm.commands import SlurmCommands
+
+        document = self.inventory.scheduler
+        return SlurmCommands(
+            bin_dir=document.commands_folder, slurm_conf=document.slurm_conf, timeout_s=document.command_timeout_s
         )
 
     @cached_property

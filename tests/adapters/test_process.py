@@ -10,7 +10,7 @@ import time
 import pytest
 
 from runbook.adapters.identity import identity_of
-from runbook.adapters.process import run
+from runbook.adapters.process import Command, run
 from runbook.errors import NotFound, Unavailable
 from runbook.model.units import UserName
 
@@ -18,25 +18,25 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user ne
 
 
 def test_output_exit_code_and_input() -> None:
-    done = run(("sh", "-c", "cat; echo problem >&2; exit 7"), timeout_s=10, stdin=b"x" * 300_000)
+    done = run(Command(("sh", "-c", "cat; echo problem >&2; exit 7"), stdin=b"x" * 300_000), 10)
     assert (done.exit_code, done.stdout, done.stderr) == (7, b"x" * 300_000, b"problem\n")
     assert not done.truncated
     assert 0 < done.duration_s < 10
 
 
 def test_a_command_that_reads_nothing() -> None:
-    assert run(("true",), timeout_s=10, stdin=b"x" * 1_000_000).exit_code == 0
+    assert run(Command(("true",), stdin=b"x" * 1_000_000), 10).exit_code == 0
 
 
 def test_output_is_cut_at_the_limit_and_the_rest_is_drained() -> None:
-    done = run(("head", "-c", "5000000", "/dev/zero"), timeout_s=20, output_limit_bytes=1000)
+    done = run(Command(("head", "-c", "5000000", "/dev/zero"), output_limit_bytes=1000), 20)
     assert (len(done.stdout), done.truncated, done.exit_code) == (1000, True, 0)
 
 
 def test_the_whole_group_is_killed_at_the_timeout() -> None:
     started = time.monotonic()
     with pytest.raises(Unavailable) as late:
-        run(("sh", "-c", "sleep 77.123 & sleep 77.123"), timeout_s=0.5)
+        run(Command(("sh", "-c", "sleep 77.123 & sleep 77.123")), 0.5)
     assert time.monotonic() - started < 5
     assert "0.5 s" in late.value.what and late.value.where and late.value.next_step
     deadline = time.monotonic() + 5
@@ -47,34 +47,35 @@ def test_the_whole_group_is_killed_at_the_timeout() -> None:
 
 def test_a_grandchild_that_keeps_the_pipe_is_not_waited_for() -> None:
     started = time.monotonic()
-    done = run(("sh", "-c", "echo out; setsid sleep 5 &"), timeout_s=20)
+    done = run(Command(("sh", "-c", "echo out; setsid sleep 5 &")), 20)
     assert done.stdout == b"out\n"
     assert time.monotonic() - started < 3
 
 
 def test_a_program_or_a_folder_that_is_not_there() -> None:
     with pytest.raises(NotFound, match="no-such-program"):
-        run(("no-such-program",), timeout_s=5)
+        run(Command(("no-such-program",)), 5)
     with pytest.raises(NotFound, match="working directory"):
-        run(("true",), timeout_s=5, cwd="/no/such/folder")
+        run(Command(("true",), cwd="/no/such/folder"), 5)
 
 
 def test_a_signal_is_a_negative_exit_code() -> None:
-    assert run(("sh", "-c", "kill -9 $$"), timeout_s=5).exit_code == -9
+    assert run(Command(("sh", "-c", "kill -9 $$")), 5).exit_code == -9
 
 
 def test_an_argument_is_never_shell_text() -> None:
-    assert run(("echo", "$(id)", "; ls", "a b"), timeout_s=5).text() == "$(id) ; ls a b\n"
+    assert run(Command(("echo", "$(id)", "; ls", "a b")), 5).text() == "$(id) ; ls a b\n"
 
 
 @as_root
 def test_another_user_with_their_groups_environment_and_folder() -> None:
     daemon = identity_of(UserName("daemon"))
     script = "id -u; id -G; pwd; umask; cat; env | sort"
-    done = run(
-        ("sh", "-c", script), timeout_s=10, as_user=daemon, cwd="/usr", stdin=b"fed\n", umask=0o027,
+    command = Command(
+        ("sh", "-c", script), as_user=daemon, cwd="/usr", stdin=b"fed\n", umask=0o027,
         env={"A": "two\nlines", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    )
+    done = run(command, 10)
     lines = done.text().splitlines()
     assert lines[:5] == [str(daemon.uid), " ".join(map(str, daemon.groups)), "/usr", "0027", "fed"]
     assert "A=two" in lines and "lines" in lines
@@ -86,7 +87,7 @@ def test_another_user_with_their_groups_environment_and_folder() -> None:
 def test_another_users_environment_is_a_login_not_ours() -> None:
     os.environ["RUNBOOK_TEST_SECRET"] = "x"
     try:
-        done = run(("env",), timeout_s=10, as_user=identity_of(UserName("daemon")))
+        done = run(Command(("env",), as_user=identity_of(UserName("daemon"))), 10)
     finally:
         del os.environ["RUNBOOK_TEST_SECRET"]
     assert "RUNBOOK_TEST_SECRET" not in done.text()
@@ -98,7 +99,7 @@ def test_secrets_of_the_environment_are_in_no_process_list() -> None:
     daemon = identity_of(UserName("daemon"))
     code = "import os; print(open('/proc/self/cmdline').read())"
     variables = {"TOKEN": "s3cret", "PATH": "/usr/bin"}
-    done = run(("/usr/bin/env", "python3", "-c", code), timeout_s=10, as_user=daemon, env=variables)
+    done = run(Command(("/usr/bin/env", "python3", "-c", code), as_user=daemon, env=variables), 10)
     assert "s3cret" not in done.text()
 
 
@@ -106,15 +107,15 @@ def test_secrets_of_the_environment_are_in_no_process_list() -> None:
 def test_what_another_user_cannot_enter_or_run() -> None:
     daemon = identity_of(UserName("daemon"))
     with pytest.raises(NotFound, match="working directory"):
-        run(("true",), timeout_s=10, as_user=daemon, cwd="/root")
+        run(Command(("true",), as_user=daemon, cwd="/root"), 10)
     with pytest.raises(NotFound, match="no-such-program"):
-        run(("no-such-program",), timeout_s=10, as_user=daemon)
+        run(Command(("no-such-program",), as_user=daemon), 10)
 
 
 @as_root
 def test_another_users_command_is_killed_at_the_timeout() -> None:
     with pytest.raises(Unavailable):
-        run(("sleep", "78.321"), timeout_s=0.6, as_user=identity_of(UserName("daemon")))
+        run(Command(("sleep", "78.321"), as_user=identity_of(UserName("daemon"))), 0.6)
     assert not subprocess.run(("pgrep", "-f", "sleep 78.321"), capture_output=True, check=False).stdout
 
 
@@ -122,5 +123,5 @@ def test_the_same_user_needs_no_stage() -> None:
     import pwd
 
     me = identity_of(UserName(pwd.getpwuid(os.geteuid()).pw_name))
-    done = run((sys.executable, "-c", "import os; print(os.getppid())"), timeout_s=10, as_user=me)
+    done = run(Command((sys.executable, "-c", "import os; print(os.getppid())"), as_user=me), 10)
     assert int(done.text()) == os.getpid()

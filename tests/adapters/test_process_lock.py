@@ -17,10 +17,10 @@ from runbook.errors import Unavailable
 PARENT = """
 import sys, time
 from pathlib import Path
-from runbook.adapters.process import process_lock, run
+from runbook.adapters.process import Command, process_lock, run
 with process_lock(Path(sys.argv[1]), "token", 5) as held:
     print("holding", flush=True)
-    run(("sh", "-c", "sleep 1.5; echo submitted >> " + sys.argv[2]), timeout_s=30, hold=held)
+    run(Command(("sh", "-c", "sleep 1.5; echo submitted >> " + sys.argv[2]), hold=held), 30)
 """
 
 

@@ -345,7 +345,7 @@ def test_the_choice_of_adapter(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "scontrol").write_text(f"#!/bin/sh\necho '{cluster_version}'\n")
     (tmp_path / "bin" / "scontrol").chmod(0o755)
-    scheduler = choose_scheduler(bin_dir=str(tmp_path / "bin"), module=module)
+    scheduler = choose_scheduler(SlurmCommands(bin_dir=str(tmp_path / "bin")), module=module)
     assert isinstance(scheduler, chosen)
     assert why in scheduler.describe()
     assert "dies_in_import" not in sys.modules
@@ -353,5 +353,5 @@ def test_the_choice_of_adapter(
 
 def test_the_inventory_may_want_the_commands(desk: Desk) -> None:
     desk.answer("scontrol", "echo 'slurm 25.11.7'")
-    scheduler = choose_scheduler(bin_dir=str(desk.bin), prefer="cli")
+    scheduler = choose_scheduler(SlurmCommands(bin_dir=str(desk.bin)), prefer="cli")
     assert "as the inventory says" in scheduler.describe()

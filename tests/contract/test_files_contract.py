@@ -252,19 +252,19 @@ AS_SERVICE = """
 import sys, time
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.identity import identity_of
-from runbook.adapters.process import run
+from runbook.adapters.process import Command, run
 from runbook.errors import NotAllowed, Unavailable
 files = OwnerFiles(timeout_s=20)
 folder = sys.argv[1]
 print(files.open(folder + "/mine.txt", "sb-alice").read().decode().strip())
 print([entry.path.rpartition("/")[2] for entry in files.entries(folder, "sb-alice")])
-done = run(("/usr/bin/id", "-un"), timeout_s=10, as_user=identity_of("sb-alice"), cwd=folder)
+done = run(Command(("/usr/bin/id", "-un"), as_user=identity_of("sb-alice"), cwd=folder), 10)
 print(done.text().strip(), done.exit_code)
 env = {"SECRET": "a\\nb=c", "PATH": "/usr/bin:/bin"}
 print(run(("/usr/bin/env",), timeout_s=10, as_user=identity_of("sb-alice"), env=env).text().count("SECRET=a\\nb=c"))
 started = time.monotonic()
 try:
-    run(("/bin/sh", "-c", "sleep 60 & sleep 61"), timeout_s=1, as_user=identity_of("sb-alice"))
+    run(Command(("/bin/sh", "-c", "sleep 60 & sleep 61"), as_user=identity_of("sb-alice")), 1)
 except Unavailable as error:
     print("stopped", "cannot be killed" in error.what, time.monotonic() - started < 5)
 for user in ("root", "sb-probe"):

@@ -21,7 +21,7 @@ from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import current_identity
 from runbook.adapters.local import supervisor
 from runbook.adapters.local.job_store import LocalStore
-from runbook.adapters.process import Runner, run
+from runbook.adapters.process import Command, run
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.job import (
     JobClass,
@@ -60,19 +60,15 @@ class LocalScheduler:
         cluster: str = "local",
         *,
         clock: Clock | None = None,
-        runner: Runner = run,
         spool: Path | None = None,
         node: str = "",
-        gpus: int | None = None,
         kill_wait_s: float = 5.0,
     ) -> None:
         self._store = LocalStore(state_dir.absolute())
         self._cluster = cluster
         self._clock = clock or SystemClock()
-        self._runner = runner
         self._spool = spool
         self._node = NodeName(node or socket.gethostname().partition(".")[0] or "localhost")
-        self._gpus = gpus
         self._kill_wait_s = kill_wait_s
 
     def describe(self) -> str:
@@ -223,7 +219,7 @@ class LocalScheduler:
         busy = any(self._record(number).state.job_class is JobClass.ACTIVE for number in self._store.ids())
         words = ("MIXED" if busy else "IDLE", *(("DRAIN",) if reason else ()))
         node_class = NodeClass.DRAINED if reason else NodeClass.BUSY if busy else NodeClass.AVAILABLE
-        return (NodeState(self._node, node_class, words, reason, self._gpus, None, ("local",)),)
+        return (NodeState(self._node, node_class, words, reason, None, None, ("local",)),)
 
     def drain(self, node: NodeName, reason: str) -> None:
         self._check_node(node)
@@ -291,8 +287,10 @@ class LocalScheduler:
         folder = self._store.path(job)
         if (folder / "started.json").exists() or (folder / "ended.json").exists() or self._store.supervised(job):
             return
-        command = (sys.executable, "-I", "-S", supervisor.__file__, str(folder))
-        done = self._runner(command, timeout_s=_START_TIMEOUT_S, cwd="/")
+        # It needs this package and the standard library, and no more of what is installed: a job starts in a moment.
+        environment = {**os.environ, "PYTHONPATH": str(Path(supervisor.__file__).parents[3])}
+        argv = (sys.executable, "-S", "-P", supervisor.__file__, str(folder))
+        done = run(Command(argv, env=environment, cwd="/"), _START_TIMEOUT_S)
         if done.exit_code != 0:
             raise Unavailable(
                 f"the job's supervisor could not be started: {done.error_text()[-300:]}",

@@ -1,6 +1,6 @@
-"""The process beside each local job: starts it, waits for it, records how it ended. Standard library only.
+"""The process beside each local job: starts it, waits for it, records how it ended.
 
-Run as `python -I -S local_supervisor.py FOLDER`; it detaches itself and outlives whoever started it. What it knows it
+Run as `python -S -P supervisor.py FOLDER`; it detaches itself and outlives whoever started it. What it knows it
 writes into the job's folder by rename: `started.json` before and after the start, `ended.json` at the end. It holds a
 lock on `supervisor.lock` for as long as it lives, so that a reader needs no process number to see whether it is there.
 SIGTERM means "cancel": every process of the job gets SIGTERM, and after `kill_wait_s` SIGKILL.
@@ -18,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
+
+from runbook.adapters.process import Streams, start
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -109,15 +111,11 @@ class Supervisor:
         output = os.open(self.job["stdout"], flags | os.O_APPEND, 0o666)
         error = os.open(self.job["stderr"], flags | os.O_APPEND, 0o666) if self.job["stderr"] else output
         try:
-            return subprocess.Popen(
-                [str(self.folder / "script"), *self.job["arguments"]],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=error,
-                cwd=self.job["work_dir"],
+            return start(
+                (str(self.folder / "script"), *self.job["arguments"]),
+                Streams(subprocess.DEVNULL, output, error),
                 env=environment,
-                start_new_session=True,
-                restore_signals=True,
+                cwd=self.job["work_dir"],
             )
         finally:
             os.close(output)

@@ -9,17 +9,14 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from runbook.adapters.identity import Identity, identity_of
-from runbook.adapters.process import Runner, run
+from runbook.adapters.process import Command, run
 from runbook.adapters.slurm.commands import SlurmCommands
 from runbook.adapters.slurm.pyslurm import PyslurmModule, SlurmPyslurm
 from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.errors import RunbookError
-from runbook.model.units import UserName
 from runbook.ports import Scheduler
 
 _PYSLURM_PROBE = "import {module} as m; print(getattr(m, '__version__', ''))"
@@ -27,23 +24,18 @@ _PROBE_TIMEOUT_S = 20.0
 
 
 def choose_scheduler(
+    commands: SlurmCommands,
     *,
     cluster: str = "",
-    bin_dir: str = "",
-    slurm_conf: str = "",
     prefer: str = "auto",
-    runner: Runner = run,
-    identify: Callable[[UserName], Identity] = identity_of,
-    module: str = "pyslurm",
-    timeout_s: float = 30.0,
     locks: Path | None = None,
     left: Path | None = None,
+    module: str = "pyslurm",
 ) -> Scheduler:
     """`prefer`: "auto" or "cli". The reason for the choice is in `describe()`. Only the commands' folder and the
     configuration file are taken as given; whether Slurm answers is found out at the first question."""
-    commands = SlurmCommands(bin_dir=bin_dir, slurm_conf=slurm_conf, runner=runner, timeout_s=timeout_s)
-    version, why_not = ("", "as the inventory says") if prefer == "cli" else probe_pyslurm(module, commands, runner)
-    cli = SlurmCli(commands, cluster=cluster, identify=identify, why=why_not, locks=locks, left=left)
+    version, why_not = ("", "as the inventory says") if prefer == "cli" else probe_pyslurm(module, commands)
+    cli = SlurmCli(commands, cluster=cluster, why=why_not, locks=locks, left=left)
     if why_not:
         return cli
     return SlurmPyslurm(
@@ -51,14 +43,14 @@ def choose_scheduler(
     )
 
 
-def probe_pyslurm(module: str, commands: SlurmCommands, runner: Runner) -> tuple[str, str]:
+def probe_pyslurm(module: str, commands: SlurmCommands) -> tuple[str, str]:
     """(pyslurm's version, why it is not used or ""). Imported in a child first: without a readable slurm.conf libslurm
     ends the whole process inside the import, with no exception."""
     if commands.slurm_conf != os.environ.get("SLURM_CONF", ""):
         return "", "pyslurm reads only the environment's SLURM_CONF, the inventory names another"
     probing = (sys.executable, "-c", _PYSLURM_PROBE.format(module=module))
     try:
-        done = runner(probing, timeout_s=_PROBE_TIMEOUT_S, env=_inherited())
+        done = run(Command(probing, env=_inherited()), _PROBE_TIMEOUT_S)
         if done.exit_code != 0:
             words = done.error_text().splitlines()[-1:] or [f"exit code {done.exit_code}"]
             return "", f"pyslurm does not import here ({words[0][:120]})"

@@ -7,13 +7,13 @@ import random
 import shutil
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from runbook.adapters.identity import LOGIN_PATH, Identity
-from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Completed, Runner, run
+from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Command, Completed, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.units import JobId, NodeName
 from runbook.ports import Clock
@@ -41,14 +41,12 @@ class SlurmCommands:
         *,
         bin_dir: str = "",
         slurm_conf: str = "",
-        runner: Runner = run,
         timeout_s: float = 30.0,
         patience_s: float = 20.0,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._bin_dir = bin_dir
         self.slurm_conf = slurm_conf or os.environ.get("SLURM_CONF", "")
-        self._runner = runner
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._sleep = sleep
@@ -88,35 +86,16 @@ class SlurmCommands:
         )
         return retrying(self._ask_once, name, tuple(arguments), as_user)
 
-    def run(
-        self,
-        name: str,
-        arguments: Sequence[str],
-        *,
-        as_user: Identity | None,
-        env: Mapping[str, str],
-        cwd: str | None = None,
-        umask: int = 0o022,
-        hold: int | None = None,
-        script: str | None = None,
-    ) -> Completed:
-        """A command that must not be repeated blindly (sbatch), as it ended."""
-        return self._runner(
-            (self.program(name), *arguments),
-            timeout_s=self._timeout_s,
-            env=env,
-            cwd=cwd,
-            as_user=as_user,
-            umask=umask,
-            hold=hold,
-            script=script,
-        )
+    def run(self, command: Command) -> Completed:
+        """A command that must not be repeated blindly (sbatch), as it ended. Its first word is the command's name."""
+        name, *arguments = command.argv
+        return run(replace(command, argv=(self.program(name), *arguments)), self._timeout_s)
 
     def _ask_once(self, name: str, arguments: tuple[str, ...], as_user: Identity | None) -> str:
         environment = self.environment({"PATH": LOGIN_PATH, "HOME": as_user.home} if as_user else None)
         # Epoch seconds, English messages, and none of the SQUEUE_, SACCT_, SCONTROL_ variables of a user's shell.
         environment.update({"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"})
-        done = self.run(name, arguments, as_user=as_user, env=environment)
+        done = self.run(Command((name, *arguments), as_user=as_user, env=environment))
         if done.truncated:
             raise Unavailable(
                 f"`{name}` printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB",

@@ -6,15 +6,15 @@ import contextlib
 import os
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
-from runbook.adapters.identity import Identity, PrivilegeMode, identity_of, privilege_mode
+from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.node_access import read_left
-from runbook.adapters.process import SCRIPT_PLACE, process_lock
+from runbook.adapters.process import SCRIPT_PLACE, Command, process_lock
 from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
@@ -96,6 +96,8 @@ class GpuIndicesOfRuns:
         return tuple(one for node in record.nodes if (one := found.get(node)) is not None)
 
 
+_HISTORY_DAYS = 30
+"""How far back `find_submitted` looks."""
 _ACCOUNTING_PATIENCE_S = 5.0
 _ORPHAN_PATIENCE_S = 60.0
 _JOB_LETTERS = frozenset(string.digits + "_+")
@@ -106,16 +108,14 @@ class SlurmCli:
     """Slurm through squeue, sacct, sinfo, scontrol, scancel and sbatch.
 
     Jobs are read from the controller and from accounting, whichever has them; without accounting the submit line,
-    steps and jobs older than MinJobAge are not known. `history_days` bounds how far back `find_submitted` looks.
+    steps and jobs older than MinJobAge are not known.
     """
 
     def __init__(
         self,
-        commands: SlurmCommands | None = None,
+        commands: SlurmCommands,
         *,
         cluster: str = "",
-        history_days: int = 30,
-        identify: Callable[[UserName], Identity] = identity_of,
         clock: Clock | None = None,
         why: str = "",
         locks: Path | None = None,
@@ -124,10 +124,8 @@ class SlurmCli:
         """`locks`: a folder for the locks that keep a submission from being made twice by a resumed process. `left`:
         the folder where the nodes' epilogs leave files."""
         self._locks = locks
-        self._commands = commands or SlurmCommands()
+        self._commands = commands
         self._cluster = cluster
-        self._history_days = history_days
-        self._identify = identify
         self._clock = clock or SystemClock()
         self._why = why
         self._random = random.SystemRandom()
@@ -209,7 +207,7 @@ class SlurmCli:
 
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
         refuse_families(original)
-        owner = self._identify(submission.owner)
+        owner = identity_of(submission.owner)
         command = self.command_of(submission, self._with_submit_line(original))
         if submission.environment is None:
             base, umask = owner.login_environment(), 0o022
@@ -227,14 +225,15 @@ class SlurmCli:
             if before:
                 return before[0]
             done = self._commands.run(
-                "sbatch",
-                arguments,
-                as_user=owner,
-                env=self._commands.environment(base),
-                cwd=submission.work_dir,
-                umask=umask,
-                hold=held,
-                script=script,
+                Command(
+                    ("sbatch", *arguments),
+                    env=self._commands.environment(base),
+                    cwd=submission.work_dir,
+                    as_user=owner,
+                    umask=umask,
+                    script=script,
+                    hold=held,
+                )
             )
         if done.exit_code != 0:
             raise self._commands.error(done)
@@ -258,7 +257,7 @@ class SlurmCli:
         separator = self._separator()
         try:
             known = self._known_columns()
-            since = f"now-{self._history_days}days"
+            since = f"now-{_HISTORY_DAYS}days"
             text = self._commands.ask("sacct", accounting.token_arguments(since, known, separator))
             found += accounting.read_comments(text, known, separator)
         except NoAccounting:
@@ -362,7 +361,7 @@ class SlurmCli:
             if record is None:
                 raise
             try:
-                return self._commands.ask(name, arguments, self._identify(record.owner))
+                return self._commands.ask(name, arguments, identity_of(record.owner))
             except NotAllowed as error:
                 raise _both(denied, error) from error
 

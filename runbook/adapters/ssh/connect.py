@@ -7,9 +7,7 @@ import binascii
 import contextlib
 import functools
 import logging
-import os
 import re
-import signal
 import socket
 import subprocess
 import threading
@@ -24,6 +22,7 @@ from paramiko import Agent, AuthenticationException, MissingHostKeyPolicy, PKey,
 from paramiko.auth_strategy import AuthFailure, AuthSource, AuthStrategy, InMemoryPrivateKey
 from paramiko.pkey import PublicBlob
 
+from runbook.adapters.process import Streams, start, stop
 from runbook.adapters.ssh import SshFailure, SshSettings, failure_of
 from runbook.adapters.ssh.openssh import (
     HostConfig,
@@ -308,10 +307,7 @@ def _start_proxy(connection: Connection, command: str) -> None:
     starts no shell and spins when the command ends.)"""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = subprocess.Popen(
-            ("/bin/sh", "-c", f"exec {command}"), stdin=theirs.fileno(), stdout=theirs.fileno(),
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )
+        process = start(("/bin/sh", "-c", f"exec {command}"), Streams(theirs, theirs, subprocess.DEVNULL))
     connection.connect_kwargs["sock"] = ours
     # `_set`: an attribute of the connection itself; a plain assignment would go to the configuration that all share.
     connection._set(proxy_process=process)
@@ -322,9 +318,7 @@ def end_proxy(hop: Connection) -> None:
     process: subprocess.Popen[bytes] | None = getattr(hop, "proxy_process", None)
     if process is None:
         return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(5)
+    stop(process)
 
 
 def _transport(known: KnownHost, sock: Any, **options: Any) -> Transport:

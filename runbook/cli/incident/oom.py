@@ -113,9 +113,9 @@ def _may_act_as(owner: str) -> None:
 
     identity = identity_of(UserName(owner))
     if privilege_mode(identity) is PrivilegeMode.SUDO:
-        from runbook.adapters.process import run
+        from runbook.adapters.process import Command, run
 
-        if run(("true",), timeout_s=10.0, as_user=identity, output_limit_bytes=4096).exit_code != 0:
+        if run(Command(("true",), as_user=identity, output_limit_bytes=4096), 10.0).exit_code != 0:
             raise NotAllowed(
                 f"the job belongs to {owner}, and this user may not act as {owner}",
                 next_step="run it as that user, as root, or with --plan to look without touching",
