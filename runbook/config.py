@@ -15,9 +15,9 @@ from runbook.errors import BadInput
 from runbook.locations import data_folder
 from runbook.model.incident import Policy
 from runbook.model.message import Severity
-from runbook.settings import ActSettings, FlowSettings, VerifySettings
 
 SITE_INVENTORY = Path("/etc/runbook/inventory.yaml")
+_FIRST_POLL_S = 0.5
 _LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
@@ -55,10 +55,22 @@ class NodesDocument(Document):
 
 
 class VerifyDocument(Document):
+    """When a relaunch counts as proven, and for how long to watch."""
+
     steps_past_failure: int = Field(default=1, ge=0)
+    """How many steps beyond the one that failed must be completed."""
     needs_checkpoint: bool = True
     limit_hours: float = Field(default=24.0, gt=0)
+    """Give up watching after this long, time in the queue not counted; a person is told."""
     longest_poll_s: float = Field(default=30.0, gt=0)
+
+    @property
+    def limit_s(self) -> float:
+        return self.limit_hours * 3600
+
+    def pause_s(self, waited_s: float) -> float:
+        """Look often at first, then ever more seldom: a tenth of the time already waited, within limits."""
+        return min(max(_FIRST_POLL_S, waited_s / 10), self.longest_poll_s)
 
 
 class PolicyDocument(Document):
@@ -66,21 +78,44 @@ class PolicyDocument(Document):
 
     mode: Policy = Policy.APPROVE
     max_relaunches: int = Field(default=4, ge=0, le=20)
+    """Relaunches an incident, all attempts together."""
     may_drain: bool = True
     max_drained_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of the cluster's nodes that may be drained by this tool at one time; one node is always allowed
+    where `may_drain` is set."""
     may_promote: bool = False
+    """Write a proven change back into the owner's template without being asked."""
     may_change_training: bool = False
+    """Levers that change the experiment (sequence length) without asking."""
     may_reduce_world: bool = True
     drain_on_pending_reset: bool = False
+    """Drain for a row that waits to be remapped, so that the reset comes."""
     drain_on_contained_error: bool = False
+    """Drain for Xid 94, after which the GPU stays usable."""
     drain_on_hidden_memory: bool = False
     may_end_leaked_processes: bool = False
+    """End a process that an ended job left on a GPU, where nothing speaks against it."""
     wait_for_tenant_hours: float = Field(default=4.0, ge=0)
+    """How long to wait for somebody else's job to leave the GPUs, where the job has no other node; 0: not at all."""
     wait_for_spare_hours: float = Field(default=24.0, gt=0)
+    """How long a relaunched job may wait in the queue at a time before a person is told."""
     approval_limit_hours: float = Field(default=24.0, gt=0)
     cancel_wait_s: float = Field(default=60.0, gt=0)
     unavailable_patience_s: float = Field(default=300.0, ge=0)
+    """How long a box is tried again while Slurm, SSH or a file system does not answer."""
     verify: VerifyDocument = VerifyDocument()
+
+    @property
+    def wait_for_tenant_s(self) -> float:
+        return self.wait_for_tenant_hours * 3600
+
+    @property
+    def wait_for_spare_s(self) -> float:
+        return self.wait_for_spare_hours * 3600
+
+    @property
+    def approval_limit_s(self) -> float:
+        return self.approval_limit_hours * 3600
 
 
 class PathsDocument(Document):
@@ -271,39 +306,11 @@ class Inventory(Document):
             return self.database.replace("postgres://", "postgresql://", 1)
         return f"sqlite:///{self.state_folder / 'workflows.sqlite'}"
 
-    def flow_settings(self, policy: Policy | None = None) -> FlowSettings:
-        """What the steps need to know, with the command line's policy if it names one."""
-        chosen = self.policy
-        return FlowSettings(
-            cluster=self.cluster,
-            acts=ActSettings(
-                policy=policy or chosen.mode,
-                max_relaunches=chosen.max_relaunches,
-                may_drain=chosen.may_drain,
-                max_drained_share=chosen.max_drained_share,
-                may_promote=chosen.may_promote,
-                may_change_training=chosen.may_change_training,
-                may_reduce_world=chosen.may_reduce_world,
-                drain_on_pending_reset=chosen.drain_on_pending_reset,
-                drain_on_contained_error=chosen.drain_on_contained_error,
-                drain_on_hidden_memory=chosen.drain_on_hidden_memory,
-                may_end_leaked_processes=chosen.may_end_leaked_processes,
-                wait_for_tenant_s=chosen.wait_for_tenant_hours * 3600,
-                wait_for_spare_s=chosen.wait_for_spare_hours * 3600,
-                approval_limit_s=chosen.approval_limit_hours * 3600,
-                cancel_wait_s=chosen.cancel_wait_s,
-                unavailable_patience_s=chosen.unavailable_patience_s,
-            ),
-            verify=VerifySettings(
-                steps_past_failure=chosen.verify.steps_past_failure,
-                needs_checkpoint=chosen.verify.needs_checkpoint,
-                limit_s=chosen.verify.limit_hours * 3600,
-                longest_poll_s=chosen.verify.longest_poll_s,
-            ),
-            report_url=self.reports.url,
-            expected_gpus_per_node=self.nodes.gpus_per_node,
-            node_fan_out=self.nodes.fan_out,
-        )
+    def with_mode(self, mode: Policy | None) -> Inventory:
+        """The same with the policy that a command line names; None: as it is."""
+        if mode is None:
+            return self
+        return self.model_copy(update={"policy": self.policy.model_copy(update={"mode": mode})})
 
 
 def find_inventory(name: str | None) -> Path:

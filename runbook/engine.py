@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict
 
+from runbook.config import PolicyDocument
 from runbook.errors import RunbookError, Unavailable
 from runbook.flow import END, Box, Flow
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
 from runbook.report.json_documents import dump_incident, load_incident
-from runbook.settings import ActSettings
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
 
 APPLICATION_VERSION = "1"
@@ -84,7 +84,7 @@ class Engine:
     context_of: Callable[[Incident, Callable[[str], None]], StepContext]
     store: Store
     clock: Clock
-    acts: ActSettings
+    policy: PolicyDocument
     watcher: Watcher
     draw: Callable[[Incident], None]
     """Writes the report of an incident that has ended."""
@@ -221,7 +221,7 @@ class Engine:
             if record["bug"]:
                 return "bug"
             if record["unavailable"]:
-                if waited_s >= self.acts.unavailable_patience_s:
+                if waited_s >= self.policy.unavailable_patience_s:
                     DBOS.run_step({"name": f"{name}.give_up"}, self._give_up, before, record["unavailable"])
                     return "interrupted"
                 pause_s = min(30.0, 1.0 + waited_s / 2)
@@ -256,7 +256,7 @@ class Engine:
                 {"name": f"{box.name}.planned"}, self._not_done, box.name, before, asked, "planned", ""
             ), ""
         topic = approval_topic(incident, box.name)
-        answer: Answer | None = DBOS.recv(topic, timeout_seconds=self.acts.approval_limit_s)
+        answer: Answer | None = DBOS.recv(topic, timeout_seconds=self.policy.approval_limit_s)
         if answer is not None and answer["yes"]:
             DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, before)
             return None, answer["by"]

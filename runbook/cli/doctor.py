@@ -250,7 +250,7 @@ def test(severity: str, target: str | None, owner: str, inventory: str | None) -
         severity=urgency,
         title=f"test from {app.inventory.cluster}, severity {severity}: nothing has happened",
         body="Somebody ran `runbook notify test`. No job is concerned and nothing is asked.",
-        link=app.settings.report_url,
+        link=app.settings.reports.url,
         about=About(owner=owner),
     )
     failed = 0

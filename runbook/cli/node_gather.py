@@ -95,12 +95,12 @@ class Gathering:
     def judged(self) -> NodeCheck:
         """What is known by now, judged."""
         states = {state.name: state for state in self._states}
-        expected = self._app.settings.expected_gpus_per_node
+        expected = self._app.settings.nodes.gpus_per_node
         facts = with_expected_gpus(
             (self._facts[name] for name in self._names if name in self._facts), self._states, expected
         )
         live = live_jobs(self._jobs) if self._jobs_known else None
-        policy, documents = node_policy(self._app.settings.acts), self._documents
+        policy, documents = node_policy(self._app.settings.policy), self._documents
         checked = []
         for fact in facts:
             state = states.get(fact.node)
@@ -158,7 +158,7 @@ class Gathering:
 
         check_many(
             self._app.nodes, self._names, since_s=self._since_s, until_s=self._until_s, on_done=done,
-            limit=self._app.settings.node_fan_out,
+            limit=self._app.settings.nodes.fan_out,
         )
 
     def _ask_scheduler(self) -> None:

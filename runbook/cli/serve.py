@@ -177,7 +177,7 @@ def _open(app: Application, engine: Engine, opener: Opener, event: SpoolEvent) -
 
 def _again(app: Application, incident: Incident) -> Incident:
     """One more run from where it stopped, never with more leave than the inventory gives today."""
-    policy = Policy.PLAN if app.settings.acts.policy is Policy.PLAN else incident.policy
+    policy = Policy.PLAN if app.settings.policy.mode is Policy.PLAN else incident.policy
     stopped = replace(incident, state=IncidentState.INTERRUPTED)
     return again(stopped, policy=policy, now_s=app.clock.now())
 
@@ -188,7 +188,7 @@ def _take_up_unfinished(app: Application, engine: Engine) -> None:
         if row.closed_s is not None:
             continue
         incident = app.store.load(row.id)
-        if app.settings.acts.policy is Policy.PLAN and incident.policy is not Policy.PLAN:
+        if app.settings.policy.mode is Policy.PLAN and incident.policy is not Policy.PLAN:
             # The inventory was changed to planning only: what was allowed before is not any more.
             incident = _again(app, incident)
             app.store.save(incident)
@@ -254,7 +254,7 @@ def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch |
             found["workflow database"] = problem
         return found
 
-    limit_s = app.settings.acts.approval_limit_s
+    limit_s = app.settings.policy.approval_limit_s
     return Watch(
         app.inventory.cluster, app.notify, app.clock, troubles, awaiting,
         lambda incident: telling.remind(incident, limit_s),

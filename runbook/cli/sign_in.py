@@ -85,7 +85,7 @@ def people_of(app: Application, sign_in: SignIn) -> People:
     acts = Actions(
         store=app.store,
         sign_in=sign_in,
-        policy=app.settings.acts.policy,
+        policy=app.settings.policy.mode,
         answer=answer_here,
         context_of=app.context,
         save=save,
@@ -113,7 +113,7 @@ def opener_of(app: Application) -> Opener:
     if document.kind == "slurm":
         on_node = SlurmOnNode(app.slurm_commands, app.clock)
     return Opener(
-        app.scheduler, app.store, app.clock, app.inventory.cluster, app.settings.acts.policy, jobs_on_node=on_node,
+        app.scheduler, app.store, app.clock, app.inventory.cluster, app.settings.policy.mode, jobs_on_node=on_node,
         files=app.files, quiet_s=app.inventory.webhook.quiet_s,
     )
 

@@ -14,7 +14,6 @@ from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load
 from runbook.errors import Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
-from runbook.settings import FlowSettings
 
 if TYPE_CHECKING:
     from runbook.adapters.local import LocalScheduler
@@ -40,8 +39,8 @@ class Application:
     nodes_override: Nodes | None = None
 
     @cached_property
-    def settings(self) -> FlowSettings:
-        return self.inventory.flow_settings(self.policy)
+    def settings(self) -> Inventory:
+        return self.inventory.with_mode(self.policy)
 
     @cached_property
     def state(self) -> Path:
@@ -169,7 +168,7 @@ class Application:
         from runbook.adapters.notify import Telling
 
         return Telling(
-            self.notify, self.store, self.clock, report_url=self.settings.report_url, attended=attended
+            self.notify, self.store, self.clock, report_url=self.settings.reports.url, attended=attended
         )
 
     @cached_property
@@ -218,8 +217,10 @@ class Application:
         """The durable engine over all of it; `launch` it before use. `attended` as in `Telling`."""
         from runbook.engine import Engine
 
-        acts, told = self.settings.acts, self.telling(attended=attended).of if self.notify.reaches else _nobody
-        return Engine(self.flow, self.context, self.store, self.clock, acts, watcher, self.draw, told)
+        told = self.telling(attended=attended).of if self.notify.reaches else _nobody
+        return Engine(
+            self.flow, self.context, self.store, self.clock, self.settings.policy, watcher, self.draw, told
+        )
 
     def draw(self, incident: Incident) -> None:
         """Write the report page of an incident into its folder."""

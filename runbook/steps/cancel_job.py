@@ -57,9 +57,9 @@ def run(context: StepContext) -> StepResult:
         now = _record(context, job)
         if now is None or now.state.job_class.ended:
             break
-        if clock.now() - started > context.settings.acts.cancel_wait_s:
+        if clock.now() - started > context.settings.policy.cancel_wait_s:
             conclusion = (
-                f"Job {job.id} did not end within {context.settings.acts.cancel_wait_s:.0f} s of being cancelled."
+                f"Job {job.id} did not end within {context.settings.policy.cancel_wait_s:.0f} s of being cancelled."
             )
             return StepResult(Outcome.STILL_THERE, replace(context.incident, conclusion=conclusion), conclusion)
         clock.sleep(pause_s)

@@ -19,6 +19,8 @@ from runbook.steps.shared.nodes import found_jobs, job_window, live_jobs, node_p
 
 SETTLE_S = 20.0
 """Memory in use by no process may be that of the job's own, just ending: after this they are gone, or it stays."""
+_MOST_CHECKED = 16
+"""Nodes to check when the failing rank's node is not known."""
 
 
 class Outcome(StrEnum):
@@ -57,11 +59,11 @@ def look(
     """One look at these nodes, for the failure under work: as the scheduler sees them, their facts, the judgement."""
     since_s, until_s = job_window(context.failure.job)
     facts = check_many(
-        context.ports.nodes, names, since_s=since_s, until_s=until_s, limit=context.settings.node_fan_out,
+        context.ports.nodes, names, since_s=since_s, until_s=until_s, limit=context.settings.nodes.fan_out,
         on_done=Progress(len(names), context.tell),
     )
     states = context.ports.scheduler.nodes(tuple(names))
-    facts = with_expected_gpus(facts, states, context.settings.expected_gpus_per_node)
+    facts = with_expected_gpus(facts, states, context.settings.nodes.gpus_per_node)
     live = _live_jobs(context, facts)
     spare = _spare_nodes(context, live)
     by_name = {state.name: state for state in states}
@@ -103,7 +105,7 @@ def look_again(context: StepContext, names: Sequence[NodeName]) -> tuple[NodeJud
         replace(fact, reach=Reach.ERROR) if fact.left_by_epilog else fact for fact in facts
     )
     states = context.ports.scheduler.nodes(tuple(names))
-    counted = with_expected_gpus(now, states, context.settings.expected_gpus_per_node)
+    counted = with_expected_gpus(now, states, context.settings.nodes.gpus_per_node)
     return tuple(_judge(context, fact, SchedulerView()) for fact in counted)
 
 
@@ -117,13 +119,13 @@ def _nodes_to_check(context: StepContext) -> tuple[tuple[NodeName, ...], str]:
             return (own,), ""
         if context.incident.trigger == "files":
             return (cause.node,), ""  # nothing is contacted then
-    most = context.settings.acts.most_nodes_checked
     if not nodes:
         # A log can name any host; none is contacted on its word alone.
         return (), "the scheduler names no node of the job"
-    if len(nodes) > most:
-        return nodes[:most], (
-            f"the log does not tell the failing rank's node; {most} of the job's {len(nodes)} nodes were checked"
+    if len(nodes) > _MOST_CHECKED:
+        return nodes[:_MOST_CHECKED], (
+            f"the log does not tell the failing rank's node; {_MOST_CHECKED} of the job's {len(nodes)} nodes were "
+            "checked"
         )
     return nodes, "the log does not tell the failing rank's node; all nodes of the job were checked"
 
@@ -157,7 +159,7 @@ def _judge(context: StepContext, facts: NodeFacts, scheduler: SchedulerView) -> 
         named_pids=frozenset(use.pid for use in here.fields.other_processes) if here is not None else frozenset(),
         own_pids=frozenset(story.rank_pids.values()) if story else frozenset(),
     )
-    policy = node_policy(context.settings.acts)
+    policy = node_policy(context.settings.policy)
     return judge_node(facts, context.failure.job, context.playbook.node, policy, clues, scheduler)
 
 

@@ -59,7 +59,7 @@ def run(context: StepContext) -> StepResult:
         incident = replace(incident, circumstances=figures)
     plan = propose(
         LeverContext(template, story, failure.job, failure.diagnosis, tuple(list_checkpoints(context)[0])),
-        tried=tried(incident), allow_training_change=context.settings.acts.may_change_training,
+        tried=tried(incident), allow_training_change=context.settings.policy.may_change_training,
     )
     if isinstance(plan, NoPlan):
         incident, found = _witnesses(context, incident)

@@ -91,7 +91,7 @@ def _faulty(context: StepContext) -> list[NodeJudgement]:
 
 def _wanted(context: StepContext) -> tuple[list[NodeJudgement], list[str]]:
     """Which faulty nodes to drain now, and why others are left."""
-    acts = context.settings.acts
+    acts = context.settings.policy
     faulty = _faulty(context)
     if not faulty:
         return [], ["no rule asks for a drain"]

@@ -173,7 +173,7 @@ def _around(
 ) -> LeakContext:
     state = next((one for one in states if one.name == facts.node), None)
     return LeakContext(
-        context.settings.acts.may_end_leaked_processes, live, state, facts.partial_view,
+        context.settings.policy.may_end_leaked_processes, live, state, facts.partial_view,
         context.playbook.node.rules.helpers,
     )
 
@@ -208,7 +208,7 @@ def _settle(context: StepContext, names: tuple[NodeName, ...]) -> None:
     """For moments after its end the cancelled job still counts on its nodes: that is waited for, other jobs are not."""
     clock, job = context.ports.clock, context.failure.job
     began_s = clock.now()
-    if not context.settings.acts.may_end_leaked_processes or began_s - (job.end_time_s or began_s) > SETTLE_S:
+    if not context.settings.policy.may_end_leaked_processes or began_s - (job.end_time_s or began_s) > SETTLE_S:
         return
     while any(node_in_use(state) for state in context.ports.scheduler.nodes(names)):
         if clock.now() - began_s >= SETTLE_S:

@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 def propose(context: StepContext) -> Proposal | None:
     """Only where the inventory promotes by itself; otherwise the owner does it with `runbook promote`."""
-    if not context.settings.acts.may_promote or not _changed(context.incident):
+    if not context.settings.policy.may_promote or not _changed(context.incident):
         return None
     original = context.incident.original
     path = original.job.command if original else context.failure.job.command
@@ -36,7 +36,7 @@ def run(context: StepContext) -> StepResult:
     incident = context.incident
     if not _changed(incident):
         return StepResult(Outcome.LEFT_TO_OWNER, incident, "the template was not changed")
-    if not context.settings.acts.may_promote:
+    if not context.settings.policy.may_promote:
         incident = replace(
             incident,
             to_do=(

@@ -205,7 +205,7 @@ def run(context: StepContext) -> StepResult:
     avoid_text = ", ".join(sorted(avoided)) or "no node"
     if len(free) >= needed:
         return StepResult(Outcome.SPARE, incident, f"{len(free)} nodes are free for {needed}; avoiding {avoid_text}")
-    if free and context.settings.acts.may_reduce_world:
+    if free and context.settings.policy.may_reduce_world:
         smaller = smaller_world(context, job, len(free), needed)
         if isinstance(smaller, Smaller):
             incident = replace(

@@ -145,7 +145,7 @@ def failed_step(context: StepContext) -> int | None:
 
 
 def _limit(context: StepContext) -> str:
-    refused = relaunch_refused(len(context.incident.attempts), context.settings.acts.max_relaunches)
+    refused = relaunch_refused(len(context.incident.attempts), context.settings.policy.max_relaunches)
     return f"{refused[:1].upper()}{refused[1:]} (policy.max_relaunches)." if refused else ""
 
 

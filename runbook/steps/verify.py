@@ -229,11 +229,11 @@ def run(context: StepContext) -> StepResult:
         return _not_proven(context, attempt, f"job {job.id} ended as {job.state.name} before it was past the failure")
     if job.state.job_class is JobClass.WAITING:
         waits_s = context.ports.clock.now() - (attempt.waiting_since_s or context.ports.clock.now())
-        if waits_s >= context.settings.acts.wait_for_spare_s:
+        if waits_s >= context.settings.policy.wait_for_spare_s:
             return _still_queued(context, incident, attempt, job, waits_s)
         return StepResult(Outcome.WAITING, incident, _queue_line(context, job, waits_s), _pause_s(context, watched_s))
     ran_s = watched_s - attempt.queued_s
-    if ran_s > context.settings.verify.limit_s:
+    if ran_s > context.settings.policy.verify.limit_s:
         return _not_proven(context, attempt, f"job {job.id} was not proven within {ran_s / 3600:.1f} hours of running")
     return StepResult(Outcome.WAITING, incident, _progress_line(attempt, job, story), _pause_s(context, watched_s))
 
@@ -254,7 +254,7 @@ def _with_time_queued(context: StepContext, attempt: Attempt, job: JobRecord) ->
 
 
 def _queue_line(context: StepContext, job: JobRecord, waits_s: float) -> str:
-    limit_s = context.settings.acts.wait_for_spare_s
+    limit_s = context.settings.policy.wait_for_spare_s
     waited = f"{rough_duration(waits_s)} of at most {rough_duration(limit_s)}"
     return f"job {job.id} {job.state.name} for {waited}: {_waits_for(job)}"
 
@@ -327,7 +327,7 @@ def _past_failure(context: StepContext, attempt: Attempt, story: LogStory) -> st
     last = story.progress.last_step
     if last is None:
         return ""
-    beyond = context.settings.verify.steps_past_failure
+    beyond = context.settings.policy.verify.steps_past_failure
     if attempt.failed_step is None:
         first = story.progress.first_step if story.progress.first_step is not None else last
         return f"step {last} is done" if last - first >= beyond else ""
@@ -337,7 +337,7 @@ def _past_failure(context: StepContext, attempt: Attempt, story: LogStory) -> st
 
 def _checkpoint_written(context: StepContext, attempt: Attempt, story: LogStory) -> str:
     """A complete checkpoint newer than the one resumed from: by the folder, which cannot be mistaken."""
-    if not context.settings.verify.needs_checkpoint:
+    if not context.settings.policy.verify.needs_checkpoint:
         return "no checkpoint is asked for"
     resumed = attempt.checkpoint.step if attempt.checkpoint and attempt.checkpoint.step is not None else -1
     must = max(resumed + 1, attempt.failed_step or 0)
@@ -403,6 +403,4 @@ def _progress_line(attempt: Attempt, job: JobRecord, story: LogStory) -> str:
 
 
 def _pause_s(context: StepContext, waited_s: float) -> float:
-    """Look often at first, then ever more seldom: a tenth of the time already waited, within limits."""
-    verify = context.settings.verify
-    return min(max(verify.first_poll_s, waited_s / 10), verify.longest_poll_s)
+    return context.settings.policy.verify.pause_s(waited_s)

@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 def run(context: StepContext) -> StepResult:
     """Look once at the tenants' jobs, and at their nodes when these have ended. `WAITING` asks to be called again."""
-    incident, clock, limit_s = context.incident, context.ports.clock, context.settings.acts.wait_for_tenant_s
+    incident, clock, limit_s = context.incident, context.ports.clock, context.settings.policy.wait_for_tenant_s
     limit = rough_duration(limit_s, seconds_below_s=0.0)
     waited_s = clock.now() - incident.visits[-1].started_s if incident.visits else 0.0
     nodes = tenants_of(context.failure)
@@ -49,8 +49,7 @@ def run(context: StepContext) -> StepResult:
     named = "; ".join(_named(record, node) for node, record in running)
     # People are told of the note (report/text/notifications.py).
     incident = with_notes(incident, f"{WAITS} {limit} for {named}: the job has no other node to run on")
-    verify = context.settings.verify
-    pause_s = min(max(verify.first_poll_s, waited_s / 10), verify.longest_poll_s)
+    pause_s = context.settings.policy.verify.pause_s(waited_s)
     return StepResult(Outcome.WAITING, incident, f"{rough_duration(waited_s)} of at most {limit}: {who}", pause_s)
 
 

@@ -44,8 +44,8 @@ def test_the_default_is_local_unless_the_environment_names_another(
 
 def test_the_commands_line_policy_goes_before_the_inventorys(tmp_path: Path) -> None:
     inventory = load_inventory(write(tmp_path, GOOD))
-    assert inventory.flow_settings().acts.policy is Policy.PLAN
-    assert inventory.flow_settings(Policy.APPROVE).acts.policy is Policy.APPROVE
+    assert inventory.with_mode(None).policy.mode is Policy.PLAN
+    assert inventory.with_mode(Policy.APPROVE).policy.mode is Policy.APPROVE
 
 
 def test_every_problem_is_named_with_its_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runbook.config import PolicyDocument
 from runbook.errors import BadInput
 from runbook.locations import data_folder
 from runbook.logs.signatures import Signatures
@@ -17,11 +18,11 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.node import GpuFacts, GpuProcess, JobStanding, NodeAction, NodeFacts, NodeVerdict, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.node.catalogues import load_node_documents
-from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import check_node, drain_node, escalate, reduce_world
 from runbook.steps.shared.base import Playbook, Ports, StepContext
 from runbook.steps.shared.nodes import found_jobs
 from tests.contract.fakes import FakeClock, FakeScheduler
+from tests.flow.inventory import inventory
 from tests.flow.test_resuming import OnePlace
 from tests.flow.test_resuming import Scene as WithTemplate
 
@@ -71,10 +72,10 @@ class ToldNodes:
 class Scene:
     """A job that ran on gpu-21 and gpu-22 of four nodes, and died of memory on gpu-21."""
 
-    def __init__(self, *, nodes: ToldNodes, acts: ActSettings | None = None, failing: str | None = "gpu-21") -> None:
+    def __init__(self, *, nodes: ToldNodes, acts: PolicyDocument | None = None, failing: str | None = "gpu-21") -> None:
         self.scheduler = FakeScheduler(nodes.clock)
         self.nodes = nodes
-        self.settings = FlowSettings("fake", acts or ActSettings(policy=Policy.APPLY))
+        self.settings = inventory(acts or PolicyDocument(mode=Policy.APPLY))
         job = self.scheduler.add(num_nodes=2, nodes=(NodeName("gpu-21"), NodeName("gpu-22")), gpus_per_node=8)
         self.scheduler.clock.sleep(5)
         self.scheduler.cancel(job)
@@ -157,7 +158,7 @@ def test_a_drain_that_comes_between_the_question_and_the_act_stays() -> None:
 
 @pytest.mark.parametrize(("share", "count"), [(0.25, 1), (0.5, 2), (0.0, 1)])
 def test_no_more_than_the_share_of_the_nodes_is_drained(share: float, count: int) -> None:
-    acts = ActSettings(policy=Policy.APPLY, max_drained_share=share)
+    acts = PolicyDocument(mode=Policy.APPLY, max_drained_share=share)
     scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN, "gpu-22": BROKEN}), acts=acts, failing=None)
     assert scene.run(check_node, drain_node)[0] == "faulty"
     assert len(scene.drained) == count
@@ -172,12 +173,12 @@ def test_drains_of_other_incidents_count() -> None:
 
 
 def test_a_site_that_lets_nobody_drain() -> None:
-    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}), acts=ActSettings(policy=Policy.APPLY, may_drain=False))
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}), acts=PolicyDocument(mode=Policy.APPLY, may_drain=False))
     assert scene.run(check_node, drain_node) == ["faulty", "left_in_service"]
 
 
 def test_the_site_s_policy_is_what_the_node_is_judged_by() -> None:
-    acts = ActSettings(policy=Policy.APPLY, drain_on_pending_reset=True)
+    acts = PolicyDocument(mode=Policy.APPLY, drain_on_pending_reset=True)
     assert Scene(nodes=ToldNodes({"gpu-21": PENDING}), acts=acts).run(check_node, drain_node) == ["faulty", "drained"]
 
 
@@ -241,8 +242,8 @@ def of_four_nodes(template: str, *drained: str, may_reduce_world: bool = True) -
     scene.incident = replace(
         scene.incident, failure=failure, original=failure, excluded_nodes=tuple(map(NodeName, drained))
     )
-    acts = ActSettings(policy=Policy.APPLY, may_reduce_world=may_reduce_world)
-    return replace(scene.context(), settings=FlowSettings("fake", acts))
+    acts = PolicyDocument(mode=Policy.APPLY, may_reduce_world=may_reduce_world)
+    return replace(scene.context(), settings=inventory(acts))
 
 
 def test_a_job_whose_nodes_were_drained_goes_on_with_fewer_and_the_same_global_batch() -> None:

@@ -15,11 +15,11 @@ from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
 from runbook.node.catalogues import load_node_documents
 from runbook.ports import Files
-from runbook.settings import FlowSettings
 from runbook.steps import check_node, classify, read_error
 from runbook.steps.reduce_world import excluded
 from runbook.steps.shared.base import IncidentFolder, Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeFiles, FakeScheduler
+from tests.flow.inventory import inventory
 
 LOG = "/home/alice/slurm-1.out"
 MESSAGE = (
@@ -76,7 +76,7 @@ def begun(log: str, nodes: tuple[str, ...]) -> StepContext:
             cast(IncidentFolder, NoFolder()), FakeClock(),
         ),
         Playbook(load_signatures(playbook / "signatures"), (), load_node_documents(playbook)),
-        FlowSettings("fake"),
+        inventory(),
     )
 
 

@@ -21,10 +21,10 @@ from runbook.model.template import TemplateFile
 from runbook.model.units import IncidentId, Unknown
 from runbook.node.catalogues import load_node_documents
 from runbook.remedy import load_levers, load_restarters
-from runbook.settings import FlowSettings
 from runbook.steps import cancel_job, find_checkpoint, patch, verify
 from runbook.steps.shared.base import Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeFiles, FakeScheduler
+from tests.flow.inventory import inventory
 
 FOLDER = data_folder("playbooks") / "oom"
 PLAYBOOK = Playbook(
@@ -75,7 +75,7 @@ class Scene:
     def context(self) -> StepContext:
         place: Any = self.place
         ports = Ports(self.scheduler, place, self.files, place, self.clock)
-        return StepContext(self.incident, ports, PLAYBOOK, FlowSettings("fake"))
+        return StepContext(self.incident, ports, PLAYBOOK, inventory())
 
     def relaunched(self, checkpoint: Checkpoint, log: str) -> JobRecord:
         """A second job runs, as an attempt that was to go on from a checkpoint."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from runbook.config import PolicyDocument
 from runbook.model.incident import IncidentState, Policy
 from runbook.model.log import Progress
 from runbook.model.units import NodeName
-from runbook.settings import ActSettings, FlowSettings
 from runbook.steps import find_checkpoint, reduce_world, report
 from runbook.steps.shared.base import StepContext
+from tests.flow.inventory import inventory
 from tests.flow.test_resuming import Scene
 
 NODES = tuple(NodeName(f"gpu-{number}") for number in (21, 22, 23, 24))
@@ -59,7 +60,7 @@ def scene(script: str, files: dict[str, bytes], progress: Progress | None = None
         failure, job=replace(failure.job, nodes=NODES, num_nodes=4, gpus_per_node=2, num_tasks=8), story=story
     )
     made.incident = replace(made.incident, failure=failure, original=failure, excluded_nodes=NODES[1:2])
-    return replace(made.context(), settings=FlowSettings("fake", ActSettings(policy=Policy.APPLY)))
+    return replace(made.context(), settings=inventory(PolicyDocument(mode=Policy.APPLY)))
 
 
 def test_with_a_checkpoint_that_other_numbers_of_ranks_load() -> None:

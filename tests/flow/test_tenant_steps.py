@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runbook.config import PolicyDocument, VerifyDocument
 from runbook.errors import NotAllowed, NotFound
 from runbook.flow import load_flow
 from runbook.locations import data_folder
@@ -17,7 +18,6 @@ from runbook.model.message import Severity
 from runbook.model.node import LEFT_BY_EPILOG, EndedHow, GpuProcess, NodeFacts, NodeVerdict, ProcessEnd, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.report.text.notifications import messages
-from runbook.settings import ActSettings, FlowSettings, VerifySettings
 from runbook.slurm.states import job_state
 from runbook.steps import (
     check_node,
@@ -32,6 +32,7 @@ from runbook.steps import (
 )
 from runbook.steps.shared.base import StepContext, read_only_ports
 from tests.contract.fakes import FakeClock, ends
+from tests.flow.inventory import inventory
 from tests.flow.test_node_steps import Scene, ToldNodes, tenant
 from tests.flow.test_resuming import OnePlace
 
@@ -39,7 +40,7 @@ LEAK = GpuProcess(
     88, Bytes(60 * GIB), "python serve.py", UserName("bob"), JobId("99"), 9000.0, start_ticks=123,
     cgroup="4:memory:/slurm_gpu-21/uid_1001/job_99/step_batch/task_0",
 )
-ALLOWED = ActSettings(policy=Policy.APPLY, may_end_leaked_processes=True)
+ALLOWED = PolicyDocument(mode=Policy.APPLY, may_end_leaked_processes=True)
 BY_TERM = ProcessEnd(EndedHow.TERMINATED, "it ended 0.1 s after SIGTERM")
 
 
@@ -96,11 +97,11 @@ class Place(Scene):
     """As `Scene`: alice's job died on gpu-21. Bob's job 99 is over or runs there."""
 
     def __init__(
-        self, nodes: Leaky, *, acts: ActSettings = ALLOWED, bobs: str = "COMPLETED",
-        verify_settings: VerifySettings | None = None,
+        self, nodes: Leaky, *, acts: PolicyDocument = ALLOWED, bobs: str = "COMPLETED",
+        verify_settings: VerifyDocument | None = None,
     ) -> None:
         super().__init__(nodes=nodes, acts=acts)
-        self.settings = FlowSettings("fake", acts, verify_settings or VerifySettings())
+        self.settings = inventory(acts.model_copy(update={"verify": verify_settings or VerifyDocument()}))
         self.place = Remembering()
         self.scheduler.next_id = 99
         life = ends(bobs, after_s=4) if bobs != "RUNNING" else ends(after_s=7205)
@@ -198,13 +199,15 @@ def test_a_node_that_a_new_job_was_put_on_meanwhile_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("acts", "process", "bobs", "words"), [
-    (ActSettings(policy=Policy.APPLY), LEAK, "COMPLETED", "policy.may_end_leaked_processes"),
+    (PolicyDocument(mode=Policy.APPLY), LEAK, "COMPLETED", "policy.may_end_leaked_processes"),
     (ALLOWED, replace(LEAK, owner=UserName("root")), "COMPLETED", "root"),
     (ALLOWED, replace(LEAK, name="/usr/bin/dcgm-exporter -f x"), "COMPLETED", "of monitoring"),
     (ALLOWED, replace(LEAK, cgroup="0::/system.slice/docker-1.scope"), "COMPLETED", "cgroup"),
     (ALLOWED, LEAK, "RUNNING", ""),
 ])
-def test_what_may_not_be_ended_is_left_and_told(acts: ActSettings, process: GpuProcess, bobs: str, words: str) -> None:
+def test_what_may_not_be_ended_is_left_and_told(
+    acts: PolicyDocument, process: GpuProcess, bobs: str, words: str
+) -> None:
     place = Place(leaky(held_by=(process,)), acts=acts, bobs=bobs)
     assert place.run(check_node) == ["occupied"]
     assert free_gpu.propose(place.context()) is None
@@ -334,7 +337,7 @@ def test_a_job_that_is_still_being_cleaned_up_is_waited_for() -> None:
 # -- waiting for a tenant --------------------------------------------------------------------------------------------
 
 
-def of_two_nodes(acts: ActSettings = ALLOWED) -> Place:
+def of_two_nodes(acts: PolicyDocument = ALLOWED) -> Place:
     """Bob's job holds gpu-21, and the cluster has the job's two nodes only."""
     place = Place(leaky(), acts=acts, bobs="RUNNING")
     place.scheduler.node_names = ("gpu-21", "gpu-22")
@@ -371,7 +374,7 @@ def test_when_the_tenant_has_gone_the_job_goes_back_to_its_nodes() -> None:
 
 
 def test_a_tenant_that_stays_is_a_person_s_after_the_limit() -> None:
-    place = of_two_nodes(replace(ALLOWED, wait_for_tenant_s=3600.0))
+    place = of_two_nodes(ALLOWED.model_copy(update={"wait_for_tenant_hours": 1}))
     place.run(wait_for_tenant)
     place.scheduler.clock.sleep(3601)
     assert place.run(wait_for_tenant) == ["limit_reached"]
@@ -382,7 +385,7 @@ def test_a_tenant_that_stays_is_a_person_s_after_the_limit() -> None:
 
 
 def test_a_site_that_waits_for_nobody() -> None:
-    place = of_two_nodes(replace(ALLOWED, wait_for_tenant_s=0.0))
+    place = of_two_nodes(ALLOWED.model_copy(update={"wait_for_tenant_hours": 0}))
     assert place.run(wait_for_tenant) == ["limit_reached"]
     assert not any(note.startswith(WAITS) for note in place.incident.notes)
 
@@ -427,7 +430,7 @@ def drained_elsewhere(place: Scene, *names: str) -> None:
 
 
 def test_nodes_that_can_come_back_are_queued_for_and_only_none_at_all_is_impossible() -> None:
-    place = Scene(nodes=ToldNodes({"gpu-21": tenant(None)}), acts=ActSettings(may_reduce_world=False))
+    place = Scene(nodes=ToldNodes({"gpu-21": tenant(None)}), acts=PolicyDocument(may_reduce_world=False))
     place.incident = replace(place.incident, excluded_nodes=(NodeName("gpu-21"),))
     drained_elsewhere(place, "gpu-23", "gpu-24")
     result = reduce_world.run(place.context())
@@ -441,7 +444,7 @@ class Watched(Place):
     """The relaunched job, as the scheduler has it from moment to moment."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(leaky(), acts=ActSettings(policy=Policy.APPLY, wait_for_spare_s=7200.0), **settings)
+        super().__init__(leaky(), acts=PolicyDocument(mode=Policy.APPLY, wait_for_spare_hours=2), **settings)
         now = self.scheduler.clock.now()
         self.job = self.scheduler.add(life=(), reason="Resources", stdout_path="")
         attempt = Attempt(1, job=self.job, submitted_s=now, waiting_since_s=now, failed_step=61)
@@ -477,7 +480,7 @@ def test_a_relaunch_that_does_not_start_is_told_and_keeps_its_place() -> None:
 
 
 def test_time_in_the_queue_does_not_count_as_time_to_be_proven_in() -> None:
-    watched = Watched(verify_settings=VerifySettings(limit_s=3600.0))
+    watched = Watched(verify_settings=VerifyDocument(limit_hours=1))
     assert watched.look(7000)[0] == "waiting"
     watched.becomes("RUNNING")
     assert watched.look(3500)[0] == "waiting"

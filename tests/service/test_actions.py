@@ -20,8 +20,8 @@ from runbook.model.units import IncidentId, NodeName
 from runbook.service.auth import Signer
 from runbook.service.decisions import question_of
 from runbook.service.tokens import Role
-from runbook.settings import FlowSettings
 from runbook.steps.shared.base import Playbook, Ports, StepContext
+from tests.flow.inventory import inventory
 from tests.report.sample_incidents import HOSTILE, awaiting, hostile, recovered
 from tests.service.signed_in import FORM, HERE, PAGE, Place, hidden
 
@@ -295,7 +295,7 @@ def drained(tmp_path: Path) -> Place:
     ports.scheduler.drain(node, f"runbook:{INCIDENT} row remap failed")
     # No lever is undone here, so no document is needed.
     nothing = cast(Playbook, None)
-    made.context_of = lambda incident: StepContext(incident, ports, nothing, FlowSettings("alpha"))
+    made.context_of = lambda incident: StepContext(incident, ports, nothing, inventory(cluster="alpha"))
     made.store.save(replace(recovered(), id=INCIDENT, promoted="", drained_nodes=(node,), failure=None))
     return made
 

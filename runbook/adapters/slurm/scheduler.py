@@ -18,7 +18,7 @@ from runbook.adapters.process import SCRIPT_PLACE, Command, process_lock
 from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
-from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.model.units import JobId, NodeName, Unknown
 from runbook.ports import Clock
 from runbook.slurm import accounting, controller
 from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol, cast
 
+from runbook.config import Inventory
 from runbook.errors import NotAllowed, RunbookError
 from runbook.logs.signatures import Signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
@@ -14,7 +15,6 @@ from runbook.model.node_rules import NodeDocuments
 from runbook.model.units import IncidentId
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
 from runbook.remedy import LeverDocument, Restarter
-from runbook.settings import FlowSettings
 
 if TYPE_CHECKING:
     from runbook.logs.search import InOrder
@@ -76,7 +76,7 @@ class StepContext:
     incident: Incident
     ports: Ports
     playbook: Playbook
-    settings: FlowSettings
+    settings: Inventory
     tell: Callable[[str], None] = field(default=lambda _line: None)
     """A line of progress for whoever watches."""
 

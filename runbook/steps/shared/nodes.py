@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from runbook.config import PolicyDocument
 from runbook.diagnosis.nodes import NodePolicy
 from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.incident import Failure
@@ -23,7 +24,6 @@ from runbook.model.node import (
 )
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.ports import Scheduler
-from runbook.settings import ActSettings
 from runbook.steps.shared.base import StepContext
 
 WINDOW_MARGIN_S = 120.0
@@ -92,7 +92,7 @@ def live_jobs(found: Iterable[FoundJob]) -> frozenset[JobId] | None:
     return frozenset(job.id for job in jobs if job.standing is JobStanding.LIVE)
 
 
-def node_policy(acts: ActSettings) -> NodePolicy:
+def node_policy(acts: PolicyDocument) -> NodePolicy:
     """What the inventory decides where the vendor leaves a choice."""
     return NodePolicy(
         drain_on_pending_reset=acts.drain_on_pending_reset,
