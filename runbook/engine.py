@@ -331,7 +331,7 @@ class Engine:
         )
         incident = replace(incident, acts=(*incident.acts, act), awaiting="", state=IncidentState.RUNNING)
         following = self.flow.after(name, outcome)
-        if outcome == "planned" and following == "report":
+        if outcome == "planned" and following in self.flow.boxes and self.flow.boxes[following].closes:
             by_hand = " Submit the patched template yourself." if incident.trigger == "files" else f" The tool {would}."
             conclusion = f"Planned only, nothing was touched.{by_hand}"
             incident = replace(incident, state=IncidentState.PLANNED, conclusion=conclusion)

@@ -58,6 +58,8 @@ class Box:
     why: str
     acts: bool
     next: Mapping[str, str]
+    closes: bool
+    """Nothing follows it: it only tells what was done."""
     run: Callable[[StepContext], StepResult]
     propose: Callable[[StepContext], Proposal | None] | None
 
@@ -108,7 +110,8 @@ def load_flow(path: Path) -> Flow:
         propose = getattr(module, "propose", None)
         if entry.acts and propose is None:
             wrong(name, "acts, but its step proposes nothing to approve", "add propose() to the step")
-        boxes[name] = Box(name, entry.title, entry.why, entry.acts, entry.next, module.run, propose)
+        closes = set(entry.next.values()) == {END}
+        boxes[name] = Box(name, entry.title, entry.why, entry.acts, entry.next, closes, module.run, propose)
     if document.start not in document.boxes:
         problems.append(Problem(str(path), 1, "start", f"{document.start!r} is no box", "name one"))
     else:

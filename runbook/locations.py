@@ -14,5 +14,6 @@ def data_folder(name: str) -> Path:
 
 
 def playbook_folder(chosen: Path | None = None) -> Path:
-    """The playbook that is decided by: the folder that a person chose, else the one that is installed."""
-    return chosen or data_folder("playbooks") / "oom"
+    """The playbook that is decided by: the folder that a person chose, else the one that is installed, of several the
+    first by name."""
+    return chosen or min(path.parent for path in data_folder("playbooks").glob("*/flow.yaml"))

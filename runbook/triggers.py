@@ -12,7 +12,7 @@ from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import IncidentId, JobId
 
-_TOKEN = re.compile(r"\Arunbook:(oom-[A-Za-z0-9_.+-]+):(\d{1,3})(?:\s|\Z)")
+_TOKEN = re.compile(r"\Arunbook:([a-z][a-z0-9_]*-[A-Za-z0-9_.+-]+):(\d{1,3})(?:\s|\Z)")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
@@ -38,9 +38,23 @@ class Opened:
     incident: Incident
 
 
-def incident_id(cluster: str, job: JobId) -> IncidentId:
-    """`oom-<cluster>-<root job id>`: the same failure always has the same id."""
-    return IncidentId(f"oom-{_UNSAFE.sub('_', cluster)}-{_UNSAFE.sub('_', job)}")
+def incident_id(playbook: str, cluster: str, job: JobId) -> IncidentId:
+    """`<playbook>-<cluster>-<root job id>`: the same failure always has the same id."""
+    return IncidentId(f"{playbook}-{_UNSAFE.sub('_', cluster)}-{_UNSAFE.sub('_', job)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a new incident is opened with, and an old one taken up again."""
+
+    playbook: str
+    """The flow's id."""
+    cluster: str
+    policy: Policy
+    trigger: str
+    """"person", "epilog" or "alert". An alert is somebody's guess about a job: it opens and joins as the epilog does,
+    takes up nothing that waits for a person, and looks again at a job that ran well only after a while."""
+    tool_version: str
 
 
 _LOOK_AGAIN_S = 1800.0
@@ -48,31 +62,21 @@ _LOOK_AGAIN_S = 1800.0
 again; one that comes and goes is not one each time."""
 
 
-def open_for(
-    job: JobRecord,
-    known: Known,
-    *,
-    cluster: str,
-    trigger: str,
-    policy: Policy,
-    now_s: float,
-    tool_version: str,
-) -> Opened:
-    """Decide for one report of a failure. Pure but for looking up incidents.
-
-    `trigger`: "person", "epilog" or "alert". An alert is somebody's guess about a job: it opens and joins as the epilog
-    does, takes up nothing that waits for a person, and looks again at a job that ran well only after a while."""
-    existing = _of_relaunch(job, known) or _load(known, incident_id(cluster, job.id))
+def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened:
+    """Decide for one report of a failure. Pure but for looking up incidents."""
+    trigger, policy = terms.trigger, terms.policy
+    wanted = incident_id(terms.playbook, terms.cluster, job.id)
+    existing = _of_relaunch(job, known) or _load(known, wanted)
     if existing is None:
         incident = Incident(
-            id=incident_id(cluster, job.id),
-            cluster=cluster,
+            id=wanted,
+            cluster=terms.cluster,
             root_job=job.id,
             policy=policy,
             trigger=trigger,
             opened_s=now_s,
             updated_s=now_s,
-            tool_version=tool_version,
+            tool_version=terms.tool_version,
         )
         return Opened(Opening.NEW, incident)
     if trigger == "alert" and existing.state is IncidentState.INTERRUPTED:

@@ -100,7 +100,7 @@ def webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader)
 
     if sign_in is None or sign_in.tokens is None:
         return ()
-    return Webhook(app.inventory.cluster, app.inventory.webhook, spool, app.store).routes()
+    return Webhook(app.flow.id, app.inventory.cluster, app.inventory.webhook, spool, app.store).routes()
 
 
 def opener_of(app: Application) -> Opener:
@@ -113,7 +113,8 @@ def opener_of(app: Application) -> Opener:
     if document.kind == "slurm":
         on_node = SlurmOnNode(app.slurm_commands, app.clock)
     return Opener(
-        app.scheduler, app.store, app.clock, app.inventory.cluster, app.settings.policy.mode, jobs_on_node=on_node,
+        app.scheduler, app.store, app.clock, app.flow.id, app.inventory.cluster, app.settings.policy.mode,
+        jobs_on_node=on_node,
         files=app.files, quiet_s=app.inventory.webhook.quiet_s,
     )
 

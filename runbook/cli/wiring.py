@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ class Application:
     """The command line's policy; None: the inventory's."""
     scheduler_override: Scheduler | None = None
     nodes_override: Nodes | None = None
+    playbook_folder: Path = field(default_factory=playbook_folder)
 
     @cached_property
     def settings(self) -> Inventory:
@@ -178,7 +179,7 @@ class Application:
         from runbook.remedy import load_levers, load_restarters
         from runbook.steps.shared.base import Playbook
 
-        folder = playbook_folder()
+        folder = self.playbook_folder
         return Playbook(
             signatures=load_signatures(folder / "signatures"),
             levers=load_levers(folder / "levers"),
@@ -190,7 +191,7 @@ class Application:
     def flow(self) -> Flow:
         from runbook.flow import load_flow
 
-        return load_flow(playbook_folder() / "flow.yaml")
+        return load_flow(self.playbook_folder / "flow.yaml")
 
     @cached_property
     def ports(self) -> Ports:

@@ -3,6 +3,7 @@ formatter each of bytes, moments and durations."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NewType
@@ -13,10 +14,13 @@ JobId = NewType("JobId", str)
 NodeName = NewType("NodeName", str)
 UserName = NewType("UserName", str)
 IncidentId = NewType("IncidentId", str)
+"""`<playbook>-<cluster>-<job>`."""
 Bytes = NewType("Bytes", int)
 
 GIB = 1 << 30
 MIB = 1 << 20
+
+_INCIDENT_ID = re.compile(r"[a-z][a-z0-9_]{0,30}-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,16 @@ class Unknown:
 
     unknown: str
     """The reason, for a person: "nvidia-smi timed out after 5 s"."""
+
+
+def is_incident_id(text: str) -> bool:
+    """Letters, digits and `_.+-` in three parts, and no way out of a folder."""
+    return _INCIDENT_ID.fullmatch(text) is not None and ".." not in text
+
+
+def playbook_of(incident: IncidentId) -> str:
+    """The playbook whose flow an incident walks."""
+    return incident.partition("-")[0]
 
 
 def size(value: int | None, *, decimals: int = 2, coarse: bool = False, unknown: str = "unknown") -> str:

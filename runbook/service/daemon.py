@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runbook import __version__
-from runbook.errors import NotFound, RunbookError, Unavailable
+from runbook.errors import BadInput, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Policy
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import JobId, NodeName
@@ -19,7 +19,7 @@ from runbook.ports import Clock, Files, Scheduler
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.spool import SpoolEvent, SpoolStatus
 from runbook.steps.shared.job_logs import silent_s
-from runbook.triggers import Known, Opened, open_for
+from runbook.triggers import Known, Opened, Terms, open_for
 
 # What the daemon knows about itself: for /healthz, the metrics and systemd's watchdog.
 
@@ -314,6 +314,8 @@ class Opener:
     scheduler: Scheduler
     known: Known
     clock: Clock
+    playbook: str
+    """The id of the flow that is walked here."""
     cluster: str
     policy: Policy
     jobs_on_node: JobsOnNode | None = None
@@ -324,14 +326,14 @@ class Opener:
 
     def decide(self, event: SpoolEvent) -> Opened:
         """Raises `Unavailable`, `NotFound`, `NotYet`, and `Declined` for an alert whose job is not certain."""
+        if event.playbook not in ("", self.playbook):
+            raise BadInput(f"it is for the playbook {event.playbook!r}, and this service walks {self.playbook!r}")
         record = self.scheduler.job(event.job or self._job_of(event))
         if event.trigger == "alert":
             _check_time(record, event)
             self._check_quiet(record)
-        return open_for(
-            record, self.known, cluster=self.cluster, trigger=event.trigger, policy=self.policy,
-            now_s=self.clock.now(), tool_version=__version__,
-        )
+        terms = Terms(self.playbook, self.cluster, self.policy, event.trigger, __version__)
+        return open_for(record, self.known, terms, self.clock.now())
 
     def _check_quiet(self, record: JobRecord) -> None:
         """Raises `NotYet` for a job that runs and writes: it has not stalled, and a failure in its log may be one that

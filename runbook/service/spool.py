@@ -37,9 +37,10 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _ALERT = re.compile(r"[A-Za-z0-9_:.-]{1,80}")
 _CODE = re.compile(r"(\d{1,5}):(\d{1,3})")
 _NUMBER = re.compile(r"\d{1,18}")
+_PLAYBOOK = re.compile(r"([a-z][a-z0-9_]{0,30})?")
 _KNOWN = (
     "format", "job_id", "array_job_id", "array_task_id", "uid", "exit_code", "derived_exit_code", "restart_count",
-    "cluster", "time", "alert", "node",
+    "cluster", "time", "alert", "node", "playbook",
 )
 
 
@@ -67,6 +68,8 @@ class SpoolEvent:
     """The alert's name."""
     node: NodeName = NodeName("")
     """Of an alert that names no job: where, so that the job is still to be found. `job` is "" then."""
+    playbook: str = ""
+    """Whose flow it is for; "": of whoever reads the spool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ def parse_event(file: str, data: bytes, written_s: float) -> SpoolEvent | BadEve
         # A newer epilog may say more; what is not known here is passed over.
         if key in _KNOWN:
             values[key] = value
+    if not _PLAYBOOK.fullmatch(values.get("playbook", "")):
+        return BadEvent(file, "its playbook is no name")
     return _alert(name, values) if file.endswith(".alert") else _event(name, values, written_s)
 
 
@@ -120,7 +125,7 @@ def alert_text(event: SpoolEvent) -> str:
     """An alert's file as `parse_event` reads it. Raises `ValueError` for values that it would not take back."""
     lines = {
         "format": str(FORMAT), "cluster": event.cluster, "job_id": event.job, "node": event.node,
-        "alert": event.alert, "time": f"{event.time_s:.0f}",
+        "alert": event.alert, "time": f"{event.time_s:.0f}", "playbook": event.playbook,
     }
     text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
     if parse_event(event.file, text.encode(), event.time_s) != event:
@@ -141,6 +146,7 @@ def _alert(name: re.Match[str], values: dict[str, str]) -> SpoolEvent | BadEvent
     return SpoolEvent(
         file=file, cluster=name["cluster"], job=JobId(job), raw_job_id=job, restart_count=0,
         time_s=float(name["began"]), trigger="alert", alert=alert, node=NodeName(node),
+        playbook=values.get("playbook", ""),
     )
 
 
@@ -173,6 +179,7 @@ def _event(name: re.Match[str], values: dict[str, str], written_s: float) -> Spo
         uid=int(values["uid"]) if values.get("uid") else None,
         exit_code=codes["exit_code"],
         derived_exit_code=codes["derived_exit_code"],
+        playbook=values.get("playbook", ""),
     )
 
 

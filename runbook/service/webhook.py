@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from runbook.config import WebhookDocument
 from runbook.errors import BadInput, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState
-from runbook.model.units import IncidentId, JobId, NodeName
+from runbook.model.units import IncidentId, JobId, NodeName, is_incident_id
 from runbook.service.auth import AuthMethod, TooLarge, body_of, visitor_of
 from runbook.service.spool import SpoolEvent, alert_file
 from runbook.service.tokens import Role
@@ -41,7 +41,6 @@ _AHEAD_S = 600.0
 _OWN = re.compile(r"Runbook[A-Z]\w{0,100}", re.ASCII)
 """How our own rules name their alerts (deploy/prometheus)."""
 _OWN_LABELS = ("incident", "incident_id")
-_INCIDENT = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 _JOB = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
 """ASCII digits alone: other scripts' digits are digits to `\\d`, and no job of Slurm's."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
@@ -173,7 +172,7 @@ def _own(alert: Alert, known: Callable[[IncidentId], bool]) -> Judged:
     """Our own alert on its way round: it belongs to its incident and opens nothing, ever."""
     for label in _OWN_LABELS:
         named = alert.labels.get(label, "")
-        if _INCIDENT.fullmatch(named) and ".." not in named and known(IncidentId(named)):
+        if is_incident_id(named) and known(IncidentId(named)):
             return Judged(Outcome.JOINED, "it is this tool's own alert", incident=IncidentId(named))
     return Judged(Outcome.IGNORED, "it is this tool's own alert and names no incident that there is")
 
@@ -208,6 +207,8 @@ class Incidents(Protocol):
 class Webhook:
     """Takes notifications for one cluster."""
 
+    playbook: str
+    """The id of the flow that the alerts' jobs get."""
     cluster: str
     settings: WebhookDocument
     spool: Events
@@ -265,7 +266,7 @@ class Webhook:
 
     def _open(self, job: JobId) -> IncidentId | None:
         """The incident of this job where it is at work. Of a relaunched job only the scheduler knows."""
-        found = self._load(incident_id(self.cluster, job))
+        found = self._load(incident_id(self.playbook, self.cluster, job))
         at_work = found is not None and not found.finished and found.state is not IncidentState.INTERRUPTED
         return found.id if found is not None and at_work else None
 

@@ -21,7 +21,7 @@ from runbook.cli.main import code_of
 from runbook.cli.wiring import application
 from runbook.model.incident import Policy
 from runbook.model.units import JobId
-from runbook.triggers import open_for
+from runbook.triggers import Terms, open_for
 
 EFFECTS = frozenset(
     {"submit", "cancel", "drain", "undrain", "save", "write_file", "copy_stream", "replace", "end_process"}
@@ -65,11 +65,8 @@ def main() -> int:
     opened = open_for(
         app.scheduler.job(job),
         app.store,
-        cluster=app.inventory.cluster,
-        trigger="person",
-        policy=Policy.APPLY,
-        now_s=app.clock.now(),
-        tool_version="test",
+        Terms(app.flow.id, app.inventory.cluster, Policy.APPLY, "person", "test"),
+        app.clock.now(),
     )
     incident = bring_back(app, opened, View(quiet=True), interactive=False)
     count_file.write_text("\n".join(seen), encoding="utf-8")

@@ -8,7 +8,7 @@ from runbook.errors import NotFound
 from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, UserName
-from runbook.triggers import Opened, Opening, incident_id, open_for
+from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
 
 
 class Stored:
@@ -36,7 +36,7 @@ def job(number: str, comment: str = "") -> JobRecord:
 
 def incident(state: IncidentState, *, closed: bool = True, attempts: tuple[Attempt, ...] = ()) -> Incident:
     return Incident(
-        id=incident_id("c", JobId("1")),
+        id=incident_id("oom", "c", JobId("1")),
         cluster="c",
         root_job=JobId("1"),
         policy=Policy.APPLY,
@@ -49,7 +49,7 @@ def incident(state: IncidentState, *, closed: bool = True, attempts: tuple[Attem
 
 
 def opened(record: JobRecord, known: Stored, trigger: str = "epilog") -> Opened:
-    return open_for(record, known, cluster="c", trigger=trigger, policy=Policy.APPLY, now_s=5.0, tool_version="0")
+    return open_for(record, known, Terms("oom", "c", Policy.APPLY, trigger, "0"), 5.0)
 
 
 RELAUNCH = (Attempt(number=1, job=JobId("2")),)
@@ -102,7 +102,7 @@ def test_a_forged_comment_joins_nothing() -> None:
 
 
 def test_hostile_job_ids_and_cluster_names_stay_inside_an_id() -> None:
-    assert "/" not in incident_id("../x", JobId("1/../../2"))
+    assert "/" not in incident_id("oom", "../x", JobId("1/../../2"))
     assert opened(replace(job("4_7")), Stored()).incident.id == "oom-c-4_7"
 
 
@@ -116,9 +116,7 @@ def test_a_job_that_ran_well_when_it_was_looked_at_and_failed_since_is_taken_up(
 
 
 def told(record: JobRecord, known: Stored, now_s: float) -> Opening:
-    return open_for(
-        record, known, cluster="c", trigger="alert", policy=Policy.APPLY, now_s=now_s, tool_version="0"
-    ).opening
+    return open_for(record, known, Terms("oom", "c", Policy.APPLY, "alert", "0"), now_s).opening
 
 
 def test_an_alert_opens_and_joins_and_takes_up_nothing_that_waits_for_a_person() -> None:

@@ -71,7 +71,7 @@ def test_an_unknown_incident_is_not_found(store: IncidentStore) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "", "oom-", "../x", "oom-a/../b", "oom-a..b-1", "oom-a-1\n", "oom-\u202e-1", "oom-a-1/..", "x-a-1",
+        "", "oom-", "../x", "oom-a/../b", "oom-a..b-1", "oom-a-1\n", "oom-\u202e-1", "oom-a-1/..", "Oom-a-1", "x-",
         "oom-" + "a" * 300,
     ],
 )

@@ -57,7 +57,7 @@ class Site:
         self.spool = SpoolReader(self.folder)
         self.place = Place(folder)
         self.place.more_routes = Webhook(
-            "alpha", settings, self.spool, self.place.store, lambda: NOW.timestamp()
+            "oom", "alpha", settings, self.spool, self.place.store, lambda: NOW.timestamp()
         ).routes()
         self.client: TestClient = self.place.client()
 
@@ -279,7 +279,7 @@ def opener(*jobs: JobRecord, had: tuple[str, ...] | None = None) -> Opener:
         return tuple(JobId(job) for job in had or ())
 
     return Opener(
-        cast(Scheduler, Jobs(*jobs)), Stored(), StandingClock(), "alpha", Policy.APPROVE,
+        cast(Scheduler, Jobs(*jobs)), Stored(), StandingClock(), "oom", "alpha", Policy.APPROVE,
         on_node if had is not None else None, OwnerFiles(), 120.0,
     )
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -21,8 +20,9 @@ from typing import IO, Any, BinaryIO, NamedTuple
 
 from runbook.adapters.whole_file import sync_folder, whole_file
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.locations import playbook_folder
 from runbook.model.incident import Incident
-from runbook.model.units import IncidentId
+from runbook.model.units import IncidentId, is_incident_id
 from runbook.report.json_documents import dump_incident, load_contract, load_incident
 
 # Keeping a log that may be huge: its beginning and its end, whole where it is small.
@@ -95,18 +95,17 @@ def _chunks(source: BinaryIO, length: int) -> Iterator[bytes]:
         yield chunk
 
 
-_ID = re.compile(r"oom-[A-Za-z0-9][A-Za-z0-9_.+-]{0,120}")
 _PRIVATE_FOLDERS = frozenset({"evidence"})
 
 Contract = Callable[[Incident], Mapping[str, Any] | None]
 
 
 def check_incident_id(text: str) -> IncidentId:
-    """The id, if it is one: `oom-<cluster>-<job>`, letters, digits and `_.+-`. Raises `BadInput` otherwise."""
-    if not _ID.fullmatch(text) or ".." in text:
+    """The id, if it is one: `<playbook>-<cluster>-<job>`. Raises `BadInput` otherwise."""
+    if not is_incident_id(text):
         raise BadInput(
             f"{text[:80]!r} is no incident id",
-            next_step="name one as `runbook incidents` prints it: oom-CLUSTER-JOB",
+            next_step=f"name one as `runbook incidents` prints it: {playbook_folder().name}-CLUSTER-JOB",
         )
     return IncidentId(text)
 
@@ -205,7 +204,7 @@ class IncidentStore:
         """Of every incident's document, by the folder's name. Names that are `known` need no second look."""
         try:
             with os.scandir(self._incidents) as entries:
-                names = [entry.name for entry in entries if entry.name in known or _ID.fullmatch(entry.name)]
+                names = [entry.name for entry in entries if entry.name in known or is_incident_id(entry.name)]
             folder = os.open(self._incidents, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             return {}

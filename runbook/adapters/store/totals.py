@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import IncidentState
+from runbook.model.units import playbook_of
 from runbook.report.summary import IncidentSummary
 
 BOX_BUCKETS_S = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1_800.0, 7_200.0, 28_800.0)
@@ -53,7 +54,7 @@ def figures_of(row: IncidentSummary) -> Mapping[Key, int]:
     """What one incident adds."""
     counted: Counter[Key] = Counter()
     cluster, tally = row.cluster, row.tally
-    flow = row.id.partition("-")[0]
+    flow = playbook_of(row.id)
     outcome = str(row.state) if row.state.ended else OPEN
     counted["incidents", cluster, flow, str(row.kind or NO_DIAGNOSIS), outcome] += 1
     counted["opened", cluster, flow] += 1

@@ -67,7 +67,7 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
     from runbook.cli.incident.drive import bring_back, is_interactive, policy_for
     from runbook.cli.incident.terminal import View
     from runbook.cli.wiring import application
-    from runbook.triggers import Opening, open_for
+    from runbook.triggers import Opening, Terms, open_for
 
     app = application(inventory)
     interactive = is_interactive()
@@ -79,15 +79,8 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
         if policy is not Policy.PLAN:
             _may_act_as(record.owner)
     app.policy = policy
-    opened = open_for(
-        record,
-        app.store,
-        cluster=app.inventory.cluster,
-        trigger="person",
-        policy=policy,
-        now_s=app.clock.now(),
-        tool_version=__version__,
-    )
+    terms = Terms(app.flow.id, app.inventory.cluster, policy, "person", __version__)
+    opened = open_for(record, app.store, terms, app.clock.now())
     if opened.opening is Opening.AGAIN:
         view.heading(f"{opened.incident.id} is taken up again (run {opened.incident.run})")
     elif opened.opening is Opening.JOIN:
@@ -147,7 +140,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     )
     now_s = app.clock.now()
     incident = Incident(
-        id=incident_id("files", scheduler.job_id),
+        id=incident_id(app.flow.id, "files", scheduler.job_id),
         cluster="files",
         root_job=scheduler.job_id,
         policy=Policy.PLAN,
