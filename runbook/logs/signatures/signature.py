@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runbook.document_cache import Cached
+from runbook.compiled import Compiled
 from runbook.logs.signatures.field_units import UNITS, Value, read_processes
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kind
@@ -212,26 +212,26 @@ class Signatures:
 def load_signatures(folder: Path) -> Signatures:
     """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files.
 
-    Checking and compiling the documents takes longer than reading most logs, so the result is remembered."""
-    paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
-    made_by = [Path(__file__), Path(__file__).with_name("signature_document.py")]
-    units = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())]
-    words = [*units, *sorted(MEANINGS), *sorted(Detail), *sorted(Event)]
-    cached = Cached.of("signatures", folder, paths, made_by, words)
-    if cached is not None and (known := _restored(cached.read())) is not None:
+    Checking and compiling the documents takes longer than reading most logs, so the compiled form is read."""
+    compiled = compiled_form(folder)
+    known = restored(compiled.read()) if compiled is not None else None
+    if known is not None:
         return known
     from runbook.logs.signatures.signature_document import compile_signatures
 
-    made = compile_signatures(folder)
-    if cached is not None:
-        plain = _plain(made)
-        again = _restored(plain)
-        if again is not None and (again.all, again.phases) == (made.all, made.phases):
-            cached.write(plain)
-    return made
+    return compile_signatures(folder)
 
 
-def _plain(signatures: Signatures) -> dict[str, Any]:
+def compiled_form(folder: Path) -> Compiled | None:
+    """Where the compiled form of a folder's signatures is, and what it has to be made of."""
+    paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
+    made_by = [Path(__file__), Path(__file__).with_name("signature_document.py")]
+    units = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())]
+    return Compiled.of(folder, paths, made_by, (*units, *sorted(MEANINGS), *sorted(Detail), *sorted(Event)))
+
+
+def plain(signatures: Signatures) -> dict[str, Any]:
+    """The compiled form."""
     return {
         "signatures": [
             {one.name: getattr(each, one.name) for one in fields(each)} | {"reports": sorted(each.reports)}
@@ -241,8 +241,8 @@ def _plain(signatures: Signatures) -> dict[str, Any]:
     }
 
 
-def _restored(plain: Any) -> Signatures | None:
-    """Signatures out of what was remembered; None where it does not fit."""
+def restored(plain: Any) -> Signatures | None:
+    """Signatures out of their compiled form; None where it does not fit."""
     try:
         return Signatures(
             [

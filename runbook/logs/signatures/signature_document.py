@@ -1,10 +1,11 @@
 """The documents behind the signatures: their shape, how they are checked, and what is made of them.
 
-Reading a log does not come here as long as the documents are as they were: `signature.load_signatures` remembers.
+Reading a log does not come here as long as the documents are as they were compiled: see `signature.load_signatures`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,9 @@ from runbook.logs.signatures.signature import (
     PROGRESS,
     Signature,
     Signatures,
+    compiled_form,
+    plain,
+    restored,
 )
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail
@@ -166,6 +170,15 @@ def compile_signatures(folder: Path) -> Signatures:
     if problems:
         raise DocumentsInvalid(problems)
     return Signatures(loaded, phases)
+
+
+def keep_signatures(folder: Path) -> None:
+    """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they do."""
+    made, compiled = compile_signatures(folder), compiled_form(folder)
+    again = restored(json.loads(json.dumps(plain(made))))
+    if compiled is None or again is None or (again.all, again.phases) != (made.all, made.phases):
+        raise RuntimeError(f"the signatures of {folder} cannot be compiled")
+    compiled.write(plain(made))
 
 
 def build(entry: SignatureEntry, document: SignatureDocument) -> Signature:

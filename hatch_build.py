@@ -1,0 +1,34 @@
+"""The compiled forms of the playbooks' documents: made when the wheel is built (an editable one as well), or by running
+this file in a checkout whose documents were changed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run in a checkout
+    BuildHookInterface = object  # type: ignore[assignment, misc]
+
+
+class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        compile_playbooks(Path(self.root))
+
+
+def compile_playbooks(root: Path) -> None:
+    """Raises `DocumentsInvalid` with every problem of the documents."""
+    sys.path.insert(0, str(root))
+    from runbook.logs.signatures.signature_document import keep_signatures
+    from runbook.remedy.loading import keep_levers, keep_restarters
+
+    for flow in (root / "playbooks").glob("*/flow.yaml"):
+        keep_signatures(flow.with_name("signatures"))
+        keep_levers(flow.with_name("levers"))
+        keep_restarters(flow.with_name("restarters.yaml"))
+
+
+if __name__ == "__main__":
+    compile_playbooks(Path(__file__).resolve().parent)
