@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypedDict
 from runbook.config import PolicyDocument
 from runbook.errors import RunbookError, Unavailable
 from runbook.flow import END, Box, Flow
-from runbook.model.incident import Act, BoxVisit, Incident, IncidentState, Policy
+from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentState, Policy, declined
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
 from runbook.report.json_documents import dump_incident, load_incident
@@ -260,7 +260,7 @@ class Engine:
         if answer is not None and answer["yes"]:
             DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, before)
             return None, answer["by"]
-        by = answer["by"] if answer else "nobody answered"
+        by = answer["by"] if answer else NOBODY
         return DBOS.run_step(
             {"name": f"{box.name}.declined"}, self._not_done, box.name, before, asked, "declined", by
         ), ""
@@ -337,7 +337,7 @@ class Engine:
             incident = replace(incident, state=IncidentState.PLANNED, conclusion=conclusion)
         if outcome == "declined":
             incident = replace(incident, conclusion=f"Declined ({by}): {asked['sentence']}.")
-        result = StepResult(outcome, incident, would if outcome == "planned" else f"declined: {by}")
+        result = StepResult(outcome, incident, would if outcome == "planned" else declined(by))
         return self._left(box, result, before)
 
     def _give_up(self, before: str, why: str) -> None:

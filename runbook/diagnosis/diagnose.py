@@ -104,7 +104,7 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
     )[:_RUNNERS_UP]
     best = Hypothesis(
         leading.kind, round(leading.confidence, 3), leading.reasons,
-        (*leading.against, *(f"{runner.kind.value}: {runner.reasons[0]}" for runner in runners[:1] if runner.reasons)),
+        (*leading.against, *(runner.as_objection for runner in runners[:1] if runner.reasons)),
         leading.missing, leading.detail or next((vote.detail for vote in supporting if vote.detail), Detail.NONE),
     )
     best = _with_what_is_missing(case, best)

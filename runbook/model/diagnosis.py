@@ -91,6 +91,11 @@ class Hypothesis:
     """Evidence that would settle it."""
     detail: Detail = Detail.NONE
 
+    @property
+    def as_objection(self) -> str:
+        """What it says against another hypothesis: "true_oom: …"; "" where it has no reason."""
+        return f"{self.kind.value}: {self.reasons[0]}" if self.reasons else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:

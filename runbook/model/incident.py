@@ -15,8 +15,13 @@ from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 
 SCHEMA_VERSION = 1
-WAITS = "waits up to"
-"""How the note begins that says for whose job an incident waits."""
+NOBODY = "nobody answered"
+"""Who said no, where a question lapsed."""
+
+
+def declined(by: str) -> str:
+    """The summary of a box that was not entered because somebody said no."""
+    return f"declined: {by}"
 
 
 class Policy(StrEnum):

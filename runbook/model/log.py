@@ -85,6 +85,13 @@ class Event(StrEnum):
     """A program says with which status it leaves."""
 
 
+class LogNote(StrEnum):
+    """Notes of a story that say what its first failure says, too."""
+
+    NO_RANK = "No line says which rank failed."
+    ONLY_CONSEQUENCES = "The logs show only consequences; the rank that failed first left no line of its own."
+
+
 class DerivedSignature(StrEnum):
     """Names of findings that follow from several lines, so that no signature document holds them."""
 

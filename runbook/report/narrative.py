@@ -237,16 +237,9 @@ def _reserve(sample: MemorySample) -> int | None:
 
 
 def is_simulated(incident: Incident) -> bool:
-    """Facts of a node or a log that say of themselves that they come from the simulator."""
-    for failure in (incident.original, incident.failure):
-        if failure is None:
-            continue
-        if any(facts.simulated for facts in failure.nodes):
-            return True
-        story = failure.story
-        if story is not None and any("simulat" in note.lower() for note in story.notes):
-            return True
-    return any("simulat" in note.lower() for note in incident.notes)
+    """Facts of a node that say of themselves that they come from the simulator."""
+    failures = [failure for failure in (incident.original, incident.failure) if failure is not None]
+    return any(facts.simulated for failure in failures for facts in failure.nodes)
 
 
 # What happened when, across all attempts: one list of events, oldest first.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotFound
-from runbook.model.incident import WAITS, IncidentState, Policy
+from runbook.model.incident import IncidentState, Policy
 from runbook.model.job import JobRecord
 from runbook.model.units import JobId, NodeName, rough_duration
 from runbook.steps.check_node import SETTLE_S, look
@@ -48,7 +48,7 @@ def run(context: StepContext) -> StepResult:
         return _limit_reached(context, running, who, waited_s)
     named = "; ".join(_named(record, node) for node, record in running)
     # People are told of the note (report/text/notifications.py).
-    incident = with_notes(incident, f"{WAITS} {limit} for {named}: the job has no other node to run on")
+    incident = with_notes(incident, f"waits up to {limit} for {named}: the job has no other node to run on")
     pause_s = context.settings.policy.verify.pause_s(waited_s)
     return StepResult(Outcome.WAITING, incident, f"{rough_duration(waited_s)} of at most {limit}: {who}", pause_s)
 

@@ -12,7 +12,7 @@ from runbook.config import PolicyDocument, VerifyDocument
 from runbook.errors import NotAllowed, NotFound
 from runbook.flow import load_flow
 from runbook.locations import data_folder
-from runbook.model.incident import WAITS, Attempt, BoxVisit, Policy
+from runbook.model.incident import Attempt, BoxVisit, Policy
 from runbook.model.job import NodeClass, NodeState
 from runbook.model.message import Severity
 from runbook.model.node import LEFT_BY_EPILOG, EndedHow, GpuProcess, NodeFacts, NodeVerdict, ProcessEnd, Reach
@@ -387,7 +387,7 @@ def test_a_tenant_that_stays_is_a_person_s_after_the_limit() -> None:
 def test_a_site_that_waits_for_nobody() -> None:
     place = of_two_nodes(ALLOWED.model_copy(update={"wait_for_tenant_hours": 0}))
     assert place.run(wait_for_tenant) == ["limit_reached"]
-    assert not any(note.startswith(WAITS) for note in place.incident.notes)
+    assert not any(note.startswith("waits up to") for note in place.incident.notes)
 
 
 def test_another_job_that_takes_the_gpu_meanwhile_is_waited_for_as_well() -> None:
@@ -414,7 +414,7 @@ def test_a_plan_says_that_it_would_wait() -> None:
     place.incident = replace(place.incident, policy=Policy.PLAN)
     assert place.run(wait_for_tenant) == ["planned"]
     assert "would wait up to 4.0 h for job 99 of bob" in place.incident.conclusion
-    assert not any(note.startswith(WAITS) for note in place.incident.notes)
+    assert not any(note.startswith("waits up to") for note in place.incident.notes)
 
 
 def test_where_another_node_is_free_nobody_is_waited_for() -> None:

@@ -14,7 +14,7 @@ from runbook.logs.root_cause.suspects import Suspect, victim
 from runbook.logs.signatures import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail
 from runbook.model.job import JobRecord
-from runbook.model.log import Collateral, Event, Finding, LogSource, LogStory, Phase
+from runbook.model.log import Collateral, Event, Finding, LogNote, LogSource, LogStory, Phase
 from runbook.model.units import NodeName
 
 UNNAMED_KEPT = 20
@@ -253,7 +253,7 @@ def _name_rank(
                 )
     if where.world_size == 1:
         return replace(root, rank=0, node=root.node or where.nodes.get(0)), ""
-    return root, "No line says which rank failed."
+    return root, LogNote.NO_RANK.value
 
 
 def _notes(collection: Collection, root: Finding | None, where: RankLocations) -> list[str]:

@@ -14,7 +14,7 @@ from runbook.logs.root_cause.suspects import Kill, Suspect
 from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
-from runbook.model.log import Event
+from runbook.model.log import Event, LogNote
 
 _FOLLOWS = re.compile(
     r"^(?:[\w.]{0,80}\.)?(?:KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError"
@@ -211,7 +211,7 @@ def _nobody(evidence: LogEvidence, kills: Sequence[Kill], *, may_follow: bool) -
     if followers or kills or evidence.where.rows:
         found, words = suspects.suspects(evidence, kills)
     if followers:
-        notes.append("The logs show only consequences; the rank that failed first left no line of its own.")
+        notes.append(LogNote.ONLY_CONSEQUENCES.value)
     candidates = followers[:1] if may_follow and not found else []
     return RootCause(None, tuple(candidates), notes=(*notes, *words), kills=tuple(kills), suspects=tuple(found))
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
-from runbook.model.log import Collateral, Finding, LogSource, LogStory
+from runbook.model.log import Collateral, Finding, LogNote, LogSource, LogStory
 from runbook.model.units import moment, size
 from runbook.report.memory_picture import memory_at_failure, shortfall
 from runbook.report.text import paragraph
@@ -22,11 +22,6 @@ _EXCERPT_LINES = 14
 _AFTER_LINES = 6
 """At most this many lines of an excerpt stand after the failing one (`logs/search/scan.py`)."""
 _RULE = re.compile(r" \(R-\d\d\)")
-_TOLD = frozenset({
-    "No line says which rank failed.",
-    "The logs show only consequences; the rank that failed first left no line of its own.",
-})
-"""Notes that the row of the first failure tells already."""
 _RANGE = re.compile(r"^[<>]|-\d+\.\d|\d\+$")
 """Versions whose message reads so, where the log does not print the one that ran."""
 _MARKS = re.compile(r"[\s^~]+")
@@ -46,7 +41,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
         *_excerpt(root, width),
         *_figures(root, width),
         *_items("why" if best.kind is Kind.UNDETERMINED else "for it", best.reasons, width),
-        *_items("against it", [_against(one) for one in best.against], width),
+        *_items("against it", _against(diagnosis), width),
         *_items("would settle", best.missing, width),
         *_row("could also be", ", ".join(
             f"{titles.diagnosis_title(one)} {one.confidence:.2f}" for one in diagnosis.runners_up
@@ -56,7 +51,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
         *_items("no failure", _harmless(story.harmless), width, whole=True),
         *_row("progress", _progress(story), width),
         *_row("job", _job(story), width),
-        *_items("notes", [note for note in story.notes if note not in _TOLD], width),
+        *_items("notes", [note for note in story.notes if note not in frozenset(LogNote)], width),
         *_items("read", _sources(story.sources), width, whole=True),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -103,10 +98,13 @@ def _first(story: LogStory, best: Hypothesis) -> str:
     return "not in these logs: they show only what followed" if story.candidates or story.collateral else "none found"
 
 
-def _against(reason: str) -> str:
-    """The strongest other kind stands with its name in front of its reason ("true_oom: …")."""
-    kind, _, rest = reason.partition(": ")
-    return f"for “{titles.KIND_TITLES[Kind(kind)]}”: {rest}" if kind in Kind.__members__.values() else reason
+def _against(diagnosis: Diagnosis) -> list[str]:
+    """The strongest other kind stands with its title in front of its reason."""
+    told = {
+        one.as_objection: f"for “{titles.KIND_TITLES[one.kind]}”: {one.reasons[0]}"
+        for one in diagnosis.runners_up if one.reasons
+    }
+    return [told.get(reason, reason) for reason in diagnosis.best.against]
 
 
 def _who(root: Finding) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from runbook.model.diagnosis import Kind
-from runbook.model.incident import WAITS, Act, Attempt, Incident, IncidentState
+from runbook.model.incident import NOBODY, Act, Attempt, Incident, IncidentState, declined
 from runbook.model.message import About, Message, Severity
 from runbook.model.units import rough_duration
 from runbook.report import narrative
@@ -28,7 +28,6 @@ _DIED = {
     Kind.NOT_OOM: "not out of memory",
     Kind.UNDETERMINED: "cause not known",
 }
-_LAPSED = "nobody answered"
 _ADDRESS = re.compile(r"(?i)\bhttp(s?)://")
 _CALL = re.compile(r"@(?=[A-Za-z])")
 
@@ -100,7 +99,7 @@ def _ended(before: Incident | None, after: Incident, report_url: str) -> tuple[M
             return (_message(after, f"{event}:{len(after.attempts)}", Severity.INFO, "runs again", report_url),)
         case IncidentState.ESCALATED:
             said_no = any(
-                visit.outcome == "declined" and _LAPSED not in visit.summary for visit in after.visits[-2:-1]
+                visit.outcome == "declined" and visit.summary != declined(NOBODY) for visit in after.visits[-2:-1]
             )
             headline = f"a person is needed: {after.conclusion}" if after.conclusion else "a person is needed"
             severity = Severity.WARNING if said_no else Severity.PAGE
@@ -116,14 +115,15 @@ def _ended(before: Incident | None, after: Incident, report_url: str) -> tuple[M
 
 
 def _waits(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
-    """For somebody else's job, where there is no other node."""
+    """For somebody else's job, where there is no other node: what the box that waits for it notes."""
+    into = after.visits[-2].outcome if len(after.visits) > 1 and not after.visits[-1].outcome else ""
     known = before.notes if before is not None else ()
     return tuple(
         _message(
             after, f"{note}:{after.run}", Severity.WARNING, note, report_url, now=f"{note[:1].upper()}{note[1:]}.",
             asked="nothing, or talk to the job's owner",
         )
-        for note in after.notes if note.startswith(WAITS) and note not in known
+        for note in after.notes if into == "tenant" and note not in known
     )
 
 
