@@ -21,8 +21,6 @@ from runbook.remedy import (
 from runbook.report.past_incidents import remember
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
-from runbook.steps.shared.template_reading import surroundings, system_of, told_of
-from runbook.template import all_settings
 
 
 class Outcome(StrEnum):
@@ -39,7 +37,9 @@ def run(context: StepContext) -> StepResult:
         return _without(
             incident, NoPlan("the script that was submitted is not known: " + _notes(incident), exhausted=False)
         )
-    if system_of(context) is None:
+    reading = context.template
+    template = reading.told
+    if template is None:
         return _without(
             incident,
             NoPlan(
@@ -51,12 +51,8 @@ def run(context: StepContext) -> StepResult:
     if failure.diagnosis is None:
         return _without(incident, NoPlan("there is no diagnosis to act on", exhausted=False))
     story = failure.story or LogStory(root_cause=None)
-    known = surroundings(context)
-    template = told_of(context, known)
-    assert template is not None
     if incident.circumstances is None and not incident.attempts:
-        figures = circumstances(template, all_settings(incident.templates, known))
-        incident = replace(incident, circumstances=figures)
+        incident = replace(incident, circumstances=circumstances(template, reading.everything))
     plan = propose(
         LeverContext(template, story, failure.job, failure.diagnosis, tuple(list_checkpoints(context)[0])),
         tried=tried(incident), allow_training_change=context.settings.policy.may_change_training,

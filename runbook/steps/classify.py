@@ -12,7 +12,6 @@ from runbook.model.log import LogStory
 from runbook.model.node import NodeVerdict
 from runbook.model.units import NodeName
 from runbook.steps.shared.base import StepContext, StepResult
-from runbook.steps.shared.template_reading import settings_in_force
 
 
 class Outcome(StrEnum):
@@ -41,8 +40,9 @@ def run(context: StepContext) -> StepResult:
     """Fill `failure.diagnosis`, and name the nodes that the next attempt must avoid."""
     failure = context.failure
     story = failure.story or LogStory(root_cause=None)
-    settings = {setting.parameter: setting.value for setting in settings_in_force(context) if setting.value is not None}
-    diagnosis = diagnose(story, job=failure.job, judgements=failure.judgements, facts=failure.nodes, settings=settings)
+    diagnosis = diagnose(
+        story, job=failure.job, judgements=failure.judgements, facts=failure.nodes, settings=context.template.values
+    )
     failure = replace(failure, diagnosis=diagnosis)
     avoid = (*context.incident.excluded_nodes, *_nodes_to_avoid(failure, diagnosis.best))
     incident = replace(context.incident, failure=failure, excluded_nodes=tuple(dict.fromkeys(avoid)))

@@ -12,7 +12,6 @@ from runbook.model.incident import Incident
 from runbook.model.log import LogStory, Phase
 from runbook.remedy import ResumeFindings, checkpoint_folders, find_restarters, resume_findings
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
-from runbook.steps.shared.template_reading import told_of
 
 MOST_ENTRIES = 100_000
 """What the Files port lists at most."""
@@ -75,7 +74,7 @@ def run(context: StepContext) -> StepResult:
 
 def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tuple[str, ...]]:
     """All checkpoints under the folders that the template names, newest first, and what could not be read."""
-    told = told_of(context)
+    told = context.template.told
     if told is None:
         return (), ("the framework is not known, so neither is its checkpoint folder",)
     folders, unknown = checkpoint_folders(told)
@@ -105,7 +104,7 @@ def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tupl
 
 def _hindered(context: StepContext, incident: Incident, chosen: Checkpoint | None) -> tuple[Incident, str]:
     """The incident with what has to be known of resuming and restarting, and why it cannot be relaunched, or ""."""
-    told = told_of(context)
+    told = context.template.told
     if told is None:
         return incident, ""
     findings = resume_findings(told, chosen, made_steps=_made_steps(context.failure.story, incident))
@@ -124,7 +123,7 @@ def _hindered(context: StepContext, incident: Incident, chosen: Checkpoint | Non
 
 def before_relaunch(context: StepContext) -> tuple[str, ...]:
     """What a person was told to do before the relaunch: once it is submitted it is out of date."""
-    told = told_of(context)
+    told = context.template.told
     if told is None:
         return ()
     findings = resume_findings(told, context.incident.checkpoint, made_steps=False)

@@ -12,7 +12,7 @@ from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
-from runbook.steps.shared.template_reading import with_companions
+from runbook.steps.shared.template_reading import read_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
 _AT_A_TERMINAL = frozenset({"salloc", "srun"})
@@ -62,8 +62,8 @@ def run(context: StepContext) -> StepResult:
     if isinstance(script, JobScript):
         # A later attempt keeps the template that earlier attempts changed.
         templates = incident.templates or (TemplateFile(job.command or f"job-{job.id}.sh", script.text),)
-        incident = with_companions(
-            context, replace(incident, script=incident.script or script, templates=templates)
+        incident = _with_companions(
+            replace(context, incident=replace(incident, script=incident.script or script, templates=templates))
         )
         note = "; ".join(filter(None, (note, *incident.unread)))
     incident = with_notes(incident, note)
@@ -102,6 +102,17 @@ def _script(context: StepContext, job: JobRecord) -> tuple[JobScript | None, str
     except (NotFound, NotAllowed) as error:
         return None, f"{unkept}, and {job.command} could not be read: {error.what}"
     return JobScript(text, "file"), f"{unkept}; the file {job.command} is older than the job and stands for it"
+
+
+def _with_companions(context: StepContext) -> Incident:
+    """The incident with what its script names, what those name, and so on; and with what could not be read."""
+    incident, script = context.incident, context.incident.templates[0]
+    if incident.attempts or incident.companions:
+        return incident
+    known = context.template.submit_context
+    found, unread = read_companions(context.ports.files, context.failure.job, script, known)
+    files = (script, *(item.file for item in found))
+    return replace(incident, templates=files, companions=found, unread=unread)
 
 
 def _closed(incident: Incident, outcome: Outcome, sentence: str) -> StepResult:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.model.incident import Incident
-from runbook.model.template import Edit, Patch, SubmitContext, TemplateFile
+from runbook.model.template import Edit, Patch, TemplateFile
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
-from runbook.steps.shared.template_reading import copies_of, parameter_names, submitted_files, surroundings, told_of
+from runbook.steps.shared.template_reading import copies_of, submitted_files
 from runbook.template import CannotEdit, apply
 
 
@@ -30,9 +30,9 @@ def run(context: StepContext) -> StepResult:
         return StepResult(Outcome.CANNOT_RESUME, replace(incident, conclusion=conclusion), conclusion)
     lever_edits = incident.plan.edits if incident.plan else ()
     world_edits = incident.world_plan.edits if incident.world_plan else ()
-    names, known = parameter_names(context), surroundings(context)
+    names, known = context.template.parameter_names, context.template.submit_context
     try:
-        resume = _resume_edits(context, known)
+        resume = _resume_edits(context)
         apply(incident.templates, (*world_edits, *resume), names=names, known=known)
     except CannotEdit as error:
         conclusion = f"The template cannot be made to resume: {error.what} ({error.where})."
@@ -69,9 +69,9 @@ def _file_name(path: str) -> str:
     return posixpath.basename(path).lstrip(".")[:150] or "job.sh"
 
 
-def _resume_edits(context: StepContext, known: SubmitContext) -> tuple[Edit, ...]:
+def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
     """Resume flags, settings that would cost the checkpoint, and restarters that would repeat the failure."""
-    told = told_of(context, known)
+    told = context.template.told
     if told is None:
         return ()
     checkpoint = context.incident.checkpoint

@@ -11,7 +11,6 @@ from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.template import Edit, TemplateFile
 from runbook.remedy import REDUCE_WORLD
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
-from runbook.steps.shared.template_reading import parameter_names, surroundings
 from runbook.template import CannotEdit, apply
 
 
@@ -119,7 +118,7 @@ def _changes(context: StepContext) -> list[tuple[str, bytes, bytes]]:
         TemplateFile(incident.templates[0].path, incident.script.text), *(item.file for item in incident.companions)
     )
     after = before
-    names, known = parameter_names(context), surroundings(context)
+    names, known = context.template.parameter_names, context.template.submit_context
     for attempt in incident.attempts:
         edits = _levers_edits(attempt)
         if not edits:

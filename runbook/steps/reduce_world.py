@@ -20,7 +20,6 @@ from runbook.slurm.submit import options_in_force
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.nodes import tenants_of
-from runbook.steps.shared.template_reading import system_of, told_of
 
 SMALLEST_SHARE = 2
 """A job is not resumed on fewer than one in so many of its nodes: it would hold them for several times as long."""
@@ -40,7 +39,7 @@ class Smaller:
 def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) -> Smaller | str:
     """The largest number of nodes, of those that are free, on which the job goes on with the same global batch; or why
     it does not."""
-    system = system_of(context)
+    system = context.template.system
     if system is None:
         return "the framework is not known, so the global batch could not be kept"
     stays = _hindered(context, system.world.stays)
@@ -52,7 +51,7 @@ def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) 
     least = -(-needed // SMALLEST_SHARE)
     if free < least:
         return f"{free} of {needed} nodes are free, fewer than half"
-    template = told_of(context)
+    template = context.template.told
     assert template is not None
     story = context.failure.story or LogStory(root_cause=None)
     gone = tuple(node for node in context.incident.excluded_nodes)
@@ -70,7 +69,7 @@ def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) 
 
 def _loads(context: StepContext) -> tuple[str, ...] | str:
     """What a person should know of the checkpoint's loading with fewer ranks; or why that is refused."""
-    system, story = system_of(context), context.failure.story
+    system, story = context.template.system, context.failure.story
     found, unread = list_checkpoints(context)
     complete = [checkpoint for checkpoint in found if checkpoint.complete]
     if not found:
@@ -102,7 +101,7 @@ def _loads(context: StepContext) -> tuple[str, ...] | str:
 
 def _hindered(context: StepContext, rules: Sequence[Obstacle]) -> str:
     """The first setting that stands in the way, or whose value is not known; "" where none does."""
-    told = told_of(context) if rules else None
+    told = context.template.told if rules else None
     for rule in rules if told is not None else ():
         assert told is not None
         holds = told.holds(rule)
@@ -116,7 +115,7 @@ def _options(context: StepContext, nodes: int, gone: Sequence[NodeName]) -> tupl
     """Options of the first submission, whose totals stand for the nodes that it asked for."""
     incident = context.incident
     job = incident.original.job if incident.original else context.failure.job
-    kept = context.ports.scheduler.environment(job.id)
+    kept = context.template.environment
     try:
         asked = options_in_force(
             job, incident.script.text if incident.script else "",

@@ -67,7 +67,7 @@ def run(context: StepContext) -> StepResult:
     submitted = tuple(job for job in scheduler.find_submitted(token) if scheduler.job(job).owner == original.owner)
     result = "found submitted already"
     if not submitted:
-        environment = scheduler.environment(original.id)
+        environment = context.template.environment
         if not isinstance(environment, JobEnvironment):
             incident = with_notes(
                 incident,

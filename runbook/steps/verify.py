@@ -20,7 +20,7 @@ from runbook.remedy import Resumed, ResumeKind, resume_proof
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
-from runbook.steps.shared.template_reading import submitted_files, surroundings, system_of
+from runbook.steps.shared.template_reading import submitted_files
 
 
 def gather_receipts(context: StepContext, attempt: Attempt, job: JobRecord) -> tuple[Receipt, ...]:
@@ -40,7 +40,7 @@ def gather_receipts(context: StepContext, attempt: Attempt, job: JobRecord) -> t
 
 def _seen_in_ranks(context: StepContext, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
     """Without the options of launchers (torchrun's, srun's), which no rank carries among its own words."""
-    system = system_of(context)
+    system = context.template.system
     if system is None:
         return edits
     launchers = {item.id for item in system.parameters if item.launcher or item.program}
@@ -51,7 +51,7 @@ def _script_receipt(context: StepContext, attempt: Attempt, job: JobRecord) -> R
     kept = context.ports.scheduler.script(job.id)
     if not isinstance(kept, JobScript):
         return Receipt(_lever(attempt), "script", False, f"the scheduler keeps no script ({kept.unknown})")
-    wanted = submitted_files(attempt.patch, surroundings(context))[0].text if attempt.patch else ""
+    wanted = submitted_files(attempt.patch, context.template.submit_context)[0].text if attempt.patch else ""
     same = _digest(kept.text) == _digest(wanted)
     detail = "the scheduler holds the changed script, byte for byte" if same else "the scheduler's script differs"
     return Receipt(_lever(attempt), "script", same, f"{detail} ({kept.source})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol, cast
 
@@ -11,10 +12,12 @@ from runbook.config import Inventory
 from runbook.errors import NotAllowed, RunbookError
 from runbook.logs.signatures import Signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
+from runbook.model.log import LogStory
 from runbook.model.node_rules import NodeDocuments
 from runbook.model.units import IncidentId
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
 from runbook.remedy import LeverDocument, Restarter
+from runbook.steps.shared.template_reading import TemplateReading
 
 if TYPE_CHECKING:
     from runbook.logs.search import InOrder
@@ -69,9 +72,9 @@ class Ports:
     """How logs are searched ahead of whoever judges them: on threads, where the outside has some."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepContext:
-    """The incident so far, the outside, and what the cluster allows."""
+    """The incident so far, the outside, and what the cluster allows: made once a visit of a box."""
 
     incident: Incident
     ports: Ports
@@ -88,6 +91,16 @@ class StepContext:
                 "this incident has no identified job yet", where=self.incident.id, next_step="runbook resume"
             )
         return self.incident.failure
+
+    @cached_property
+    def template(self) -> TemplateReading:
+        """The launch template as it stands for the next attempt, read once a visit."""
+        incident, failure = self.incident, self.failure
+        job = incident.original.job if incident.original else failure.job
+        return TemplateReading(
+            incident.templates, incident.unread, failure.story or LogStory(root_cause=None), self.playbook.levers,
+            submitted=job, failed=failure.job.id, ask_environment=lambda: self.ports.scheduler.environment(job.id),
+        )
 
     @property
     def attempt(self) -> Attempt | None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from runbook.errors import BadInput, NotAllowed, NotFound
 from runbook.model.incident import Incident
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.template import Companion, ParameterNames, Patch, Setting, SettingKind, SubmitContext, TemplateFile
+from runbook.model.units import JobId, Unknown
 from runbook.ports import Files
 from runbook.remedy import (
     LeverDocument,
@@ -29,84 +31,92 @@ from runbook.remedy import (
     with_unresolved_batch,
 )
 from runbook.slurm.sbatch_options import parse_submit_line
-from runbook.steps.shared.base import StepContext
-from runbook.template import CannotEdit, NamedFile, all_settings, named_files, wire_copies
-from runbook.template import settings_in_force as in_force
+from runbook.template import CannotEdit, NamedFile, all_settings, named_files, settings_in_force, wire_copies
 
 
-def system_of(context: StepContext) -> LeverDocument | None:
-    """The lever document whose marks the template and the log carry; None: an unknown framework."""
-    story = context.failure.story or LogStory(root_cause=None)
-    return recognise(context.incident.templates, story, context.playbook.levers)
+@dataclass(frozen=True)
+class TemplateReading:
+    """A job's launch template, read once: each part when it is first asked for. A box has it as `context.template`.
 
+    What the script was submitted with is asked for anew in each visit of a box: an environment holds secrets, and the
+    incident, which is published, must not. To ask may cost a command of Slurm's."""
 
-def settings_in_force(context: StepContext) -> tuple[Setting, ...]:
-    """Every memory parameter that the templates set, with the value in force or why it is not known."""
-    system = system_of(context)
-    if system is None:
-        return ()
-    return read_settings(system, context.incident.templates, surroundings(context), context.incident.unread)[0]
+    files: tuple[TemplateFile, ...]
+    """The script first, then what it names."""
+    unread: tuple[str, ...]
+    """Sentences on files of the job that could not be read."""
+    story: LogStory
+    levers: Sequence[LeverDocument]
+    submitted: JobRecord
+    """The job as its owner submitted it: a relaunch is read with its words."""
+    failed: JobId
+    """The job that died last."""
+    ask_environment: Callable[[], JobEnvironment | Unknown]
+    named: LeverDocument | None = None
+    """The system, where a person has named it."""
 
+    @cached_property
+    def environment(self) -> JobEnvironment | Unknown:
+        """The submitter's environment, or why it was not kept."""
+        return self.ask_environment()
 
-def read_settings(
-    system: LeverDocument, files: Sequence[TemplateFile], known: SubmitContext, unread: Sequence[str]
-) -> tuple[tuple[Setting, ...], str]:
-    """Every memory parameter of a system that a job's files set, with the value in force or why it is not known; and
-    the first word of the training program that is not known, "" where all are.
+    @cached_property
+    def submit_context(self) -> SubmitContext:
+        """What the script was submitted with."""
+        job, environment = self.submitted, None
+        if isinstance(self.environment, JobEnvironment):
+            environment = dict(self.environment.variables)
+            # What sbatch itself sets for the script, as far as it does not change from one submission to the next.
+            environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
+            environment.setdefault("SLURM_JOB_NAME", job.name)
+        return SubmitContext(environment=environment, arguments=_arguments(job))
 
-    `unread`: sentences on files of the job that could not be read."""
-    names, listed = system.parameter_names(), all_settings(files, known)
-    found = with_unresolved_batch(in_force(files, names, known), listed, system)
-    return _with_unread(found, names, unread), unresolved_argument(listed)
+    @cached_property
+    def system(self) -> LeverDocument | None:
+        """The lever document whose marks the template and the log carry; None: an unknown framework."""
+        return self.named or recognise(self.files, self.story, self.levers)
 
+    @cached_property
+    def parameter_names(self) -> tuple[ParameterNames, ...]:
+        """What to look for: the parameters of the job's system."""
+        return self.system.parameter_names() if self.system is not None else ()
 
-def _with_unread(
-    found: tuple[Setting, ...], names: Sequence[ParameterNames], unread: Sequence[str]
-) -> tuple[Setting, ...]:
-    """The settings, where some of a job's files could not be read: a key that no file sets may stand in one of those,
-    so it is not known and no default is taken."""
-    if not unread:
-        return found
-    there = {item.parameter for item in found}
-    why = f"it may stand in a file that could not be read: {unread[0]}"
-    return (*found, *(
-        Setting(name.parameter, name.kind, name.spellings[0], None, unresolved=why)
-        for name in names if name.kind is SettingKind.KEY and name.parameter not in there
-    ))
+    @cached_property
+    def everything(self) -> tuple[Setting, ...]:
+        """All that the files set, known parameters and others."""
+        return all_settings(self.files, self.submit_context)
 
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """Every memory parameter that the files set, with the value in force or why it is not known. A key that no file
+        sets may stand in a file that could not be read, so it is not known and no default is taken."""
+        if self.system is None:
+            return ()
+        found = settings_in_force(self.files, self.parameter_names, self.submit_context)
+        found = with_unresolved_batch(found, self.everything, self.system)
+        if not self.unread:
+            return found
+        there = {item.parameter for item in found}
+        why = f"it may stand in a file that could not be read: {self.unread[0]}"
+        return (*found, *(
+            Setting(name.parameter, name.kind, name.spellings[0], None, unresolved=why)
+            for name in self.parameter_names if name.kind is SettingKind.KEY and name.parameter not in there
+        ))
 
-def told_of(context: StepContext, known: SubmitContext | None = None) -> TemplateSettings | None:
-    """The templates as the rules on checkpoints and restarters look at them; None: an unknown framework. `known`: the
-    job's surroundings, where the caller has asked for them already."""
-    system = system_of(context)
-    if system is None:
-        return None
-    if known is None:
-        known = surroundings(context)
-    settings, open_one = read_settings(system, context.incident.templates, known, context.incident.unread)
-    job = context.incident.original.job if context.incident.original else context.failure.job
-    started = StartedJob(context.failure.job.id, job.owner, job.work_dir or "", job.submit_line or "")
-    return template_settings(system, settings, context.incident.templates, started, open_one)
+    @property
+    def values(self) -> dict[str, str]:
+        """The settings whose value is known."""
+        return {setting.parameter: setting.value for setting in self.settings if setting.value is not None}
 
-
-def parameter_names(context: StepContext) -> tuple[ParameterNames, ...]:
-    """What to look for: the parameters of the job's system."""
-    system = system_of(context)
-    return system.parameter_names() if system is not None else ()
-
-
-def surroundings(context: StepContext) -> SubmitContext:
-    """What the script was submitted with. It is asked for anew in each box: an environment holds secrets, and the
-    incident, which is published, must not. To ask may cost a command of Slurm's; within a box it is handed on."""
-    job = context.incident.original.job if context.incident.original else context.failure.job
-    kept = context.ports.scheduler.environment(job.id)
-    environment = None
-    if isinstance(kept, JobEnvironment):
-        environment = dict(kept.variables)
-        # What sbatch itself sets for the script, as far as it does not change from one submission to the next.
-        environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
-        environment.setdefault("SLURM_JOB_NAME", job.name)
-    return SubmitContext(environment=environment, arguments=_arguments(job))
+    @cached_property
+    def told(self) -> TemplateSettings | None:
+        """As the rules on checkpoints and restarters look at it; None: an unknown framework."""
+        if self.system is None:
+            return None
+        job = self.submitted
+        started = StartedJob(self.failed, job.owner, job.work_dir or "", job.submit_line or "")
+        unresolved = unresolved_argument(self.everything)
+        return template_settings(self.system, self.settings, self.files, started, unresolved)
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:
@@ -121,16 +131,6 @@ def _arguments(job: JobRecord) -> tuple[str, ...] | None:
 _MOST_FILES = 30
 _LARGEST_BYTES = 1 << 20
 _FOLDER = re.compile(r"cd (/\S*) at line \d+")
-
-
-def with_companions(context: StepContext, incident: Incident) -> Incident:
-    """The incident with what its script names, what those name, and so on; and with what could not be read."""
-    if not incident.templates or incident.attempts or incident.companions or incident.failure is None:
-        return incident
-    known = surroundings(replace(context, incident=incident))
-    found, unread = read_companions(context.ports.files, incident.failure.job, incident.templates[0], known)
-    files = (incident.templates[0], *(item.file for item in found))
-    return replace(incident, templates=files, companions=found, unread=unread)
 
 
 def read_companions(
