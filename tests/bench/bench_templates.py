@@ -101,7 +101,6 @@ def _look(path: Path, documents: Sequence[LeverDocument]) -> None:
     from runbook.cli.files.job_files import read_job_files
     from runbook.cli.files.template import view_of
     from runbook.model.log import LogStory
-    from runbook.remedy import recognise
     from runbook.remedy.recognition import _first_in
     from runbook.template.bash.script import _walk_alone
     from runbook.template.config.edit import read_config
@@ -110,9 +109,9 @@ def _look(path: Path, documents: Sequence[LeverDocument]) -> None:
     _walk_alone.cache_clear()  # what an earlier run remembers is none of a new process's
     read_config.cache_clear()
     job = read_job_files(path)
-    found = recognise(job.files, LogStory(root_cause=None), documents)
-    assert found is not None, f"{path} was not recognised"
-    view = view_of(job, found, documents, None, named=False, with_rest=False)
+    reading = job.reading(documents, LogStory(root_cause=None))
+    assert reading.system is not None, f"{path} was not recognised"
+    view = view_of(job, reading, None, with_rest=False)
     assert any(item.setting is not None for item in view.rows)
     view.lines(120)
 

@@ -149,13 +149,9 @@ def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:
 def _settings(template: JobFiles, story: LogStory, playbook: Path | None) -> dict[str, str]:
     """The memory parameters that the launch script and the files that it names set."""
     from runbook.locations import playbook_folder
-    from runbook.remedy import load_levers, recognise
+    from runbook.remedy import load_levers
 
-    system = recognise(template.files, story, load_levers(playbook_folder(playbook) / "levers"))
-    if system is None:
-        return {}
-    found, _ = template.settings(system)
-    return {one.parameter: one.value for one in found if one.value is not None}
+    return template.reading(load_levers(playbook_folder(playbook) / "levers"), story).values
 
 
 class _Bar:

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runbook.errors import BadInput, NotFound, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
-from runbook.model.template import Companion, Patch, Setting, SubmitContext, TemplateFile
-from runbook.model.units import JobId
+from runbook.model.template import Companion, Patch, SubmitContext, TemplateFile
+from runbook.model.units import JobId, Unknown, UserName
 from runbook.remedy import LeverDocument, first_uncommented_match, load_levers, mark_weight
+from runbook.steps.shared.template_reading import TemplateReading, read_companions
 from runbook.template import named_files, wire_copies
 
 _LARGEST_BYTES = 4 << 20
@@ -29,18 +30,21 @@ class JobFiles:
     script: TemplateFile
     companions: tuple[Companion, ...]
     unread: tuple[str, ...]
-    known: SubmitContext
 
     @property
     def files(self) -> tuple[TemplateFile, ...]:
         """The script first."""
         return (self.script, *(item.file for item in self.companions))
 
-    def settings(self, system: LeverDocument) -> tuple[tuple[Setting, ...], str]:
-        """As the flow reads them: see `read_settings`."""
-        from runbook.steps.shared.template_reading import read_settings
-
-        return read_settings(system, self.files, self.known, self.unread)
+    def reading(
+        self, levers: Sequence[LeverDocument], story: LogStory, named: LeverDocument | None = None
+    ) -> TemplateReading:
+        """As the flow reads a template. No job was submitted: neither its number nor its owner is known."""
+        job = replace(job_of(self.path), id=JobId(""), owner=UserName(""))
+        return TemplateReading(
+            self.files, self.unread, story, levers, submitted=job, failed=job.id,
+            ask_environment=lambda: Unknown("no job was submitted"), named=named,
+        )
 
 
 def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
@@ -48,13 +52,11 @@ def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
     `BadInput`."""
     from runbook.adapters.files import OwnerFiles
     from runbook.adapters.identity import current_identity
-    from runbook.steps.shared.template_reading import read_companions
 
     script = TemplateFile(str(path), read_template(path, pipe=pipe))
-    known = SubmitContext()
     files = OwnerFiles(identify=lambda _owner: current_identity())
-    companions, unread = read_companions(files, job_of(path), script, known)
-    return JobFiles(path, script, companions, unread, known)
+    companions, unread = read_companions(files, job_of(path), script, SubmitContext())
+    return JobFiles(path, script, companions, unread)
 
 
 def read_template(path: Path, *, pipe: bool = False) -> str:
@@ -122,25 +124,23 @@ class SeenMark:
     weight: int
 
 
-def marks_of(document: LeverDocument, files: Sequence[TemplateFile], story: LogStory) -> tuple[SeenMark, ...]:
-    """By what a system is recognised: the first live line that has each mark."""
+def marks_of(document: LeverDocument, reading: TemplateReading) -> tuple[SeenMark, ...]:
+    """By what a system is recognised: the first uncommented line that has each mark."""
     found = []
     for mark in document.marks:
-        if mark.framework and mark.framework == story.framework:
+        if mark.framework and mark.framework == reading.story.framework:
             found.append(SeenMark(mark.framework, "the log", mark.weight))
-        elif mark.pattern and (seen := first_uncommented_match(mark.pattern, files)) is not None:
+        elif mark.pattern and (seen := first_uncommented_match(mark.pattern, reading.files)) is not None:
             text, file, line = seen
             found.append(SeenMark(text, f"{file.path}:{line}", mark.weight))
     return tuple(sorted(found, key=lambda item: -item.weight))
 
 
-def contenders(
-    documents: Sequence[LeverDocument], files: Sequence[TemplateFile], story: LogStory
-) -> tuple[LeverDocument, ...]:
+def contenders(reading: TemplateReading) -> tuple[LeverDocument, ...]:
     """Where no system was recognised: those that weigh the same."""
-    weights = {item.id: mark_weight(item, files, story) for item in documents if not item.fallback}
+    weights = {item.id: mark_weight(item, reading.files, reading.story) for item in reading.levers if not item.fallback}
     best = max(weights.values(), default=0)
-    return tuple(item for item in documents if best and weights.get(item.id) == best)
+    return tuple(item for item in reading.levers if best and weights.get(item.id) == best)
 
 
 def _near_files(path: Path) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runbook.cli.files.patch_plan import Planned
     from runbook.model.template import Patch
     from runbook.remedy import LeverDocument
+    from runbook.steps.shared.template_reading import TemplateReading
 
 
 @click.command()
@@ -61,8 +62,8 @@ def patch(
     Exit codes: 0 printed or written · 2 bad input, or a template that cannot be changed for certain · 3 no such lever ·
     4 refused, with the reason and the question · 5 the template has it already.
     """
-    from runbook.cli.files.job_files import lever_documents, read_job_files
-    from runbook.cli.files.patch_plan import context_of, evidence_of, plan, the_system
+    from runbook.cli.files.job_files import lever_documents, named_system, read_job_files
+    from runbook.cli.files.patch_plan import context_of, evidence_of, plan
     from runbook.report.vocabulary.clean import clean_line
     from runbook.template.text_files import language
 
@@ -77,8 +78,9 @@ def patch(
     seen = evidence_of(logs, kind, template, nodes=nodes, gpus=gpus, playbook=playbook)
     if seen.refused:
         click.echo(clean_line(seen.refused), err=True)
-    document = the_system(documents, job, seen.story, system)
-    context = context_of(document, job, seen)
+    reading = job.reading(documents, seen.story, named_system(system, documents) if system is not None else None)
+    context = context_of(reading, job, seen)
+    document = context.template.system
     try:
         planned = plan(
             context, levers, assignments, documents, job=job, from_log=seen.from_log, yes=yes,
@@ -88,7 +90,7 @@ def patch(
         if as_json and error.exit_code == NEEDS_PERSON:
             _print_json({"system": document.id, "refused": error.what, "question": error.next_step})
         raise
-    made = _patch(job, document, planned)
+    made = _patch(job, reading, planned)
     written = _written(made, template, folder)
     if as_json:
         _print_json({
@@ -112,19 +114,19 @@ def patch(
     return 0
 
 
-def _patch(job: JobFiles, document: LeverDocument, planned: Planned) -> Patch:
+def _patch(job: JobFiles, reading: TemplateReading, planned: Planned) -> Patch:
     """The changed files, with those that need a copy. Raises `CannotEdit`, also where copies could not be wired."""
     from runbook.steps.shared.template_reading import files_to_copy
     from runbook.template import apply, wire_copies
 
-    made = apply(job.files, planned.edits, names=document.parameter_names(), known=job.known)
+    made = apply(job.files, planned.edits, names=reading.parameter_names, known=reading.submit_context)
     if not made.diff:
         raise NothingToDo("the template has these values already", where=str(job.path))
     copied = files_to_copy(job.companions, made)
     notes = list(made.notes)
     copies = {path: f"/copy/{number}/runbook-{Path(path).name}" for number, path in enumerate(copied)}
     if copies:
-        wire_copies(made.files, copies, job.known)
+        wire_copies(made.files, copies, reading.submit_context)
         shown = ", ".join(copied)
         notes.append(f"{shown}: with --write a copy is changed, and the written script names the copy")
     return replace(made, copies=copies, notes=tuple(notes))

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from runbook.cli.files.explain_lever import answers, effect_of, levers_of, plain
-from runbook.cli.files.job_files import JobFiles, contenders, job_of, named_system
+from runbook.cli.files.job_files import JobFiles, contenders, job_of
 from runbook.cli.main import NEEDS_PERSON
 from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse
-from runbook.model.template import Edit, Setting, condition_of
+from runbook.model.template import Edit, condition_of
 from runbook.remedy import (
     LeverContext,
     LeverDocument,
@@ -29,12 +29,11 @@ from runbook.remedy import (
     derives,
     edit_of,
     in_this_version,
-    recognise,
     refusal_of,
     require,
-    template_settings,
     use_lever,
 )
+from runbook.steps.shared.template_reading import TemplateReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +47,14 @@ class Evidence:
     from_log: bool
     refused: str = ""
 
-    def diagnosis(self, settings: Sequence[Setting]) -> Diagnosis | None:
+    def diagnosis(self, settings: dict[str, str]) -> Diagnosis | None:
         """By the logs, with what the template sets as evidence; the command line's kind wins. None: nothing is known
         of a failure."""
         found = None
         if self.from_log:
             from runbook.diagnosis import diagnose
 
-            known = {item.parameter: item.value for item in settings if item.value is not None}
-            found = diagnose(self.story, job=self.job, settings=known)
+            found = diagnose(self.story, job=self.job, settings=settings)
         if self.kind is None or (found is not None and found.best.kind is self.kind):
             return found
         return Diagnosis(Hypothesis(self.kind, 1.0, detail=Detail.NONE))
@@ -122,31 +120,19 @@ class Planned:
     relieves: dict[str, str] = field(default_factory=dict)
 
 
-def the_system(
-    documents: Sequence[LeverDocument], job: JobFiles, story: LogStory, name: str | None
-) -> LeverDocument:
-    """The system that is named, else the one that the template shows. Raises `BadInput`, `NotFound`."""
-    if name is not None:
-        return named_system(name, documents)
-    found = recognise(job.files, story, documents)
-    if found is not None:
-        return found
-    alike = contenders(documents, job.files, story)
+def context_of(reading: TemplateReading, job: JobFiles, seen: Evidence) -> LeverContext:
+    """As the flow has it when it chooses a lever. Raises `BadInput` where the template shows no system."""
+    if reading.told is not None:
+        return LeverContext(reading.told, seen.story, seen.job, seen.diagnosis(reading.values))
+    alike = contenders(reading)
     what = (
         f"it looks like {' as much as like '.join(item.title for item in alike)}" if len(alike) > 1
         else "it has no mark of a system that is known here"
     )
     raise BadInput(
         f"which system the template starts is not known: {what}", where=str(job.path),
-        next_step=f"name it with --system ({', '.join(item.id for item in documents)})",
+        next_step=f"name it with --system ({', '.join(item.id for item in reading.levers)})",
     )
-
-
-def context_of(document: LeverDocument, job: JobFiles, seen: Evidence) -> LeverContext:
-    """As the flow has it when it chooses a lever."""
-    settings, _ = job.settings(document)
-    template = template_settings(document, settings, job.files)
-    return LeverContext(template, seen.story, seen.job, seen.diagnosis(settings))
 
 
 def plan(

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.files.job_files import JobFiles, SeenMark, contenders, marks_of, titled
+from runbook.cli.files.job_files import (
+    JobFiles,
+    SeenMark,
+    contenders,
+    lever_documents,
+    marks_of,
+    named_system,
+    read_job_files,
+    titled,
+)
+from runbook.cli.files.levers import terminal_width
 from runbook.locations import playbook_folder
 from runbook.model.log import LogStory
 from runbook.model.template import Setting, condition_of
@@ -19,14 +29,14 @@ from runbook.remedy import (
     Parameter,
     RestarterFindings,
     ResumeFindings,
-    StartedJob,
     VersionMark,
     find_restarters,
     load_restarters,
     resume_findings,
-    template_settings,
 )
 from runbook.report.text import labelled, paragraph, table
+from runbook.steps.shared.template_reading import TemplateReading
+from runbook.template.text_files import language_of
 
 
 @click.group()
@@ -47,29 +57,20 @@ def show(file: Path, show_all: bool, system: str | None, as_json: bool, playbook
     FILE is a job script, or a configuration file (YAML, JSON, TOML, Python) by itself. Nothing is run or changed; what
     cannot be known says where the trail ended.
     """
-    from runbook.cli.files.job_files import lever_documents, named_system, read_job_files
-    from runbook.remedy import recognise
-    from runbook.template.text_files import language_of
-
     documents = lever_documents(playbook)
     chosen = named_system(system, documents) if system is not None else None
     job = read_job_files(file)
     language_of(job.script)
-    story = LogStory(root_cause=None)
-    document = chosen or recognise(job.files, story, documents)
-    view = view_of(job, document, documents, playbook, named=chosen is not None, with_rest=show_all or document is None)
+    view = view_of(job, job.reading(documents, LogStory(root_cause=None), chosen), playbook, with_rest=show_all)
     if as_json:
         click.echo(json.dumps(view.plain(), indent=2, ensure_ascii=True))
         return 0
-    from runbook.cli.files.levers import terminal_width
-
     for number, line in enumerate(view.lines(terminal_width())):
         bold = number == 0 or (line.endswith(":") and not line.startswith(" "))
         click.echo(click.style(line, bold=True) if bold else line)
     return 0
 
 
-_STORY = LogStory(root_cause=None)
 _MANY = 3
 """From so many on, parameters that are not known for the same reason are listed together."""
 
@@ -190,37 +191,29 @@ class View:
         return lines
 
 
-def view_of(
-    job: JobFiles, document: LeverDocument | None, documents: Sequence[LeverDocument], playbook: Path | None, *,
-    named: bool, with_rest: bool,
-) -> View:
-    """Look at a template with the document of its system. `named`: a person says that it is this system."""
-    settings, open_one = job.settings(document) if document is not None else ((), "")
-    rest = _rest(job, settings) if with_rest else None
-    if document is None:
-        return View(job, None, (), contenders(documents, job.files, _STORY), (), (), rest, None, None)
-    started = StartedJob(work_dir=str(job.path.absolute().parent))
-    told = template_settings(document, settings, job.files, started, open_one)
-    versions = told.releases
+def view_of(job: JobFiles, reading: TemplateReading, playbook: Path | None, *, with_rest: bool) -> View:
+    """Look at a template as it was read. `with_rest`: also at what else it sets; where no system is known, always."""
+    told = reading.told
+    if told is None:
+        return View(job, None, (), contenders(reading), (), (), _rest(reading), None, None)
+    document, versions = told.system, told.releases
     rows = tuple(
         Row(entry, told.setting(entry.id), told.default(entry.id))
         for entry in document.parameters
         if told.setting(entry.id) is not None or _exists(document, entry, versions)
     )
     return View(
-        job, document, marks_of(document, job.files, _STORY), (), versions, rows, rest,
+        job, document, marks_of(document, reading), (), versions, rows, _rest(reading) if with_rest else None,
         resume_findings(told, None, made_steps=None),
         find_restarters(told, load_restarters(playbook_folder(playbook) / "restarters.yaml")),
     )
 
 
-def _rest(job: JobFiles, settings: Sequence[Setting]) -> tuple[Setting, ...]:
+def _rest(reading: TemplateReading) -> tuple[Setting, ...]:
     """What is set beside the parameters of the document."""
-    from runbook.template import all_settings
-
-    shown = {(item.file, item.line, _bare(item.spelling)) for item in settings}
+    shown = {(item.file, item.line, _bare(item.spelling)) for item in reading.settings}
     return tuple(
-        item for item in all_settings(job.files, job.known) if (item.file, item.line, _bare(item.spelling)) not in shown
+        item for item in reading.everything if (item.file, item.line, _bare(item.spelling)) not in shown
     )
 
 
