@@ -20,7 +20,7 @@ ALLOWED = Path(__file__).with_name("prose_decisions.allowed")
 PROSE = frozenset({
     "why", "whys", "reason", "reasons", "note", "notes", "sentence", "sentences", "summary", "question", "questions",
     "refused", "refusal", "remark", "remarks", "expectation", "unresolved", "explanation", "unread", "because",
-    "next_step", "to_do", "wording", "said", "against", "missing",
+    "next_step", "to_do", "wording",
 })
 """Names of attributes and variables that hold texts for people."""
 _METHODS = frozenset({"startswith", "endswith", "removeprefix", "partition", "find", "index", "count"})
@@ -47,12 +47,14 @@ def _found(file: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _compared(file: str, node: ast.Compare) -> Iterator[Finding]:
-    """`"…" in why`, `why == "…"`; whether there is one at all (`why != ""`) may be asked."""
+    """`"…" in why`, `word in why`, `why == "…"`; whether there is one at all (`why != ""`) may be asked, and whether a
+    note is among the notes."""
     left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):
-        for text, prose in ((left, right), (right, left)):
-            if _says_something(text) and _prose(prose):
-                yield Finding(file, node.lineno, f"{type(operator).__name__} {_prose(prose)}")
+        held = _prose(right)
+        inside = isinstance(operator, (ast.In, ast.NotIn)) and held and not held.endswith("s")
+        if inside or any(_says_something(text) and _prose(prose) for text, prose in ((left, right), (right, left))):
+            yield Finding(file, node.lineno, f"{type(operator).__name__} {held or _prose(left)}")
         left = right
 
 
