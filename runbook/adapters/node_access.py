@@ -12,12 +12,13 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 
 from runbook.adapters.process import Command, run
-from runbook.adapters.ssh import SshFailure, SshSettings, connected
+from runbook.adapters.ssh import SshFailure, SshSession, SshSettings
 from runbook.errors import BadInput, RunbookError
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
@@ -72,7 +73,7 @@ class SshNodes:
             probe_program() if self.settings.probe else "",
         )
         try:
-            with connected(node, self.settings) as session:
+            with _connected(node, self.settings) as session:
                 asked_at_s = self.wall_clock()
                 answer = session.run(shell_command(self.settings.sudo), script)
         except SshFailure as failure:
@@ -90,7 +91,7 @@ class SshNodes:
         marker = new_marker()
         try:
             script = process_script(marker, job, tuple(variables))
-            with connected(node, self.settings) as session:
+            with _connected(node, self.settings) as session:
                 answer = session.run(shell_command(self.settings.sudo), script)
         except SshFailure as failure:
             return Unknown(f"{node} was not reached: {failure.detail}")
@@ -106,13 +107,20 @@ class SshNodes:
         sent = False
         try:
             script = end_script(marker, process, spared, grace_s, end_program())
-            with connected(node, self.settings) as session:
+            with _connected(node, self.settings) as session:
                 sent = True
                 answer = session.run(shell_command(self.settings.sudo), script, end_limit_s(grace_s))
         except Exception as failure:
             how = EndedHow.UNKNOWN if sent else EndedHow.REFUSED
             return ProcessEnd(how, failure.detail if isinstance(failure, SshFailure) else str(failure)[:200])
         return read_end(read_answers(answer.text, marker))
+
+
+def _connected(node: NodeName, settings: SshSettings) -> AbstractContextManager[SshSession]:
+    # fabric and paramiko take a fifth of a second to import: only whoever connects pays for them.
+    from runbook.adapters.ssh.connect import connected
+
+    return connected(node, settings)
 
 
 def new_marker() -> str:

@@ -16,7 +16,8 @@ import paramiko
 import pytest
 
 from runbook.adapters.node_access import SshNodes
-from runbook.adapters.ssh import SshFailure, SshSettings, connected
+from runbook.adapters.ssh import SshFailure, SshSettings
+from runbook.adapters.ssh.connect import connected
 from runbook.fan_out import check_many
 from runbook.model.node import NodeFacts, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from runbook.adapters.node_access import SshNodes
-from runbook.adapters.ssh import SshFailure, SshSettings, connected
+from runbook.adapters.ssh import SshFailure, SshSettings
+from runbook.adapters.ssh.connect import connected
 from runbook.model.node import Reach
 from runbook.model.units import NodeName
 from tests.adapters.sshd import Server, running_sshd

@@ -242,7 +242,8 @@ def _private_bytes(pid: int) -> int:
 def _as_client() -> None:
     """This file as the client that is measured: what `runbook` does for many nodes, and nothing else."""
     from runbook.adapters.node_access import SshNodes
-    from runbook.adapters.ssh import SshSettings, connected
+    from runbook.adapters.ssh import SshSettings
+    from runbook.adapters.ssh.connect import connected
     from runbook.fan_out import ask_many
     from runbook.model.node import Reach
     from runbook.model.units import NodeName

@@ -39,12 +39,10 @@ from runbook.ports import Clock
 from runbook.slurm import fields
 from runbook.slurm.job_record import PatternValues, batch_paths
 from runbook.slurm.sbatch_options import SbatchOption, header_options, last_value, parse_arguments, wrapped_text
-from runbook.slurm.states import job_state
 from runbook.slurm.submit import comment_matches, sbatch_command, submit_environment
 
 _START_TIMEOUT_S = 20.0
 _REFUSED = frozenset({"array", "wrap", "dependency", "begin", "test-only", "clusters"})
-_NOT_RECORDED = "the supervisor ended without recording how the job ended (it was killed, or the machine restarted)"
 
 
 class LocalScheduler:
@@ -302,28 +300,9 @@ class LocalScheduler:
         end = {"end_s": self._clock.now(), "state": state, "exit_code": 0, "signal": int(signal.SIGTERM)}
         self._store.write(job, "ended", {**end, "reason": reason})
 
-    def _state(self, job: JobId) -> tuple[JobState, dict[str, Any], dict[str, Any], str]:
-        """(state, started, ended, reason). The end is looked for again after the supervisor was seen to be gone."""
-        started = self._store.read(job, "started")
-        ended = self._store.read(job, "ended")
-        if not ended and not self._store.supervised(job):
-            started = self._store.read(job, "started")
-            ended = self._store.read(job, "ended")
-            if not ended and not started:
-                drained = self._store.drain_reason()
-                return job_state("PENDING"), {}, {}, f"node drained: {drained}" if drained else "waiting to start"
-            if not ended and self._store.process_alive(started):
-                return job_state("RUNNING"), started, {}, "its supervisor is gone: how it ends will not be recorded"
-            if not ended:
-                return JobState("UNKNOWN", JobClass.UNKNOWN), started, {}, _NOT_RECORDED
-        if ended:
-            return job_state(str(ended.get("state", ""))), started, ended, str(ended.get("reason", ""))
-        flags = ("COMPLETING",) if self._store.read(job, "cancel") else ()
-        return JobState("RUNNING", JobClass.ACTIVE, flags), started, {}, ""
-
     def _record(self, job: JobId) -> JobRecord:
         facts = self._store.read(job, "job")
-        state, started, ended, reason = self._state(job)
+        state, started, ended, reason = self._store.state(job)
         if not facts.get("complete"):
             state, reason = JobState("UNKNOWN", JobClass.UNKNOWN), "its submission was interrupted; it never started"
         exit_code, signal_number = ended.get("exit_code"), ended.get("signal")

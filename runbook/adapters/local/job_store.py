@@ -13,7 +13,11 @@ from typing import Any
 
 from runbook.adapters.local.supervisor import boot_id, process_start, write_json
 from runbook.errors import NotFound, Unavailable
+from runbook.model.job import JobClass, JobState
 from runbook.model.units import JobId
+from runbook.slurm.states import job_state
+
+_NOT_RECORDED = "the supervisor ended without recording how the job ended (it was killed, or the machine restarted)"
 
 
 class LocalStore:
@@ -92,6 +96,25 @@ class LocalStore:
         if not isinstance(pid, int) or start is None or started.get("boot_id") != boot_id():
             return False
         return bool(process_start(pid) == start)
+
+    def state(self, job: JobId) -> tuple[JobState, dict[str, Any], dict[str, Any], str]:
+        """(state, started, ended, reason). The end is looked for again after the supervisor was seen to be gone."""
+        started = self.read(job, "started")
+        ended = self.read(job, "ended")
+        if not ended and not self.supervised(job):
+            started = self.read(job, "started")
+            ended = self.read(job, "ended")
+            if not ended and not started:
+                drained = self.drain_reason()
+                return job_state("PENDING"), {}, {}, f"node drained: {drained}" if drained else "waiting to start"
+            if not ended and self.process_alive(started):
+                return job_state("RUNNING"), started, {}, "its supervisor is gone: how it ends will not be recorded"
+            if not ended:
+                return JobState("UNKNOWN", JobClass.UNKNOWN), started, {}, _NOT_RECORDED
+        if ended:
+            return job_state(str(ended.get("state", ""))), started, ended, str(ended.get("reason", ""))
+        flags = ("COMPLETING",) if self.read(job, "cancel") else ()
+        return JobState("RUNNING", JobClass.ACTIVE, flags), started, {}, ""
 
     def drain_reason(self) -> str:
         with contextlib.suppress(FileNotFoundError, ValueError):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
+from runbook.adapters.clock import SystemClock
 from runbook.adapters.identity import LOGIN_PATH, Identity
 from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Command, Completed, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
@@ -49,7 +50,7 @@ class SlurmCommands:
         self.slurm_conf = slurm_conf or os.environ.get("SLURM_CONF", "")
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        self._sleep = sleep
+        self._sleep = sleep or SystemClock().sleep
         self._found: dict[str, str] = {}
 
     def program(self, name: str) -> str:
@@ -81,7 +82,7 @@ class SlurmCommands:
             stop=stop_after_delay(self._patience_s),
             wait=wait_exponential(multiplier=0.5, max=5.0) + wait_random(0, 0.5),
             reraise=True,
-            sleep=self._sleep or _sleep,
+            sleep=self._sleep,
             before_sleep=_nothing,
         )
         return retrying(self._ask_once, name, tuple(arguments), as_user)
@@ -139,12 +140,6 @@ class SlurmCommands:
                 )
             case _:
                 return NotAllowed(f"Slurm refuses: {shown}", where=where, next_step="mend what Slurm names")
-
-
-def _sleep(seconds: float) -> None:
-    from runbook.adapters.clock import SystemClock
-
-    SystemClock().sleep(seconds)
 
 
 def _nothing(_: RetryCallState) -> None:

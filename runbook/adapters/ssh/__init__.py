@@ -6,16 +6,13 @@ Never accepts a host key that known_hosts does not have, never asks for a passwo
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runbook.model.node import Reach
-from runbook.model.units import NodeName
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -84,7 +81,6 @@ def failure_of(error: Exception, elapsed_s: float, limit_s: float) -> SshFailure
     return SshFailure(Reach.ERROR, words)
 
 
-_ATTEMPTS = 4
 _POLL_S = 0.02
 _GRACE_S = 0.5
 
@@ -162,34 +158,3 @@ class SshSession:
         while not channel.exit_status_ready() and time.monotonic() < deadline and not channel.closed:
             time.sleep(_POLL_S)
         return data, ""
-
-
-@contextlib.contextmanager
-def connected(node: NodeName, settings: SshSettings) -> Iterator[SshSession]:
-    """A session on a node, closed whatever happens, with every jump host on the way.
-
-    What can pass (a connection that was reset, a greeting that did not come) is tried again; refusals, keys and names
-    are not. Raises `SshFailure`."""
-    from runbook.adapters.ssh.connect import close_all
-
-    connection = open_connection(node, settings)
-    try:
-        yield SshSession(connection, settings)
-    finally:
-        close_all(connection)
-
-
-def open_connection(node: NodeName, settings: SshSettings) -> Connection:
-    """Connect, with up to three more attempts for what can pass, spread by chance so that many nodes behind one busy
-    jump host do not come back together. Raises `SshFailure`."""
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
-
-    from runbook.adapters.ssh.connect import connect
-
-    attempts = Retrying(
-        stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(1.5 * settings.connect_timeout_s),
-        wait=wait_random_exponential(multiplier=0.1, max=1.0),
-        retry=retry_if_exception(lambda error: isinstance(error, SshFailure) and error.may_pass),
-        reraise=True,
-    )
-    return attempts(connect, node, settings)

@@ -21,9 +21,10 @@ from fabric import Config, Connection
 from paramiko import Agent, AuthenticationException, MissingHostKeyPolicy, PKey, SSHConfig, Transport
 from paramiko.auth_strategy import AuthFailure, AuthSource, AuthStrategy, InMemoryPrivateKey
 from paramiko.pkey import PublicBlob
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from runbook.adapters.process import Streams, start, stop
-from runbook.adapters.ssh import SshFailure, SshSettings, failure_of
+from runbook.adapters.ssh import SshFailure, SshSession, SshSettings, failure_of
 from runbook.adapters.ssh.openssh import (
     HostConfig,
     KnownHost,
@@ -127,10 +128,36 @@ def last_error(strategy_result: Any) -> Exception | None:
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9_])?\Z")
 _HOP = re.compile(r"(?:(?P<user>[^@\s:]+)@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
 _MOST_HOPS = 8
+_ATTEMPTS = 4
 _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
 
 # Without a handler of its own, Python prints the library's tracebacks to the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+@contextlib.contextmanager
+def connected(node: NodeName, settings: SshSettings) -> Iterator[SshSession]:
+    """A session on a node, closed whatever happens, with every jump host on the way.
+
+    What can pass (a connection that was reset, a greeting that did not come) is tried again; refusals, keys and names
+    are not. Raises `SshFailure`."""
+    connection = open_connection(node, settings)
+    try:
+        yield SshSession(connection, settings)
+    finally:
+        close_all(connection)
+
+
+def open_connection(node: NodeName, settings: SshSettings) -> Connection:
+    """Connect, with up to three more attempts for what can pass, spread by chance so that many nodes behind one busy
+    jump host do not come back together. Raises `SshFailure`."""
+    attempts = Retrying(
+        stop=stop_after_attempt(_ATTEMPTS) | stop_after_delay(1.5 * settings.connect_timeout_s),
+        wait=wait_random_exponential(multiplier=0.1, max=1.0),
+        retry=retry_if_exception(lambda error: isinstance(error, SshFailure) and error.may_pass),
+        reraise=True,
+    )
+    return attempts(connect, node, settings)
 
 
 def connect(node: NodeName, settings: SshSettings) -> Connection:
