@@ -29,10 +29,11 @@ demo: compiled ## The whole loop on this machine: no root, no Slurm, simulated G
 test: compiled ## All tests; on Debian as root also those on the sandbox cluster and in a browser; ROOM=template: one folder
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/run $(ROOM)
 
-check: $(STAMP) ## ruff, mypy strict, import contracts, no id of a document and no decision on prose in Python
+check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a document and no decision on prose in Python
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m tests.checks.doors
 	@$(BIN)/python -m tests.checks.document_ids
 	@$(BIN)/python -m tests.checks.prose_decisions
 

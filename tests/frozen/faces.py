@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import io
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -65,6 +66,10 @@ Parts = list[tuple[str, str]]
 """Heads, and the text that stands below each."""
 
 
+_HOW_FAR = re.compile(r"(?m)^reading [^\n]* GB/s\n")
+"""What a reader of logs prints every five seconds: only a busy machine takes so long."""
+
+
 def command(*words: str) -> str:
     """What the command prints, and its exit code where it is not 0."""
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", "", write_through=True) for _ in "oe"]
@@ -75,6 +80,7 @@ def command(*words: str) -> str:
         except SystemExit as ending:
             code = ending.code
     said, complained = (stream.detach().getvalue().decode() for stream in streams)
+    complained = _HOW_FAR.sub("", complained)
     return said + (f"--- standard error\n{complained}" if complained else "") + (f"--- exit {code}\n" if code else "")
 
 
