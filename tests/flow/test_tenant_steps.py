@@ -348,7 +348,8 @@ def of_two_nodes(acts: PolicyDocument = ALLOWED) -> Place:
 
 def test_a_tenant_is_waited_for_and_its_owner_named_once() -> None:
     place = of_two_nodes()
-    before = place.incident
+    led_here = BoxVisit("reduce_world", 0, 0.0, 1.0, "tenant")
+    before = place.incident = replace(place.incident, visits=(led_here, *place.incident.visits))
     result = wait_for_tenant.run(place.context())
     assert result.outcome == "waiting" and result.poll_s > 0
     assert "job 99 of bob (server) on gpu-21, RUNNING, at most" in result.summary
