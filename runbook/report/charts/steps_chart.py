@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -45,6 +45,8 @@ class Marks:
     failed_step: int | None = None
     checkpoint_step: int | None = None
     capacity_bytes: int | None = None
+    level: tuple[float, str] | None = None
+    """A figure of the lines, with its label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +92,19 @@ def time_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
         rows.append(series_words(run.kind, run.name, points, "s"))
     if not lines:
         return "The logs do not tell how long single steps took."
-    return steps_figure("Seconds a step", lines, legend, rows, notes, marks, None)
+    return steps_figure("Seconds a step", lines, legend, rows, notes, marks)
 
 
 def steps_figure(
     name: str, lines: list[Line], legend: list[tuple[str, str]], rows: list[SeriesWords], notes: list[str],
-    marks: Marks, y_mark: tuple[float, str] | None,
+    marks: Marks,
 ) -> StepsFigure:
     """The picture of lines that hold a point at least, with the steps that are near enough marked."""
     xs = [x for line in lines for x, _ in line.points]
     first, last = min(xs), max(xs)
     margin = max(last - first, 50)
     highest = max(y for line in lines for _, y in line.points)
-    top = max(highest * 1.08, y_mark[0] * 1.05 if y_mark else 0.0) or 1.0
+    top = max(highest * 1.08, marks.level[0] * 1.05 if marks.level else 0.0) or 1.0
     x_marks: list[tuple[float, str]] = []
     marked: list[Line] = []
     for kind, step, words in (
@@ -123,7 +125,7 @@ def steps_figure(
     ) + "".join(f"; {told}" for kind, told in legend if kind.startswith("mark-"))
     low, high = min(ends), max(ends)
     space = (high - low) * 0.02 or 1.0
-    picture = Lines(words, (*marked, *lines), low - space, high + space, top, tuple(x_marks), y_mark)
+    picture = Lines(words, (*marked, *lines), low - space, high + space, top, tuple(x_marks), marks.level)
     return StepsFigure(name, draw_lines(picture), tuple(legend), tuple(rows), tuple(notes))
 
 
@@ -230,7 +232,8 @@ def memory_over_steps(runs: Sequence[Run], marks: Marks) -> StepsFigure | str:
     if all(one.peaks == "running" for at_place in places for one in at_place.get(place, [])):
         notes.append("The log prints the highest since the start, which never falls.")
     where = f", at “{place[1]}”" if place[1] else ""
-    return steps_figure(f"Memory over the steps: {words}, GiB{where}", lines, legend, rows, notes, marks, y_mark)
+    name = f"Memory over the steps: {words}, GiB{where}"
+    return steps_figure(name, lines, legend, rows, notes, replace(marks, level=y_mark))
 
 
 def _by_place(samples: Iterable[MemorySample]) -> _Places:
