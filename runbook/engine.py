@@ -6,10 +6,13 @@ before it acts. Nothing outside is touched from the workflow function itself: it
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict
+
+from dbos import DBOS, SetWorkflowID
 
 from runbook.config import PolicyDocument
 from runbook.errors import RunbookError, Unavailable
@@ -31,21 +34,15 @@ _BY_POLICY = "policy"
 
 class Watcher(Protocol):
     """Whoever looks on: a terminal, a log, nobody. Called from the workflow's thread; must not raise."""
-
     def entered(self, box: Box, incident: Incident) -> None: ...
-
     def left(self, box: Box, visit: BoxVisit, incident: Incident) -> None: ...
-
     def line(self, incident: IncidentId, text: str) -> None: ...
-
     def asked(self, incident: Incident, proposal: Proposal) -> None: ...
 
 
 class Store(Protocol):
     """Where incidents are kept; what every reader outside the workflow sees."""
-
     def save(self, incident: Incident) -> object: ...
-
     def load(self, incident: IncidentId) -> Incident: ...
 
 
@@ -95,8 +92,6 @@ class Engine:
 
     def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
         """Connect DBOS. With a concurrency, incidents put on the queue by other processes are taken too."""
-        from dbos import DBOS
-
         silence_library_logs()
         DBOS(config=dbos_config(database_url, executor))  # type: ignore[arg-type]
 
@@ -119,8 +114,6 @@ class Engine:
 
     def start(self, incident: Incident) -> str:
         """Begin, or join if this run of the incident was begun before. Returns the workflow's id."""
-        from dbos import DBOS, SetWorkflowID
-
         if self._workflow is None:
             raise RuntimeError("launch the engine first")
         self._end_earlier_run(incident)
@@ -132,8 +125,6 @@ class Engine:
     @staticmethod
     def _end_earlier_run(incident: Incident) -> None:
         """One run at a time: an earlier one that was left half way must not be taken up beside the new one."""
-        from dbos import DBOS
-
         if incident.run > 1:
             earlier = workflow_id(replace(incident, run=incident.run - 1))
             if DBOS.get_workflow_status(earlier) is not None:
@@ -141,8 +132,6 @@ class Engine:
 
     def take_up(self, incident: Incident) -> bool:
         """Go on with a run whose process died. False when that run has ended, so that a new one must begin."""
-        from dbos import DBOS
-
         status = DBOS.get_workflow_status(workflow_id(incident))
         if status is None or status.status in ("SUCCESS", "ERROR"):
             return False
@@ -151,8 +140,6 @@ class Engine:
 
     def enqueue(self, incident: Incident) -> None:
         """As `start`, through the queue, so that only so many are worked on at a time."""
-        from dbos import DBOS, SetWorkflowID
-
         if self._workflow is None:
             raise RuntimeError("launch the engine first")
         self._end_earlier_run(incident)
@@ -162,8 +149,6 @@ class Engine:
     def ensure(self, incident: Incident, begin_again: Callable[[Incident], Incident]) -> str:
         """See to it that an unfinished incident is worked on, once. A run that was never begun is put on the queue; one
         that ended without finishing (interrupted, or broken) is followed by another; a living one is left alone."""
-        from dbos import DBOS
-
         status = DBOS.get_workflow_status(workflow_id(incident))
         if status is not None and status.status in ("SUCCESS", "ERROR", "CANCELLED"):
             incident = begin_again(incident)
@@ -175,8 +160,6 @@ class Engine:
 
     def adopt(self) -> tuple[str, ...]:
         """Go on with every workflow that another process left unfinished. Returns their ids."""
-        from dbos import DBOS
-
         left = [
             status
             for status in DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
@@ -188,28 +171,20 @@ class Engine:
 
     def wait(self, workflow: str) -> None:
         """Until the run has ended."""
-        from dbos import DBOS
-
         DBOS.retrieve_workflow(workflow).get_result()
 
     def ask_database(self) -> None:
         """One small question to the workflow database: it comes back when that answers. May raise, may wait."""
-        from dbos import DBOS
-
         DBOS.list_workflows(name=WORKFLOW, limit=1, load_input=False, load_output=False)
 
     def close(self) -> None:
         """Let go of the database. Unfinished incidents stay resumable."""
-        from dbos import DBOS
-
         DBOS.destroy(workflow_completion_timeout_sec=0)
 
     # -- the workflow ----------------------------------------------------------------------------------------
 
     def _walk(self, request: str) -> str:
         """The workflow: deterministic, so that a resumed run takes the same path through recorded results."""
-        from dbos import DBOS
-
         incident = from_text(request)
         name = incident.box or self.flow.start
         waited_s = 0.0
@@ -240,8 +215,6 @@ class Engine:
     def _decide(self, box: Box, before: str) -> tuple[BoxRecord | None, str]:
         """(None, who said yes): go ahead; nobody's yes means that the box may look and not act. Else the record of a
         box that was planned only or declined, or whose question could not be put."""
-        from dbos import DBOS
-
         incident = from_text(before)
         if incident.policy is Policy.APPLY:
             return None, _BY_POLICY
@@ -464,7 +437,5 @@ def dbos_config(database_url: str, executor: str) -> dict[str, Any]:
 
 def silence_library_logs() -> None:
     """The library prints its own banner and warnings to the terminal; ours is the only voice there."""
-    import logging
-
     for name in ("dbos", "alembic", "sqlalchemy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

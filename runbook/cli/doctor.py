@@ -13,12 +13,24 @@ from pathlib import Path
 
 import click
 
+from runbook.adapters.delivery import service_of
+from runbook.adapters.driver_lock import DriverLock
 from runbook.cli.main import inventory_option
-from runbook.cli.wiring import Application
-from runbook.documents import DocumentsInvalid, Problem
+from runbook.cli.sign_in import shown_to_anybody, ways_in
+from runbook.cli.wiring import Application, application, targets_of
+from runbook.config import Inventory, find_inventory
+from runbook.documents import DocumentsInvalid, Problem, load_folder
 from runbook.errors import BadInput, NotFound, RunbookError, Unavailable
+from runbook.flow import load_flow
+from runbook.locations import data_folder, playbook_folder
+from runbook.logs.signatures.signature import load_signatures
+from runbook.model.message import About, Message, Severity
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
+from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
+from runbook.remedy import load_levers, load_restarters
+from runbook.report.vocabulary.clean import clean, clean_line
+from runbook.steps.drain_node import REASON_PREFIX
 
 
 class Mark(StrEnum):
@@ -39,10 +51,6 @@ class Found:
 @inventory_option
 def doctor(node: str | None, inventory: str | None) -> int:
     """Check the inventory, the scheduler and its rights, SSH to a node, the state folder and the playbooks."""
-    from runbook.cli.wiring import application
-    from runbook.config import find_inventory
-    from runbook.report.vocabulary.clean import clean
-
     click.echo(f"inventory: {find_inventory(inventory)}")
     app = application(inventory)
     worst = Mark.GOOD
@@ -96,8 +104,6 @@ def _playbooks(app: Application) -> Iterator[Found]:
 
 
 def _pages(app: Application) -> Iterator[Found]:
-    from runbook.cli.sign_in import shown_to_anybody, ways_in
-
     listen = app.inventory.reports.listen
     if warning := shown_to_anybody(app, listen):
         yield Found(Mark.WARNING, warning, "add sign_in, or let reports.listen be 127.0.0.1")
@@ -111,9 +117,6 @@ def _pages(app: Application) -> Iterator[Found]:
 
 def _notifications(app: Application) -> Iterator[Found]:
     """Whether the addresses are understood. Nothing is sent."""
-    from runbook.adapters.delivery import service_of
-    from runbook.cli.wiring import targets_of
-
     targets = targets_of(app.inventory.notify)
     if not targets:
         yield Found(Mark.GOOD, "nobody is told (notify of the inventory)")
@@ -129,8 +132,6 @@ def _notifications(app: Application) -> Iterator[Found]:
 
 
 def _scheduler(app: Application) -> Iterator[Found]:
-    from runbook.steps.drain_node import REASON_PREFIX
-
     yield Found(Mark.GOOD, app.scheduler.describe())
     nodes = app.scheduler.nodes()
     yield Found(Mark.GOOD, f"nodes: {', '.join(state.name for state in nodes[:8])}")
@@ -193,8 +194,6 @@ def _nodes(app: Application, wanted: str | None) -> Iterator[Found]:
 
 
 def _daemon(app: Application) -> Iterator[Found]:
-    from runbook.adapters.driver_lock import DriverLock
-
     lock = DriverLock(app.state, "doctor")
     if lock.take():
         lock.release()
@@ -229,11 +228,6 @@ def test(severity: str, target: str | None, owner: str, inventory: str | None) -
     Filters, quiet hours and limits do not count here, but targets that do not want that severity are named. No address
     is shown. Exit code 6 where one did not take it.
     """
-    from runbook.cli.wiring import application, targets_of
-    from runbook.config import find_inventory
-    from runbook.model.message import About, Message, Severity
-    from runbook.report.vocabulary.clean import clean_line
-
     app = application(inventory)
     targets = {one.name: one for one in targets_of(app.inventory.notify)}
     where = str(find_inventory(inventory))
@@ -287,14 +281,6 @@ def playbooks() -> None:
 )
 def check(folder: Path | None) -> int:
     """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
-    from runbook.config import Inventory
-    from runbook.documents import load_folder
-    from runbook.flow import load_flow
-    from runbook.locations import data_folder, playbook_folder
-    from runbook.logs.signatures import load_signatures
-    from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
-    from runbook.remedy import load_levers, load_restarters
-
     base = playbook_folder(folder)
     problems: list[Problem] = []
     click.echo(f"playbook: {base}")

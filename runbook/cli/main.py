@@ -15,16 +15,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import get_completion_class
 
 from runbook import __version__
 from runbook.errors import Interrupted, RunbookError
-
-if TYPE_CHECKING:
-    from runbook.model.incident import Incident
-
 
 DONE = 0
 NEEDS_PERSON = 4
@@ -32,21 +28,6 @@ NOTHING_TO_DO = 5
 UNAVAILABLE = 6
 BUG = 70
 INTERRUPTED = 130
-
-
-def code_of(incident: Incident) -> int:
-    """The exit code that an incident's state stands for."""
-    from runbook.model.incident import IncidentState
-
-    return {
-        IncidentState.RECOVERED: DONE,
-        IncidentState.PLANNED: DONE,
-        IncidentState.ESCALATED: NEEDS_PERSON,
-        IncidentState.AWAITING_APPROVAL: NEEDS_PERSON,
-        IncidentState.CLOSED: NOTHING_TO_DO,
-        IncidentState.INTERRUPTED: UNAVAILABLE,
-        IncidentState.RUNNING: DONE,
-    }[incident.state]
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -237,8 +218,6 @@ def completion(shell: str) -> int:
 
     bash:  runbook completion bash > ~/.local/share/bash-completion/completions/runbook
     """
-    from click.shell_completion import get_completion_class
-
 
     found = get_completion_class(shell)
     assert found is not None  # the choice above names only shells that click knows

@@ -9,19 +9,22 @@ import sys
 import time
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from runbook.cli.main import DONE, INTERRUPTED, NEEDS_PERSON, UNAVAILABLE, inventory_option
+from runbook.cli.node_gather import Gathering
+from runbook.cli.wiring import Application, application
 from runbook.errors import BadInput, NotFound
+from runbook.host_lists import expand_hosts
+from runbook.model.job import JobRecord
+from runbook.model.node import NodeCheck, NodeVerdict
 from runbook.model.units import JobId, NodeName
-
-if TYPE_CHECKING:
-    from runbook.cli.wiring import Application
-    from runbook.model.job import JobRecord
-    from runbook.model.node import NodeCheck
-
+from runbook.report.json_documents import dump_node_check
+from runbook.report.text.node_text import render
+from runbook.report.vocabulary.clean import clean_line, shorten
 
 _MOST_NODES = 4096
 
@@ -45,8 +48,6 @@ def node(nodes: tuple[str, ...], job: str | None, since: str | None, as_json: bo
     Without --job no scheduler is needed. All GPU events are then shown and none is blamed on a job; processes of jobs
     that run are in order.
     """
-    from runbook.cli.wiring import application
-
     names = _expanded(nodes)
     since_s = _since(since, time.time())
     app = application(inventory)
@@ -73,8 +74,6 @@ def node(nodes: tuple[str, ...], job: str | None, since: str | None, as_json: bo
 
 def code_of(check: NodeCheck) -> int:
     """4 where a node is faulty or occupied; 6 where none is but one is unknown; 0 where all are clean."""
-    from runbook.model.node import NodeVerdict
-
     verdicts = {one.judgement.verdict for one in check.nodes}
     if verdicts & {NodeVerdict.FAULTY, NodeVerdict.OCCUPIED}:
         return NEEDS_PERSON
@@ -82,9 +81,6 @@ def code_of(check: NodeCheck) -> int:
 
 
 def _expanded(texts: tuple[str, ...]) -> tuple[NodeName, ...]:
-    from runbook.host_lists import expand_hosts
-    from runbook.report.vocabulary.clean import clean_line, shorten
-
     found: dict[NodeName, None] = {}
     for text in texts:
         names = expand_hosts(text)
@@ -150,8 +146,6 @@ def _since(text: str | None, now_s: float) -> float | None:
 def _check(
     app: Application, names: tuple[NodeName, ...], job: JobRecord | None, since_s: float | None
 ) -> tuple[NodeCheck, bool]:
-    from runbook.cli.node_gather import Gathering
-
     gathering = Gathering(app, names, job, since_s)
     interrupted = False
     try:
@@ -164,14 +158,8 @@ def _check(
 
 def _show(check: NodeCheck, as_json: bool) -> None:
     if as_json:
-        from runbook.report.json_documents import dump_node_check
-
         click.echo(dump_node_check(check).decode("utf-8"), nl=False)
         return
-    from rich.console import Console
-    from rich.text import Text
-
-    from runbook.report.text.node_text import render
 
     styles = {"title": "bold", "good": "green", "bad": "bold red", "warn": "yellow", "dim": "dim"}
     width = max(40, shutil.get_terminal_size((100, 24)).columns) if sys.stdout.isatty() else 100

@@ -12,19 +12,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
 from runbook.diagnosis.nodes import SchedulerView, judge_node, judge_node_alone
 from runbook.errors import NotFound, RunbookError
+from runbook.fan_out import check_many
+from runbook.locations import playbook_folder
 from runbook.model.catalogues import is_switch_event
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.node import CheckedNode, FoundJob, JobStanding, NodeCheck, NodeFacts, XidWords
+from runbook.model.node_rules import NodeDocuments
 from runbook.model.units import NodeName, Unknown
+from runbook.node.catalogues import load_node_documents
 from runbook.steps.shared.nodes import found_jobs, job_window, live_jobs, node_policy, with_expected_gpus
 
 if TYPE_CHECKING:
     from rich.status import Status
 
     from runbook.cli.wiring import Application
-    from runbook.model.node_rules import NodeDocuments
 
 _QUIET_S = 2.0
 """Nothing is said of progress before, and without a terminal not more often."""
@@ -127,9 +133,6 @@ class Gathering:
 
     @cached_property
     def _documents(self) -> NodeDocuments:
-        from runbook.locations import playbook_folder
-        from runbook.node.catalogues import load_node_documents
-
         return load_node_documents(playbook_folder())
 
     def _xid_words(self, facts: tuple[NodeFacts, ...]) -> dict[int, XidWords]:
@@ -151,8 +154,6 @@ class Gathering:
         threading.Thread(target=worked, daemon=False).start()
 
     def _ask_nodes(self) -> None:
-        from runbook.fan_out import check_many
-
         def done(facts: NodeFacts) -> None:
             self._answers.put(lambda: self._facts.update({facts.node: facts}))
 
@@ -206,9 +207,6 @@ class _Progress:
                 print(f"runbook: {text}", file=sys.stderr, flush=True)  # noqa: T201
             return
         if self._status is None:
-            from rich.console import Console
-            from rich.text import Text
-
             self._status = Console(stderr=True, highlight=False).status(Text(text), spinner="dots")
             self._status.start()
         else:

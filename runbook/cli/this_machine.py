@@ -10,7 +10,10 @@ from pathlib import Path
 import click
 
 from runbook.cli.main import inventory_option
-from runbook.errors import BadInput
+from runbook.errors import BadInput, NotAllowed
+from runbook.model.job import JobClass
+from runbook.probe.build import NoPynvml, archive
+from runbook.report.vocabulary.clean import clean_line
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -21,7 +24,6 @@ from runbook.errors import BadInput
 def submit(script: Path, arguments: tuple[str, ...], wait: bool, inventory: str | None) -> int:
     """Submit a job script to the local scheduler, as `sbatch` would to Slurm. Prints the job id."""
     from runbook.cli.wiring import application
-    from runbook.model.job import JobClass
 
     app = application(inventory)
     if app.inventory.scheduler.kind != "local":
@@ -47,7 +49,6 @@ def jobs(inventory: str | None) -> int:
     from rich.text import Text
 
     from runbook.cli.wiring import application
-    from runbook.report.vocabulary.clean import clean_line
 
     app = application(inventory)
     if app.inventory.scheduler.kind != "local":
@@ -86,9 +87,6 @@ def probe(target: Path | None, deadline: float, since: float | None) -> int:
 
 
 def _build(target: Path) -> int:
-    from runbook.errors import BadInput, NotAllowed
-    from runbook.probe.build import NoPynvml, archive
-
     try:
         data = archive()
     except NoPynvml as error:

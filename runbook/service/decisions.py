@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from dbos import DBOS
+
 from runbook.engine import approval_topic, workflow_id
 from runbook.errors import NothingToDo, Unavailable
 from runbook.model.incident import Act, Incident
@@ -35,8 +37,6 @@ def question_of(incident: Incident) -> str:
 def answer_here(incident: Incident, yes: bool, by: str) -> None:
     """Answer through this process' own engine: by way of the database, so that any daemon of it may drive the incident.
     The first answer to a question counts. Raises `Unavailable`."""
-    from dbos import DBOS
-
     topic = approval_topic_of(incident)
     try:
         DBOS.send(

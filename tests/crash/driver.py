@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from runbook.cli.incident import code_of
 from runbook.cli.incident.drive import bring_back
 from runbook.cli.incident.terminal import View
-from runbook.cli.main import code_of
 from runbook.cli.wiring import application
 from runbook.model.incident import Policy
 from runbook.model.units import JobId

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 import time
@@ -13,8 +15,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.adapters.log_files import THREADS, LogFile, on_threads, open_logs
+from runbook.adapters.log_files import THREADS, LogFile, find_logs, on_threads, open_logs, total_bytes
+from runbook.diagnosis import diagnose as judge
+from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.errors import BadInput, Interrupted, Unavailable
+from runbook.host_lists import expand_hosts
 from runbook.locations import playbook_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
@@ -22,6 +27,7 @@ from runbook.model.diagnosis import Diagnosis, Kind
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogSource, LogStory
 from runbook.model.units import JobId, NodeName, UserName
+from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
 
 if TYPE_CHECKING:
     from runbook.cli.files.job_files import JobFiles
@@ -67,9 +73,6 @@ def diagnose(
 
     Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
     """
-    from runbook.adapters.log_files import find_logs, total_bytes
-    from runbook.diagnosis import diagnose as judge
-
     if not paths:
         raise BadInput("no log is named", next_step="runbook diagnose FILE…, a folder, or - for standard input")
     _check(prefixes)
@@ -98,8 +101,6 @@ def diagnose(
 
 def _check(prefixes: tuple[str, ...]) -> None:
     """A prefix that cannot be used is bad input, said before anything is read."""
-    import re
-
     for prefix in prefixes:
         try:
             groups = set(re.compile(prefix).groupindex)
@@ -114,14 +115,9 @@ def _check(prefixes: tuple[str, ...]) -> None:
 
 def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
     if as_json:
-        import json
-
-        from runbook.diagnosis.contract import story_to_contract, to_contract
-
         told = {**to_contract(story, diagnosis), **story_to_contract(story)}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
-    from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
 
     text = render_diagnosis(story, diagnosis, width=min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns)))
     head, _, rest = text.partition("\n")
@@ -135,8 +131,6 @@ def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:
         return None
     names: tuple[NodeName, ...] = ()
     if nodes is not None:
-        from runbook.host_lists import expand_hosts
-
         names = expand_hosts(nodes)
         if not names:
             raise BadInput(f"--nodes: {nodes!r} is no host list", next_step="write it as Slurm does: gpu-[21-24,30]")
@@ -148,7 +142,6 @@ def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:
 
 def _settings(template: JobFiles, story: LogStory, playbook: Path | None) -> dict[str, str]:
     """The memory parameters that the launch script and the files that it names set."""
-    from runbook.locations import playbook_folder
     from runbook.remedy import load_levers
 
     return template.reading(load_levers(playbook_folder(playbook) / "levers"), story).values

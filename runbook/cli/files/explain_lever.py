@@ -6,16 +6,25 @@ import difflib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
+from runbook.cli.files.levers import terminal_width, when
 from runbook.model.template import condition_of
+from runbook.remedy import (
+    CONSTRAINTS,
+    Conflict,
+    Diagnostic,
+    EditRule,
+    LeverDocument,
+    LeverRule,
+    Need,
+    OutOfReach,
+    Parameter,
+)
+from runbook.report.text import labelled
 
-if TYPE_CHECKING:
-    from runbook.remedy import Conflict, Diagnostic, EditRule, LeverDocument, LeverRule, Need, OutOfReach, Parameter
-
-    Entry = LeverRule | Parameter | OutOfReach | Diagnostic
+Entry = LeverRule | Parameter | OutOfReach | Diagnostic
 
 _WHOLE_UP_TO = 3
 """So many answers of one system are told in full; others in short, and how to ask for one."""
@@ -78,8 +87,6 @@ def _bare(name: str) -> str:
 
 def names_of(item: Answer) -> tuple[str, ...]:
     """The spellings of an entry beside its id."""
-    from runbook.remedy import Diagnostic, OutOfReach, Parameter
-
     entry = item.entry
     if isinstance(entry, Parameter):
         return entry.spellings
@@ -99,7 +106,6 @@ def tell(found: Sequence[Answer], *, as_json: bool) -> None:
             told[0]["used_by"] = _used_by(found[0])
         click.echo(json.dumps(told[0] if len(told) == 1 else told, indent=2, ensure_ascii=False))
         return
-    from runbook.cli.files.levers import terminal_width
 
     width = min(120, terminal_width())
     systems = list(dict.fromkeys(item.document.id for item in found))
@@ -143,16 +149,12 @@ def _heading(item: Answer, title: str) -> None:
 
 
 def _rows(width: int, rows: Sequence[tuple[str, str]]) -> None:
-    from runbook.report.text import labelled
-
     for label, text in rows:
         for line in labelled(label, text, width):
             click.echo(line)
 
 
 def _in_short(item: Answer, width: int) -> None:
-    from runbook.remedy import LeverRule, Parameter
-
     entry = item.entry
     if isinstance(entry, LeverRule):
         _heading(item, entry.title)
@@ -171,8 +173,6 @@ def _in_short(item: Answer, width: int) -> None:
 
 
 def _in_full(item: Answer, width: int) -> None:
-    from runbook.remedy import LeverRule, OutOfReach, Parameter
-
     entry, document = item.entry, item.document
     if isinstance(entry, LeverRule):
         _heading(item, entry.title)
@@ -210,7 +210,6 @@ def _lever(document: LeverDocument, rule: LeverRule, width: int) -> None:
         _rows(width, [(label if at == 0 else "", _condition(document, need)) for at, need in enumerate(needs)])
     conflicts = [_conflict(document, conflict) for conflict in rule.conflicts]
     _rows(width, [("not beside" if at == 0 else "", text) for at, text in enumerate(conflicts)])
-    from runbook.cli.files.levers import when
 
     ladders = [
         f"rung {ladder.levers.index(rule.id) + 1} of {len(ladder.levers)}: {when(ladder)}"
@@ -289,8 +288,6 @@ def _edit(document: LeverDocument, step: EditRule) -> str:
 
 
 def _condition(document: LeverDocument, need: Need) -> str:
-    from runbook.remedy import CONSTRAINTS
-
     meaning = _first_sentence(CONSTRAINTS[need.constraint])
     given = _arguments(need.arguments)
     return f"{need.constraint.replace('_', ' ')}{f' ({given})' if given else ''}: {meaning}"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runbook.adapters.files import OwnerFiles
+from runbook.adapters.identity import current_identity
 from runbook.errors import BadInput, NotFound, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.job import JobClass, JobRecord, JobState
@@ -50,9 +52,6 @@ class JobFiles:
 def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
     """Read a template and the files that it names, relative to its folder. `pipe`: the template may be one. Raises
     `BadInput`."""
-    from runbook.adapters.files import OwnerFiles
-    from runbook.adapters.identity import current_identity
-
     script = TemplateFile(str(path), read_template(path, pipe=pipe))
     files = OwnerFiles(identify=lambda _owner: current_identity())
     companions, unread = read_companions(files, job_of(path), script, SubmitContext())
@@ -79,8 +78,6 @@ def read_template(path: Path, *, pipe: bool = False) -> str:
 
 def job_of(path: Path, *, nodes: int | None = None, gpus_per_node: int | None = None) -> JobRecord:
     """The job that a template would be, as far as the command line says."""
-    from runbook.adapters.identity import current_identity
-
     return JobRecord(
         JobId("files"), "files", path.name, current_identity().name, JobState("UNKNOWN", JobClass.UNKNOWN),
         num_nodes=nodes, gpus_per_node=gpus_per_node, work_dir=str(path.absolute().parent), command=str(path),

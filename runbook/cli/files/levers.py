@@ -6,14 +6,15 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from runbook.cli.files.job_files import lever_documents, named_system
 from runbook.errors import BadInput, NotFound
-
-if TYPE_CHECKING:
-    from runbook.remedy import Ladder, LeverDocument
+from runbook.model.diagnosis import Kind
+from runbook.model.log import Phase
+from runbook.remedy import Ladder, LeverDocument
+from runbook.report.text import paragraph, table
 
 
 @click.command()
@@ -28,8 +29,6 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
     Without SYSTEM and without a filter: each system's ladders, a line or two for each. With either: every rung with
     what it relieves, what it does to the experiment, and what it costs.
     """
-    from runbook.cli.files.job_files import lever_documents, named_system
-
     documents = lever_documents(playbook)
     ids = {named_system(name, documents).id for name in systems}
     chosen = tuple(item for item in documents if not ids or item.id in ids)
@@ -55,7 +54,6 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
         raise NotFound(
             "no ladder is for that", next_step="`runbook levers SYSTEM` shows all of one system; leave a filter out"
         )
-    from runbook.report.text import paragraph
 
     hint = "`runbook explain LEVER` tells all about one" if in_full else "`runbook levers SYSTEM` shows every rung"
     for line in ["", *paragraph(f"{hint}; `runbook patch` writes one into a copy of a launch script", width, "")]:
@@ -81,9 +79,6 @@ def when(ladder: Ladder) -> str:
 
 
 def _wanted(kind: str | None, phase: str | None) -> tuple[str, str]:
-    from runbook.model.diagnosis import Kind
-    from runbook.model.log import Phase
-
     kind, phase = (kind or "").replace("-", "_").lower(), (phase or "").replace("-", "_").lower()
     for option, value, known in (("--kind", kind, list(Kind)), ("--phase", phase, list(Phase))):
         if value and value not in known:
@@ -107,8 +102,6 @@ def _heading(document: LeverDocument) -> None:
 
 
 def _overview(ladders: Sequence[Ladder], width: int) -> list[str]:
-    from runbook.report.text import table
-
     rows = []
     seen: dict[tuple[str, ...], str] = {}
     for ladder in ladders:
@@ -125,8 +118,6 @@ def _overview(ladders: Sequence[Ladder], width: int) -> list[str]:
 
 
 def _rungs(document: LeverDocument, ladders: Sequence[Ladder], width: int) -> list[str]:
-    from runbook.report.text import paragraph, table
-
     lines: list[str] = []
     seen: dict[tuple[str, ...], str] = {}
     for ladder in ladders:

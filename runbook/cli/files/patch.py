@@ -6,19 +6,21 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from runbook.cli.files.job_files import JobFiles, lever_documents, named_system, read_job_files, titled, write_copies
+from runbook.cli.files.levers import terminal_width
+from runbook.cli.files.patch_plan import Planned, context_of, evidence_of, plan
 from runbook.cli.main import NEEDS_PERSON
 from runbook.errors import BadInput, NothingToDo, RunbookError, Unavailable
-
-if TYPE_CHECKING:
-    from runbook.cli.files.job_files import JobFiles
-    from runbook.cli.files.patch_plan import Planned
-    from runbook.model.template import Patch
-    from runbook.remedy import LeverDocument
-    from runbook.steps.shared.template_reading import TemplateReading
+from runbook.model.template import Patch
+from runbook.remedy import LeverDocument
+from runbook.report.text import labelled, paragraph
+from runbook.report.vocabulary.clean import clean, clean_line
+from runbook.steps.shared.template_reading import TemplateReading, files_to_copy
+from runbook.template import apply, wire_copies
+from runbook.template.text_files import language
 
 
 @click.command()
@@ -62,11 +64,6 @@ def patch(
     Exit codes: 0 printed or written · 2 bad input, or a template that cannot be changed for certain · 3 no such lever ·
     4 refused, with the reason and the question · 5 the template has it already.
     """
-    from runbook.cli.files.job_files import lever_documents, named_system, read_job_files
-    from runbook.cli.files.patch_plan import context_of, evidence_of, plan
-    from runbook.report.vocabulary.clean import clean_line
-    from runbook.template.text_files import language
-
     if not levers and not assignments:
         raise BadInput(
             "nothing to change is named",
@@ -116,9 +113,6 @@ def patch(
 
 def _patch(job: JobFiles, reading: TemplateReading, planned: Planned) -> Patch:
     """The changed files, with those that need a copy. Raises `CannotEdit`, also where copies could not be wired."""
-    from runbook.steps.shared.template_reading import files_to_copy
-    from runbook.template import apply, wire_copies
-
     made = apply(job.files, planned.edits, names=reading.parameter_names, known=reading.submit_context)
     if not made.diff:
         raise NothingToDo("the template has these values already", where=str(job.path))
@@ -135,7 +129,6 @@ def _patch(job: JobFiles, reading: TemplateReading, planned: Planned) -> Patch:
 def _written(made: Patch, template: Path, folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    from runbook.cli.files.job_files import write_copies
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -149,10 +142,6 @@ def _written(made: Patch, template: Path, folder: Path | None) -> list[Path]:
 
 def _tell(document: LeverDocument, job: JobFiles, planned: Planned, made: Patch) -> None:
     """What is changed, what it frees and costs, and what is not known: on standard error."""
-    from runbook.cli.files.job_files import titled
-    from runbook.cli.files.levers import terminal_width
-    from runbook.report.text import labelled, paragraph
-
     width = min(120, terminal_width())
     lines = [*paragraph(titled(document), width, ""), *labelled("failure", planned.failure, width)]
     for use in planned.uses:
@@ -181,7 +170,6 @@ def _print_diff(diff: str) -> None:
     if not sys.stdout.isatty():
         click.echo(diff, nl=False)
         return
-    from runbook.report.vocabulary.clean import clean
 
     for line in clean(diff).splitlines():
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])

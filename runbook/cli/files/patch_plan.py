@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from runbook.adapters.log_files import find_logs
+from runbook.cli.files.diagnose import read_logs, refused_note
 from runbook.cli.files.explain_lever import answers, effect_of, levers_of, plain
 from runbook.cli.files.job_files import JobFiles, contenders, job_of
 from runbook.cli.main import NEEDS_PERSON
+from runbook.diagnosis import diagnose
 from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
 from runbook.model.job import JobRecord
@@ -34,6 +37,7 @@ from runbook.remedy import (
     use_lever,
 )
 from runbook.steps.shared.template_reading import TemplateReading
+from runbook.template import all_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,6 @@ class Evidence:
         of a failure."""
         found = None
         if self.from_log:
-            from runbook.diagnosis import diagnose
-
             found = diagnose(self.story, job=self.job, settings=settings)
         if self.kind is None or (found is not None and found.best.kind is self.kind):
             return found
@@ -70,9 +72,6 @@ def evidence_of(
     job = job_of(template, nodes=nodes, gpus_per_node=gpus)
     story, refused = LogStory(root_cause=None), ""
     if logs:
-        from runbook.adapters.log_files import find_logs
-        from runbook.cli.files.diagnose import read_logs, refused_note
-
         files = find_logs(logs)
         story, refused = read_logs(files, playbook, job=job), refused_note(files)
     if nodes and gpus and story.world_size and story.world_size != nodes * gpus:
@@ -408,8 +407,6 @@ def _value(entry: Parameter, value: str) -> str | None:
 
 def _directives_hint(files: JobFiles) -> str:
     """`--nodes 2 --gpus 8`, as the script's own directives ask for it; "" where they do not say both."""
-    from runbook.template import all_settings
-
     found = {item.parameter: item.value or "" for item in all_settings(files.files[:1]) if item.kind == "sbatch"}
     nodes = found.get("--nodes", "")
     gpus = found.get("--gpus-per-node", "") or found.get("--gres", "")

@@ -7,16 +7,19 @@ import json
 import shutil
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from runbook.documents import load_document
 from runbook.errors import NotFound
+from runbook.locations import playbook_folder
+from runbook.logs.signatures import load_signatures
+from runbook.logs.signatures.signature_document import SampleEntry, SignatureDocument, SignatureEntry, load_samples
+from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import DerivedSignature
 from runbook.model.units import size
-
-if TYPE_CHECKING:
-    from runbook.logs.signatures.signature_document import SampleEntry, SignatureEntry
+from runbook.node.catalogues import load_node_rules
+from runbook.report.vocabulary.titles import KIND_MEANING, KIND_TITLES, meaning
 
 _MOST_SAMPLES = 3
 _NOT_LINES: dict[str, tuple[str, str]] = {
@@ -121,6 +124,7 @@ def explain(name: str, as_json: bool, playbook: Path | None) -> int:
         return 0
     if _explain_kind(wanted.replace("-", "_"), every, as_json=as_json):
         return 0
+
     from runbook.cli.files.explain_lever import answers, near, tell
     from runbook.cli.files.job_files import lever_documents
 
@@ -139,8 +143,6 @@ def explain(name: str, as_json: bool, playbook: Path | None) -> int:
 
 
 def _kinds() -> list[str]:
-    from runbook.model.diagnosis import Kind
-
     return [*(kind.value for kind in Kind), *_NO_KINDS]
 
 
@@ -204,18 +206,12 @@ def _special(entry: SignatureEntry) -> list[str]:
 
 
 def _meaning(means: str, detail: str) -> str:
-    from runbook.model.diagnosis import Detail, Kind
-    from runbook.report.vocabulary.titles import meaning
-
     known = Detail(detail) if detail in Detail.__members__.values() else Detail.NONE
     said = meaning(Kind(means), known) if means in Kind.__members__.values() else _NO_KINDS.get(means, "")
     return f": {said}" if said else ""
 
 
 def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json: bool) -> bool:
-    from runbook.model.diagnosis import Kind
-    from runbook.report.vocabulary.titles import KIND_MEANING, KIND_TITLES
-
     if name in _NO_KINDS:
         title, meaning = "No kind of failure", _NO_KINDS[name]
     elif name in Kind.__members__.values():
@@ -242,9 +238,6 @@ def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json
 
 def _explain_node_rule(name: str, playbook: Path | None, *, as_json: bool) -> bool:
     """What a finding of the node check stands for."""
-    from runbook.locations import playbook_folder
-    from runbook.node.catalogues import load_node_rules
-
     rules = load_node_rules(playbook_folder(playbook) / "node_rules.yaml")
     rule = rules.rules.get(name)
     if rule is None:
@@ -283,17 +276,11 @@ def _visible(line: str) -> str:
 
 
 def _folder(playbook: Path | None) -> Path:
-    from runbook.locations import playbook_folder
-
     return playbook_folder(playbook) / "signatures"
 
 
 def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:
     """Every entry with its document's name. Raises `DocumentsInvalid` with all problems."""
-    from runbook.documents import load_document
-    from runbook.logs.signatures import load_signatures
-    from runbook.logs.signatures.signature_document import SignatureDocument
-
     folder = _folder(playbook)
     load_signatures(folder)  # all that is wrong with them is said at once
     paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
@@ -301,6 +288,4 @@ def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:
 
 
 def _samples(playbook: Path | None) -> tuple[SampleEntry, ...]:
-    from runbook.logs.signatures.signature_document import load_samples
-
     return load_samples(_folder(playbook))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
-from runbook.cli.main import code_of, inventory_option
+from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.store import check_incident_id
+from runbook.cli.incident import code_of
+from runbook.cli.incident.terminal import View
+from runbook.cli.main import inventory_option
+from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NothingToDo
 from runbook.model.incident import Incident, IncidentState, Policy
-
-if TYPE_CHECKING:
-    from runbook.cli.wiring import Application
+from runbook.triggers import Opened, Opening, again
 
 
 @click.command()
@@ -22,9 +25,7 @@ if TYPE_CHECKING:
 @inventory_option
 def approve(incident: str, decline: bool, inventory: str | None) -> int:
     """Say yes (or --no) to what an incident waits for, and go on with it if nobody else does."""
-    from runbook.adapters.driver_lock import DriverLock
     from runbook.cli.incident.drive import answer_elsewhere
-    from runbook.cli.wiring import application
 
     app = application(inventory)
     stored = _load(app, incident)
@@ -52,8 +53,6 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
     Levers that were tried stay tried: none is used twice with the same value.
     """
     from runbook.cli.incident.drive import is_interactive, policy_for
-    from runbook.cli.wiring import application
-    from runbook.triggers import again
 
     app = application(inventory)
     stored = _load(app, incident)
@@ -82,8 +81,6 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
 
 def _go_on(app: Application, incident: Incident, *, new_run: bool = False) -> int:
     from runbook.cli.incident.drive import bring_back, is_interactive
-    from runbook.cli.incident.terminal import View
-    from runbook.triggers import Opened, Opening
 
     if app.inventory.policy.mode is Policy.PLAN and incident.policy is not Policy.PLAN:
         raise NotAllowed(
@@ -108,7 +105,6 @@ def promote(incident: str, yes: bool, inventory: str | None) -> int:
 
     Refused when the owner changed the template since the job was submitted.
     """
-    from runbook.cli.wiring import application
     from runbook.steps.promote import promote as write_back
 
     app = application(inventory)
@@ -136,9 +132,6 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
 
     The relaunched job is left alone: it runs. To go back to the old settings, cancel it and submit the old template.
     """
-    import getpass
-
-    from runbook.cli.wiring import application
     from runbook.service.decisions import check_undoable, evidence, undo, what_is_undone
 
     app = application(inventory)
@@ -155,8 +148,6 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
 
 
 def _load(app: Application, incident: str) -> Incident:
-    from runbook.adapters.store import check_incident_id
-
     stored: Incident = app.store.load(check_incident_id(incident))
     return stored
 

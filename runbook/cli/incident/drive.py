@@ -13,11 +13,13 @@ from dataclasses import replace
 from functools import partial
 from types import FrameType
 
+from dbos import DBOS, DBOSClient
+
 from runbook.adapters.driver_lock import DriverLock
 from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, pump
 from runbook.cli.wiring import Application
 from runbook.engine import QUEUE, WORKFLOW, Engine, dbos_config, to_text, workflow_id
-from runbook.errors import Interrupted, NotFound, Unavailable
+from runbook.errors import BadInput, Interrupted, NotAllowed, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.service.decisions import approval_topic_of
@@ -136,15 +138,11 @@ def _until_ended(engine: Engine, incident: Incident, watcher: QueueWatcher, view
 
 def send_answer(incident: Incident, yes: bool) -> None:
     """Answer in this process, which drives the incident."""
-    from dbos import DBOS
-
     DBOS.send(workflow_id(incident), {"yes": yes, "by": getpass.getuser()}, approval_topic_of(incident))
 
 
 def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:
     """Answer to whichever process drives the incident, now or later."""
-    from dbos import DBOSClient
-
     client = DBOSClient(system_database_url=app.inventory.database_url)
     try:
         topic = approval_topic_of(incident)
@@ -159,8 +157,6 @@ def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:
 
 
 def _enqueue(app: Application, incident: Incident) -> None:
-    from dbos import DBOSClient
-
     config = dbos_config(app.inventory.database_url, "command")
     client = DBOSClient(system_database_url=app.inventory.database_url)
     try:
@@ -229,8 +225,6 @@ def is_interactive() -> bool:
 
 def policy_for(app_mode: Policy, *, plan: bool, yes: bool, interactive: bool) -> Policy:
     """The inventory's limit and the command line's wish together; never more than either allows."""
-    from runbook.errors import BadInput, NotAllowed
-
     if plan and yes:
         raise BadInput("--plan and --yes exclude each other", next_step="name one of them")
     if app_mode is Policy.PLAN and yes:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from runbook import __version__
-from runbook.cli.main import code_of, inventory_option
+from runbook.cli.incident import code_of
+from runbook.cli.main import inventory_option
 from runbook.errors import BadInput, NotAllowed, Unavailable
 from runbook.model.incident import Incident, Policy
 from runbook.model.units import JobId

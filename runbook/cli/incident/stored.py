@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from runbook.cli.main import code_of, inventory_option
+from runbook.adapters.store import check_incident_id
+from runbook.cli.incident import code_of
+from runbook.cli.main import inventory_option
+from runbook.cli.wiring import application
 from runbook.errors import BadInput, NotFound
 from runbook.model.diagnosis import Kind
 from runbook.model.incident import IncidentState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from runbook.report.incident_search import Group
-    from runbook.report.past_incidents import NodeHistory
-
+from runbook.report.html.list_pages import NODES_COMPARED, VERDICT_TITLES, chance
+from runbook.report.incident_search import Group, HistoryQuery, groups, groups_document
+from runbook.report.past_incidents import NodeHistory, node_histories
+from runbook.report.summary import summaries_adapter
+from runbook.report.text.incident_text import render_text
+from runbook.report.vocabulary.clean import clean_line, shorten
 
 _WIDE = 110
 """Columns from which what happened has room beside an incident; else it stands below it."""
@@ -34,15 +38,10 @@ _WIDE = 110
 @inventory_option
 def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
     """List incidents, newest first."""
-    from runbook.cli.wiring import application
-    from runbook.report.vocabulary.clean import clean_line, shorten
-
     app = application(inventory)
     every, unreadable = app.read_model.overview()
     rows = [row for row in every if state is None or row.state == state]
     if as_json:
-        from runbook.report.summary import summaries_adapter
-
         click.echo(summaries_adapter().dump_json(rows, indent=1).decode("utf-8"))
         return 0
     for name in unreadable:
@@ -50,10 +49,6 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
     if not rows:
         click.echo("no incidents" + (f" in state {state}" if state else ""), err=True)
         return 0
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
     narrow = console.width < _WIDE
@@ -87,10 +82,6 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
 @inventory_option
 def show(incident: str, as_json: bool, inventory: str | None) -> int:
     """Show one incident: what died, what was done, what is asked of a person."""
-    from runbook.adapters.store import check_incident_id
-    from runbook.cli.wiring import application
-    from runbook.report.text.incident_text import render_text
-
     app = application(inventory)
     checked = check_incident_id(incident)
     if as_json:
@@ -108,9 +99,6 @@ def show(incident: str, as_json: bool, inventory: str | None) -> int:
 @inventory_option
 def report(incident: str, open_it: bool, draw: bool, inventory: str | None) -> int:
     """Where an incident's report is."""
-    from runbook.adapters.store import check_incident_id
-    from runbook.cli.wiring import application
-
     app = application(inventory)
     checked = check_incident_id(incident)
     stored = app.store.load(checked)
@@ -146,11 +134,6 @@ def history(
     inventory: str | None,
 ) -> int:
     """What died of what before, and which lever worked; with --nodes, which node sees more of it than its peers."""
-    from runbook.cli.wiring import application
-    from runbook.report.html.list_pages import NODES_COMPARED
-    from runbook.report.incident_search import HistoryQuery, groups, groups_document
-    from runbook.report.past_incidents import node_histories
-
     query = HistoryQuery(user, node, system, model, kind or "", _days(since))
     if by_node and (user or system or model or kind):
         raise BadInput(
@@ -211,8 +194,6 @@ def _groups_table(found: Sequence[Group]) -> Table:
 
 
 def _nodes_table(nodes: Sequence[NodeHistory]) -> Table:
-    from runbook.report.html.list_pages import VERDICT_TITLES, chance
-
     table = _table(
         "node", "beside its peers", "failed here", "expected", "jobs compared", "chance", "as first node", "gpu faults",
         "co-tenants",
@@ -227,8 +208,6 @@ def _nodes_table(nodes: Sequence[NodeHistory]) -> Table:
 
 
 def _table(*titles: str) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in titles:
         table.add_column(title, overflow="fold")
@@ -236,14 +215,8 @@ def _table(*titles: str) -> Table:
 
 
 def _row(table: Table, *cells: str) -> None:
-    from rich.text import Text
-
-    from runbook.report.vocabulary.clean import clean_line
-
     table.add_row(*(Text(clean_line(cell)) for cell in cells))
 
 
 def _print(table: Table) -> None:
-    from rich.console import Console
-
     Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 180).print(table)
