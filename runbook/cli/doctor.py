@@ -1,6 +1,4 @@
-"""`runbook doctor`, `playbooks check`, `notify test`: can the tool do its work here? Each check says what it found
-and what to do.
-"""
+"""`runbook doctor`: can the tool do its work here? Each check says what it found and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import pwd
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import click
 
@@ -18,18 +15,11 @@ from runbook.adapters.driver_lock import DriverLock
 from runbook.cli.main import inventory_option
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, targets_of
-from runbook.config import Inventory, find_inventory
-from runbook.documents import DocumentsInvalid, Problem, load_folder
-from runbook.errors import BadInput, NotFound, RunbookError, Unavailable
-from runbook.flow import load_flow
-from runbook.locations import data_folder, playbook_folder
-from runbook.logs.signatures.signature import load_signatures
-from runbook.model.message import About, Message, Severity
+from runbook.config import find_inventory
+from runbook.errors import RunbookError
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
-from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
-from runbook.remedy import load_levers, load_restarters
-from runbook.report.vocabulary.clean import clean, clean_line
+from runbook.report.vocabulary.clean import clean
 from runbook.steps.drain_node import REASON_PREFIX
 
 
@@ -207,99 +197,3 @@ def _daemon(app: Application) -> Iterator[Found]:
     holder = lock.holder()
     who = f"{holder.kind}, pid {holder.pid}" if holder else "an unknown process"
     yield Found(Mark.GOOD, f"the database is driven by {who}")
-
-
-@click.group()
-def notify() -> None:
-    """Notifications: who is told of what (docs/notifications.md)."""
-
-
-@notify.command()
-@click.option(
-    "--severity", type=click.Choice(["info", "warning", "page"]), default="info", show_default=True,
-    help="How urgent the message says it is.",
-)
-@click.option("--target", metavar="NAME", help="Only to this target. Default: to each.")
-@click.option("--owner", metavar="USER", default="", help="Whose name stands for {owner} in an address.")
-@inventory_option
-def test(severity: str, target: str | None, owner: str, inventory: str | None) -> int:
-    """Send a message that says that it is a test, and say for each address whether it was taken.
-
-    Filters, quiet hours and limits do not count here, but targets that do not want that severity are named. No address
-    is shown. Exit code 6 where one did not take it.
-    """
-    app = application(inventory)
-    targets = {one.name: one for one in targets_of(app.inventory.notify)}
-    where = str(find_inventory(inventory))
-    if not targets:
-        raise NotFound(
-            "this inventory names nobody to tell", where=where,
-            next_step="add `notify: {urls: [...]}` or targets (docs/notifications.md)",
-        )
-    if target is not None and target not in targets:
-        raise BadInput(f"no target {target!r}", where=where, next_step=f"name one of {', '.join(targets)}")
-    urgency = Severity(severity)
-    message = Message(
-        event="test",
-        severity=urgency,
-        title=f"test from {app.inventory.cluster}, severity {severity}: nothing has happened",
-        body="Somebody ran `runbook notify test`. No job is concerned and nothing is asked.",
-        link=app.settings.reports.url,
-        about=About(owner=owner),
-    )
-    failed = 0
-    for name, one in targets.items():
-        if target not in (None, name):
-            continue
-        if urgency not in one.severities:
-            click.echo(f"{name}: hears no {severity}; sent all the same")
-        sent = app.notify.test(message, name)
-        if not sent:
-            click.echo(f"{name}: no address" + ("" if owner else "; `--owner USER` where an address holds {owner}"))
-        for number, result in enumerate(sent, start=1):
-            delivery = result.delivery
-            service = f" ({delivery.service})" if delivery.service else ""
-            ended = "delivered" if delivery.delivered else f"not delivered: {clean_line(delivery.reason)}"
-            click.echo(f"{name}: address {number}{service}: {ended}")
-            failed += not delivery.delivered
-    if failed:
-        raise Unavailable(
-            f"{failed} address{'' if failed == 1 else 'es'} did not take the message", where=where,
-            next_step="check the address with its service, and that this machine reaches it",
-        )
-    return 0
-
-
-@click.group()
-def playbooks() -> None:
-    """Check the documents that the tool decides by."""
-
-
-@playbooks.command()
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="A playbook folder. Default: the one that is installed."
-)
-def check(folder: Path | None) -> int:
-    """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
-    base = playbook_folder(folder)
-    problems: list[Problem] = []
-    click.echo(f"playbook: {base}")
-    readers: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("flow", lambda: f"{len(load_flow(base / 'flow.yaml').boxes)} boxes"),
-        ("signatures", lambda: f"{len(load_signatures(base / 'signatures').all)} signatures"),
-        ("levers", lambda: f"{len(load_levers(base / 'levers'))} systems"),
-        ("restarters", lambda: f"{len(load_restarters(base / 'restarters.yaml'))} of every system"),
-        ("xids", lambda: f"{len(load_xids(base / 'xid.yaml').meanings)} codes"),
-        ("gpu models", lambda: f"{len(load_gpu_models(base / 'gpu_models.yaml').least_bytes)} models"),
-        ("node rules", lambda: f"{len(load_node_rules(base / 'node_rules.yaml').rules)} rules"),
-        ("inventories", lambda: f"{len(load_folder(data_folder('inventories'), Inventory))} inventories"),
-    )
-    for what, read in readers:
-        try:
-            click.echo(f"  {what:<12} {read()}")
-        except DocumentsInvalid as error:
-            problems.extend(error.problems)
-            click.echo(f"  {what:<12} {len(error.problems)} problems")
-    if problems:
-        raise DocumentsInvalid(problems)
-    return 0

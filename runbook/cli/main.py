@@ -113,7 +113,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "incidents": ("incident.stored", "List incidents, newest first."),
     "show": ("incident.stored", "Show one incident."),
     "report": ("incident.stored", "Where an incident's report is; --open shows it in a browser."),
-    "history": ("incident.stored", "What died of what before, and what worked; --nodes: which nodes stand out."),
+    "history": ("incident.past", "What died of what before, and what worked; --nodes: which nodes stand out."),
     "approve": ("incident.act", "Say yes or no to what an incident waits for."),
     "resume": ("incident.act", "Go on with an interrupted or escalated incident."),
     "promote": ("incident.act", "Write a proven change into the owner's template, with a backup."),
@@ -125,9 +125,9 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("sign_in", "Make, list or take back the tokens that people and programs sign in with."),
     "metrics": ("monitoring", "Print the Prometheus metrics, or write them for node exporter."),
     "deploy": ("monitoring", "deploy prometheus: scrape job, alert rules and routes for an inventory."),
-    "notify": ("doctor", "notify test: does a message reach the people whom the inventory names?"),
+    "notify": ("monitoring", "notify test: does a message reach the people whom the inventory names?"),
     "doctor": ("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do."),
-    "playbooks": ("doctor", "Check the documents: flow, signatures, levers, XIDs."),
+    "playbooks": ("files.playbooks", "Check the documents: flow, signatures, levers, XIDs."),
     "completion": ("main", "Print the completion script of a shell."),
 }
 

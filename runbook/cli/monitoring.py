@@ -1,25 +1,28 @@
-"""`runbook metrics`: the figures of /metrics as text, or as a file for node exporter's textfile collector; and
-`runbook deploy`: configuration of Prometheus and Alertmanager, filled in from an inventory.
+"""What others learn of the tool. `runbook metrics`: the figures of /metrics as text, or as a file for node exporter's
+textfile collector; `runbook deploy`: configuration of Prometheus and Alertmanager, filled in from an inventory;
+`runbook notify`: does a message reach the people whom the inventory names?
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
 from runbook import __version__
+from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.whole_file import whole_file
 from runbook.cli.main import inventory_option
-from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
-
-if TYPE_CHECKING:
-    from runbook.adapters.metrics import Labels, ServiceFigures
-    from runbook.cli.wiring import Application
-    from runbook.config import Inventory
+from runbook.cli.wiring import Application, application, targets_of
+from runbook.config import Inventory, find_inventory, load_inventory
+from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.locations import data_folder
+from runbook.model.message import About, Message, Severity
+from runbook.report.vocabulary.clean import clean_line
+from runbook.service.spool import SpoolReader, SpoolStatus
 
 
 @click.command()
@@ -33,9 +36,6 @@ def metrics(textfile: Path | None, inventory: str | None) -> int:
 
     For sites that want no new scrape target: run it every minute (deploy/systemd/runbook-metrics.timer).
     """
-    from runbook.adapters.metrics import IncidentMetrics
-    from runbook.cli.wiring import application
-
     if textfile is not None and textfile.suffix != ".prom":
         raise BadInput(
             "node exporter reads files that end in .prom only", where=str(textfile), next_step="name it so"
@@ -53,8 +53,6 @@ def metrics(textfile: Path | None, inventory: str | None) -> int:
 
 def labels_of(app: Application, report_url: str) -> Labels:
     """What the metrics of this installation say of themselves."""
-    from runbook.adapters.metrics import Labels
-
     return Labels(app.inventory.cluster, app.flow.id, tuple(app.flow.boxes), report_url)
 
 
@@ -86,9 +84,6 @@ def write_readable(path: Path, content: bytes) -> None:
 
 def _figures(app: Application) -> ServiceFigures:
     """What can be known of the daemon from outside: no heartbeat, and no count of its own."""
-    from runbook.adapters.metrics import ServiceFigures
-    from runbook.service.spool import SpoolReader, SpoolStatus
-
     readable = True
     try:
         spool = SpoolReader(Path(app.inventory.paths.spool)).status()
@@ -109,8 +104,6 @@ def _figures(app: Application) -> ServiceFigures:
 def _daemon_drives(state: Path) -> bool:
     """Whether a daemon holds the driver's lock. Looked up in the kernel's table: taking the lock to find out would be
     in the way of a daemon that starts in that moment."""
-    from runbook.adapters.driver_lock import DriverLock
-
     holder = DriverLock(state, "metrics").holder()
     if holder is None or holder.kind != "daemon":
         return False
@@ -143,8 +136,6 @@ def prometheus(output: Path | None, force: bool, inventory: str | None) -> int:
 
     With --output they are written as files; none that is there is replaced unless --force says so.
     """
-    from runbook.config import load_inventory
-
     files = prometheus_files(load_inventory(inventory))
     if output is None:
         for name, text in files.items():
@@ -157,8 +148,6 @@ def prometheus(output: Path | None, force: bool, inventory: str | None) -> int:
 
 def prometheus_files(inventory: Inventory) -> dict[str, str]:
     """Name and content of each file."""
-    from runbook.locations import data_folder
-
     folder = data_folder("deploy") / "prometheus"
     address = report_address(inventory)
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in _NAMES}
@@ -240,3 +229,64 @@ def _scrape(inventory: Inventory) -> str:
         f"      - targets: ['{_target(inventory)}']\n"
         f"        labels: {{cluster: '{inventory.cluster}'}}\n"
     )
+
+
+@click.group()
+def notify() -> None:
+    """Notifications: who is told of what (docs/notifications.md)."""
+
+
+@notify.command()
+@click.option(
+    "--severity", type=click.Choice(["info", "warning", "page"]), default="info", show_default=True,
+    help="How urgent the message says it is.",
+)
+@click.option("--target", metavar="NAME", help="Only to this target. Default: to each.")
+@click.option("--owner", metavar="USER", default="", help="Whose name stands for {owner} in an address.")
+@inventory_option
+def test(severity: str, target: str | None, owner: str, inventory: str | None) -> int:
+    """Send a message that says that it is a test, and say for each address whether it was taken.
+
+    Filters, quiet hours and limits do not count here, but targets that do not want that severity are named. No address
+    is shown. Exit code 6 where one did not take it.
+    """
+    app = application(inventory)
+    targets = {one.name: one for one in targets_of(app.inventory.notify)}
+    where = str(find_inventory(inventory))
+    if not targets:
+        raise NotFound(
+            "this inventory names nobody to tell", where=where,
+            next_step="add `notify: {urls: [...]}` or targets (docs/notifications.md)",
+        )
+    if target is not None and target not in targets:
+        raise BadInput(f"no target {target!r}", where=where, next_step=f"name one of {', '.join(targets)}")
+    urgency = Severity(severity)
+    message = Message(
+        event="test",
+        severity=urgency,
+        title=f"test from {app.inventory.cluster}, severity {severity}: nothing has happened",
+        body="Somebody ran `runbook notify test`. No job is concerned and nothing is asked.",
+        link=app.settings.reports.url,
+        about=About(owner=owner),
+    )
+    failed = 0
+    for name, one in targets.items():
+        if target not in (None, name):
+            continue
+        if urgency not in one.severities:
+            click.echo(f"{name}: hears no {severity}; sent all the same")
+        sent = app.notify.test(message, name)
+        if not sent:
+            click.echo(f"{name}: no address" + ("" if owner else "; `--owner USER` where an address holds {owner}"))
+        for number, result in enumerate(sent, start=1):
+            delivery = result.delivery
+            service = f" ({delivery.service})" if delivery.service else ""
+            ended = "delivered" if delivery.delivered else f"not delivered: {clean_line(delivery.reason)}"
+            click.echo(f"{name}: address {number}{service}: {ended}")
+            failed += not delivery.delivered
+    if failed:
+        raise Unavailable(
+            f"{failed} address{'' if failed == 1 else 'es'} did not take the message", where=where,
+            next_step="check the address with its service, and that this machine reaches it",
+        )
+    return 0

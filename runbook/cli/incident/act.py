@@ -11,7 +11,7 @@ import click
 from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.store import check_incident_id
 from runbook.cli.incident import code_of
-from runbook.cli.incident.terminal import View
+from runbook.cli.incident.terminal import View, is_interactive, policy_for
 from runbook.cli.main import inventory_option
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NothingToDo
@@ -25,14 +25,14 @@ from runbook.triggers import Opened, Opening, again
 @inventory_option
 def approve(incident: str, decline: bool, inventory: str | None) -> int:
     """Say yes (or --no) to what an incident waits for, and go on with it if nobody else does."""
-    from runbook.cli.incident.drive import answer_elsewhere
-
     app = application(inventory)
     stored = _load(app, incident)
     if stored.state is not IncidentState.AWAITING_APPROVAL and not stored.awaiting:
         raise NothingToDo(
             f"{stored.id} waits for no approval: it is {stored.state.value}", next_step=f"runbook show {stored.id}"
         )
+    from runbook.cli.incident.drive import answer_elsewhere
+
     answer_elsewhere(app, stored, not decline)
     click.echo(f"{'no' if decline else 'yes'} to: {stored.awaiting}")
     lock = DriverLock(app.state, "command")
@@ -52,8 +52,6 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
 
     Levers that were tried stay tried: none is used twice with the same value.
     """
-    from runbook.cli.incident.drive import is_interactive, policy_for
-
     app = application(inventory)
     stored = _load(app, incident)
     if stored.cluster != app.inventory.cluster:
@@ -80,8 +78,6 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
 
 
 def _go_on(app: Application, incident: Incident, *, new_run: bool = False) -> int:
-    from runbook.cli.incident.drive import bring_back, is_interactive
-
     if app.inventory.policy.mode is Policy.PLAN and incident.policy is not Policy.PLAN:
         raise NotAllowed(
             f"this inventory only plans by now, and {incident.id} was begun under {incident.policy.value}",
@@ -91,6 +87,8 @@ def _go_on(app: Application, incident: Incident, *, new_run: bool = False) -> in
     view.heading(f"runbook resume {incident.id} · at {incident.box or 'the start'} · policy {incident.policy.value}")
     app.policy = incident.policy
     opened = Opened(Opening.AGAIN if new_run else Opening.JOIN, incident)
+    from runbook.cli.incident.drive import bring_back
+
     ended = bring_back(app, opened, view, interactive=is_interactive())
     view.conclude(ended, str(app.store.folder(ended.id) / "report.html"))
     return code_of(ended)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import signal
-import sys
 import threading
 import time
 import uuid
@@ -19,8 +18,8 @@ from runbook.adapters.driver_lock import DriverLock
 from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, pump
 from runbook.cli.wiring import Application
 from runbook.engine import QUEUE, WORKFLOW, Engine, dbos_config, to_text, workflow_id
-from runbook.errors import BadInput, Interrupted, NotAllowed, NotFound, Unavailable
-from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.errors import Interrupted, NotFound, Unavailable
+from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
 from runbook.service.decisions import approval_topic_of
 from runbook.triggers import Opened, Opening, again
@@ -216,24 +215,3 @@ def _mark_interrupted(app: Application, incident: Incident) -> None:
     current = app.store.load(incident.id)
     if not current.finished and not current.awaiting:
         app.store.save(replace(current, state=IncidentState.INTERRUPTED, updated_s=app.clock.now()))
-
-
-def is_interactive() -> bool:
-    """Whether a person can be asked."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def policy_for(app_mode: Policy, *, plan: bool, yes: bool, interactive: bool) -> Policy:
-    """The inventory's limit and the command line's wish together; never more than either allows."""
-    if plan and yes:
-        raise BadInput("--plan and --yes exclude each other", next_step="name one of them")
-    if app_mode is Policy.PLAN and yes:
-        raise NotAllowed(
-            "this inventory only plans (policy.mode: plan), so --yes is refused",
-            next_step="leave --yes out, or have policy.mode of the inventory changed",
-        )
-    if plan or app_mode is Policy.PLAN:
-        return Policy.PLAN
-    if yes:
-        return Policy.APPLY
-    return Policy.APPROVE if interactive else Policy.PLAN

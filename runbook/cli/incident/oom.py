@@ -9,11 +9,16 @@ from pathlib import Path
 import click
 
 from runbook import __version__
+from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
 from runbook.cli.incident import code_of
+from runbook.cli.incident.terminal import View, is_interactive, policy_for
 from runbook.cli.main import inventory_option
+from runbook.cli.wiring import Application, application
 from runbook.errors import BadInput, NotAllowed, Unavailable
 from runbook.model.incident import Incident, Policy
-from runbook.model.units import JobId
+from runbook.model.template import TemplateFile
+from runbook.model.units import JobId, UserName
+from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
 
 
 @click.command()
@@ -65,11 +70,6 @@ def oom(
 
 
 def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | None) -> int:
-    from runbook.cli.incident.drive import bring_back, is_interactive, policy_for
-    from runbook.cli.incident.terminal import View
-    from runbook.cli.wiring import application
-    from runbook.triggers import Opening, Terms, open_for
-
     app = application(inventory)
     interactive = is_interactive()
     policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=interactive)
@@ -93,6 +93,8 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
             )
         view.heading(f"{stored.id} is open already under the policy {stored.policy.value}; joining it")
         app.policy = stored.policy
+    from runbook.cli.incident.drive import bring_back
+
     incident = bring_back(app, opened, view, interactive=interactive)
     view.conclude(incident, str(app.store.folder(incident.id) / "report.html"))
     if as_json:
@@ -102,9 +104,6 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
 
 def _may_act_as(owner: str) -> None:
     """Fail before anything is cancelled, not after, when the relaunch could not be submitted as the owner."""
-    from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
-    from runbook.model.units import UserName
-
     identity = identity_of(UserName(owner))
     if privilege_mode(identity) is PrivilegeMode.SUDO:
         from runbook.adapters.process import Command, run
@@ -121,12 +120,8 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     from runbook.adapters.offline import FilesScheduler, NoNodes
     from runbook.cli.files.job_files import read_template
     from runbook.cli.incident.drive import bring_back
-    from runbook.cli.incident.terminal import View
-    from runbook.cli.wiring import Application
     from runbook.config import load_inventory
-    from runbook.model.template import TemplateFile
     from runbook.template.text_files import language
-    from runbook.triggers import Opened, Opening, incident_id
 
     for path in logs:
         if not path.is_file():

@@ -9,19 +9,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from runbook.errors import Interrupted
-from runbook.flow import Box
-from runbook.model.incident import BoxVisit, Incident, IncidentState
+from runbook.errors import BadInput, Interrupted, NotAllowed
+from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.report.narrative import to_do
 from runbook.report.vocabulary.clean import clean_line, shorten
-from runbook.steps.shared.base import Proposal
+
+if TYPE_CHECKING:
+    from runbook.flow import Box
+    from runbook.steps.shared.base import Proposal
 
 _GOOD = "✔"
 _ATTENTION = frozenset(
@@ -226,3 +228,24 @@ def pump(
                 view.draw(Line(f"waits for a yes: {event.sentence} (runbook approve {event.incident.id})"))
             continue
         view.draw(event)
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def policy_for(app_mode: Policy, *, plan: bool, yes: bool, interactive: bool) -> Policy:
+    """The inventory's limit and the command line's wish together; never more than either allows."""
+    if plan and yes:
+        raise BadInput("--plan and --yes exclude each other", next_step="name one of them")
+    if app_mode is Policy.PLAN and yes:
+        raise NotAllowed(
+            "this inventory only plans (policy.mode: plan), so --yes is refused",
+            next_step="leave --yes out, or have policy.mode of the inventory changed",
+        )
+    if plan or app_mode is Policy.PLAN:
+        return Policy.PLAN
+    if yes:
+        return Policy.APPLY
+    return Policy.APPROVE if interactive else Policy.PLAN
