@@ -36,6 +36,7 @@ check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a do
 	@$(BIN)/python -m tests.checks.doors
 	@$(BIN)/python -m tests.checks.document_ids
 	@$(BIN)/python -m tests.checks.prose_decisions
+	@$(BIN)/python tests/checks/lazy_imports.py
 
 frozen: compiled ## What the program answers, byte for byte as in tests/frozen/answers
 	@$(BIN)/python tests/frozen/freeze.py

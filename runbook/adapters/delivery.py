@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from runbook.model.message import Message, Severity
 from runbook.report.vocabulary.clean import clean_line, shorten
@@ -186,8 +187,6 @@ class _Listener(logging.Handler):
 
 def _without(address: str, text: str) -> str:
     """The text with every part of the address blotted out."""
-    from urllib.parse import unquote
-
     parts = {
         part for whole in (address, unquote(address))
         for part in re.split(r"[^A-Za-z0-9_.-]+", whole.partition("://")[2]) if len(part) >= _LEAST_SECRET

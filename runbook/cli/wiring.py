@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runbook.adapters.clock import SystemClock
 from runbook.adapters.delivery import Target
+from runbook.adapters.offline import NoNodes
 from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load_inventory
 from runbook.errors import Unavailable
 from runbook.locations import playbook_folder
@@ -65,8 +67,6 @@ class Application:
 
     @cached_property
     def clock(self) -> Clock:
-        from runbook.adapters.clock import SystemClock
-
         return SystemClock()
 
     @cached_property
@@ -151,8 +151,6 @@ class Application:
             )
             return NodesWithLeft(asked, Path(self.inventory.paths.spool) / "nodes")
         if document.kind == "none":
-            from runbook.adapters.offline import NoNodes
-
             return NoNodes()
         from runbook.adapters.node_access import LocalNodes
 
@@ -174,18 +172,9 @@ class Application:
 
     @cached_property
     def playbook(self) -> Playbook:
-        from runbook.logs.signatures import load_signatures
-        from runbook.node.catalogues import load_node_documents
-        from runbook.remedy import load_levers, load_restarters
-        from runbook.steps.shared.base import Playbook
+        from runbook.steps.shared.base import load_playbook
 
-        folder = self.playbook_folder
-        return Playbook(
-            signatures=load_signatures(folder / "signatures"),
-            levers=load_levers(folder / "levers"),
-            node=load_node_documents(folder),
-            restarters=load_restarters(folder / "restarters.yaml"),
-        )
+        return load_playbook(self.playbook_folder)
 
     @cached_property
     def flow(self) -> Flow:

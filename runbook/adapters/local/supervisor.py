@@ -9,6 +9,7 @@ SIGTERM means "cancel": every process of the job gets SIGTERM, and after `kill_w
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -84,8 +85,6 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes
-
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         started = {
             "start_s": time.time(), "pid": None, "pid_start": None, "boot_id": boot_id(), "supervisor": os.getpid(),

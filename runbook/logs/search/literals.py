@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
 LONGEST_LITERAL = 256
 _LITERALS_AN_AUTOMATON = 20
 """Measured: automata of 20 neighbours in the alphabet run at 6 to 14 GB/s each (lower-case ones at 2); two of 60 ran
@@ -118,8 +120,6 @@ class _Automata:
     name = "automata"
 
     def __init__(self, literals: tuple[bytes, ...]) -> None:
-        from ahocorasick_rs import BytesAhoCorasick, MatchKind
-
         groups = -(-len(literals) // _LITERALS_AN_AUTOMATON)
         size = -(-len(literals) // groups) if groups else 1
         self._literals = literals

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol, cast
 
 from runbook.config import Inventory
 from runbook.errors import NotAllowed, RunbookError
-from runbook.logs.signatures import Signatures
+from runbook.logs.signatures import Signatures, load_signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.log import LogStory
 from runbook.model.node_rules import NodeDocuments
 from runbook.model.units import IncidentId
+from runbook.node.catalogues import load_node_documents
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
-from runbook.remedy import LeverDocument, Restarter
+from runbook.remedy import LeverDocument, Restarter, load_levers, load_restarters
 from runbook.steps.shared.template_reading import TemplateReading
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ class Playbook:
     node: NodeDocuments
     restarters: tuple[Restarter, ...] = ()
     """What starts a job again in every framework."""
+
+
+def load_playbook(folder: Path) -> Playbook:
+    """The documents of a playbook's folder. Raises `DocumentsInvalid` with every fault of the first that has any."""
+    return Playbook(
+        signatures=load_signatures(folder / "signatures"),
+        levers=load_levers(folder / "levers"),
+        node=load_node_documents(folder),
+        restarters=load_restarters(folder / "restarters.yaml"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
@@ -20,6 +20,8 @@ from runbook.template.config.config_tree import (
     leaves_of,
     with_index,
 )
+from runbook.template.config.json_toml import read_json, read_toml
+from runbook.template.config.yaml_file import read_yaml
 from runbook.template.text_files import CannotEdit, Change, Language, line_of
 
 
@@ -27,15 +29,11 @@ from runbook.template.text_files import CannotEdit, Change, Language, line_of
 def read_config(file: TemplateFile, language: Language) -> Config:
     """Read a configuration file. One that is not understood has `broken`. The last ones are remembered: a file is asked
     for what it names, for its settings and for its changes in turn."""
-    read: Callable[[TemplateFile], Config]
-    if language is Language.YAML:
-        from runbook.template.config.yaml_file import read_yaml as read
-    elif language is Language.JSON:
-        from runbook.template.config.json_toml import read_json as read
-    elif language is Language.TOML:
-        from runbook.template.config.json_toml import read_toml as read
-    else:
-        from runbook.template.config.python_file import read_python as read
+    read = {Language.YAML: read_yaml, Language.JSON: read_json, Language.TOML: read_toml}.get(language)
+    if read is None:
+        from runbook.template.config.python_file import read_python
+
+        read = read_python
     return with_index(read(file))
 
 
