@@ -92,21 +92,16 @@ def run(context: StepContext) -> StepResult:
             conclusion = f"The scheduler refused the relaunch: {error.what}"
             return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion), conclusion)
         result = "submitted"
-    incident = _submitted(context, incident, submitted, number, token, result, started)
+    incident = _submitted(context, incident, submitted, result, started)
     incident = with_last_attempt(incident, replace(incident.attempts[-1], log_marks=marks))
     return StepResult(Outcome.SUBMITTED, incident, f"job {submitted[0]}, attempt {number}")
 
 
 def _submitted(
-    context: StepContext,
-    incident: Incident,
-    jobs: tuple[JobId, ...],
-    number: int,
-    token: str,
-    result: str,
-    started_s: float,
+    context: StepContext, incident: Incident, jobs: tuple[JobId, ...], result: str, started_s: float
 ) -> Incident:
-    job = jobs[0]
+    job, number = jobs[0], len(incident.attempts) + 1
+    token = token_of(incident, number)
     if len(jobs) > 1:
         incident = with_notes(incident, f"more than one job carries {token}: {', '.join(jobs)}; watching {job}")
     attempt = Attempt(
