@@ -13,21 +13,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
 from runbook import __version__
+from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.cli.main import inventory_option
-from runbook.cli.wiring import Application, flow_picture
+from runbook.cli.monitoring import labels_of, report_address
+from runbook.cli.sign_in import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
+from runbook.cli.wiring import Application, application, flow_picture
 from runbook.engine import Engine
 from runbook.errors import RunbookError, Unavailable
 from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.report.vocabulary.clean import clean_line, shorten
-from runbook.service.daemon import LATE_S, Opener, ServiceStatus
+from runbook.service.app import LOOPBACK_HOSTS, Shown, create_app
+from runbook.service.daemon import LATE_S, Daemon, Opener, ServiceStatus
 from runbook.service.serve import Watch
-from runbook.service.spool import SpoolEvent
+from runbook.service.serve import serve as run_until_stopped
+from runbook.service.spool import SpoolEvent, SpoolReader
 from runbook.steps.shared.base import Proposal
 from runbook.triggers import Opening, again
 
@@ -65,16 +72,6 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     It takes what Slurm's epilog left in the spool, works on several incidents at a time, goes on with those that an
     earlier daemon left, and serves reports, /metrics and /healthz.
     """
-    from runbook.adapters.driver_lock import DriverLock
-    from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
-    from runbook.cli.monitoring import labels_of, report_address
-    from runbook.cli.sign_in import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
-    from runbook.cli.wiring import application
-    from runbook.service.app import Shown, create_app
-    from runbook.service.daemon import Daemon, ServiceStatus
-    from runbook.service.serve import serve as run_until_stopped
-    from runbook.service.spool import SpoolReader
-
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if verbose else logging.INFO,
@@ -219,10 +216,6 @@ def _spool_folder(app: Application) -> Path:
 
 def _hosts(app: Application) -> tuple[str, ...]:
     """Names that a request may ask for: loopback's, the address that is listened on, and the one in links."""
-    from urllib.parse import urlsplit
-
-    from runbook.service.app import LOOPBACK_HOSTS
-
     reports = app.inventory.reports
     listen = "" if reports.listen in ("0.0.0.0", "::") else reports.listen  # noqa: S104  (compared, not bound)
     named = urlsplit(reports.url).hostname if reports.url else None

@@ -14,6 +14,7 @@ import click
 
 from runbook.cli.main import inventory_option
 from runbook.cli.wiring import Application
+from runbook.config import find_inventory, load_inventory
 from runbook.errors import BadInput
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId
@@ -201,8 +202,6 @@ def remove(name: str, inventory: str | None) -> int:
 
 
 def _file(inventory: str | None) -> Path:
-    from runbook.config import find_inventory, load_inventory
-
     document = load_inventory(inventory)
     if document.sign_in is None or not document.sign_in.tokens_file:
         raise BadInput(

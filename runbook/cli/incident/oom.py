@@ -10,14 +10,18 @@ import click
 
 from runbook import __version__
 from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
+from runbook.adapters.offline import FilesScheduler, NoNodes
+from runbook.adapters.process import Command, run
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
 from runbook.cli.main import inventory_option
 from runbook.cli.wiring import Application, application
+from runbook.config import load_inventory
 from runbook.errors import BadInput, NotAllowed, Unavailable
 from runbook.model.incident import Incident, Policy
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, UserName
+from runbook.template.text_files import language
 from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
 
 
@@ -105,23 +109,19 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
 def _may_act_as(owner: str) -> None:
     """Fail before anything is cancelled, not after, when the relaunch could not be submitted as the owner."""
     identity = identity_of(UserName(owner))
-    if privilege_mode(identity) is PrivilegeMode.SUDO:
-        from runbook.adapters.process import Command, run
-
-        if run(Command(("true",), as_user=identity, output_limit_bytes=4096), 10.0).exit_code != 0:
-            raise NotAllowed(
-                f"the job belongs to {owner}, and this user may not act as {owner}",
-                next_step="run it as that user, as root, or with --plan to look without touching",
-            )
+    if privilege_mode(identity) is not PrivilegeMode.SUDO:
+        return
+    if run(Command(("true",), as_user=identity, output_limit_bytes=4096), 10.0).exit_code != 0:
+        raise NotAllowed(
+            f"the job belongs to {owner}, and this user may not act as {owner}",
+            next_step="run it as that user, as root, or with --plan to look without touching",
+        )
 
 
 def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, *, as_json: bool) -> int:
     """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
-    from runbook.adapters.offline import FilesScheduler, NoNodes
     from runbook.cli.files.job_files import read_template
     from runbook.cli.incident.drive import bring_back
-    from runbook.config import load_inventory
-    from runbook.template.text_files import language
 
     for path in logs:
         if not path.is_file():
