@@ -21,12 +21,14 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 def compile_playbooks(root: Path) -> None:
     """Raises `DocumentsInvalid` with every problem of the documents."""
     sys.path.insert(0, str(root))
+    from runbook.kinds import keep_kinds
     from runbook.logs.signatures.signature_document import keep_signatures
     from runbook.remedy.loading import keep_levers, keep_restarters
 
     for flow in (root / "playbooks").glob("*/flow.yaml"):
-        keep_signatures(flow.with_name("signatures"))
-        keep_levers(flow.with_name("levers"))
+        kinds = keep_kinds(flow.with_name("kinds.yaml"))
+        keep_signatures(flow.with_name("signatures"), kinds)
+        keep_levers(flow.with_name("levers"), kinds)
         keep_restarters(flow.with_name("restarters.yaml"))
 
 

@@ -1,5 +1,5 @@
 """Pure judgement: evidence in, ranked hypotheses with their reasons, and what is missing, out."""
 
-from runbook.diagnosis.diagnose import diagnose
+from runbook.diagnosis.diagnose import diagnose, unknown_names
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "unknown_names"]

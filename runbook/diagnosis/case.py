@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from functools import partial
+from typing import TypeVar
 
 from runbook.model import units
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail, KindEntry, Kinds
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
@@ -242,6 +244,9 @@ _EXPANDABLE_ONLY = frozenset({"PT-CUDA-13", "PT-CUDA-16"})
 _ENGINE_MESSAGES = {"vllm": "VLLM-", "sglang": "SGL-", "tensorrt-llm": "TRT-"}
 
 
+_NOTHING = KindEntry()
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """Everything that is known about one failure."""
@@ -256,10 +261,17 @@ class Case:
     """Process ids known to be this job's own."""
     allocator: AllocatorSettings
     version: str | None
+    kinds: Kinds
+    """What the playbook says of each kind."""
 
     @property
     def root(self) -> Finding | None:
         return self.story.root_cause
+
+    @property
+    def meant(self) -> KindEntry:
+        """The kind that the first failure's line means; one of no attributes where there is no such line."""
+        return self.kinds.of(self.root.means).entry if self.root else _NOTHING
 
     @property
     def node(self) -> NodeName | None:
@@ -310,12 +322,31 @@ class Case:
         return max(0, progress.last_step - start - before_first)
 
 
+class Conclusion(StrEnum):
+    """The kinds that the rules of this room find, by their ids in kinds.yaml. A rule for a kind of one playbook alone
+    may give the id itself."""
+
+    TRUE_OOM = auto()
+    FRAGMENTATION = auto()
+    CO_TENANT = auto()
+    INFERENCE_RESERVATION = auto()
+    KV_CACHE_SIZING = auto()
+    NCCL_BUFFERS = auto()
+    PER_PROCESS_LIMIT = auto()
+    MEMORY_LEAK = auto()
+    CUDA_CONTEXT_OR_DRIVER = auto()
+    HOST_OOM = auto()
+    HARDWARE_FAULT = auto()
+    NOT_OOM = auto()
+    UNDETERMINED = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Vote:
     """A rule's answer: a kind with the confidence it would deserve if nothing else applied."""
 
     rule: str
-    kind: Kind
+    kind: str
     confidence: float
     reasons: tuple[str, ...]
     against: tuple[str, ...] = ()
@@ -325,9 +356,31 @@ class Vote:
     detail: Detail = Detail.NONE
 
 
+Rule = Callable[[Case], Vote | tuple[Vote, ...] | None]
+"""One vote, none, or several: a reading and what else the same evidence may mean."""
+LineRule = Callable[[Case, Finding, Vote], tuple[Vote, ...]]
+"""What other evidence makes of the vote that a line's own meaning gives."""
+RULES: dict[str, Rule] = {}
+LINE_RULES: dict[str, LineRule] = {}
+_AnyRule = TypeVar("_AnyRule", bound=Rule)
+_AnyLineRule = TypeVar("_AnyLineRule", bound=LineRule)
+
+
+def rule(function: _AnyRule) -> _AnyRule:
+    """A rule that kinds.yaml may name among its `rules`, which are in the order of decision."""
+    RULES[function.__name__] = function
+    return function
+
+
+def line_rule(function: _AnyLineRule) -> _AnyLineRule:
+    """A rule that a kind may name as its `rule`."""
+    LINE_RULES[function.__name__] = function
+    return function
+
+
 def build_case(
     story: LogStory, job: JobRecord | None, judgements: Sequence[NodeJudgement], facts: Sequence[NodeFacts],
-    settings: Mapping[str, str],
+    settings: Mapping[str, str], kinds: Kinds,
 ) -> Case:
     """Bring the evidence together."""
     root = story.root_cause
@@ -336,7 +389,7 @@ def build_case(
     return Case(
         story, job, tuple(judgements), tuple(facts), settings,
         figures_of(root.fields if root else MemoryFields(), own), own,
-        allocator_settings(settings, version, _said_of_the_allocator(story)), version,
+        allocator_settings(settings, version, _said_of_the_allocator(story)), version, kinds,
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runbook.diagnosis.case import ORDINARY_CONTEXT_BYTES, Case, Vote, print_error, size
-from runbook.model.diagnosis import Detail, Kind
+from runbook.diagnosis.case import ORDINARY_CONTEXT_BYTES, Case, Conclusion, Vote, print_error, rule, size
+from runbook.model.diagnosis import Detail
 from runbook.model.log import ProcessUse
 from runbook.model.node import GpuProcess, NodeJudgement, NodeVerdict
 from runbook.model.units import GIB, Unknown
@@ -22,15 +22,13 @@ _SETTLE = (
     "whose processes these are (nvidia-smi and the owner of each pid on the node): pids in a container are the host's, "
     "and a trainer may share its card with its own rollout engine on purpose"
 )
-_ABOUT_THE_CARD = frozenset({
-    Kind.TRUE_OOM, Kind.CUDA_CONTEXT_OR_DRIVER, Kind.NCCL_BUFFERS, Kind.INFERENCE_RESERVATION, Kind.CO_TENANT,
-})
 
 
+@rule
 def checked_tenant(case: Case) -> Vote | None:
     """The node check found somebody else's memory on the card, and it is as much as was missing."""
     judgement, short = case.judgement(), case.figures.short_bytes
-    if case.root is None or case.root.means not in _ABOUT_THE_CARD:
+    if case.root is None or not case.meant.on_the_card:
         return None
     if judgement is None or judgement.verdict is not NodeVerdict.OCCUPIED:
         return None
@@ -44,7 +42,7 @@ def checked_tenant(case: Case) -> Vote | None:
     names = ", ".join(_named(one) for one in tenants[:4]) or "no process that is listed"
     listed = {one.pid for one in case.figures.fields.other_processes} & {one.pid for one in tenants}
     return Vote(
-        "R-17 co-tenant", Kind.CO_TENANT, 0.95 if listed else 0.9 if short is not None else 0.75,
+        "R-17 co-tenant", Conclusion.CO_TENANT, 0.95 if listed else 0.9 if short is not None else 0.75,
         (f"The node check of {judgement.node} found memory of the card in other hands: {names} with {size(held)}"
          + (f"; {size(short)} were missing." if short is not None else "."),
          *((f"The message names process {min(listed)} too.",) if listed else ()), *judgement.reasons[:2]),
@@ -63,10 +61,11 @@ def _on_the_failing_gpu(case: Case, judgement: NodeJudgement) -> tuple[GpuProces
     return tuple(one for one in judgement.tenants if one.pid in there)
 
 
+@rule
 def listed_processes(case: Case) -> tuple[Vote, ...]:
     """What the processes that the message lists mean: own ranks, an own engine, or strangers."""
     figures, short = case.figures, case.figures.short_bytes
-    if short is None or case.root is None or case.root.means not in _ABOUT_THE_CARD:
+    if short is None or case.root is None or not case.meant.on_the_card:
         return ()
     ranks = set(case.story.rank_pids.values()) - {case.root.pid}
     others = [one for one in figures.fields.other_processes if one.pid != figures.self_pid]
@@ -146,7 +145,7 @@ def _stranger(
     many = "es" if len(foreign) > 1 else ""
     listed = f"The message names process{many} {_pids(foreign)} on the same card with {size(_sum(foreign))}"
     return Vote(
-        "R-17 co-tenant", Kind.CO_TENANT, round(confidence, 2),
+        "R-17 co-tenant", Conclusion.CO_TENANT, round(confidence, 2),
         (f"{listed}; {size(short)} were missing, so without {'them' if many else 'it'} the request would have been "
          "served.",
          *(("None of them is a rank of this job: the log gives the pid of every rank.",) if told else ())),
@@ -163,7 +162,7 @@ def _own_engine(case: Case, processes: Sequence[ProcessUse], short: int, confide
         else f"and {case.story.framework or 'this job'} runs trainer and {engines} on the same cards"
     )
     return Vote(
-        "R-17 own engine", Kind.INFERENCE_RESERVATION, confidence,
+        "R-17 own engine", Conclusion.INFERENCE_RESERVATION, confidence,
         (f"Process{'es' if len(processes) > 1 else ''} {_pids(processes)} hold{'' if len(processes) > 1 else 's'} "
          f"{size(_sum(processes))} of the card, {why}; {size(short)} were missing.",
          "The engine's share and the trainer's working set together are larger than the card: lower the share."),
@@ -190,7 +189,7 @@ def _ranks_share(case: Case, processes: Sequence[ProcessUse], certain: bool | No
         )
         against = "" if certain else "Nothing says what the job's other process is for."
     return Vote(
-        "R-17 ranks share a GPU", Kind.CUDA_CONTEXT_OR_DRIVER, 0.85 if certain else 0.6, (reason,),
+        "R-17 ranks share a GPU", Conclusion.CUDA_CONTEXT_OR_DRIVER, 0.85 if certain else 0.6, (reason,),
         (against,) if against else (),
         () if certain else ("the owners and command lines of these processes, on the node",),
         detail=Detail.RANKS_SHARE_GPU,
@@ -205,25 +204,26 @@ def _of_unknown_size(case: Case, foreign: Sequence[ProcessUse], short: int) -> t
     rest = fields.capacity_bytes - fields.free_bytes - figures.process_bytes - _sum(foreign)
     if rest < max(short, _SMALL_BYTES):
         return ()
-    kind = Kind.INFERENCE_RESERVATION if case.colocation >= 0.6 else Kind.CO_TENANT
+    kind = Conclusion.INFERENCE_RESERVATION if case.colocation >= 0.6 else Conclusion.CO_TENANT
     return (Vote(
         "R-18 process of unknown size", kind, 0.5,
         (f"The message names process{'es' if len(foreign) > 1 else ''} {_pids(foreign)} without a size, and "
          f"{size(rest)} of the card are in nobody else's hands; {size(short)} were missing.",),
         ("NVML gives no sizes here (WSL, vGPU or MIG), so the sum is all that is known.",), (_SETTLE,),
-        detail=Detail.LOWER_SHARE if kind is Kind.INFERENCE_RESERVATION else Detail.NONE,
+        detail=Detail.LOWER_SHARE if kind is Conclusion.INFERENCE_RESERVATION else Detail.NONE,
     ),)
 
 
+@rule
 def unattributed(case: Case) -> tuple[Vote, ...]:
     """R-03: in use, and nobody's that the message names; or the message names nobody at all."""
     figures, short = case.figures, case.figures.short_bytes
-    if short is None or case.root is None or case.root.means not in _ABOUT_THE_CARD:
+    if short is None or case.root is None or not case.meant.on_the_card:
         return ()
     hidden = figures.unattributed_bytes
     if hidden is not None and hidden >= max(short, _SMALL_BYTES):
         return (Vote(
-            "R-03 unattributed memory", Kind.CO_TENANT, 0.5,
+            "R-03 unattributed memory", Conclusion.CO_TENANT, 0.5,
             (f"{size(hidden)} of the card are in use by nobody that the message names; {size(short)} were missing.",),
             ("Another container, MPS or a slice of the card that this process may not use looks the same.",),
             ("nvidia-smi on the node, to see whose it is",),
@@ -242,11 +242,12 @@ def unattributed(case: Case) -> tuple[Vote, ...]:
     missing = ("nvidia-smi on the node: which process holds the rest",)
     return (
         Vote(
-            "R-03 message without processes", Kind.INFERENCE_RESERVATION if shared else Kind.CO_TENANT, 0.5, (reason,),
+            "R-03 message without processes",
+            Conclusion.INFERENCE_RESERVATION if shared else Conclusion.CO_TENANT, 0.5, (reason,),
             ("The message does not say whose memory that is.",), missing,
             detail=Detail.LOWER_SHARE if shared else Detail.NONE,
         ),
-        Vote("R-03 message without processes", Kind.NCCL_BUFFERS, 0.25, (reason,), (), missing, decisive=False,
+        Vote("R-03 message without processes", Conclusion.NCCL_BUFFERS, 0.25, (reason,), (), missing, decisive=False,
              detail=Detail.OUTSIDE),
     )
 

@@ -22,7 +22,7 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
     return {
         "version": VERSION,
         "diagnosis": {
-            "kind": best.kind.value,
+            "kind": str(best.kind),
             "detail": best.detail.value or None,
             "confidence": best.confidence,
             "reasons": list(best.reasons),
@@ -30,7 +30,7 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
             "missing": list(best.missing),
         },
         "runners_up": [
-            {"kind": one.kind.value, "detail": one.detail.value or None, "confidence": one.confidence}
+            {"kind": str(one.kind), "detail": one.detail.value or None, "confidence": one.confidence}
             for one in diagnosis.runners_up
         ],
         "root_cause": _root(root) if root is not None else None,

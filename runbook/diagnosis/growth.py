@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from runbook.diagnosis.case import Case, Vote, size
+from runbook.diagnosis.case import Case, Conclusion, Vote, rule, size
 from runbook.diagnosis.series import (
     FEWEST,
     SURE_Z,
@@ -28,7 +28,7 @@ from runbook.diagnosis.series import (
     tokens_by_step,
     with_tokens,
 )
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail, Died
 from runbook.model.log import Phase
 
 _MATERIAL = 0.05
@@ -36,7 +36,6 @@ _MATERIAL = 0.05
 _FOLLOWS = 0.5
 """Kendall's tau from which memory is said to follow the tokens."""
 _MANY = 12
-_GPU_MEMORY = (Kind.TRUE_OOM, Kind.FRAGMENTATION, Kind.MEMORY_LEAK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +56,14 @@ class _Found:
         return self.kept or (self.same_work and self.rise.even and self.rise.samples >= _MANY)
 
 
+@rule
 def leak(case: Case) -> Vote | None:
     """Memory at the same place of the program, at equal tokens, that rises steadily beyond the first steps.
 
     Greatest values since the start never count: they rise without a leak. Peaks that begin again at each print count
     less than what is allocated between steps, and not at all where that is printed too and does not rise; nor do those
     of reserved memory where the failure's own message says that much of it was not allocated (R-11)."""
-    if case.root is None or case.root.means not in _GPU_MEMORY:
+    if case.root is None or not case.meant.in_the_allocator:
         return None
     found = _strongest(case)
     if found is None or (found.reserved and _much_unallocated(case)):
@@ -104,7 +104,7 @@ def leak(case: Case) -> Vote | None:
         confidence -= 0.2
         against.append(f"It rose by {size(round(rise.growth))} in all, less than the {size(short)} that were missing.")
     return Vote(
-        "growth over steps", Kind.MEMORY_LEAK, round(min(0.85, max(0.15, confidence)), 2), tuple(reasons),
+        "growth over steps", Conclusion.MEMORY_LEAK, round(min(0.85, max(0.15, confidence)), 2), tuple(reasons),
         tuple(against), ("two memory snapshots some steps apart, to name what is kept",),
         decisive=found.firm and enough and confidence >= 0.5,
     )
@@ -205,7 +205,7 @@ def how_it_grew(case: Case) -> tuple[Detail, str] | None:
 
     For the rule that calls the working set grown: a detail and a sentence with figures, or None where the log's
     figures show nothing of the kind."""
-    if case.root is None or case.root.means not in _GPU_MEMORY:
+    if case.root is None or not case.meant.in_the_allocator:
         return None
     longer = _follows_tokens(case) or _longer_sequences(case)
     if longer is not None:
@@ -310,9 +310,10 @@ def reserved_creeps(case: Case) -> str:
     return ""
 
 
+@rule
 def host_leak(case: Case) -> Vote | None:
     """Host memory that rose from step to step before a host out of memory. Only supports what the log or Slurm says."""
-    if case.root is None or case.root.means != Kind.HOST_OOM:
+    if case.meant.died is not Died.MAIN_MEMORY:
         return None
     for series in all_series(case):
         points = series.values(host_used)
@@ -321,7 +322,7 @@ def host_leak(case: Case) -> Vote | None:
         if rise is not None:
             own = series.samples[0].host_is_process
             return Vote(
-                "host memory over steps", Kind.HOST_OOM, 0.6,
+                "host memory over steps", Conclusion.HOST_OOM, 0.6,
                 (f"Host memory of {series.whose if own else 'the node'} rose steadily, by {size(round(rise.growth))} "
                  f"from step {rise.first[0]:.0f} to {rise.last[0]:.0f} ({size(round(rise.slope))} a step): something "
                  "in the job keeps it.",),

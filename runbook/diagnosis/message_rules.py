@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import re
 
-from runbook.diagnosis.case import ORDINARY_CONTEXT_BYTES, Case, Vote, newest_minor, oldest_minor, print_error, size
+from runbook.diagnosis.case import (
+    ORDINARY_CONTEXT_BYTES,
+    Case,
+    Conclusion,
+    Vote,
+    newest_minor,
+    oldest_minor,
+    print_error,
+    rule,
+    size,
+)
 from runbook.diagnosis.growth import reserved_creeps, static_or_grown
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail
 from runbook.model.log import Phase
 
 _ABSURD_BYTES = 1 << 50
@@ -20,6 +30,7 @@ _ENGINE_PHASES = frozenset({Phase.ROLLOUT, Phase.WEIGHT_SYNC})
 _ENGINE_FILES = re.compile(r"(?:vllm|sglang)/")
 
 
+@rule
 def absurd_size(case: Case) -> Vote | None:
     """R-13: a request of a petabyte is a corrupted number."""
     tried = case.figures.tried
@@ -27,13 +38,14 @@ def absurd_size(case: Case) -> Vote | None:
         return None
     certain = tried >= _ABSURD_BYTES
     return Vote(
-        "R-13 absurd size", Kind.NOT_OOM, 0.9 if certain else 0.3,
+        "R-13 absurd size", Conclusion.NOT_OOM, 0.9 if certain else 0.3,
         (f"The message asks for {size(tried)}, which no device has: the size is garbage, not a shortage.",),
         missing=("what corrupted the size, often a collective that failed earlier",),
         decisive=certain, detail=Detail.PROGRAM,
     )
 
 
+@rule
 def impossible(case: Case) -> Vote | None:
     """R-08: more was asked for than the card has; softer, more than it has besides this process's fixed part."""
     figures, capacity = case.figures, case.figures.fields.capacity_bytes
@@ -44,7 +56,7 @@ def impossible(case: Case) -> Vote | None:
     slice_of = " (a MIG slice)" if (case.root and (case.root.node_device or "").startswith("MIG-")) else ""
     if tried > capacity + error:
         return Vote(
-            "R-08 impossible request", Kind.TRUE_OOM, 0.95 if tried < _DOUBTFUL_BYTES else 0.65,
+            "R-08 impossible request", Conclusion.TRUE_OOM, 0.95 if tried < _DOUBTFUL_BYTES else 0.65,
             (
                 f"Tried {size(tried)} on a card of {size(capacity)}{slice_of}: one request is larger than the whole "
                 "card, so a shape, the batch times the sequence, or a model that is not sharded is at fault.",
@@ -57,13 +69,14 @@ def impossible(case: Case) -> Vote | None:
     if tried <= capacity - outside + error:
         return None
     return Vote(
-        "R-08 impossible request, softer", Kind.TRUE_OOM, 0.88,
+        "R-08 impossible request, softer", Conclusion.TRUE_OOM, 0.88,
         (f"Tried {size(tried)} on a card of {size(capacity)}{slice_of}, of which {size(outside)} are this process's "
          "CUDA context and libraries: it would fail on an otherwise empty card.",
          "No allocator setting could have served it."), detail=Detail.IMPOSSIBLE_REQUEST,
     )
 
 
+@rule
 def limit(case: Case) -> Vote | None:
     """R-09: the process may not use what is free. The allocator tests reserved + tried before it asks the driver."""
     figures = case.figures
@@ -87,7 +100,7 @@ def limit(case: Case) -> Vote | None:
                        "fragmented.")
     if free + print_error(free, tried) < tried:
         return Vote(
-            "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, 0.75,
+            "R-09 per-process limit", Conclusion.PER_PROCESS_LIMIT, 0.75,
             (f"{figure}.", "The allocator tests the limit before it asks the driver, so the limit refused it."),
             (f"The card itself had only {size(free)} free, so the limit is not the only cause.", *against),
         )
@@ -97,7 +110,7 @@ def limit(case: Case) -> Vote | None:
         figure = figure.replace("over the", "about the") if reserved + tried <= allowed else figure
         against.append(f"The excess is below the print error of {size(error)}; the free memory speaks for the limit.")
     return Vote(
-        "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, confidence,
+        "R-09 per-process limit", Conclusion.PER_PROCESS_LIMIT, confidence,
         (f"{figure}, while {size(free)} of the card are free.",
          "A memory fraction is set for this process; the card itself is not full."), tuple(against),
     )
@@ -109,13 +122,14 @@ def _limit_of_a_cut_message(case: Case, allowed: int, tried: int, free: int) -> 
     if free < tried + print_error(tried, free) or capacity is None or allowed >= capacity - print_error(capacity):
         return None
     return Vote(
-        "R-09 per-process limit", Kind.PER_PROCESS_LIMIT, 0.85,
+        "R-09 per-process limit", Conclusion.PER_PROCESS_LIMIT, 0.85,
         (f"Tried {size(tried)} while {size(free)} of the card were free, and this process is allowed {size(allowed)} "
          f"of {size(capacity)}: the limit refused it.",),
         ("The message is cut, so what the process had reserved is not known.",),
     )
 
 
+@rule
 def free_enough(case: Case) -> Vote | None:
     """R-10: free memory would have sufficed, and no limit explains the refusal."""
     figures = case.figures
@@ -125,7 +139,7 @@ def free_enough(case: Case) -> Vote | None:
     said = f"Tried {size(tried)} while {size(free)} were free: the figures contradict a plain shortage."
     if case.root is not None and case.root.signature == "PT-XPU-01":
         return Vote(
-            "R-10 free is an estimate", Kind.UNDETERMINED, 0.5,
+            "R-10 free is an estimate", Conclusion.UNDETERMINED, 0.5,
             (said, "On Intel's devices the free figure is capacity less what PyTorch reserved, an estimate: another "
                    "process may hold the rest."),
             missing=("xpu-smi on the node: who else holds memory of the device",),
@@ -134,7 +148,7 @@ def free_enough(case: Case) -> Vote | None:
     hidden = newest is not None and oldest is not None and oldest >= 1 and newest <= 4
     if case.allocator.fraction is not None or any("fraction" in name.lower() for name in case.settings):
         return Vote(
-            "R-10 free is enough", Kind.PER_PROCESS_LIMIT, 0.75,
+            "R-10 free is enough", Conclusion.PER_PROCESS_LIMIT, 0.75,
             (said, "The job's settings hold a memory fraction for the process, which this message does not print."),
             missing=("whether the fraction is that of the failing process",),
         )
@@ -147,12 +161,13 @@ def free_enough(case: Case) -> Vote | None:
     ]
     if hidden:
         return Vote(
-            "R-10 free is enough", Kind.PER_PROCESS_LIMIT, 0.5,
+            "R-10 free is enough", Conclusion.PER_PROCESS_LIMIT, 0.5,
             (said, "This PyTorch (2.1 to 2.4) hides a limit that is set."), missing=tuple(missing),
         )
-    return Vote("R-10 free is enough", Kind.UNDETERMINED, 0.5, (said,), missing=tuple(missing))
+    return Vote("R-10 free is enough", Conclusion.UNDETERMINED, 0.5, (said,), missing=tuple(missing))
 
 
+@rule
 def private_pools(case: Case) -> Vote | None:
     """R-14: free memory inside CUDA graphs' pools, which only they may use."""
     figures, fields = case.figures, case.figures.fields
@@ -160,13 +175,14 @@ def private_pools(case: Case) -> Vote | None:
     if pool is None or tried is None or capacity is None or pool < tried or pool < capacity // 10:
         return None
     return Vote(
-        "R-14 private pools", Kind.TRUE_OOM, 0.75,
+        "R-14 private pools", Conclusion.TRUE_OOM, 0.75,
         (f"{size(pool)} lie in private pools (CUDA graphs), which only their owner may use again; tried {size(tried)}.",
          "Fewer or smaller graph captures, or none, give it back; expandable segments do not reach these pools."),
         missing=("whether the graphs are needed at these sizes",), detail=Detail.PRIVATE_POOLS,
     )
 
 
+@rule
 def outside_allocator(case: Case) -> tuple[Vote, ...]:
     """R-02, R-19: this process's memory outside PyTorch's allocator is large."""
     figures = case.figures
@@ -192,14 +208,14 @@ def outside_allocator(case: Case) -> tuple[Vote, ...]:
         doing = "starts" if phase is Phase.INIT else "takes its memory back or generates"
         reasons.append(f"It failed while the engine {doing}: lower the engine's share.")
     votes = [Vote(
-        "R-02 memory outside the allocator", Kind.INFERENCE_RESERVATION if engine else Kind.NCCL_BUFFERS,
+        "R-02 memory outside the allocator", Conclusion.INFERENCE_RESERVATION if engine else Conclusion.NCCL_BUFFERS,
         confidence if figures.self_certain else 0.5, tuple(reasons), (),
         ("what in this process takes it: NCCL_DEBUG=INFO, or a memory snapshot",),
         detail=Detail.LOWER_SHARE if engine else Detail.OUTSIDE,
     )]
     if not figures.self_certain:
         votes.append(Vote(
-            "R-17 co-tenant", Kind.CO_TENANT, 0.35,
+            "R-17 co-tenant", Conclusion.CO_TENANT, 0.35,
             (f"Process {figures.self_pid} with {size(figures.process_bytes)} is the only one that the message names "
              "and it holds far more than PyTorch reserved here; if it is not this process under its host's pid, it is "
              "somebody else's.",), (), ("nvidia-smi on the node: which processes are on the card",), decisive=False,
@@ -207,6 +223,7 @@ def outside_allocator(case: Case) -> tuple[Vote, ...]:
     return tuple(votes)
 
 
+@rule
 def exhausted(case: Case) -> Vote | None:
     """R-04: even perfectly defragmented, the card could not have served the request."""
     figures = case.figures
@@ -227,12 +244,12 @@ def exhausted(case: Case) -> Vote | None:
                              "no processes.")
     if available < tried - error:
         return Vote(
-            "R-04 perfect defragmentation", Kind.TRUE_OOM, 0.75 if hidden else 0.93,
+            "R-04 perfect defragmentation", Conclusion.TRUE_OOM, 0.75 if hidden else 0.93,
             (f"{sum_of}: less than tried, so no allocator setting could have served it.", when), against, detail=detail,
         )
     if available < tried + error:
         return Vote(
-            "R-04 perfect defragmentation", Kind.TRUE_OOM, 0.6,
+            "R-04 perfect defragmentation", Conclusion.TRUE_OOM, 0.6,
             (f"{sum_of}: equal to what was tried within the rounding of the message "
              f"({size(error)}), so at best the last byte would have fitted.", when), against,
             decisive=False, detail=detail,
@@ -245,7 +262,7 @@ def exhausted(case: Case) -> Vote | None:
         if share >= 2 * _MATERIAL_SHARE:
             return None
         return Vote(
-            "R-06 small request", Kind.TRUE_OOM, 0.75,
+            "R-06 small request", Conclusion.TRUE_OOM, 0.75,
             (f"Tried {size(tried)}, which stands for any small request: the card was simply full "
              f"({size(figures.fields.allocated_bytes)} allocated, {share:.0%} of the reserved memory in slivers).",
              when, "The failing line of code is a random victim."),
@@ -253,7 +270,7 @@ def exhausted(case: Case) -> Vote | None:
         )
     if unallocated < tried and reserved and unallocated < _MATERIAL_SHARE * reserved:
         return Vote(
-            "R-11 unallocated part immaterial", Kind.TRUE_OOM, 0.75,
+            "R-11 unallocated part immaterial", Conclusion.TRUE_OOM, 0.75,
             (f"Reserved but unallocated is only {size(unallocated)}, {unallocated / reserved:.1%} of what is reserved: "
              "the working set fills the card.", when),
             (f"{sum_of}: a little more than tried.", *against), detail=detail,
@@ -261,6 +278,7 @@ def exhausted(case: Case) -> Vote | None:
     return None
 
 
+@rule
 def edge_of_free(case: Case) -> Vote | None:
     """Free equals tried as far as the message prints them: nothing follows from a difference that rounding hides."""
     figures = case.figures
@@ -271,7 +289,7 @@ def edge_of_free(case: Case) -> Vote | None:
         return None
     detail, when = static_or_grown(case)
     return Vote(
-        "R-10 free equals tried", Kind.TRUE_OOM, 0.55,
+        "R-10 free equals tried", Conclusion.TRUE_OOM, 0.55,
         (f"Tried {size(figures.tried)} with {size(figures.free)} free: equal within the rounding of the message "
          f"({size(error)}), so the card was full to the last page.", when),
         ("If a little more was free than was tried, something else refused the request.",),
@@ -279,6 +297,7 @@ def edge_of_free(case: Case) -> Vote | None:
     )
 
 
+@rule
 def without_unallocated(case: Case) -> tuple[Vote, ...]:
     """backend:cudaMallocAsync: what its pool holds unused is not printed, so R-04 cannot be computed."""
     figures, fields = case.figures, case.figures.fields
@@ -291,7 +310,7 @@ def without_unallocated(case: Case) -> tuple[Vote, ...]:
     told = f"Tried {size(tried)} with {size(figures.free)} free and {size(allocated)} of {size(capacity)} allocated."
     if rest - 2 * ORDINARY_CONTEXT_BYTES < short:
         return (Vote(
-            "cudaMallocAsync", Kind.TRUE_OOM, 0.8, (told, when),
+            "cudaMallocAsync", Conclusion.TRUE_OOM, 0.8, (told, when),
             ("backend:cudaMallocAsync does not print what its pool holds unused.",), detail=detail,
         ),)
     reason = (
@@ -300,9 +319,9 @@ def without_unallocated(case: Case) -> tuple[Vote, ...]:
     )
     missing = ("nvidia-smi on the node: how much of the card this process holds, and who else",)
     return (
-        Vote("cudaMallocAsync", Kind.UNDETERMINED, 0.5, (reason,), (), missing),
-        Vote("cudaMallocAsync", Kind.TRUE_OOM, 0.45, (reason,), (), missing, decisive=False, detail=detail),
-        Vote("cudaMallocAsync", Kind.CO_TENANT, 0.3, (reason,), (), missing, decisive=False),
+        Vote("cudaMallocAsync", Conclusion.UNDETERMINED, 0.5, (reason,), (), missing),
+        Vote("cudaMallocAsync", Conclusion.TRUE_OOM, 0.45, (reason,), (), missing, decisive=False, detail=detail),
+        Vote("cudaMallocAsync", Conclusion.CO_TENANT, 0.3, (reason,), (), missing, decisive=False),
     )
 
 
@@ -320,6 +339,7 @@ _FLOOR, _CEILING, _CEILING_BLIND = 0.15, 0.88, 0.8
 _STREAMS = re.compile(r"fsdp|all_gather|reduce_scatter|zero/stage", re.IGNORECASE)
 
 
+@rule
 def fragmentation(case: Case) -> Vote | None:
     """Claimed only where free plus unallocated would have sufficed (R-04)."""
     figures = case.figures
@@ -389,7 +409,7 @@ def fragmentation(case: Case) -> Vote | None:
         missing.append("whether CUDA graphs are captured (this PyTorch counts their pools as unallocated)")
     confidence = round(min(_CEILING if case.allocator.known or retries else _CEILING_BLIND, max(_FLOOR, confidence)), 2)
     return Vote(
-        "R-11 fragmentation", Kind.FRAGMENTATION, confidence, tuple(reasons), tuple(against), tuple(missing),
+        "R-11 fragmentation", Conclusion.FRAGMENTATION, confidence, tuple(reasons), tuple(against), tuple(missing),
         decisive=confidence >= 0.5,
     )
 
@@ -409,6 +429,7 @@ def _other_readings(case: Case) -> list[str]:
     return readings
 
 
+@rule
 def not_fragmentation(case: Case) -> Vote | None:
     """What remains where fragmentation is possible and little supports it: a working set at the card's edge."""
     figures = case.figures
@@ -424,6 +445,6 @@ def not_fragmentation(case: Case) -> Vote | None:
     if case.allocator.expandable:
         reasons.append("Expandable segments are already on, and the request still failed.")
     return Vote(
-        "R-15 unallocated is not usable", Kind.TRUE_OOM, confidence, (*reasons, when), (), vote.missing,
+        "R-15 unallocated is not usable", Conclusion.TRUE_OOM, confidence, (*reasons, when), (), vote.missing,
         decisive=False, detail=detail,
     )

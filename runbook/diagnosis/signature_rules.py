@@ -8,17 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from runbook.diagnosis.case import Case, Vote, size
+from runbook.diagnosis.case import LINE_RULES, Case, Conclusion, Vote, line_rule, rule, size
 from runbook.diagnosis.co_tenant_rules import UNTOLD
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail, Died
 from runbook.model.log import Finding
 from runbook.model.node import NodeVerdict
 
-_DEFAULT_FIRMNESS = {
-    Kind.CUDA_CONTEXT_OR_DRIVER: 0.65, Kind.NCCL_BUFFERS: 0.65, Kind.CO_TENANT: 0.6, Kind.INFERENCE_RESERVATION: 0.7,
-    Kind.UNDETERMINED: 0.5, Kind.HOST_OOM: 0.88,
-}
-"""For signatures that do not say how firm they are; 0.9 for the other kinds."""
 _COLOCATED = 0.6
 _FAULT_UNCONFIRMED = 0.5
 """A fault that the job's own output tells of and the node's own records deny."""
@@ -27,31 +22,8 @@ _CAPTURE = re.compile(r"Capture (?:CUDA|cuda) graph failed")
 _DETAILS = frozenset(detail.value for detail in Detail)
 _SETTLES_TENANTS = "nvidia-smi of the node at that moment: who held the card's memory"
 
-_MEANING: dict[tuple[Kind, Detail], str] = {
-    (Kind.HOST_OOM, Detail.NONE): "This is memory of the node, not of the card: batch and allocator settings do not "
-        "touch it, and offloading to the host makes it worse (R-21).",
-    (Kind.SHM, Detail.NONE): "The shared memory file system of the node or container is full; neither the card nor "
-        "other host memory is the question.",
-    (Kind.NCCL_BUFFERS, Detail.NONE): "NCCL takes device memory outside PyTorch's allocator, which does not give its "
-        "cache back for it (R-19): leave headroom.",
-    (Kind.NCCL_BUFFERS, Detail.LIBRARY): "The library takes device memory outside PyTorch's allocator, which does not "
-        "give its cache back for it (R-19): leave headroom.",
-    (Kind.KV_CACHE_SIZING, Detail.NONE): "The inference engine's share of the card does not suit its cache: at "
-        "its start the share has to be raised, or lengths lowered, contrary to most advice on out-of-memory.",
-    (Kind.KV_CACHE_SIZING, Detail.RAISE_SHARE): "The inference engine's share of the card is too small for its cache: "
-        "the share has to be raised, or lengths lowered, contrary to most advice on out-of-memory.",
-    (Kind.KV_CACHE_SIZING, Detail.LOWER_SHARE): "The inference engine's share leaves too little for what else it "
-        "needs: the share, or the number of sequences, has to be lowered.",
-    (Kind.KV_CACHE_SIZING, Detail.RUN_TIME): "The cache ran out of tokens while serving: fewer or shorter requests at "
-        "once; the card's memory is not the question.",
-    (Kind.INFERENCE_RESERVATION, Detail.NONE): "An inference engine and something else want the same memory of the "
-        "card.",
-    (Kind.PER_PROCESS_LIMIT, Detail.NONE): "A memory fraction limits the process; the card itself need not be full.",
-    (Kind.CUDA_CONTEXT_OR_DRIVER, Detail.NONE): "A call outside PyTorch's caching allocator failed, so the cache may "
-        "hold what it needed, and no figures are printed (R-19).",
-}
 
-
+@rule
 def faulty_node(case: Case) -> Vote | None:
     """The node check found the failing rank's card broken: then figures prove nothing about the job."""
     judgement = case.judgement()
@@ -61,13 +33,13 @@ def faulty_node(case: Case) -> Vote | None:
     failing, faulty = judgement.failing_gpu, judgement.faulty_gpus
     if failing is not None and faulty and failing not in faulty and case.figures.short_bytes is not None:
         return Vote(
-            "node check: another GPU is faulty", Kind.HARDWARE_FAULT, 0.3,
+            "node check: another GPU is faulty", Conclusion.HARDWARE_FAULT, 0.3,
             (f"The node check of {judgement.node} found a fault of GPU {', '.join(map(str, faulty))}: "
              f"{'; '.join(judgement.reasons[:3])}.",),
             (f"GPU {failing} ran out of memory, and no fault of it was found.",), decisive=False,
         )
     return Vote(
-        "node check: faulty", Kind.HARDWARE_FAULT, 0.92 if certain else 0.6,
+        "node check: faulty", Conclusion.HARDWARE_FAULT, 0.92 if certain else 0.6,
         (f"The node check of {judgement.node} found a fault"
          + (f" of GPU {', '.join(map(str, judgement.faulty_gpus))}" if judgement.faulty_gpus else "")
          + f": {'; '.join(judgement.reasons[:3]) or 'see its report'}.",),
@@ -75,38 +47,28 @@ def faulty_node(case: Case) -> Vote | None:
     )
 
 
+@rule
 def by_signature(case: Case) -> tuple[Vote, ...]:
     """The first failure's own words, and what else bears on them."""
     root = case.root
-    if root is None or root.means not in Kind.__members__.values() or root.means == Kind.TRUE_OOM:
+    if root is None or root.means not in case.kinds or case.meant.by_figures:
         return ()
-    kind = Kind(root.means)
+    meant = case.meant
     detail = Detail(root.detail) if root.detail in _DETAILS else Detail.NONE
-    firmness = root.firmness if root.firmness is not None else _DEFAULT_FIRMNESS.get(kind, 0.9)
-    meaning = _MEANING.get((kind, detail)) or _MEANING.get((kind, Detail.NONE))
+    reason = meant.detail(detail).reason or meant.reason
     vote = Vote(
-        f"signature {root.signature}", kind, firmness,
-        (f"The first failure is {root.signature}: {said(root.excerpt)}", *((meaning,) if meaning else ())),
+        f"signature {root.signature}", root.means, root.firmness if root.firmness is not None else meant.confidence,
+        (f"The first failure is {root.signature}: {said(root.excerpt)}", *((reason,) if reason else ())),
         detail=detail,
     )
-    match kind:
-        case Kind.HOST_OOM:
-            return _host(case, root, vote)
-        case Kind.HARDWARE_FAULT:
-            return (_hardware(case, vote),)
-        case Kind.CUDA_CONTEXT_OR_DRIVER | Kind.NCCL_BUFFERS:
-            return _outside(case, root, vote)
-        case Kind.INFERENCE_RESERVATION | Kind.CO_TENANT:
-            return _shared_card(case, root, vote)
-        case Kind.NOT_OOM:
-            return (_program(case, root, vote),)
-    return (vote,)
+    return LINE_RULES[meant.rule](case, root, vote) if meant.rule else (vote,)
 
 
+@rule
 def engine_capture(case: Case) -> Vote | None:
     """SGL-02: the engine ran out while it captured CUDA graphs; here its share has to come down."""
     root = case.root
-    if root is None or root.means != Kind.TRUE_OOM:
+    if root is None or not case.meant.by_figures:
         return None
     # The engine prints its list of solutions, which speaks of the capture, a few lines below the exception.
     advised = any(
@@ -116,16 +78,20 @@ def engine_capture(case: Case) -> Vote | None:
     if not advised and not _CAPTURE.search(root.excerpt):
         return None
     return Vote(
-        "SGL-02 graph capture", Kind.KV_CACHE_SIZING, 0.75,
+        "SGL-02 graph capture", Conclusion.KV_CACHE_SIZING, 0.75,
         (f"The engine ran out of memory while it captured CUDA graphs: {said(root.excerpt)}",
-         _MEANING[Kind.KV_CACHE_SIZING, Detail.LOWER_SHARE]),
+         case.kinds.of(Conclusion.KV_CACHE_SIZING).entry.detail(Detail.LOWER_SHARE).reason),
         missing=("the engine's share and its largest batch for graphs",), detail=Detail.LOWER_SHARE,
     )
 
 
-def _host(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
+@line_rule
+def host_memory(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     steps = killed_steps(case)
-    others = [one for one in case.story.candidates if one.means == Kind.HOST_OOM and one.signature != root.signature]
+    others = [
+        one for one in case.story.candidates
+        if case.kinds.of(one.means).entry.died is Died.MAIN_MEMORY and one.signature != root.signature
+    ]
     reasons, confidence, missing, detail = [*vote.reasons], vote.confidence, [*vote.missing], vote.detail
     pinned = root.signature == "CU-01"
     if pinned:
@@ -154,32 +120,34 @@ def _host(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     if not pinned or steps:
         return (told,)
     return (told, Vote(
-        "R-21 device or pinned host memory", Kind.CUDA_CONTEXT_OR_DRIVER, 0.3,
+        "R-21 device or pinned host memory", Conclusion.CUDA_CONTEXT_OR_DRIVER, 0.3,
         ("The same words are printed where the card refuses memory outside the allocator.",), decisive=False,
     ))
 
 
-def _hardware(case: Case, vote: Vote) -> Vote:
+@line_rule
+def broken_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     judgement = case.judgement()
-    if case.root is not None and case.root.signature == "GF-03N":
+    if root.signature == "GF-03N":
         vote = replace(vote, reasons=(
             *vote.reasons,
             "The line stands in the job's own output without the kernel's stamp, and anybody may print it: a hint, "
             "until the node's own records say so.",
         ))
-    elif case.root is not None and case.root.signature == "GF-03":
+    elif root.signature == "GF-03":
         vote = replace(vote, reasons=(*vote.reasons, "The kernel's line came through the job's own output."))
     if judgement is None:
-        return replace(vote, missing=("the node's own ECC, row remap and XID records",))
+        return (replace(vote, missing=("the node's own ECC, row remap and XID records",)),)
     if judgement.verdict is not NodeVerdict.CLEAN:
-        return vote
-    return replace(
+        return (vote,)
+    return (replace(
         vote, confidence=min(vote.confidence, _FAULT_UNCONFIRMED),
         against=(f"The node check of {judgement.node} found no fault, and only the job's own output tells of one.",),
-    )
+    ),)
 
 
-def _outside(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
+@line_rule
+def outside_the_allocator(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     """R-19, R-21: a refusal without figures, of a call outside the allocator."""
     against, missing = [], [_SETTLES_TENANTS]
     if vote.confidence < 0.5:
@@ -192,15 +160,16 @@ def _outside(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     if root.signature != "CU-01":
         return (told,)
     return (told, Vote(
-        "R-21 device or pinned host memory", Kind.HOST_OOM, 0.15,
+        "R-21 device or pinned host memory", Conclusion.HOST_OOM, 0.15,
         ("Refused pinned host memory is reported in the same words.",), decisive=False, detail=Detail.PINNED,
     ))
 
 
-def _shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
+@line_rule
+def shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     """An engine found the card occupied: by the job's own trainer, or by somebody else."""
     judgement, fields = case.judgement(), root.fields
-    at_start = vote.kind is Kind.CO_TENANT or (
+    at_start = vote.kind == Conclusion.CO_TENANT or (
         fields.tried_bytes is not None and fields.capacity_bytes is not None and fields.allocated_bytes is None
     )
     figure = (
@@ -212,7 +181,7 @@ def _shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         return (replace(told, decisive=False, confidence=min(told.confidence, 0.3)),)
     shared = case.colocation >= _COLOCATED
     engine = replace(
-        told, kind=Kind.INFERENCE_RESERVATION, detail=Detail.LOWER_SHARE,
+        told, kind=Conclusion.INFERENCE_RESERVATION, detail=Detail.LOWER_SHARE,
         confidence=min(vote.confidence, 0.75) if shared else 0.3 if at_start else min(vote.confidence, 0.65),
         reasons=(*told.reasons, *(
             (f"{case.story.framework or 'This job'} runs its trainer on the same cards, which holds the rest: lower "
@@ -221,7 +190,7 @@ def _shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         missing=(_SETTLES_TENANTS,), decisive=shared or not at_start,
     )
     stranger = replace(
-        told, kind=Kind.CO_TENANT, detail=Detail.NONE, missing=(_SETTLES_TENANTS,),
+        told, kind=Conclusion.CO_TENANT, detail=Detail.NONE, missing=(_SETTLES_TENANTS,),
         confidence=0.2 if shared or not at_start else min(vote.confidence, UNTOLD), decisive=at_start and not shared,
         reasons=(*told.reasons[:1], *figure,
                  "Something else holds memory of the card, and the logs do not say what."),
@@ -234,17 +203,18 @@ def _shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     return (engine, replace(stranger, reasons=(other,), against=()))
 
 
-def _program(case: Case, root: Finding, vote: Vote) -> Vote:
+@line_rule
+def failed_program(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     """An exception that no document knows says that the program failed; beside a kill for memory it may be an echo."""
     steps = killed_steps(case)
     detail = vote.detail if vote.detail is not Detail.NONE or root.signature != "PY-EXC" else Detail.PROGRAM
     if root.signature != "PY-EXC" or not steps:
         firmness = 0.85 if root.signature == "PY-EXC" and root.firmness is None else vote.confidence
-        return replace(vote, detail=detail, confidence=firmness)
-    return replace(
+        return (replace(vote, detail=detail, confidence=firmness),)
+    return (replace(
         vote, confidence=0.3, detail=detail, decisive=False,
         against=(f"Slurm's accounting says OUT_OF_MEMORY for {', '.join(steps)}: this may be its echo.",),
-    )
+    ),)
 
 
 def killed_steps(case: Case) -> list[str]:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from runbook.diagnosis.case import Case, Vote, size
+from runbook.diagnosis.case import Case, Conclusion, Vote, rule, size
 from runbook.diagnosis.growth import static_or_grown
 from runbook.diagnosis.signature_rules import killed_steps
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail, Died
 from runbook.model.job import JobClass
 
-_HOST_NOT_CARD = (
-    "This is memory of the node, not of the card: batch and allocator settings do not touch it, and offloading to the "
-    "host makes it worse (R-21)."
-)
 _TIMEOUTS = frozenset({"NCCL-05", "NCCL-06", "FOLLOW-07"})
 _CANCELLING = frozenset({"SL-CANCEL-01", "SL-TASK-03", "SL-TASK-04", "FR-TE-CLOSE", "RANK-KILLED"})
 _ENGINE_FRAMES = ("/vllm/", "/sglang/", "/tensorrt_llm/")
 
 
+@rule
 def without_figures(case: Case) -> Vote | None:
     """A GPU out-of-memory message whose figures are cut or were never printed."""
     root, figures = case.root, case.figures
-    if root is None or root.means != Kind.TRUE_OOM or figures.available_bytes is not None:
+    if root is None or not case.meant.by_figures or figures.available_bytes is not None:
         return None
     tried = f" It asked for {size(figures.tried)}." if figures.tried is not None else ""
     detail, when = static_or_grown(case)
     return Vote(
-        "message without figures", Kind.TRUE_OOM, root.firmness if root.firmness is not None else 0.5,
+        "message without figures", Conclusion.TRUE_OOM, root.firmness if root.firmness is not None else 0.5,
         (f"{root.signature} says that the device ran out of memory, but not how much was free or reserved.{tried}",
          "Without these figures a shortage cannot be told from fragmentation or another process; shortage is the more "
          "common.", when),
@@ -34,45 +31,49 @@ def without_figures(case: Case) -> Vote | None:
     )
 
 
+@rule
 def engine_process(case: Case) -> Vote | None:
     """The failing process is the inference engine itself: its share may leave too little for its own work."""
     root = case.root
-    if root is None or root.means != Kind.TRUE_OOM or not any(name in root.excerpt for name in _ENGINE_FRAMES):
+    if root is None or not case.meant.by_figures or not any(name in root.excerpt for name in _ENGINE_FRAMES):
         return None
     return Vote(
-        "engine's own process", Kind.INFERENCE_RESERVATION, 0.3,
+        "engine's own process", Conclusion.INFERENCE_RESERVATION, 0.3,
         ("The traceback is the inference engine's: its share, most of it cache, counts as allocated, and a smaller "
          "share leaves more for its activations and graphs.",), decisive=False, detail=Detail.LOWER_SHARE,
     )
 
 
+@rule
 def by_accounting(case: Case) -> Vote | None:
     """Slurm says that the kernel killed for memory, and the logs say something else, or nothing."""
     steps = killed_steps(case)
     root = case.root
-    if not steps or (root is not None and root.means == Kind.HOST_OOM):
+    if not steps or case.meant.died is Died.MAIN_MEMORY:
         return None
     told = f"Slurm's accounting says OUT_OF_MEMORY for {', '.join(steps)}"
+    not_the_card = case.kinds.of(Conclusion.HOST_OOM).entry.reason
     helper = "The kernel counts helper processes too: a rank need not have been the victim (R-24)."
     missing = ("the kernel log of the node, which names the process",)
     if root is None:
         return Vote(
-            "Slurm accounting", Kind.HOST_OOM, 0.85, (f"{told}; the logs name no other failure.", _HOST_NOT_CARD),
+            "Slurm accounting", Conclusion.HOST_OOM, 0.85, (f"{told}; the logs name no other failure.", not_the_card),
             (helper,), missing, detail=Detail.CGROUP,
         )
     if root.signature == "PY-EXC":
         return Vote(
-            "Slurm accounting", Kind.HOST_OOM, 0.65,
-            (f"{told}; the log's only exception may be what a killed process left behind.", _HOST_NOT_CARD),
+            "Slurm accounting", Conclusion.HOST_OOM, 0.65,
+            (f"{told}; the log's only exception may be what a killed process left behind.", not_the_card),
             (helper,), missing, detail=Detail.CGROUP,
         )
     return Vote(
-        "Slurm accounting", Kind.HOST_OOM, 0.3,
+        "Slurm accounting", Conclusion.HOST_OOM, 0.3,
         (f"{told}, but the first failure of the log is another: a killed helper, or what followed.",), (helper,),
         missing, decisive=False, detail=Detail.CGROUP,
     )
 
 
+@rule
 def nothing_found(case: Case) -> tuple[Vote, ...]:
     """No cause in the logs: what the consequences and the scheduler's state leave open."""
     if case.root is not None:
@@ -81,7 +82,7 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
     signatures = {one.signature for one in case.story.collateral} | {one.signature for one in case.story.candidates}
     if state is not None and state.job_class in (JobClass.SUCCEEDED, JobClass.CANCELLED, JobClass.STOPPED):
         return (Vote(
-            "scheduler state", Kind.NOT_OOM, 0.85,
+            "scheduler state", Conclusion.NOT_OOM, 0.85,
             (f"The job's state is {state.name}, and its logs show no failure of their own.",),
             detail=Detail.FINISHED if state.job_class is JobClass.SUCCEEDED else Detail.STOPPED,
         ),)
@@ -93,7 +94,7 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
         return _killed()
     if "RANK-ENDED" in signatures:
         return (Vote(
-            "ended without a word", Kind.UNDETERMINED, 0.6,
+            "ended without a word", Conclusion.UNDETERMINED, 0.6,
             (f"{next(one.excerpt for one in case.story.candidates if one.signature == 'RANK-ENDED')[:1].upper()}"
              f"{next(one.excerpt for one in case.story.candidates if one.signature == 'RANK-ENDED')[1:]}; what it said "
              "is not in the logs.",),
@@ -107,7 +108,7 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
     if ended is not None:
         return (ended,)
     return (Vote(
-        "no failure found", Kind.UNDETERMINED, 0.6, (
+        "no failure found", Conclusion.UNDETERMINED, 0.6, (
             "The logs show processes that ended, and no line that any signature knows tells why." if signatures
             else "The logs hold no failure that any signature knows.",
         ),
@@ -126,13 +127,13 @@ def _ran_to_its_end(case: Case, hurt: bool) -> Vote | None:
         return None
     if case.job is not None and case.job.state.job_class is JobClass.FAILED:
         return Vote(
-            "failed behind its end", Kind.UNDETERMINED, 0.6,
+            "failed behind its end", Conclusion.UNDETERMINED, 0.6,
             (told, f"Slurm says {case.job.state.name} all the same, so what failed came after the training: saving, a "
              "last evaluation, or a process that ended badly."),
             missing=("the logs of all ranks", "Slurm's accounting of every step"),
         )
     return Vote(
-        "ran to its end", Kind.NOT_OOM, 0.55 if hurt else 0.75, (told,),
+        "ran to its end", Conclusion.NOT_OOM, 0.55 if hurt else 0.75, (told,),
         missing=("the job's state from Slurm",), detail=Detail.FINISHED,
     )
 
@@ -142,13 +143,13 @@ def _stopped(case: Case, signatures: set[str]) -> Vote | None:
     story = case.story
     if any("KeyboardInterrupt" in one.excerpt for one in story.candidates):
         return Vote(
-            "interrupted", Kind.NOT_OOM, 0.65,
+            "interrupted", Conclusion.NOT_OOM, 0.65,
             ("The only exception is KeyboardInterrupt: a person, or the launcher, sent SIGINT.",),
             missing=("who sent the signal",), detail=Detail.STOPPED,
         )
     if signatures == {"FR-TE-CLOSE"} and any("death signal" in one.excerpt for one in story.candidates):
         return Vote(
-            "signalled from outside", Kind.NOT_OOM, 0.6,
+            "signalled from outside", Conclusion.NOT_OOM, 0.6,
             ("The launcher received a signal from outside and shut its workers down; nothing had failed before.",),
             ("The failure of another node, whose log is not here, ends in the same signal.",),
             ("who sent the signal: Slurm's accounting, and the logs of the job's other nodes",), detail=Detail.STOPPED,
@@ -162,7 +163,7 @@ def _stopped(case: Case, signatures: set[str]) -> Vote | None:
     if not all_at_once and (killed or any("(terminated)" not in why for why in signals)):
         return None
     return Vote(
-        "cancelled", Kind.NOT_OOM, 0.6,
+        "cancelled", Conclusion.NOT_OOM, 0.6,
         ("Slurm cancelled the step, and the logs hold nothing but what cancelling does to all ranks alike.",),
         ("A step is cancelled in the same words after a failure that the logs do not show.",),
         ("who cancelled it: Slurm's accounting (State) and the controller's log",),
@@ -175,17 +176,17 @@ def _lost_rank(signatures: set[str]) -> tuple[Vote, ...]:
     missing = ("the logs of the rank that went away", "Slurm's accounting of every step", "the kernel log of its node")
     if "NCCL-07" not in signatures:
         return (Vote(
-            "R-19 no word of memory", Kind.NOT_OOM, 0.55,
+            "R-19 no word of memory", Conclusion.NOT_OOM, 0.55,
             ("NCCL reports a failure of CUDA, and neither its last error nor a warning speaks of memory.",),
             missing=missing,
         ),)
     return (
         Vote(
-            "only consequences", Kind.UNDETERMINED, 0.6,
+            "only consequences", Conclusion.UNDETERMINED, 0.6,
             ("Ranks lost the connection to another one, and no line says why that one went away.",), missing=missing,
         ),
         Vote(
-            "only consequences", Kind.HOST_OOM, 0.2,
+            "only consequences", Conclusion.HOST_OOM, 0.2,
             ("A rank that goes away without a word may have been killed, and the OOM killer is one that does so.",),
             ("Nothing in the log speaks of memory.",), missing, decisive=False,
         ),
@@ -198,12 +199,12 @@ def _killed() -> tuple[Vote, ...]:
                "the kernel log of the node")
     return (
         Vote(
-            "R-22 SIGKILL of unknown sender", Kind.UNDETERMINED, 0.6,
+            "R-22 SIGKILL of unknown sender", Conclusion.UNDETERMINED, 0.6,
             ("A process was killed by SIGKILL, and nothing says by whom: the OOM killer, scancel, --kill-on-bad-exit "
              "and torchrun's teardown send the same signal.",), missing=missing,
         ),
         Vote(
-            "R-22 SIGKILL of unknown sender", Kind.HOST_OOM, 0.3,
+            "R-22 SIGKILL of unknown sender", Conclusion.HOST_OOM, 0.3,
             ("SIGKILL without a sender in the log is what the kernel's OOM killer leaves behind.",),
             ("Nothing in the log speaks of memory.",), missing, decisive=False,
         ),
@@ -214,7 +215,7 @@ def _hang(case: Case) -> Vote:
     silent = _silent_ranks(case)
     several = len(silent) > 1
     return Vote(
-        "only consequences", Kind.NOT_OOM, 0.55,
+        "only consequences", Conclusion.NOT_OOM, 0.55,
         ("The logs hold collective timeouts and no word of memory: a hang or a lost rank.",
          *((f"Rank{'s' if several else ''} {', '.join(map(str, silent[:8]))} printed no timeout and "
             f"{'are' if several else 'is'} the first suspect.",) if silent else ())),

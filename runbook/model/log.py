@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from runbook.model.diagnosis import Kind
 from runbook.model.units import Bytes, NodeName
 
 
@@ -141,7 +142,7 @@ class Finding:
     """One match of a signature in a log, attributed as far as the log allows."""
 
     signature: str
-    means: str
+    means: Kind
     """What the signature says it is: a diagnosis kind, "consequence", "harmless" or "framing"."""
     file: str
     offset: int

@@ -112,7 +112,7 @@ def what_worked(found: Sequence[SimilarIncident]) -> str:
 def _similarity(now: Remembered, past: Remembered) -> Similarity | None:
     here, there = now.circumstances, past.circumstances
     same_system = bool(here.system) and here.system == there.system
-    if now.kind is not past.kind or not same_system:
+    if now.kind != past.kind or not same_system:
         return None
     # Another size of card is another failure, also of the same script.
     same_memory = near(now.gpu_bytes, past.gpu_bytes, 1 + SAME_MEMORY)

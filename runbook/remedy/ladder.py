@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runbook.model.diagnosis import Diagnosis, Kind
+from runbook.model.diagnosis import Diagnosis, Kind, Remedy
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, condition_of
 from runbook.remedy.constraints import CONSTRAINTS, require
@@ -24,18 +24,11 @@ from runbook.remedy.template_settings import RefusalReason, Refused, TemplateSet
 
 # The ladder: the next lever for a diagnosis that fits, was not tried, and changes no experiment unasked.
 
-ELSEWHERE = frozenset({Kind.CO_TENANT, Kind.HARDWARE_FAULT})
-"""Kinds that no template change helps: the unchanged job runs on other nodes."""
-
 CHEAP_FIRST_FROM = 0.3
 """From this confidence in fragmentation, an allocator lever that costs no experiment goes before the working set."""
 WORTH_TRYING_FROM = 0.1
 """From this confidence in fragmentation, its levers come behind those of the working set."""
 
-_NOTHING_TO_CHANGE: dict[Kind, str] = {
-    Kind.NOT_OOM: "the job did not die of memory, so no memory lever is right",
-    Kind.UNDETERMINED: "what the job died of is not known, and a lever on a guess would cost a relaunch",
-}
 
 
 def propose(
@@ -49,14 +42,14 @@ def propose(
     system = context.template.system
     assert context.diagnosis is not None
     kind = context.diagnosis.best.kind
-    if kind in ELSEWHERE:
+    if kind.entry.remedy is Remedy.OTHER_NODES:
         return Plan(uses=(), system=system.id, ladder="elsewhere")
-    if kind in _NOTHING_TO_CHANGE:
-        return NoPlan(_NOTHING_TO_CHANGE[kind], exhausted=False, question=_missing(context.diagnosis))
+    if kind.entry.remedy is Remedy.PERSON:
+        return NoPlan(kind.entry.no_plan, exhausted=False, question=_missing(context.diagnosis))
     ladder = system.ladder(kind, context.phase, context.role, context.detail)
     if ladder is None:
         return NoPlan(
-            f"{system.title} has no ladder for {kind.value.replace('_', ' ')}", exhausted=False,
+            f"{system.title} has no ladder for {kind.replace('_', ' ')}", exhausted=False,
             question="What may be changed for this kind of failure?",
         )
     if not ladder.levers:
@@ -126,16 +119,16 @@ def use_lever(
 
 
 def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[str, ...]:
-    """The ladder's levers, and those against fragmentation where it cannot be excluded: in front when likely, for
+    """The ladder's levers, and those against what else it may be (fragmentation): in front when likely, for
     they cost no experiment, else behind."""
-    if kind is not Kind.TRUE_OOM:
+    if not kind.entry.perhaps:
         return tuple(levers)
     excluded = refusal_of(lambda: allocator_could_have_served(context, {})) or refusal_of(
         lambda: request_fits_the_gpu(context, {})
     )
-    confidence = context.confidence(Kind.FRAGMENTATION)
+    confidence = context.confidence(kind.entry.perhaps)
     system = context.template.system
-    other = system.ladder(Kind.FRAGMENTATION, context.phase, context.role)
+    other = system.ladder(kind.entry.perhaps, context.phase, context.role)
     if excluded or other is None or confidence < WORTH_TRYING_FROM:
         return tuple(levers)
     cheap = [name for name in other.levers if system.lever(name).effect is Effect.NONE and name not in levers]

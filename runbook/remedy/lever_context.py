@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Detail, Diagnosis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.remedy.lever_document import LeverDocument, Value
@@ -119,11 +119,11 @@ class LeverContext:
         said = self.story.framework_version or (cause.framework_version if cause is not None else None)
         return read_versions(said or "")
 
-    def confidence(self, kind: Kind) -> float:
+    def confidence(self, kind: str) -> float:
         if self.diagnosis is None:
             return 0.0
         for hypothesis in (self.diagnosis.best, *self.diagnosis.runners_up):
-            if hypothesis.kind is kind:
+            if hypothesis.kind == kind:
                 return hypothesis.confidence
         return 0.0
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from runbook.documents import Document, Pattern
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.model.template import ParameterNames, Setting, SettingKind
@@ -236,7 +236,7 @@ class Ladder(Document):
     """The levers for a kind of failure in a phase, the least invasive first."""
 
     id: str
-    kinds: tuple[Kind, ...] = Field(min_length=1)
+    kinds: tuple[str, ...] = Field(min_length=1)
     phases: tuple[Phase, ...] = ()
     """Empty: every phase that no other ladder of the kind names. The same goes for roles and details."""
     roles: tuple[str, ...] = ()
@@ -403,7 +403,7 @@ class LeverDocument(Document):
         """What to look for in a template."""
         return tuple(item.names for item in self.parameters)
 
-    def ladder(self, kind: Kind, phase: Phase, role: str = "", detail: Detail = Detail.NONE) -> Ladder | None:
+    def ladder(self, kind: str, phase: Phase, role: str = "", detail: Detail = Detail.NONE) -> Ladder | None:
         """The ladder for this kind that says most about the failure: a ladder that names phases, roles or details
         serves those alone; of those that fit, the one that names most, and the first of equals."""
         fitting = [

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from runbook.compiled import Compiled
 from runbook.documents import DocumentsInvalid, Problem, load_folder
-from runbook.model.diagnosis import Detail, Kind
+from runbook.kinds import load_kinds
+from runbook.model.diagnosis import Detail, Kinds
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.model.template import SettingKind
@@ -22,11 +23,13 @@ from runbook.remedy.lever_context import texts_of
 from runbook.remedy.lever_document import LeverDocument, Need
 
 
-def load_levers(folder: Path) -> tuple[LeverDocument, ...]:
-    """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file.
+def load_levers(folder: Path, kinds: Kinds | None = None) -> tuple[LeverDocument, ...]:
+    """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file. `kinds`: what their
+    ladders may be for; the installed playbook's where none are given.
 
     Parsing and checking them takes seconds, so their compiled form is read."""
-    return _restored(_compiled_levers(folder), LeverDocument) or read_levers(folder)
+    kinds = load_kinds() if kinds is None else kinds
+    return _restored(_compiled_levers(folder, kinds), LeverDocument) or read_levers(folder, kinds)
 
 
 def load_restarters(file: Path) -> tuple[Restarter, ...]:
@@ -34,9 +37,9 @@ def load_restarters(file: Path) -> tuple[Restarter, ...]:
     return _restored(_compiled_restarters(file), Restarter) or checkpoint_rules.load_restarters(file)
 
 
-def keep_levers(folder: Path) -> None:
+def keep_levers(folder: Path, kinds: Kinds) -> None:
     """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they do."""
-    _keep(_compiled_levers(folder), read_levers(folder), LeverDocument)
+    _keep(_compiled_levers(folder, kinds), read_levers(folder, kinds), LeverDocument)
 
 
 def keep_restarters(file: Path) -> None:
@@ -44,9 +47,9 @@ def keep_restarters(file: Path) -> None:
     _keep(_compiled_restarters(file), checkpoint_rules.load_restarters(file), Restarter)
 
 
-def _compiled_levers(folder: Path) -> Compiled | None:
+def _compiled_levers(folder: Path, kinds: Kinds) -> Compiled | None:
     made_by = [Path(__file__).with_name(name) for name in ("lever_document.py", "loading.py", "checkpoint_rules.py")]
-    words = (*sorted(FUNCTIONS), *sorted(CONSTRAINTS), *Kind, *Detail, *Phase, *Effect)
+    words = (*sorted(FUNCTIONS), *sorted(CONSTRAINTS), *kinds, *Detail, *Phase, *Effect)
     return Compiled.of(folder, sorted(folder.glob("*.yaml")), made_by, words)
 
 
@@ -73,10 +76,10 @@ def _restored(compiled: Compiled | None, model: type[_Model]) -> tuple[_Model, .
         return ()
 
 
-def read_levers(folder: Path) -> tuple[LeverDocument, ...]:
+def read_levers(folder: Path, kinds: Kinds) -> tuple[LeverDocument, ...]:
     """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file."""
     loaded = load_folder(folder, LeverDocument)
-    problems = [problem for path, document in loaded for problem in check_document(document, str(path))]
+    problems = [problem for path, document in loaded for problem in check_document(document, str(path), kinds)]
     ids = [document.id for _, document in loaded]
     problems += [
         Problem(str(path), 1, "id", f"{document.id} is the id of two documents", "rename one")
@@ -96,7 +99,7 @@ _NAME_PARAMETERS = frozenset({
 """Arguments of functions and constraints whose values are ids of parameters."""
 
 
-def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
+def check_document(document: LeverDocument, name: str, kinds: Kinds) -> Iterator[Problem]:
     """Names that point nowhere: parameters, levers, functions, constraints, versions."""
     parameters = {item.id for item in document.parameters}
     levers = {item.id for item in document.levers}
@@ -121,6 +124,7 @@ def check_document(document: LeverDocument, name: str) -> Iterator[Problem]:
                            parameters, "parameter")
     for ladder in document.ladders:
         yield from missing(f"ladders.{ladder.id}", ladder.levers, levers, "lever")
+        yield from missing(f"ladders.{ladder.id}.kinds", ladder.kinds, frozenset(kinds), "kind")
     used = {lever for ladder in document.ladders for lever in ladder.levers}
     for lever in sorted(levers - used):
         yield Problem(name, 1, f"levers.{lever}", "stands on no ladder", "put it on one, or remove it")

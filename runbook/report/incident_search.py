@@ -11,13 +11,13 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Kind, Kinds
 from runbook.model.incident import IncidentState
 from runbook.model.remedy import Remembered
 from runbook.model.units import GIB
 from runbook.report.summary import IncidentSummary
 from runbook.report.vocabulary.clean import clean_line
-from runbook.report.vocabulary.titles import AGAIN_TITLES, KIND_MEANING, KIND_TITLES, STATE_TITLES, Again
+from runbook.report.vocabulary.titles import AGAIN_TITLES, STATE_TITLES, Again
 
 STATE_FILTERS: dict[str, tuple[str, frozenset[IncidentState]]] = {
     "all": ("All", frozenset(IncidentState)),
@@ -46,13 +46,16 @@ def asked_text(parameters: Mapping[str, str], name: str) -> str:
     return clean_line(parameters.get(name, "")[:LONGEST_TEXT]).strip()
 
 
+ANY_KIND = Kind("")
+
+
 @dataclass(frozen=True)
 class IndexQuery:
     """One view of the list. "" is no filter; times are days of UTC, both ends within."""
 
     words: str = ""
     state: str = "all"
-    diagnosis: str = ""
+    diagnosis: Kind = ANY_KIND
     user: str = ""
     node: str = ""
     period: str = ""
@@ -61,7 +64,7 @@ class IndexQuery:
     page: int = 1
 
     @classmethod
-    def read(cls, parameters: Mapping[str, str]) -> IndexQuery:
+    def read(cls, parameters: Mapping[str, str], kinds: Kinds) -> IndexQuery:
         """From an address's parameters; what is not understood is as if it were not there."""
 
         text = partial(asked_text, parameters)
@@ -71,7 +74,7 @@ class IndexQuery:
         return cls(
             words=text("q"),
             state=state if state in STATE_FILTERS or state in frozenset(IncidentState) else "all",
-            diagnosis=text("diagnosis") if text("diagnosis") in frozenset(Kind) else "",
+            diagnosis=kinds.get(text("diagnosis"), ANY_KIND),
             user=text("user"),
             node=text("node"),
             period=text("period") if text("period") in PERIOD_FILTERS and not since and not until else "",
@@ -117,7 +120,7 @@ class IndexQuery:
         if self.state != "all":
             told.append((self.state_title.lower(), self.but(state="all")))
         if self.diagnosis:
-            told.append((KIND_TITLES[Kind(self.diagnosis)].lower(), self.but(diagnosis="")))
+            told.append((self.diagnosis.entry.title.lower(), self.but(diagnosis=ANY_KIND)))
         if self.user:
             told.append((f"user {self.user}", self.but(user="")))
         if self.node:
@@ -168,7 +171,7 @@ def row_nodes(row: IncidentSummary) -> Sequence[str]:
 
 def _searched(row: IncidentSummary) -> str:
     """Everything that free text is looked for in."""
-    kind = (row.kind.replace("_", " "), KIND_TITLES[row.kind], KIND_MEANING[row.kind]) if row.kind else ()
+    kind = (row.kind.replace("_", " "), row.kind.entry.title, row.kind.entry.meaning) if row.kind else ()
     return "\n".join((
         row.id, *row.jobs, row.job_name, row.owner, row.node, *row.nodes, *kind, STATE_TITLES[row.state], row.headline,
         row.done, row.asked, AGAIN_TITLES[row.again],
@@ -245,14 +248,14 @@ class HistoryQuery:
     days: int = 0
 
     @classmethod
-    def read(cls, parameters: Mapping[str, str]) -> HistoryQuery:
+    def read(cls, parameters: Mapping[str, str], kinds: Kinds) -> HistoryQuery:
         """From an address's parameters; what is not understood is as if it were not there."""
 
         text = partial(asked_text, parameters)
         days = text("days")
         return cls(
             text("user"), text("node"), text("system"), text("model"),
-            text("kind") if text("kind") in frozenset(Kind) else "",
+            text("kind") if text("kind") in kinds else "",
             min(int(days), _MOST_DAYS) if days.isascii() and days.isdecimal() and len(days) < 7 else 0,
         )
 

@@ -17,7 +17,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from runbook.errors import BadInput
+from runbook.kinds import load_kinds
 from runbook.model import checkpoint, diagnosis, incident, job, log, node, remedy, template, units
+from runbook.model.diagnosis import Kinds
 from runbook.model.incident import SCHEMA_VERSION, Incident
 from runbook.model.node import NodeCheck
 
@@ -61,15 +63,16 @@ def json_bytes(document: Mapping[str, Any]) -> bytes:
         return text.encode() + b"\n"
 
 
-def load_incident(data: bytes, where: str = "incident.json") -> Incident:
+def load_incident(data: bytes, where: str = "incident.json", kinds: Kinds | None = None) -> Incident:
     """Read a document back. Raises `BadInput` when it is not one, or of a newer version than this program knows.
 
-    Unknown keys are passed over: within a version, fields are only ever added."""
+    Unknown keys are passed over: within a version, fields are only ever added. `kinds`: those of the playbook that
+    wrote it; the installed one where none are given."""
     from pydantic import ValidationError
 
     _document(data, where)
     try:
-        return incident_adapter().validate_json(data)
+        return incident_adapter().validate_json(data, context=load_kinds() if kinds is None else kinds)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(str(part) for part in first["loc"])
@@ -158,7 +161,7 @@ _HYPOTHESIS: dict[str, Any] = {
     "type": "object",
     "required": ["kind", "confidence"],
     "properties": {
-        "kind": {"$ref": "#/$defs/Kind"},
+        "kind": {"type": "string"},
         "detail": {"anyOf": [{"$ref": "#/$defs/Detail"}, {"type": "null"}]},
         "confidence": {"type": "number", "minimum": 0, "maximum": 1},
         **{name: {"type": "array", "items": {"type": "string"}} for name in ("reasons", "against", "missing")},

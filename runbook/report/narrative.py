@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runbook.model.diagnosis import Hypothesis, Kind
+from runbook.model.diagnosis import Died, Hypothesis
 from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentState
 from runbook.model.log import Finding, MemorySample
-from runbook.report.vocabulary.titles import KIND_MEANING, PHASE_WORDS, Again
+from runbook.report.vocabulary.titles import PHASE_WORDS, Again
 
 # The story of an incident in single sentences: what happened, what was done, how it stands, what a person does.
 
@@ -55,28 +55,26 @@ def what_happened(incident: Incident) -> str:
         phase = PHASE_WORDS[finding.phase]
         step = f"at step {finding.step}" if finding.step is not None else ""
         sentence = " ".join(part for part in (sentence, f"on {where}" if where else "", phase, step) if part)
-    if found is not None and found.kind not in (Kind.NOT_OOM, Kind.HOST_OOM, Kind.SHM):
-        sentence += f": {KIND_MEANING[found.kind]}"
+    if found is not None and found.kind.entry.died not in _SAID_BY_THE_VERB:
+        sentence += f": {found.kind.entry.meaning}"
     return sentence + "."
 
 
 def _what_it_did(found: Hypothesis | None, finding: Finding | None) -> str:
     """What the job did, by the diagnosis, or by what the log's line means where there is no diagnosis (yet)."""
-    line = Kind(finding.means) if finding is not None and finding.means in set(Kind) else None
-    kind = found.kind if found is not None else line
-    match kind:
-        case Kind.NOT_OOM:
-            return "did not die of memory"
-        case Kind.HOST_OOM:
-            return "ran out of main memory"
-        case Kind.SHM:
-            return "ran out of shared memory"
+    line = finding.means.entry.died if finding is not None else Died.UNKNOWN
+    died = found.kind.entry.died if found is not None else line
+    if died in _SAID_BY_THE_VERB:
+        return _SAID_BY_THE_VERB[died]
     # A fault of a GPU, or no single cause: "memory" is said only where the log itself says so.
-    if kind in (None, Kind.HARDWARE_FAULT, Kind.UNDETERMINED) and line in (
-        None, Kind.HARDWARE_FAULT, Kind.NOT_OOM, Kind.UNDETERMINED,
-    ):
-        return "failed"
-    return "ran out of GPU memory"
+    return "ran out of GPU memory" if died.of_memory or line.of_memory else "failed"
+
+
+_SAID_BY_THE_VERB = {
+    Died.PROGRAM: "did not die of memory",
+    Died.MAIN_MEMORY: "ran out of main memory",
+    Died.SHARED_MEMORY: "ran out of shared memory",
+}
 
 
 def how_it_stands(incident: Incident) -> str:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING
 
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Died, Remedy
 from runbook.model.incident import Attempt, Failure, Incident
 from runbook.model.log import LogStory, Phase
 from runbook.model.remedy import Circumstances, LeverUse, Remembered, TriedLever
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # An incident as a witness for the next one like it: derived from the stored incident, so it can be made again.
 
-_NOT_OF_MEMORY = frozenset({Kind.NOT_OOM, Kind.UNDETERMINED, Kind.HARDWARE_FAULT, Kind.CO_TENANT})
-"""A relaunch that died of one of these says nothing against its lever."""
 _MOST_LEVERS = 12
 _MOST_DEGREES = 8
 
@@ -121,8 +119,10 @@ def _change(use: LeverUse) -> str:
 
 def _helped(attempt: Attempt) -> bool | None:
     passed = worked(attempt)
-    if passed is False and (attempt.diagnosis is None or attempt.diagnosis.best.kind in _NOT_OF_MEMORY):
-        return None
+    if passed is False and (
+        attempt.diagnosis is None or attempt.diagnosis.best.kind.entry.remedy is not Remedy.LEVERS
+    ):
+        return None  # it died of what says nothing against its lever
     return passed
 
 
@@ -151,8 +151,6 @@ def remembered_adapter() -> TypeAdapter[Remembered]:
 # probability, and Benjamini and Hochberg's procedure (1995) keeps the expected share of wrongly named nodes below 5 %.
 
 FALSE_DISCOVERIES = 0.05
-_NO_MEMORY = frozenset({Kind.NOT_OOM, Kind.UNDETERMINED})
-_OF_THE_NODE = frozenset({Kind.HARDWARE_FAULT, Kind.CO_TENANT})
 _MOST_STEPS = 200_000
 """Of the exact sum; beyond it the Chernoff bound, which is never below the true tail."""
 
@@ -193,15 +191,17 @@ def node_histories(
     observed: dict[str, int] = defaultdict(int)
     as_first: dict[str, int] = defaultdict(int)
     failures: dict[str, int] = defaultdict(int)
-    found: dict[Kind, dict[str, int]] = {kind: defaultdict(int) for kind in _OF_THE_NODE}
+    faults: dict[str, int] = defaultdict(int)
+    tenants: dict[str, int] = defaultdict(int)
     seen: set[object] = set()
     for row in rows:
-        if row.kind is None or row.kind in _NO_MEMORY or not row.node:
+        if row.kind is None or row.kind.entry.remedy is Remedy.PERSON or not row.node:
             continue
-        if row.kind in _OF_THE_NODE:
-            found[row.kind][row.node] += 1
-        if row.kind is Kind.HARDWARE_FAULT:
+        if row.kind.entry.died is Died.GPU:
+            faults[row.node] += 1
             continue
+        if row.kind.entry.remedy is Remedy.OTHER_NODES:
+            tenants[row.node] += 1
         failures[row.node] += 1
         count = max(row.num_nodes, len(row.nodes))
         if count < 2 or row.node not in row.nodes:
@@ -220,7 +220,7 @@ def node_histories(
     tails = {name: draws_tail(draws[name], observed[name]) for name in draws}
     able = {name: p for name, p in tails.items() if _surest(draws[name]) <= FALSE_DISCOVERIES / max(len(tails), 1)}
     named = _discoveries(able)
-    names = failures.keys() | {name for counts in found.values() for name in counts}
+    names = failures.keys() | faults.keys() | tenants.keys()
     told = [
         NodeHistory(
             node=name,
@@ -231,8 +231,8 @@ def node_histories(
             expected=sum(draws[name]),
             probability=tails.get(name, 1.0),
             as_first=as_first[name],
-            hardware_faults=found[Kind.HARDWARE_FAULT][name],
-            co_tenants=found[Kind.CO_TENANT][name],
+            hardware_faults=faults[name],
+            co_tenants=tenants[name],
         )
         for name in names
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Kind, Remedy
 from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Policy
 from runbook.model.node import Reach
 from runbook.model.units import IncidentId, JobId, NodeName
@@ -40,7 +40,6 @@ BUDGET_WORDS = "as often as the policy allows"
 
 _BY_POLICY = frozenset({"", "policy"})
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_NO_MEMORY_FAILURE = frozenset({Kind.NOT_OOM, Kind.UNDETERMINED})
 
 
 class BoxTime(NamedTuple):
@@ -93,7 +92,7 @@ def tally_of(incident: Incident) -> Tally:
     unattended = proven_s is not None and not _a_person_said_yes(incident, proven_s)
     first = first_failure(incident)
     kind = first.diagnosis.best.kind if first and first.diagnosis else None
-    counts = kind is not None and kind not in _NO_MEMORY_FAILURE
+    counts = kind is not None and kind.entry.remedy is not Remedy.PERSON
     return Tally(
         failed_s=failed_s,
         relaunched_s=submitted[0].submitted_s if submitted else None,
@@ -215,7 +214,7 @@ def _saved_s(incident: Incident) -> float:
 
 def _died_again(attempt: Attempt) -> bool:
     diagnosis = attempt.diagnosis
-    return worked(attempt) is False and diagnosis is not None and diagnosis.best.kind not in _NO_MEMORY_FAILURE
+    return worked(attempt) is False and diagnosis is not None and diagnosis.best.kind.entry.remedy is not Remedy.PERSON
 
 
 def _budget_spent(visits: Sequence[BoxVisit]) -> bool:

@@ -29,6 +29,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runbook.errors import BadInput, NotFound, RunbookError
+from runbook.kinds import load_kinds
 from runbook.locations import data_folder
 from runbook.model.incident import Incident
 from runbook.model.remedy import Remembered
@@ -137,7 +138,7 @@ def create_app(
         return people.account(request) if people else Markup("")
 
     def index(request: Request) -> Response:
-        query = IndexQuery.read(request.query_params)
+        query = IndexQuery.read(request.query_params, load_kinds())
         if request.url.query and query.address != f"/?{request.url.query}" and "" in request.query_params.values():
             # A form sends its empty fields, too; the address that is shared and bookmarked has none.
             return RedirectResponse(query.address, status_code=303)
@@ -169,7 +170,7 @@ def create_app(
         return Response(document, media_type="application/json")
 
     def history(request: Request) -> Response:
-        query = HistoryQuery.read(request.query_params)
+        query = HistoryQuery.read(request.query_params, load_kinds())
         if "" in request.query_params.values():
             # A form sends its empty fields, too; the address that is shared has none.
             return RedirectResponse(query.address, status_code=303)

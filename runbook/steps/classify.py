@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 
 from runbook.diagnosis import diagnose
-from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Diagnosis, Hypothesis
+from runbook.model.diagnosis import DiagnosisOutcome as Outcome
 from runbook.model.incident import Failure
 from runbook.model.log import LogStory
 from runbook.model.node import NodeVerdict
@@ -14,34 +14,13 @@ from runbook.model.units import NodeName
 from runbook.steps.shared.base import StepContext, StepResult
 
 
-class Outcome(StrEnum):
-    TRUE_OOM = "true_oom"
-    FRAGMENTATION = "fragmentation"
-    OTHER_MEMORY = "other_memory"
-    CO_TENANT = "co_tenant"
-    HARDWARE_FAULT = "hardware_fault"
-    HOST_OOM = "host_oom"
-    NOT_OOM = "not_oom"
-    UNDETERMINED = "undetermined"
-
-
-_OUTCOMES = {
-    Kind.TRUE_OOM: Outcome.TRUE_OOM,
-    Kind.FRAGMENTATION: Outcome.FRAGMENTATION,
-    Kind.CO_TENANT: Outcome.CO_TENANT,
-    Kind.HARDWARE_FAULT: Outcome.HARDWARE_FAULT,
-    Kind.HOST_OOM: Outcome.HOST_OOM,
-    Kind.NOT_OOM: Outcome.NOT_OOM,
-    Kind.UNDETERMINED: Outcome.UNDETERMINED,
-}
-
-
 def run(context: StepContext) -> StepResult:
     """Fill `failure.diagnosis`, and name the nodes that the next attempt must avoid."""
     failure = context.failure
     story = failure.story or LogStory(root_cause=None)
     diagnosis = diagnose(
-        story, job=failure.job, judgements=failure.judgements, facts=failure.nodes, settings=context.template.values
+        story, job=failure.job, kinds=context.playbook.kinds, judgements=failure.judgements, facts=failure.nodes,
+        settings=context.template.values,
     )
     failure = replace(failure, diagnosis=diagnosis)
     avoid = (*context.incident.excluded_nodes, *_nodes_to_avoid(failure, diagnosis.best))
@@ -52,27 +31,15 @@ def run(context: StepContext) -> StepResult:
         last = replace(incident.attempts[-1], diagnosis=diagnosis, story=failure.story)
         incident = replace(incident, attempts=(*incident.attempts[:-1], last))
     best = diagnosis.best
-    outcome = _OUTCOMES.get(best.kind, Outcome.OTHER_MEMORY)
+    outcome = best.kind.entry.outcome
     if outcome in (Outcome.NOT_OOM, Outcome.UNDETERMINED):
         incident = replace(incident, conclusion=_why_no_further(diagnosis))
-    return StepResult(outcome, incident, f"{words(best.kind)}, confidence {best.confidence:.2f}")
-
-
-def words(kind: Kind) -> str:
-    """ "true_oom" as a person says it."""
-    return {
-        Kind.TRUE_OOM: "true out-of-memory",
-        Kind.FRAGMENTATION: "fragmentation of the allocator's cache",
-        Kind.CO_TENANT: "a co-tenant holds the memory",
-        Kind.HOST_OOM: "the host ran out of memory",
-        Kind.HARDWARE_FAULT: "a GPU fault",
-        Kind.NOT_OOM: "not out-of-memory",
-    }.get(kind, kind.value.replace("_", " "))
+    return StepResult(outcome, incident, f"{best.kind.entry.named}, confidence {best.confidence:.2f}")
 
 
 def _nodes_to_avoid(failure: Failure, best: Hypothesis) -> list[NodeName]:
     avoid = [judgement.node for judgement in failure.judgements if judgement.verdict is NodeVerdict.FAULTY]
-    if best.kind is Kind.CO_TENANT:
+    if best.kind.entry.outcome is Outcome.CO_TENANT:
         avoid += [
             judgement.node for judgement in failure.judgements
             if judgement.verdict is NodeVerdict.OCCUPIED and judgement.node not in failure.freed_nodes
@@ -89,4 +56,4 @@ def _why_no_further(diagnosis: Diagnosis) -> str:
     best = diagnosis.best
     reason = best.reasons[0] if best.reasons else "the evidence does not decide"
     missing = f" What would settle it: {'; '.join(best.missing)}." if best.missing else ""
-    return f"The cause is {words(best.kind)}: {reason}.{missing}".replace("..", ".")
+    return f"The cause is {best.kind.entry.named}: {reason}.{missing}".replace("..", ".")

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from runbook.errors import NotAllowed, NotFound, RunbookError
 from runbook.logs.reader import LogReader
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.log import Finding, LogStory
@@ -23,7 +23,6 @@ _STEPS_OF_SILENCE = 3.0
 """A step with an evaluation or a checkpoint in it takes longer than the others."""
 _LONGEST_WAIT_S = 3600.0
 
-_MEMORY_KINDS = frozenset(kind.value for kind in Kind) - {Kind.HARDWARE_FAULT, Kind.NOT_OOM, Kind.UNDETERMINED}
 
 
 class Outcome(StrEnum):
@@ -115,9 +114,9 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
             f"job {job.id} is {job.state.name}; its log mentions {cause.signature}, but nothing shows that a process "
             "ended, and a mention is no reason to cancel it"
         )
-    if cause.means in _MEMORY_KINDS:
+    if cause.means.entry.died.of_memory:
         return Outcome.MEMORY_ERROR, f"{describe(cause)}: {cause.signature}"
-    if cause.means == Kind.HARDWARE_FAULT:
+    if cause.means.entry.died is Died.GPU:
         return Outcome.GPU_FAULT, f"{describe(cause)}: a GPU error ({cause.signature})"
     if not job.state.job_class.ended:
         return Outcome.HEALTHY, f"job {job.id} is {job.state.name}; its log shows {cause.signature}, no memory error"

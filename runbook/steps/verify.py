@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotFound
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Died
 from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Receipt, Verdict
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.log import LogStory
@@ -178,7 +178,6 @@ _REASONS = {
     "Dependency": "it depends on another job",
 }
 """squeue(1), JOB REASON CODES."""
-_NOT_A_FAILURE = (Kind.NOT_OOM, "consequence", "harmless", "framing")
 
 
 def run(context: StepContext) -> StepResult:
@@ -317,7 +316,7 @@ def _story(context: StepContext, job: JobRecord) -> LogStory:
 def _fatal(story: LogStory, job: JobRecord) -> bool:
     """A memory error or GPU fault in the log, even if the scheduler still calls the wedged job running."""
     cause = story.root_cause
-    if cause is None or cause.means in _NOT_A_FAILURE:
+    if cause is None or cause.means.entry.died is Died.PROGRAM:
         return False
     return not job.state.job_class.ended or job.state.job_class is JobClass.FAILED
 

@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.kinds import KINDS
+
 if TYPE_CHECKING:
     from runbook.remedy import LeverDocument
 
@@ -74,7 +76,7 @@ def templates(row: Callable[..., None]) -> None:
     from runbook.remedy import load_levers, read_levers
 
     folder = data_folder("playbooks") / "oom" / "levers"
-    row("lever documents, parsed and checked", _timed(lambda: read_levers(folder), 5))
+    row("lever documents, parsed and checked", _timed(lambda: read_levers(folder, KINDS), 5))
     row("lever documents, as they are remembered", _timed(lambda: load_levers(folder), _RUNS))
     documents = load_levers(folder)
     with tempfile.TemporaryDirectory() as place:

@@ -27,6 +27,7 @@ OWN_WORDS = frozenset({
     "kv_heads",  # a name that lever documents give an argument, as they give `heads`
     # Figures of nvidia-smi's report and of the node probe's document, after which rules of the node check are called:
     "recovery_action", "row_remap_failed", "row_remap_pending", "unrepairable_memory",
+    "cgroup", "program",  # of /proc, and of a launcher's command line; details of kinds are called so, too
     "log_probs", "optimizer_step", "weight_sync", "data_loading",  # phases of a training step (`model/log.py`)
 })
 """Words of the code's own vocabulary that are ids of a document by chance."""
@@ -80,7 +81,7 @@ def _found(
     for node in literals(tree):
         text = str(node.value)
         begins = _SIGNATURE_PREFIX.match(text) and any(item.startswith(text) for item in ids)
-        if _own(text, ids, systems) or begins or (id(node) in compared and text in ids):
+        if _own(text, ids, systems) or begins or (id(node) in compared and text in ids - OWN_WORDS):
             yield Finding(file, node.lineno, text)
     for node in compared.values():
         if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value in xids:

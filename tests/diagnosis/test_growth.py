@@ -11,9 +11,10 @@ from runbook.diagnosis import diagnose
 from runbook.diagnosis.case import Case, build_case
 from runbook.diagnosis.growth import host_leak, how_it_grew, leak, reserved_creeps
 from runbook.diagnosis.series import kendall, mann_kendall, slope, steady_rise
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Progress
 from runbook.model.units import GIB, MIB, Bytes
+from tests.kinds import KINDS, Kind
 
 RANK = 3
 SEEDS = range(12)
@@ -26,9 +27,9 @@ def case(samples: Sequence[MemorySample], means: str = "true_oom", failed: int |
         tried_bytes=Bytes(2 * GIB), capacity_bytes=Bytes(80 * GIB), free_bytes=Bytes(GIB),
         allocated_bytes=Bytes(76 * GIB), reserved_unallocated_bytes=Bytes(GIB // 2), process_bytes=Bytes(79 * GIB),
     )
-    root = Finding("PT-CUDA-07", means, "train.out", 0, 1, "", rank=RANK, step=failed or last + 1, fields=fields)
+    root = Finding("PT-CUDA-07", KINDS[means], "train.out", 0, 1, "", rank=RANK, step=failed or last + 1, fields=fields)
     story = LogStory(root, progress=Progress(last, first_step=1, memory=tuple(samples)), world_size=8)
-    return build_case(story, None, (), (), {})
+    return build_case(story, None, (), (), {}, KINDS)
 
 
 def sample(step: int, **figures: float | str) -> MemorySample:
@@ -166,7 +167,7 @@ def test_a_leak_is_found_with_its_rate(shape: Shape, seed: int) -> None:
     count = random.choice([40, 80, 120])
     vote = leak(case(shape(random, count)))
     assert vote is not None
-    assert vote.kind is Kind.MEMORY_LEAK
+    assert vote.kind == Kind.MEMORY_LEAK
     assert vote.decisive
     assert vote.confidence >= 0.65
     rate = float(vote.reasons[0].rpartition(": ")[2].split()[0])
@@ -189,11 +190,11 @@ def test_nothing_else_is_called_a_leak(shape: Shape, count: int, seed: int) -> N
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("count", [12, 100])
 def test_a_leak_leads_the_diagnosis_and_a_curriculum_does_not(count: int, seed: int) -> None:
-    found = diagnose(case(leaking(Random(seed), 80)).story, job=None)
-    assert found.best.kind is Kind.MEMORY_LEAK
-    other = diagnose(case(curriculum(Random(seed), count)).story, job=None)
+    found = diagnose(case(leaking(Random(seed), 80)).story, kinds=KINDS, job=None)
+    assert found.best.kind == Kind.MEMORY_LEAK
+    other = diagnose(case(curriculum(Random(seed), count)).story, kinds=KINDS, job=None)
     assert (other.best.kind, other.best.detail) == (Kind.TRUE_OOM, Detail.SEQUENCE_LENGTH)
-    assert all(one.kind is not Kind.MEMORY_LEAK for one in other.runners_up)
+    assert all(one.kind != Kind.MEMORY_LEAK for one in other.runners_up)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

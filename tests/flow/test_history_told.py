@@ -8,7 +8,7 @@ from pathlib import Path
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.read_model import ReadModel
 from runbook.errors import Unavailable
-from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.incident import Attempt, Incident, IncidentState, Verdict
 from runbook.model.log import LogStory
 from runbook.model.remedy import Remembered
@@ -17,6 +17,7 @@ from runbook.report.text.incident_text import render_text
 from runbook.steps import choose_lever
 from runbook.steps.shared.base import StepContext
 from tests.flow.test_resuming import Scene
+from tests.kinds import Kind
 
 SCRIPT = (
     "srun python train.py --model-name /secret/place/llama-8b --micro-batch-size 8 --gradient-accumulation-steps 1 "

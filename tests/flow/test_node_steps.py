@@ -25,6 +25,7 @@ from tests.contract.fakes import FakeClock, FakeScheduler
 from tests.flow.inventory import inventory
 from tests.flow.test_resuming import OnePlace
 from tests.flow.test_resuming import Scene as WithTemplate
+from tests.kinds import Kind
 
 DOCUMENTS = load_node_documents(data_folder("playbooks") / "oom")
 GPU = GpuFacts(
@@ -80,7 +81,7 @@ class Scene:
         self.scheduler.clock.sleep(5)
         self.scheduler.cancel(job)
         node = NodeName(failing) if failing else None
-        cause = Finding("PT-CUDA-07", "true_oom", "log", 0, 1, "out of memory", node=node, device=0)
+        cause = Finding("PT-CUDA-07", Kind.TRUE_OOM, "log", 0, 1, "out of memory", node=node, device=0)
         self.incident = Incident(
             IncidentId("oom-fake-1"), "fake", job, Policy.APPLY, "person", 1.0,
             failure=Failure(self.scheduler.job(job), LogStory(cause)),
@@ -318,7 +319,7 @@ def test_which_gpu_of_the_node_failed(
 ) -> None:
     scene = Scene(nodes=ToldNodes())
     cause = Finding(
-        "PT-CUDA-07", "true_oom", "log", 0, 1, "out of memory", node=NodeName("gpu-21"), device=device,
+        "PT-CUDA-07", Kind.TRUE_OOM, "log", 0, 1, "out of memory", node=NodeName("gpu-21"), device=device,
         local_rank=local_rank, node_device=node_device,
     )
     assert scene.incident.failure is not None

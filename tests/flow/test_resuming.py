@@ -25,6 +25,7 @@ from runbook.steps import cancel_job, find_checkpoint, patch, verify
 from runbook.steps.shared.base import Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeFiles, FakeScheduler
 from tests.flow.inventory import inventory
+from tests.kinds import Kind
 
 FOLDER = data_folder("playbooks") / "oom"
 PLAYBOOK = Playbook(
@@ -65,7 +66,7 @@ class Scene:
         self.clock.sleep(5)
         record = self.scheduler.job(job)
         text = f"#!/bin/bash\n{template}\n"
-        cause = Finding("PT-CUDA-07", "true_oom", "log", 0, 1, "out of memory", step=61, phase=Phase.FORWARD)
+        cause = Finding("PT-CUDA-07", Kind.TRUE_OOM, "log", 0, 1, "out of memory", step=61, phase=Phase.FORWARD)
         failure = Failure(record, LogStory(cause, progress=Progress(last_step=60, first_step=1)))
         self.incident = Incident(
             IncidentId("i1"), "fake", job, Policy.APPLY, trigger, self.clock.now(), failure=failure, original=failure,

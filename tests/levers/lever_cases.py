@@ -27,12 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Phase, ProcessUse, Progress
 from runbook.model.template import SubmitContext, TemplateFile
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from tests.case_files import read_cases
+from tests.kinds import KINDS, Kind
 
 CASES = Path(__file__).parent / "cases"
 
@@ -81,7 +82,7 @@ class LeverCase:
             other_processes=(ProcessUse(4242, self._bytes("others")),) if "others" in failure else (),
         )
         cause = Finding(
-            "PT-CUDA-1", failure.get("kind", "true_oom"), "train.log", 0, 1, "",
+            "PT-CUDA-1", KINDS[failure.get("kind", "true_oom")], "train.log", 0, 1, "",
             rank=int(failure["rank"]) if "rank" in failure else None,
             phase=Phase(failure.get("phase", "unknown")), fields=memory, speaker=failure.get("speaker", ""),
             frames=tuple(item.strip() for item in failure.get("frames", "").split(",") if item.strip()),
@@ -106,7 +107,7 @@ class LeverCase:
     @property
     def diagnosis(self) -> Diagnosis:
         failure = self.failure
-        best = Hypothesis(Kind(failure.get("kind", "true_oom")), 0.9, detail=Detail(failure.get("detail", "")))
+        best = Hypothesis(KINDS[failure.get("kind", "true_oom")], 0.9, detail=Detail(failure.get("detail", "")))
         share = float(failure.get("fragmentation", "0"))
         return Diagnosis(best, (Hypothesis(Kind.FRAGMENTATION, share),) if share else ())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runbook.model.diagnosis import Kind
+from tests.kinds import KINDS
 from tests.logs import corpus
 from tests.logs.corpus import NOT_MEMORY, UNSET, Case, Told
 
@@ -46,12 +46,12 @@ def group(name: str, pairs: Sequence[Pair]) -> None:
     if not pairs:
         return
     counts = Counter((case.expect.kind, told.diagnosis.best.kind) for case, told in pairs)
-    kinds = [kind for kind in Kind if any(kind in pair for pair in counts)]
+    kinds = [kind for kind in KINDS.values() if any(kind in pair for pair in counts)]
     short = {kind: f"{index}" for index, kind in enumerate(kinds, start=1)}
     print(f"  {'expected, down; found, across':<34}" + "".join(f"{short[kind]:>4}" for kind in kinds))
     for kind in kinds:
         cells = "".join(f"{counts[kind, other] or '·':>4}" for other in kinds)
-        print(f"  {short[kind]:>3} {kind.value:<30}{cells}")
+        print(f"  {short[kind]:>3} {kind:<30}{cells}")
     figures(pairs)
 
 

@@ -16,6 +16,7 @@ from runbook.logs.signatures.signature import load_signatures
 from runbook.logs.signatures.signature_document import compile_signatures, keep_signatures
 from runbook.remedy import load_levers, load_restarters
 from runbook.remedy.loading import keep_levers, keep_restarters, read_levers
+from tests.kinds import KINDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED = data_folder("playbooks") / "oom"
@@ -28,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in ("pytorch.yaml", "nccl.yaml", "phases.yaml"):
         shutil.copy(SHIPPED / "signatures" / name, folder)
-    keep_signatures(folder)
+    keep_signatures(folder, KINDS)
     return folder
 
 
@@ -48,7 +49,7 @@ def came_from_the_compiled_form(folder: Path) -> bool:
 
 
 def test_what_is_compiled_is_what_the_documents_say(folder: Path) -> None:
-    again, made = load_signatures(folder), compile_signatures(folder)
+    again, made = load_signatures(folder), compile_signatures(folder, KINDS)
     assert (again.all, again.phases) == (made.all, made.phases)
     forge(compiled(folder))
     assert came_from_the_compiled_form(folder)
@@ -57,9 +58,9 @@ def test_what_is_compiled_is_what_the_documents_say(folder: Path) -> None:
 def test_levers_and_restarters_too(tmp_path: Path) -> None:
     playbook = Path(shutil.copytree(SHIPPED, tmp_path / "oom", ignore=shutil.ignore_patterns("compiled")))
     levers, restarters = load_levers(playbook / "levers"), load_restarters(playbook / "restarters.yaml")
-    keep_levers(playbook / "levers")
+    keep_levers(playbook / "levers", KINDS)
     keep_restarters(playbook / "restarters.yaml")
-    assert load_levers(playbook / "levers") == levers == read_levers(playbook / "levers")
+    assert load_levers(playbook / "levers") == levers == read_levers(playbook / "levers", KINDS)
     assert load_restarters(playbook / "restarters.yaml") == restarters
     (playbook / "levers" / "verl.yaml").unlink()
     assert len(load_levers(playbook / "levers")) == len(levers) - 1
@@ -92,7 +93,7 @@ def test_a_document_that_became_faulty_is_refused_although_the_old_one_is_compil
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"key": 1}', "\x00" * 50, "[" * 100_000])
 def test_a_damaged_form_is_read_around(folder: Path, content: str) -> None:
     compiled(folder).write_text(content)
-    assert len(load_signatures(folder).all) == len(compile_signatures(folder).all)
+    assert len(load_signatures(folder).all) == len(compile_signatures(folder, KINDS).all)
 
 
 def test_another_form_of_the_same_documents_is_read_around(folder: Path) -> None:

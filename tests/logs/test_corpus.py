@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from runbook.diagnosis.contract import to_contract
-from runbook.model.diagnosis import Kind
+from tests.kinds import Kind
 from tests.logs import corpus
 from tests.logs.corpus import NOT_MEMORY, UNSET, Case, Told
 

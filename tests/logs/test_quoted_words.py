@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from runbook.diagnosis.diagnose import diagnose
-from runbook.model.diagnosis import Hypothesis, Kind
+from runbook.model.diagnosis import Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
+from tests.kinds import KINDS, Kind
 from tests.logs.launcher_logs import OOM, job, reader
 
 KILL = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed."
@@ -24,7 +25,7 @@ RUNNING = replace(job(("gpu-21",), 8), state=JobState("RUNNING", JobClass.ACTIVE
 def best(*lines: str, told: JobRecord | None) -> Hypothesis:
     text = (STEPS + "".join(f"{line}\n" for line in lines)).encode()
     story = reader().read([("train.out", io.BytesIO(text), len(text))], job=told)
-    return diagnose(story, job=told).best
+    return diagnose(story, kinds=KINDS, job=told).best
 
 
 @pytest.mark.parametrize("state", [None, job(("gpu-21",), 8), RUNNING], ids=["no job", "failed", "running"])
@@ -48,7 +49,7 @@ def test_a_sentence_that_quotes_a_failure_is_no_cause_of_high_confidence(line: s
 ])
 def test_the_words_at_the_start_of_a_line_speak_in_full(line: str) -> None:
     found = best(line, told=job(("gpu-21",), 8))
-    assert found.kind is Kind.HOST_OOM
+    assert found.kind == Kind.HOST_OOM
     assert found.confidence >= 0.9
 
 
@@ -62,7 +63,7 @@ def test_the_words_at_the_start_of_a_line_speak_in_full(line: str) -> None:
 ])
 def test_an_exception_behind_its_class_a_prefix_or_a_colon_speaks_in_full(line: str) -> None:
     found = best(line, told=job(("gpu-21",), 8))
-    assert found.kind is Kind.TRUE_OOM
+    assert found.kind == Kind.TRUE_OOM
     assert found.confidence > 0.5
 
 
@@ -70,11 +71,11 @@ def test_a_sentence_counts_where_its_process_ended_with_an_error_code_after_it()
     lines = (f"giving up because of {OOM}", "srun: error: gpu-21: task 3: Exited with exit code 1")
     labelled = f"[rank3]: {lines[0]}"
     found = best(labelled, lines[1], told=job(("gpu-21",), 8))
-    assert found.kind is Kind.TRUE_OOM
+    assert found.kind == Kind.TRUE_OOM
     assert found.confidence > 0.5
 
 
 def test_a_quotation_never_beats_a_failure_with_a_traceback() -> None:
     bug = ("[rank1]: Traceback (most recent call last):", '[rank1]:   File "/w/train.py", line 4, in step',
            "[rank1]:     x = y[3]", "[rank1]: IndexError: list index out of range")
-    assert best(f"[response] {KILL}", *bug, told=job(("gpu-21",), 8)).kind is Kind.NOT_OOM
+    assert best(f"[response] {KILL}", *bug, told=job(("gpu-21",), 8)).kind == Kind.NOT_OOM

@@ -7,8 +7,9 @@ import io
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.model.diagnosis import Detail, Diagnosis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis
 from runbook.model.log import LogStory
+from tests.kinds import KINDS, Kind
 from tests.logs.corpus import reader
 
 _OOM = (
@@ -32,7 +33,7 @@ def _story(text: str) -> LogStory:
 
 
 def _judged(story: LogStory) -> Diagnosis:
-    return diagnose(story, job=None)
+    return diagnose(story, kinds=KINDS, job=None)
 
 
 @pytest.mark.parametrize("code", [48, 79])
@@ -40,7 +41,7 @@ def _judged(story: LogStory) -> Diagnosis:
 def test_an_xid_of_the_card_settles_a_launch_failure_wherever_it_stands(code: int, behind: bool) -> None:
     kernel = _STAMP + _KERNEL.format(code=code)
     story = _story("\n".join([_LAUNCH, kernel, ""] if behind else [kernel, _LAUNCH, ""]))
-    assert _judged(story).best.kind is Kind.HARDWARE_FAULT
+    assert _judged(story).best.kind == Kind.HARDWARE_FAULT
     assert story.root_cause is not None and story.root_cause.rank == 5
 
 
@@ -49,24 +50,24 @@ def test_an_xid_of_the_card_settles_a_launch_failure_wherever_it_stands(code: in
 def test_an_xid_of_the_program_does_not(code: int, behind: bool) -> None:
     kernel = _STAMP + _KERNEL.format(code=code)
     best = _judged(_story("\n".join([_LAUNCH, kernel, ""] if behind else [kernel, _LAUNCH, ""]))).best
-    assert best.kind is Kind.NOT_OOM
+    assert best.kind == Kind.NOT_OOM
 
 
 def test_an_xid_behind_a_shortage_with_figures_does_not_undo_it() -> None:
     best = _judged(_story(f"Traceback (most recent call last):\n  File \"t.py\", line 1, in main\n{_OOM}\n"
                            f"{_STAMP}{_KERNEL.format(code=79)}\n")).best
-    assert best.kind is Kind.TRUE_OOM
+    assert best.kind == Kind.TRUE_OOM
 
 
 def test_a_kernel_line_of_another_day_is_not_this_job_s() -> None:
     start = "2026-04-20 02:00:00 INFO step 1 loss 2.0\n"
     best = _judged(_story(f"{start}{_LAUNCH}\n{_STAMP}{_KERNEL.format(code=79)}\n")).best
-    assert best.kind is Kind.NOT_OOM
+    assert best.kind == Kind.NOT_OOM
 
 
 def test_a_kernel_line_without_the_kernel_s_stamp_is_a_hint() -> None:
     best = _judged(_story(_KERNEL.format(code=79) + "\n")).best
-    assert best.kind is Kind.HARDWARE_FAULT and best.confidence < 0.7
+    assert best.kind == Kind.HARDWARE_FAULT and best.confidence < 0.7
     assert any("anybody may print it" in reason for reason in best.reasons)
 
 
@@ -84,14 +85,14 @@ _TABLE = (
     (3, 3, Kind.NOT_OOM), (3, 1, Kind.UNDETERMINED), (137, 137, Kind.UNDETERMINED), (0, 0, Kind.UNDETERMINED),
 ])
 def test_a_program_s_word_on_its_status_counts_where_the_launcher_reports_it(
-    said: int, reported: int, kind: Kind
+    said: int, reported: int, kind: str
 ) -> None:
     story = _story(f"checksums differ, exiting with status {said}\n" + _TABLE.format(code=reported))
     assert _judged(story).best.kind is kind
 
 
 def test_a_wrapper_that_repeats_the_launcher_s_status_says_nothing_new() -> None:
-    assert _judged(_story(_TABLE.format(code=3) + "exiting with status 3\n")).best.kind is Kind.UNDETERMINED
+    assert _judged(_story(_TABLE.format(code=3) + "exiting with status 3\n")).best.kind == Kind.UNDETERMINED
 
 
 @pytest.mark.parametrize(("bar", "detail"), [

@@ -11,7 +11,8 @@ from runbook.documents import load_document
 from runbook.locations import data_folder
 from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, FRAMING, HARMLESS, Match, load_signatures
 from runbook.logs.signatures.signature_document import SignatureDocument, load_samples
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail
+from tests.kinds import Kind
 from tests.logs.signature_catalogue import CATALOGUE
 
 FOLDER = data_folder("playbooks") / "oom" / "signatures"

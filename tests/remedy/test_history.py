@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.model.diagnosis import Kind
 from runbook.model.remedy import Circumstances, Effect, LeverUse, Plan, Remembered, TriedLever
 from runbook.model.units import GIB, IncidentId
 from runbook.remedy import Similarity, reasons, similar_incidents, with_reasons
+from tests.kinds import Kind
 
 RAN_WITH = Circumstances(
     "megatron", model="llama-70b", micro_batch=8, global_batch=512, sequence_length=4096, degrees={"tensor": 4}

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from runbook.documents import DocumentsInvalid
 from runbook.locations import data_folder
-from runbook.model.diagnosis import Kind
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.model.template import Setting, SettingKind
 from runbook.remedy import LeverDocument, Refused, largest_divisor, load_levers, read_versions
 from runbook.remedy.edits.allocator_variable import merge, read_options, write_options
+from tests.kinds import Kind
 
 FOLDER = data_folder("playbooks") / "oom" / "levers"
 

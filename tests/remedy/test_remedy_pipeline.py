@@ -14,6 +14,7 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting
 from runbook.model.units import JobId, UserName
 from runbook.remedy import FUNCTIONS, LeverContext, Refused, load_levers, template_settings
+from tests.kinds import Kind
 
 MEGATRON = next(item for item in load_levers(data_folder("playbooks") / "oom" / "levers") if item.id == "megatron")
 LAST = MEGATRON.parameter("decoder_last_pipeline_num_layers")
@@ -31,7 +32,7 @@ def context(settings: dict[str, int], rank: int | None = None) -> LeverContext:
     job = JobRecord(
         JobId("1"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=2, gpus_per_node=8
     )
-    story = LogStory(Finding("PT-CUDA-1", "true_oom", "a.log", 0, 1, "", rank=rank))
+    story = LogStory(Finding("PT-CUDA-1", Kind.TRUE_OOM, "a.log", 0, 1, "", rank=rank))
     return LeverContext(template_settings(MEGATRON, found), story, job)
 
 

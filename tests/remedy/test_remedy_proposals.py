@@ -9,14 +9,16 @@ import pytest
 from ruamel.yaml import YAML
 
 from runbook.locations import data_folder
+from runbook.model import diagnosis
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Setting
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy import LeverContext, LeverDocument, load_levers, propose, template_settings
+from tests.kinds import KINDS, Kind
 
 DOCUMENTS = {item.id: item for item in load_levers(data_folder("playbooks") / "oom" / "levers")}
 FILE: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "proposals.yaml")
@@ -51,7 +53,8 @@ def _story(case: dict[str, Any]) -> LogStory:
         free_bytes=_bytes(fields, "free"), reserved_unallocated_bytes=_bytes(fields, "unallocated"),
         private_pool_bytes=_bytes(fields, "private"),
     )
-    cause = Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", phase=Phase(case.get("phase", "forward")), fields=memory)
+    phase = Phase(case.get("phase", "forward"))
+    cause = Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase=phase, fields=memory)
     return LogStory(cause, framework_version=str(case.get("version", "2.6.0")) or None)
 
 
@@ -65,8 +68,8 @@ def _job(case: dict[str, Any]) -> JobRecord:
 
 def proposed(case: dict[str, Any]) -> Plan | NoPlan:
     system = DOCUMENTS[case.get("system", "pytorch")]
-    runners = tuple(Hypothesis(Kind(kind), share) for kind, share in case.get("runners", {}).items())
-    best = Hypothesis(Kind(case.get("kind", "true_oom")), 0.6, missing=tuple(case.get("missing", ())))
+    runners = tuple(Hypothesis(KINDS[kind], share) for kind, share in case.get("runners", {}).items())
+    best = Hypothesis(KINDS[case.get("kind", "true_oom")], 0.6, missing=tuple(case.get("missing", ())))
     checkpoints = None
     if "checkpoints" in case:
         checkpoints = tuple(Checkpoint("/ckpt/x", complete=True, **item) for item in case["checkpoints"])
@@ -127,7 +130,7 @@ FULL = {
 
 @pytest.mark.parametrize("system", sorted(DOCUMENTS))
 @pytest.mark.parametrize("kind", [Kind.TRUE_OOM, Kind.FRAGMENTATION])
-def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) -> None:
+def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagnosis.Kind) -> None:
     """Take every plan as tried, with the template changed each time: the ladder must come to its end."""
     document = DOCUMENTS[system]
     values = {"micro_batch_size": "12", "global_batch_size": "192", "seq_length": "1024", "shard_degree": "2"}
@@ -135,7 +138,7 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: Kind) 
         values["gradient_accumulation_steps"] = "2"
     values |= FULL.get(system, {})
     tried: list[str] = []
-    case: dict[str, Any] = {"kind": kind.value}
+    case: dict[str, Any] = {"kind": kind}
     for _ in range(30):
         settings = tuple(
             Setting(key, document.parameter(key).kind, document.parameter(key).spellings[0], value)

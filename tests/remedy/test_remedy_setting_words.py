@@ -13,6 +13,7 @@ from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy import CONSTRAINTS, FUNCTIONS, LeverContext, LeverDocument, refusal_of, template_settings
 from runbook.remedy.constraints.setting_values import off
+from tests.kinds import Kind
 
 NAMES = (
     "kl", "teacher", "budget", "own_budget", "config", "file_budget", "context", "prompt", "answer", "degree", "micro",
@@ -33,7 +34,7 @@ def context(fields: MemoryFields | None = None, **values: str) -> LeverContext:
     settings = tuple(
         Setting(name, SettingKind.ARGUMENT, f"--{name}", value, "run.sh") for name, value in values.items()
     )
-    story = LogStory(Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", fields=fields or MemoryFields()))
+    story = LogStory(Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", fields=fields or MemoryFields()))
     return LeverContext(template_settings(SYSTEM, settings), story, JOB)
 
 

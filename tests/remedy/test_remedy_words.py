@@ -25,6 +25,7 @@ from runbook.remedy import (
     refusal_of,
     template_settings,
 )
+from tests.kinds import Kind
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "strategy": {"default": "fsdp"}, "group": {}, "config": {}, "backend": {}, "micro": {}, "mini": {}, "budget": {},
@@ -53,7 +54,7 @@ def context(text: str = "", *, nodes: int = 2, frames: tuple[str, ...] = (), **v
         JobId("1"), "c", "train", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=nodes,
         gpus_per_node=8, work_dir="/", command="run.sh",
     )
-    story = LogStory(Finding("PT-CUDA-1", "true_oom", "log", 0, 1, "", frames=frames))
+    story = LogStory(Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", frames=frames))
     return LeverContext(template_settings(SYSTEM, settings, (TemplateFile("run.sh", text),)), story, job)
 
 
@@ -215,7 +216,7 @@ def test_defaults_hold_only_where_the_configuration_is_known(
 def test_the_allocators_variable_for_cuda_is_not_added_on_rocm(said: str) -> None:
     levers = load_levers(data_folder("playbooks") / "oom" / "levers")
     system = next(item for item in levers if item.id == "pytorch")
-    story = LogStory(Finding("PT-HIP-01", "true_oom", "log", 0, 1, said))
+    story = LogStory(Finding("PT-HIP-01", Kind.TRUE_OOM, "log", 0, 1, said))
     made = LeverContext(template_settings(system, ()), story, context().job)
     options = {"newer": "allocator_newer", "option": "expandable_segments", "value": "True"}
     with pytest.raises(Refused) as refused:

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from runbook.locations import data_folder
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
@@ -32,6 +32,7 @@ from runbook.remedy import (
     template_settings,
 )
 from runbook.template import apply, find_settings
+from tests.kinds import Kind
 
 ALL = load_levers(data_folder("playbooks") / "oom" / "levers")
 DOCUMENTS = {item.id: item for item in ALL}

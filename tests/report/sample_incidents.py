@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis
 from runbook.model.incident import (
     Act,
     Attempt,
@@ -42,6 +42,7 @@ from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, Patch, SettingKind, Splice, TemplateFile
 from runbook.model.units import GIB, MIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPhase, FlowPicture
+from tests.kinds import KINDS, Kind
 
 OPENED_S = 1_789_351_984.0
 """2026-09-14 02:13:04 UTC."""
@@ -169,7 +170,7 @@ JOB = JobRecord(
 def _finding(**changes: object) -> Finding:
     finding = Finding(
         signature="torch_cuda_oom_2_4",
-        means="true_oom",
+        means=Kind.TRUE_OOM,
         file=JOB.stdout_path,
         offset=1_204_331,
         line=8123,
@@ -758,7 +759,7 @@ def hostile() -> Incident:
     )
     diagnosis = Diagnosis(
         Hypothesis(Kind.UNDETERMINED, 0.2, (HOSTILE,) * 200, (HOSTILE,) * 200, (HOSTILE,) * 200),
-        tuple(Hypothesis(kind, 0.01, (HOSTILE,)) for kind in Kind),
+        tuple(Hypothesis(kind, 0.01, (HOSTILE,)) for kind in KINDS.values()),
     )
     failure = Failure(
         job,

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.model.diagnosis import Kind
 from runbook.model.remedy import Circumstances, Remembered, TriedLever
 from runbook.model.units import GIB, IncidentId, NodeName
 from runbook.report.html.list_pages import render_history
 from runbook.report.incident_search import HistoryQuery, groups
 from runbook.report.past_incidents import NodeHistory, Verdict, draws_tail, node_histories, remember
 from runbook.report.summary import IncidentSummary, summarize
+from tests.kinds import KINDS, Kind
 from tests.report.sample_incidents import OPENED_S, hostile, recovered, two_attempts
 
 NODES = tuple(NodeName(f"gpu-{number}") for number in range(8))
@@ -131,9 +131,9 @@ def test_groups_say_how_often_what_worked() -> None:
 def test_what_is_chosen(parameters: dict[str, str], count: int) -> None:
     rows = [row(number, 1, opened_s=OPENED_S + 86_400 * number) for number in (-1, 0, 1, 2)]
     remembered: dict[str, Remembered] = {one.id: past(number) for number, one in enumerate(rows)}
-    query = HistoryQuery.read(parameters)
+    query = HistoryQuery.read(parameters, KINDS)
     assert len(query.choose(rows, remembered, OPENED_S + 86_400 * 2 - 5)) == count
-    assert HistoryQuery.read(dict(parse_qsl(query.address.partition("?")[2]))) == query
+    assert HistoryQuery.read(dict(parse_qsl(query.address.partition("?")[2])), KINDS) == query
 
 
 def test_what_is_kept_of_an_incident_names_nobody_and_is_small() -> None:

@@ -7,11 +7,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from runbook.model.diagnosis import Kind
 from runbook.model.units import IncidentId, JobId
 from runbook.report.html.list_pages import render_index
 from runbook.report.incident_search import IndexQuery
 from runbook.report.summary import IncidentSummary, summarize
+from tests.kinds import KINDS, Kind
 from tests.report.sample_incidents import (
     OPENED_S,
     SAMPLES,
@@ -38,7 +38,7 @@ def rows() -> list[IncidentSummary]:
 
 
 def found(**parameters: str) -> list[str]:
-    query = IndexQuery.read(parameters)
+    query = IndexQuery.read(parameters, KINDS)
     return [row.id[-1] for row in query.choose(rows(), NOW_S) if row.state in query.states]
 
 
@@ -87,25 +87,25 @@ def test_what_is_found(parameters: dict[str, str], ids: str) -> None:
     ],
 )
 def test_an_address_says_the_same_view_again(parameters: dict[str, str]) -> None:
-    query = IndexQuery.read(parameters)
-    again = IndexQuery.read(dict(parse_qsl(urlsplit(query.address).query)))
+    query = IndexQuery.read(parameters, KINDS)
+    again = IndexQuery.read(dict(parse_qsl(urlsplit(query.address).query)), KINDS)
     assert again == query
     assert again.address == query.address
 
 
 def test_fields_that_are_empty_or_not_understood_leave_no_trace_in_the_address() -> None:
-    assert IndexQuery.read({"q": " ", "state": "x", "user": "", "period": "year", "page": "-1"}).address == "/"
+    assert IndexQuery.read({"q": " ", "state": "x", "user": "", "period": "year", "page": "-1"}, KINDS).address == "/"
 
 
 def test_counts_of_states_are_those_of_what_was_looked_for() -> None:
-    page = render_index(rows(), IndexQuery.read({"user": "ana"}), NOW_S)
+    page = render_index(rows(), IndexQuery.read({"user": "ana"}, KINDS), NOW_S)
     assert ">Recovered 3</a>" in page
     assert ">Need a person 0</a>" in page
     assert "found: 3, of 4 in all" in page
 
 
 def test_a_list_without_a_match_says_how_to_find_more() -> None:
-    page = render_index(rows(), IndexQuery.read({"user": "bo", "diagnosis": Kind.TRUE_OOM}), NOW_S)
+    page = render_index(rows(), IndexQuery.read({"user": "bo", "diagnosis": Kind.TRUE_OOM}, KINDS), NOW_S)
     assert "No incident fits." in page
     assert '<a href="/?user=bo">without true out of memory</a>: 1 incident<' in page
     assert '<a href="/?diagnosis=true_oom">without user bo</a>: 2 incidents<' in page

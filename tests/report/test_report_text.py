@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runbook.report.text.incident_text import one_line, render_text
+from tests.kinds import KINDS
 from tests.report.sample_incidents import SAMPLES, hostile, recovered
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -53,6 +54,6 @@ def test_before_a_diagnosis_the_first_sentence_says_what_the_log_says(means: str
     died = recovered()
     failure = died.original or died.failure
     assert failure is not None and failure.story is not None and failure.story.root_cause is not None
-    story = replace(failure.story, root_cause=replace(failure.story.root_cause, means=means))
+    story = replace(failure.story, root_cause=replace(failure.story.root_cause, means=KINDS.of(means)))
     read = replace(died, original=None, failure=replace(failure, story=story, diagnosis=None))
     assert said in render_text(read).splitlines()[2] + one_line(read)

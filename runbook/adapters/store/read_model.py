@@ -29,6 +29,7 @@ from pydantic import TypeAdapter
 from runbook.adapters.store import IncidentStore, Stamp
 from runbook.adapters.store.totals import Key, figures_of
 from runbook.errors import RunbookError, Unavailable
+from runbook.kinds import load_kinds
 from runbook.model.remedy import Circumstances, Remembered, TriedLever
 from runbook.model.units import IncidentId
 from runbook.report.past_incidents import remember
@@ -126,7 +127,7 @@ class ReadModel:
 
         def ask(db: sqlite3.Connection) -> tuple[Remembered, ...]:
             found = [
-                _witness().validate_json(text)
+                _witness().validate_json(text, context=load_kinds())
                 for own, most in ((1, _MOST_OWN), (0, _MOST_OTHERS))
                 for _, text in db.execute(_ALIKE, {**asked, "own": own, "most": most})
             ]
@@ -219,7 +220,7 @@ class ReadModel:
         self._stamps.pop(name, None)
         (before,) = db.execute("SELECT summary FROM incidents WHERE name = ?", (name,)).fetchone() or ("",)
         db.execute("DELETE FROM incidents WHERE name = ?", (name,))
-        return figures_of(_summary().validate_json(before)) if before else {}
+        return figures_of(_summary().validate_json(before, context=load_kinds())) if before else {}
 
     def _rows(self, db: sqlite3.Connection) -> tuple[IncidentSummary, ...]:
         if self._newest is None:
@@ -244,7 +245,7 @@ class ReadModel:
         for name, stamp in self._stamps.items():
             if name not in known or known[name][0] != stamp:
                 (text,) = db.execute(column, (name,)).fetchone()
-                known[name] = stamp, adapter.validate_json(text) if text else None
+                known[name] = stamp, adapter.validate_json(text, context=load_kinds()) if text else None
         return {name: value for name, (_, value) in known.items()}
 
     # -- the file --------------------------------------------------------------------------------------------

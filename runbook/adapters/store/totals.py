@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.model.diagnosis import Kind
+from runbook.kinds import load_kinds
 from runbook.model.incident import IncidentState
 from runbook.model.units import playbook_of
 from runbook.report.summary import IncidentSummary
@@ -22,7 +22,6 @@ PROOF_BUCKETS_S = (60.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 28_8
 
 NO_DIAGNOSIS = "none"
 OPEN = "open"
-DIAGNOSES = (NO_DIAGNOSIS, *(str(kind) for kind in Kind))
 OUTCOMES = (OPEN, *(str(state) for state in IncidentState if state.ended))
 OPEN_STATES = tuple(str(state) for state in IncidentState if not state.ended)
 BY = ("tool", "person")
@@ -37,7 +36,8 @@ Key = tuple[str, ...]
 def zeros(cluster: str, flow: str, boxes: Sequence[str]) -> Iterator[Key]:
     """Figures that are there before anything is counted: `increase()` does not see a series' first value, and an alert
     on "more than none" needs a zero and not an absence."""
-    yield from (("incidents", cluster, flow, kind, outcome) for kind in DIAGNOSES for outcome in OUTCOMES)
+    diagnoses = (NO_DIAGNOSIS, *load_kinds())
+    yield from (("incidents", cluster, flow, kind, outcome) for kind in diagnoses for outcome in OUTCOMES)
     yield from (("open", cluster, state) for state in OPEN_STATES)
     yield ("opened", cluster, flow)
     yield from (("endings", cluster, flow, outcome) for outcome in OUTCOMES if outcome != OPEN)

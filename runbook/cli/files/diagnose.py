@@ -20,10 +20,11 @@ from runbook.diagnosis import diagnose as judge
 from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.errors import BadInput, Interrupted, Unavailable
 from runbook.host_lists import expand_hosts
+from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
-from runbook.model.diagnosis import Diagnosis, Kind
+from runbook.model.diagnosis import Diagnosis, Died
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogSource, LogStory
 from runbook.model.units import JobId, NodeName, UserName
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _SHOWN_AFTER_S = 0.8
 _PLAIN_EVERY_S = 5.0
 _GROUPS = frozenset({"rank", "local_rank", "node", "pid"})
-_EXIT_CODES = {Kind.UNDETERMINED: 4, Kind.NOT_OOM: 5}
+_EXIT_CODES = {Died.UNKNOWN: 4, Died.PROGRAM: 5}
 
 
 @click.command()
@@ -89,14 +90,14 @@ def diagnose(
             prefixes=prefixes,
         )
     settings = _settings(job_files, story, playbook) if job_files is not None else {}
-    diagnosis = judge(story, job=job, settings=settings)
+    diagnosis = judge(story, job=job, kinds=load_kinds(playbook), settings=settings)
     try:
         _print(story, diagnosis, as_json=as_json)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise Unavailable(f"the answer could not be written: {(error.strerror or str(error)).lower()}") from error
-    return _EXIT_CODES.get(diagnosis.best.kind, 0)
+    return _EXIT_CODES.get(diagnosis.best.kind.entry.died, 0)
 
 
 def _check(prefixes: tuple[str, ...]) -> None:
@@ -144,7 +145,7 @@ def _settings(template: JobFiles, story: LogStory, playbook: Path | None) -> dic
     """The memory parameters that the launch script and the files that it names set."""
     from runbook.remedy import load_levers
 
-    return template.reading(load_levers(playbook_folder(playbook) / "levers"), story).values
+    return template.reading(load_levers(playbook_folder(playbook) / "levers", load_kinds(playbook)), story).values
 
 
 class _Bar:
@@ -210,7 +211,7 @@ def read_logs(
     """What files that `find_logs` found say; those that are refused are among its sources and its notes.
 
     Raises `DocumentsInvalid`, `NotFound` for a file that may not be opened, `Interrupted` at Ctrl-C."""
-    reader = LogReader(load_signatures(playbook_folder(playbook) / "signatures"))
+    reader = LogReader(load_signatures(playbook_folder(playbook) / "signatures", load_kinds(playbook)))
     try:
         with ExitStack() as stack:
             story = reader.read(

@@ -11,7 +11,7 @@ import click
 
 from runbook.cli.files.job_files import lever_documents, named_system
 from runbook.errors import BadInput, NotFound
-from runbook.model.diagnosis import Kind
+from runbook.kinds import load_kinds
 from runbook.model.log import Phase
 from runbook.remedy import Ladder, LeverDocument
 from runbook.report.text import paragraph, table
@@ -32,7 +32,7 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
     documents = lever_documents(playbook)
     ids = {named_system(name, documents).id for name in systems}
     chosen = tuple(item for item in documents if not ids or item.id in ids)
-    wanted = _wanted(kind, phase)
+    wanted = _wanted(kind, phase, playbook)
     if as_json:
         told = [_plain(document, wanted) for document in chosen]
         click.echo(json.dumps(told, indent=2, ensure_ascii=False))
@@ -78,9 +78,9 @@ def when(ladder: Ladder) -> str:
     return text
 
 
-def _wanted(kind: str | None, phase: str | None) -> tuple[str, str]:
+def _wanted(kind: str | None, phase: str | None, playbook: Path | None) -> tuple[str, str]:
     kind, phase = (kind or "").replace("-", "_").lower(), (phase or "").replace("-", "_").lower()
-    for option, value, known in (("--kind", kind, list(Kind)), ("--phase", phase, list(Phase))):
+    for option, value, known in (("--kind", kind, list(load_kinds(playbook))), ("--phase", phase, list(Phase))):
         if value and value not in known:
             raise BadInput(f"{option}: there is no {value!r}", next_step=f"there are {', '.join(known)}")
     return kind, phase

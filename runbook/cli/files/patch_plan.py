@@ -16,7 +16,8 @@ from runbook.cli.files.job_files import JobFiles, contenders, job_of
 from runbook.cli.main import NEEDS_PERSON
 from runbook.diagnosis import diagnose
 from runbook.errors import BadInput, NotFound, RunbookError
-from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
+from runbook.kinds import load_kinds
+from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind, Kinds
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.remedy import Effect, LeverUse
@@ -49,6 +50,7 @@ class Evidence:
     job: JobRecord
     kind: Kind | None
     from_log: bool
+    kinds: Kinds
     refused: str = ""
 
     def diagnosis(self, settings: dict[str, str]) -> Diagnosis | None:
@@ -56,8 +58,8 @@ class Evidence:
         of a failure."""
         found = None
         if self.from_log:
-            found = diagnose(self.story, job=self.job, settings=settings)
-        if self.kind is None or (found is not None and found.best.kind is self.kind):
+            found = diagnose(self.story, job=self.job, kinds=self.kinds, settings=settings)
+        if self.kind is None or (found is not None and found.best.kind == self.kind):
             return found
         return Diagnosis(Hypothesis(self.kind, 1.0, detail=Detail.NONE))
 
@@ -68,7 +70,8 @@ def evidence_of(
 ) -> Evidence:
     """Read the logs, if there are any. Raises `BadInput` for a kind that does not exist, or where the command line
     and the logs contradict each other on the number of ranks."""
-    said = _kind(kind)
+    kinds = load_kinds(playbook)
+    said = _kind(kind, kinds)
     job = job_of(template, nodes=nodes, gpus_per_node=gpus)
     story, refused = LogStory(root_cause=None), ""
     if logs:
@@ -79,24 +82,16 @@ def evidence_of(
             f"--nodes {nodes} --gpus {gpus} make {nodes * gpus} ranks, and the log says {story.world_size}",
             next_step="leave them out, or name the log of this job",
         )
-    return Evidence(story, job, said, bool(logs), refused)
+    return Evidence(story, job, said, bool(logs), kinds, refused)
 
 
-def _kind(name: str | None) -> Kind | None:
+def _kind(name: str | None, kinds: Kinds) -> Kind | None:
     if name is None:
         return None
-    try:
-        return Kind(name.strip().lower().replace("-", "_").replace(" ", "_"))
-    except ValueError:
-        raise BadInput(f"--kind: there is no {name!r}", next_step=f"there are {', '.join(Kind)}") from None
-
-
-_NO_LEVER_HELPS = {
-    Kind.CO_TENANT: "another process holds the GPU's memory, and no change of the template helps against that",
-    Kind.HARDWARE_FAULT: "a GPU is at fault, and no change of the template helps against that",
-    Kind.NOT_OOM: "the job did not die of memory, so no memory lever is right",
-    Kind.UNDETERMINED: "what the job died of is not known, so a lever would be a guess",
-}
+    wanted = name.strip().lower().replace("-", "_").replace(" ", "_")
+    if wanted not in kinds:
+        raise BadInput(f"--kind: there is no {name!r}", next_step=f"there are {', '.join(kinds)}")
+    return kinds[wanted]
 
 
 class NotUsed(RunbookError):
@@ -211,16 +206,15 @@ def _on_its_ladder(context: LeverContext, rule: LeverRule, *, from_log: bool, ye
         return
     kind, document = context.diagnosis.best.kind, context.template.system
     question = "May it be used all the same? Then say --yes."
-    if kind in _NO_LEVER_HELPS:
-        raise NotUsed(f"{rule.id}: {_NO_LEVER_HELPS[kind]}", next_step=question)
+    if kind.entry.no_lever:
+        raise NotUsed(f"{rule.id}: {kind.entry.no_lever}", next_step=question)
     failure = _failure(context, from_log=from_log)
     if from_log:
         ladder = document.ladder(kind, context.phase, context.role, context.detail)
         levers = list(ladder.levers) if ladder is not None else []
     else:
         levers = list(dict.fromkeys(name for item in document.ladders if kind in item.kinds for name in item.levers))
-    if kind is Kind.TRUE_OOM:
-        levers += [name for item in document.ladders if Kind.FRAGMENTATION in item.kinds for name in item.levers]
+    levers += [name for item in document.ladders if kind.entry.perhaps in item.kinds for name in item.levers]
     if rule.id not in levers:
         there = _shown_names(list(dict.fromkeys(levers)))
         raise NotUsed(

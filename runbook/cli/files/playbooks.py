@@ -8,10 +8,14 @@ from pathlib import Path
 import click
 
 from runbook.config import Inventory
+from runbook.diagnosis import unknown_names
 from runbook.documents import DocumentsInvalid, Problem, load_folder
 from runbook.flow import load_flow
+from runbook.kinds import kinds_file, load_kinds
+from runbook.kinds.kinds_document import read_kinds
 from runbook.locations import data_folder, playbook_folder
 from runbook.logs.signatures.signature import load_signatures
+from runbook.model.diagnosis import Kinds
 from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
 from runbook.remedy import load_levers, load_restarters
 
@@ -32,8 +36,9 @@ def check(folder: Path | None) -> int:
     click.echo(f"playbook: {base}")
     readers: tuple[tuple[str, Callable[[], str]], ...] = (
         ("flow", lambda: f"{len(load_flow(base / 'flow.yaml').boxes)} boxes"),
-        ("signatures", lambda: f"{len(load_signatures(base / 'signatures').all)} signatures"),
-        ("levers", lambda: f"{len(load_levers(base / 'levers'))} systems"),
+        ("kinds", lambda: f"{len(_checked_kinds(folder))} kinds"),
+        ("signatures", lambda: f"{len(load_signatures(base / 'signatures', load_kinds(folder)).all)} signatures"),
+        ("levers", lambda: f"{len(load_levers(base / 'levers', load_kinds(folder)))} systems"),
         ("restarters", lambda: f"{len(load_restarters(base / 'restarters.yaml'))} of every system"),
         ("xids", lambda: f"{len(load_xids(base / 'xid.yaml').meanings)} codes"),
         ("gpu models", lambda: f"{len(load_gpu_models(base / 'gpu_models.yaml').least_bytes)} models"),
@@ -47,5 +52,19 @@ def check(folder: Path | None) -> int:
             problems.extend(error.problems)
             click.echo(f"  {what:<12} {len(error.problems)} problems")
     if problems:
-        raise DocumentsInvalid(problems)
+        raise DocumentsInvalid(tuple(dict.fromkeys(problems)))
     return 0
+
+
+def _checked_kinds(playbook: Path | None) -> Kinds:
+    """The kinds of a playbook, whose names for rules are those of rules that there are."""
+    file = kinds_file(playbook)
+    kinds = read_kinds(file)
+    lines = list(enumerate(file.read_text(encoding="utf-8").splitlines(), start=1))
+    problems = [
+        Problem(str(file), max((number for number, line in lines if line.endswith(f" {name}")), default=1), "", what)
+        for name, what in unknown_names(kinds)
+    ]
+    if problems:
+        raise DocumentsInvalid(problems)
+    return kinds

@@ -12,14 +12,14 @@ import click
 
 from runbook.documents import load_document
 from runbook.errors import NotFound
+from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.logs.signatures import load_signatures
 from runbook.logs.signatures.signature_document import SampleEntry, SignatureDocument, SignatureEntry, load_samples
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Kinds
 from runbook.model.log import DerivedSignature
 from runbook.model.units import size
 from runbook.node.catalogues import load_node_rules
-from runbook.report.vocabulary.titles import KIND_MEANING, KIND_TITLES, meaning
 
 _MOST_SAMPLES = 3
 _NOT_LINES: dict[str, tuple[str, str]] = {
@@ -122,7 +122,7 @@ def explain(name: str, as_json: bool, playbook: Path | None) -> int:
             click.echo(click.style(f"{name.strip().upper()}  {title}", bold=True))
             click.echo(f"  {why}")
         return 0
-    if _explain_kind(wanted.replace("-", "_"), every, as_json=as_json):
+    if _explain_kind(wanted.replace("-", "_"), every, load_kinds(playbook), as_json=as_json):
         return 0
 
     from runbook.cli.files.explain_lever import answers, near, tell
@@ -135,15 +135,12 @@ def explain(name: str, as_json: bool, playbook: Path | None) -> int:
         return 0
     if _explain_node_rule(wanted.replace("-", "_"), playbook, as_json=as_json):
         return 0
-    close = _near(wanted, [*_kinds(), *(entry.id for _, entry in every), *_NOT_LINES]) or near(name, documents)
+    names = [*load_kinds(playbook), *_NO_KINDS, *(entry.id for _, entry in every), *_NOT_LINES]
+    close = _near(wanted, names) or near(name, documents)
     raise NotFound(
         f"no signature, kind, lever or parameter is called {name!r}",
         next_step=f"perhaps {', '.join(close)}" if close else "`runbook signatures` and `runbook levers` list them",
     )
-
-
-def _kinds() -> list[str]:
-    return [*(kind.value for kind in Kind), *_NO_KINDS]
 
 
 def _near(wanted: str, names: list[str]) -> list[str]:
@@ -167,7 +164,7 @@ def _explain(document: str, entry: SignatureEntry, playbook: Path | None, *, as_
         return
     click.echo(click.style(f"{entry.id}  {entry.title}", bold=True))
     for label, text in (
-        ("means", f"{entry.means}{f', {entry.detail}' if entry.detail else ''}{_meaning(entry.means, entry.detail)}"),
+        ("means", f"{entry.means}{f', {entry.detail}' if entry.detail else ''}{_meaning(entry, load_kinds(playbook))}"),
         ("why", entry.why),
         ("versions", f"PyTorch {entry.versions}" if entry.versions else ""),
         ("source", entry.source),
@@ -205,17 +202,16 @@ def _special(entry: SignatureEntry) -> list[str]:
     return told
 
 
-def _meaning(means: str, detail: str) -> str:
-    known = Detail(detail) if detail in Detail.__members__.values() else Detail.NONE
-    said = meaning(Kind(means), known) if means in Kind.__members__.values() else _NO_KINDS.get(means, "")
+def _meaning(entry: SignatureEntry, kinds: Kinds) -> str:
+    said = _NO_KINDS.get(entry.means) or kinds.of(entry.means).entry.meaning_of(entry.detail)
     return f": {said}" if said else ""
 
 
-def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], *, as_json: bool) -> bool:
+def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], kinds: Kinds, *, as_json: bool) -> bool:
     if name in _NO_KINDS:
         title, meaning = "No kind of failure", _NO_KINDS[name]
-    elif name in Kind.__members__.values():
-        title, meaning = KIND_TITLES[Kind(name)], KIND_MEANING[Kind(name)]
+    elif name in kinds:
+        title, meaning = kinds[name].entry.title, kinds[name].entry.meaning
     else:
         return False
     own = [entry for _, entry in every if entry.means == name]
@@ -282,7 +278,7 @@ def _folder(playbook: Path | None) -> Path:
 def _entries(playbook: Path | None) -> list[tuple[str, SignatureEntry]]:
     """Every entry with its document's name. Raises `DocumentsInvalid` with all problems."""
     folder = _folder(playbook)
-    load_signatures(folder)  # all that is wrong with them is said at once
+    load_signatures(folder, load_kinds(playbook))  # all that is wrong with them is said at once
     paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
     return [(path.stem, entry) for path in paths for entry in load_document(path, SignatureDocument).signatures]
 

@@ -16,11 +16,22 @@ from rich.text import Text
 from runbook.cli.main import inventory_option
 from runbook.cli.wiring import application
 from runbook.errors import BadInput
-from runbook.model.diagnosis import Kind
+from runbook.kinds import load_kinds
 from runbook.report.html.list_pages import NODES_COMPARED, VERDICT_TITLES, chance
 from runbook.report.incident_search import Group, HistoryQuery, groups, groups_document
 from runbook.report.past_incidents import NodeHistory, node_histories
 from runbook.report.vocabulary.clean import clean_line
+
+
+class _KindName(click.ParamType[str]):
+    """A kind of the playbook, which is read only when one is given."""
+
+    name = "kind"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        chosen: str = click.Choice(list(load_kinds())).convert(value, param, ctx)
+        return chosen
+
 
 _UNITS_DAYS = {"d": 1, "w": 7, "m": 30, "y": 365}
 
@@ -31,7 +42,7 @@ _UNITS_DAYS = {"d": 1, "w": 7, "m": 30, "y": 365}
 @click.option("--system", default="", metavar="NAME", help="Only this framework: megatron, verl, … (runbook levers).")
 @click.option("--model", default="", metavar="TEXT", help="Only models with this in their name.")
 @click.option(
-    "--kind", type=click.Choice([kind.value for kind in Kind]), metavar="KIND",
+    "--kind", type=_KindName(), metavar="KIND",
     help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).",
 )
 @click.option("--since", default="", metavar="TIME", help="Only the last 30d, 12w, 6m, 1y.")

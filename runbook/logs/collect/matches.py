@@ -9,6 +9,7 @@ from itertools import islice
 
 from runbook.logs.lines import LogLine
 from runbook.logs.signatures import Match
+from runbook.model.diagnosis import Kind, LogReading
 from runbook.model.log import DerivedSignature, Event, Phase
 from runbook.model.units import NodeName
 
@@ -239,9 +240,9 @@ class LogMatch:
         return Event.NCCL in self.reports or Event.PEER in self.reports
 
     @property
-    def means(self) -> str:
+    def means(self) -> Kind:
         if self.pinning and self.match.signature.pinned:
-            return "host_oom"
+            return self.match.signature.kinds.read_from(LogReading.PINNED_MEMORY)
         return self.match.signature.means
 
 

@@ -26,7 +26,7 @@ from runbook.logs.lines import LogLine, parse_line, read_time
 from runbook.logs.search import FEW, FREELY, View, decode, excerpt, positions_of_lines
 from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
 from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Died, LogReading
 from runbook.model.log import DerivedSignature, Event, Phase
 from runbook.model.units import NodeName
 
@@ -117,7 +117,7 @@ class MatchRecorder:
     def keep(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
         if here.text.startswith("    ") and self._said_below(view, match, here, stop):
             return
-        if match.signature.means == Kind.TRUE_OOM:
+        if match.signature.means.entry.by_figures:
             self._collection.progress.failed(self._index, view.base + start)
         # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
         about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
@@ -155,7 +155,7 @@ class MatchRecorder:
         for key, (match, here, start, stop) in self._latest.items():
             kept = self._collection.kept[key]
             if (
-                view.left > _NEAR_THE_END_BYTES and match.signature.means == Kind.NOT_OOM
+                view.left > _NEAR_THE_END_BYTES and match.signature.means.entry.died is Died.PROGRAM
                 and kept.count < 2 * kept.looked_at and not view.traceback_before(start)
             ):
                 continue
@@ -283,7 +283,8 @@ def _raised_last(head: LogLine, following: Iterable[LogLine]) -> tuple[list[str]
 def _unknown(framing: Signature) -> Signature:
     """The signature of an exception that none of the documents knows."""
     return replace(
-        framing, id=DerivedSignature.UNKNOWN_EXCEPTION.value, means=Kind.NOT_OOM.value, weak=True, reports=frozenset()
+        framing, id=DerivedSignature.UNKNOWN_EXCEPTION.value, weak=True, reports=frozenset(),
+        means=framing.kinds.read_from(LogReading.UNKNOWN_EXCEPTION),
     )
 
 

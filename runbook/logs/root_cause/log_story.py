@@ -12,7 +12,7 @@ from runbook.logs.root_cause.secondary_failures import confirmed
 from runbook.logs.root_cause.selection import RootCause
 from runbook.logs.root_cause.suspects import Suspect, victim
 from runbook.logs.signatures import CONSEQUENCE, HARMLESS
-from runbook.model.diagnosis import Detail
+from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
 from runbook.model.log import Collateral, Event, Finding, LogNote, LogSource, LogStory, Phase
 from runbook.model.units import NodeName
@@ -218,8 +218,9 @@ def _node(seen: LogMatch, rank: int | None, where: RankLocations) -> NodeName | 
 def _suspected(suspect: Suspect, sources: Sequence[LogSource]) -> Finding:
     """A rank to look at, as a candidate; the file is where that can be seen."""
     return Finding(
-        signature=suspect.signature.value, means=CONSEQUENCE, file=sources[suspect.file].path, offset=suspect.offset,
-        line=suspect.line, excerpt=suspect.why, rank=suspect.rank, node=suspect.node, pid=suspect.pid,
+        signature=suspect.signature.value, means=Kind(CONSEQUENCE), file=sources[suspect.file].path,
+        offset=suspect.offset, line=suspect.line, excerpt=suspect.why, rank=suspect.rank, node=suspect.node,
+        pid=suspect.pid,
         time_s=suspect.time_s,
     )
 

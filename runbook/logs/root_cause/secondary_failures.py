@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from runbook.logs.collect import TEARDOWN_CODES, LogMatch, RankLocations
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.signatures import ABSURD_BYTES, AT_START, CONSEQUENCE, HARMLESS
-from runbook.model.diagnosis import Kind
 from runbook.model.job import JobClass
 from runbook.model.log import Event, Phase
 
@@ -115,7 +114,7 @@ def _after_collective(
         elif Event.ABORT in one.reports and lost.get((one.file, one.attempt), one.offset) < one.offset:
             found.append((one, "A process aborted after it, or another one here, had lost a peer; that came first."))
         elif (
-            rank is not None and one.means == Kind.TRUE_OOM
+            rank is not None and one.means.entry.by_figures
             and by_rank.get((one.file, one.attempt, rank), one.offset) < one.offset
         ):
             found.append((one, f"{_who(one, where)} ran out of memory only after its own collective had timed out, so "

@@ -12,7 +12,7 @@ from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.root_cause.failure_order import Orderer, skew
 from runbook.logs.root_cause.suspects import Kill, Suspect
 from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail, Died, Kind, LogReading
 from runbook.model.job import JobRecord
 from runbook.model.log import Event, LogNote
 
@@ -37,13 +37,13 @@ class RootCause:
     """Where no line tells the first failure: ranks to look at."""
 
 
-def meaning(seen: LogMatch) -> str:
+def meaning(seen: LogMatch) -> Kind:
     """What a match means in its place: an absurd size is no shortage (R-13), some exceptions only follow others."""
     tried = seen.match.integer("tried_bytes")
-    if seen.means == Kind.TRUE_OOM and tried is not None and tried >= ABSURD_BYTES:
-        return Kind.NOT_OOM
+    if seen.means.entry.by_figures and tried is not None and tried >= ABSURD_BYTES:
+        return seen.match.signature.kinds.read_from(LogReading.ABSURD_SIZE)
     if seen.unknown_exception and _FOLLOWS.match(seen.match.text("detail") or ""):
-        return CONSEQUENCE
+        return Kind(CONSEQUENCE)
     return seen.means
 
 
@@ -147,8 +147,8 @@ def _without_cascade(strong: Sequence[LogMatch], collection: Collection) -> tupl
     use, a peer that is gone): the attempt before holds the first cause."""
     newest = max((one.attempt for one in strong), default=0)
     last = [one for one in strong if one.attempt == newest]
-    before = [one for one in strong if one.attempt < newest and meaning(one) != Kind.NOT_OOM]
-    if not before or any(meaning(one) != Kind.NOT_OOM for one in last):
+    before = [one for one in strong if one.attempt < newest and meaning(one).entry.died is not Died.PROGRAM]
+    if not before or any(meaning(one).entry.died is not Died.PROGRAM for one in last):
         return list(strong), []
     if collection.progress.last_step(newest) is not None:
         return list(strong), []
@@ -197,7 +197,9 @@ def _killed_for_memory(kills: Sequence[Kill], job: JobRecord | None) -> LogMatch
     reported = next((kill.seen for kill in kills if kill.seen is not None), None)
     if "OUT_OF_MEMORY" not in states or reported is None:
         return None
-    signature = replace(reported.match.signature, means=Kind.HOST_OOM.value, detail=Detail.CGROUP)
+    signature = reported.match.signature
+    killed = signature.kinds.read_from(LogReading.KILLED_FOR_MEMORY)
+    signature = replace(signature, means=killed, detail=Detail.CGROUP)
     return replace(reported, match=replace(reported.match, signature=signature))
 
 
@@ -255,12 +257,12 @@ def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations) -> tuple[
     """The kernel's word that a card failed settles what a program's exception left open, wherever the two stand: which
     of them reaches the log first is chance. It names no rank, so it takes the one whose CUDA call failed."""
     kernel = next((
-        one for one in ordered if Event.KERNEL_XID in one.reports and one.means == Kind.HARDWARE_FAULT
+        one for one in ordered if Event.KERNEL_XID in one.reports and one.means.entry.died is Died.GPU
         and not one.match.signature.weak
     ), None)
-    if kernel is None or (kernel is not ordered[0] and meaning(ordered[0]) != Kind.NOT_OOM):
+    if kernel is None or (kernel is not ordered[0] and meaning(ordered[0]).entry.died is not Died.PROGRAM):
         return list(ordered), []
-    short = next((one for one in ordered if meaning(one) == Kind.TRUE_OOM and where.rank(one) is not None), None)
+    short = next((one for one in ordered if meaning(one).entry.by_figures and where.rank(one) is not None), None)
     if short is not None and where.rank(kernel) is None and not any(
         Event.CUDA_CALL in one.reports for one in ordered
     ):
@@ -302,6 +304,6 @@ def _one_a_rank(seen: Sequence[LogMatch], where: RankLocations, without: int | N
 
 
 def _absurd(root: LogMatch) -> list[str]:
-    if meaning(root) == Kind.NOT_OOM and root.means == Kind.TRUE_OOM:
+    if meaning(root).entry.died is Died.PROGRAM and root.means.entry.by_figures:
         return ["The size that was asked for is absurd, so nothing ran out of memory (R-13)."]
     return []

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from runbook.compiled import Compiled
+from runbook.kinds import load_kinds
 from runbook.logs.signatures.field_units import UNITS, Value, read_processes
 from runbook.logs.tracebacks import PhaseRule
-from runbook.model.diagnosis import Detail, Kind
+from runbook.model.diagnosis import Detail, Kind, Kinds
 from runbook.model.log import Event, MemoryFields, Phase, ProcessUse
 from runbook.model.units import Bytes
 
@@ -27,7 +28,9 @@ FRAMING = "framing"
 PROGRESS = "progress"
 AT_START = "at_start"
 OUTSIDE_PROSE = "outside_prose"
-MEANINGS = frozenset(kind.value for kind in Kind) | {CONSEQUENCE, HARMLESS, FRAMING, PROGRESS}
+_FRAMING = Kind(FRAMING)
+NO_KINDS = frozenset({CONSEQUENCE, HARMLESS, FRAMING, PROGRESS})
+"""What a line may mean beside a kind of failure."""
 
 MEMORY_FIELDS = frozenset(
     {
@@ -113,7 +116,7 @@ class Signature:
     literals: tuple[str, ...]
     expression: str
     units: Mapping[str, str] = field(repr=False)
-    means: str = FRAMING
+    means: Kind = _FRAMING
     weak: bool = False
     late: bool = False
     fallback: bool = False
@@ -134,6 +137,8 @@ class Signature:
     """Where in a line its words are no quotation (see `is_quoted`): AT_START, OUTSIDE_PROSE; "" is anywhere."""
     opening: str = ""
     """Expression of the speaker's name that may stand in front of it; of AT_START."""
+    kinds: Kinds = field(default_factory=Kinds, repr=False, compare=False)
+    """Of the playbook that it belongs to: what a line means in its place may be another one of them."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -209,39 +214,42 @@ class Signatures:
         return None
 
 
-def load_signatures(folder: Path) -> Signatures:
-    """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files.
+def load_signatures(folder: Path, kinds: Kinds | None = None) -> Signatures:
+    """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files. `kinds`: what
+    they may mean; the installed playbook's where none are given.
 
     Checking and compiling the documents takes longer than reading most logs, so the compiled form is read."""
-    compiled = compiled_form(folder)
-    known = restored(compiled.read()) if compiled is not None else None
+    kinds = load_kinds() if kinds is None else kinds
+    compiled = compiled_form(folder, kinds)
+    known = restored(compiled.read(), kinds) if compiled is not None else None
     if known is not None:
         return known
     from runbook.logs.signatures.signature_document import compile_signatures
 
-    return compile_signatures(folder)
+    return compile_signatures(folder, kinds)
 
 
-def compiled_form(folder: Path) -> Compiled | None:
+def compiled_form(folder: Path, kinds: Kinds) -> Compiled | None:
     """Where the compiled form of a folder's signatures is, and what it has to be made of."""
     paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
     made_by = [Path(__file__), Path(__file__).with_name("signature_document.py")]
     units = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())]
-    return Compiled.of(folder, paths, made_by, (*units, *sorted(MEANINGS), *sorted(Detail), *sorted(Event)))
+    return Compiled.of(folder, paths, made_by, (*units, *sorted(kinds), *sorted(Detail), *sorted(Event)))
 
 
 def plain(signatures: Signatures) -> dict[str, Any]:
     """The compiled form."""
     return {
         "signatures": [
-            {one.name: getattr(each, one.name) for one in fields(each)} | {"reports": sorted(each.reports)}
+            {one.name: getattr(each, one.name) for one in fields(each) if one.name != "kinds"}
+            | {"reports": sorted(each.reports)}
             for each in signatures.all
         ],
         "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
     }
 
 
-def restored(plain: Any) -> Signatures | None:
+def restored(plain: Any, kinds: Kinds) -> Signatures | None:
     """Signatures out of their compiled form; None where it does not fit."""
     try:
         return Signatures(
@@ -249,6 +257,7 @@ def restored(plain: Any) -> Signatures | None:
                 Signature(**{
                     **one, "literals": tuple(one["literals"]), "detail": Detail(one["detail"]),
                     "reports": frozenset(map(Event, one["reports"])),
+                    "means": kinds.of(one["means"]), "kinds": kinds,
                 })
                 for one in plain["signatures"]
             ],

@@ -18,8 +18,8 @@ from runbook.logs.signatures.field_units import UNITS
 from runbook.logs.signatures.signature import (
     AT_START,
     CONSEQUENCE,
-    MEANINGS,
     MEMORY_FIELDS,
+    NO_KINDS,
     OTHER_FIELDS,
     PROGRESS,
     Signature,
@@ -29,7 +29,7 @@ from runbook.logs.signatures.signature import (
     restored,
 )
 from runbook.logs.tracebacks import PhaseRule
-from runbook.model.diagnosis import Detail
+from runbook.model.diagnosis import Detail, Kinds
 from runbook.model.log import Event, Phase
 
 
@@ -141,7 +141,7 @@ _FIELD = re.compile(r"<([a-z_]+):([a-z]+)>")
 _PART = re.compile(r"<@([a-z_]+)>")
 
 
-def compile_signatures(folder: Path) -> Signatures:
+def compile_signatures(folder: Path, kinds: Kinds) -> Signatures:
     """Every signature of a folder, from the documents. Raises `DocumentsInvalid` with all problems of all files."""
     loaded: list[Signature] = []
     phases: list[PhaseRule] = []
@@ -162,7 +162,7 @@ def compile_signatures(folder: Path) -> Signatures:
                 problems.append(Problem(str(path), 0, place, f"this id is already used in {seen[entry.id]}"))
             seen[entry.id] = path.name
             try:
-                loaded.append(build(entry, document))
+                loaded.append(build(entry, document, kinds))
             except ValueError as error:
                 problems.append(Problem(str(path), 0, place, str(error)))
     if not loaded and not problems:
@@ -172,24 +172,24 @@ def compile_signatures(folder: Path) -> Signatures:
     return Signatures(loaded, phases)
 
 
-def keep_signatures(folder: Path) -> None:
+def keep_signatures(folder: Path, kinds: Kinds) -> None:
     """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they do."""
-    made, compiled = compile_signatures(folder), compiled_form(folder)
-    again = restored(json.loads(json.dumps(plain(made))))
+    made, compiled = compile_signatures(folder, kinds), compiled_form(folder, kinds)
+    again = restored(json.loads(json.dumps(plain(made))), kinds)
     if compiled is None or again is None or (again.all, again.phases) != (made.all, made.phases):
         raise RuntimeError(f"the signatures of {folder} cannot be compiled")
     compiled.write(plain(made))
 
 
-def build(entry: SignatureEntry, document: SignatureDocument) -> Signature:
+def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> Signature:
     """An entry made ready. Raises ValueError in words for the author; the expression itself is checked by tests."""
     literals = (entry.literal,) if isinstance(entry.literal, str) else entry.literal
     for literal in literals:
         shortest = 4 if entry.means == PROGRESS else 6
         if len(literal) < shortest:
             raise ValueError(f"literal {literal!r} has fewer than {shortest} characters and would slow every search")
-    if entry.means not in MEANINGS:
-        raise ValueError(f"means: {entry.means!r} is none of {', '.join(sorted(MEANINGS))}")
+    if entry.means not in kinds and entry.means not in NO_KINDS:
+        raise ValueError(f"means: {entry.means!r} is none of {', '.join(sorted({*kinds, *NO_KINDS}))}")
     if entry.of_a_rank and entry.means != CONSEQUENCE:
         raise ValueError(f"of_a_rank: only a consequence says something of a rank, not {entry.means!r}")
     framework = entry.framework or document.framework
@@ -215,7 +215,8 @@ def build(entry: SignatureEntry, document: SignatureDocument) -> Signature:
     stands = entry.stands or document.stands
     return Signature(
         id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
-        units=units, means=entry.means, weak=entry.weak, late=entry.late, fallback=entry.fallback, lines=entry.lines,
+        units=units, means=kinds.of(entry.means), kinds=kinds, weak=entry.weak, late=entry.late,
+        fallback=entry.fallback, lines=entry.lines,
         why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
         first_number=entry.first_number, peaks=entry.peaks, framework=framework,
         reports=reports, of_a_rank=entry.of_a_rank, incomplete=entry.incomplete,

@@ -28,7 +28,7 @@ from runbook.report.narrative import timeline
 from runbook.report.vocabulary import titles
 from runbook.report.vocabulary.clean import Cleaned, clean, clean_line, cleaned_to, shorten, shorten_lines
 from runbook.report.vocabulary.nodes import oom_kill_words
-from runbook.report.vocabulary.titles import KIND_TITLES, STATE_TITLES
+from runbook.report.vocabulary.titles import STATE_TITLES
 
 # How much of an incident a page shows, so that it stays small whatever the logs hold.
 
@@ -154,7 +154,7 @@ def page_environment() -> Environment:
     pages.globals.update(
         counted=titles.counted, diagnosis_title=titles.diagnosis_title, diagnosis_meaning=titles.diagnosis_meaning,
         EFFECT_WORDS=titles.EFFECT_WORDS, EFFECT_SENTENCES=titles.EFFECT_SENTENCES, STATE_TITLES=titles.STATE_TITLES,
-        AGAIN_TITLES=titles.AGAIN_TITLES, KIND_TITLES=titles.KIND_TITLES, STATE_TONES=STATE_TONES,
+        AGAIN_TITLES=titles.AGAIN_TITLES, STATE_TONES=STATE_TONES,
         NAVIGATION=NAVIGATION, style=style_sheet, security_policy=security_policy, assets_version=assets_version,
         live_script_address=live_script_address, site=None,
     )
@@ -236,7 +236,8 @@ def page_title(incident: Incident) -> str:
     failure = narrative.first_failure(incident)
     cause = narrative.cause(incident)
     name = f" {shorten(clean_line(failure.job.name[:400]), 60)}" if failure and failure.job.name else ""
-    of_what = f", {KIND_TITLES[cause.kind][:1].lower()}{KIND_TITLES[cause.kind][1:]}" if cause else ""
+    title = cause.kind.entry.title if cause else ""
+    of_what = f", {title[:1].lower()}{title[1:]}" if cause else ""
     return f"{STATE_TITLES[incident.state]}: job {incident.root_job}{name}{of_what}"
 
 

@@ -14,7 +14,6 @@ from runbook.report.html import Site, page_environment
 from runbook.report.incident_search import PERIOD_FILTERS, STATE_FILTERS, HistoryQuery, IndexQuery, groups
 from runbook.report.past_incidents import NodeHistory, Verdict, node_histories
 from runbook.report.summary import IncidentSummary
-from runbook.report.vocabulary.titles import KIND_TITLES
 
 ROWS_A_PAGE = 100
 _MOST_NAMES = 200
@@ -89,7 +88,11 @@ def _wider(rows: Sequence[IncidentSummary], query: IndexQuery, now_s: float) -> 
 
 def _kinds(rows: Sequence[IncidentSummary]) -> list[tuple[Kind, str, int]]:
     counts = Counter(row.kind for row in rows if row.kind is not None)
-    return [(kind, KIND_TITLES[kind], counts[kind]) for kind in Kind if counts[kind]]
+    return [(kind, kind.entry.title, counts[kind]) for kind in sorted(counts, key=_place)]
+
+
+def _place(kind: Kind) -> int:
+    return kind.entry.place
 
 
 def _most(names: object) -> list[str]:
@@ -138,7 +141,7 @@ def render_history(
         more_nodes=max(len(nodes) - MOST_NODES, 0),
         query=query,
         periods=SPANS if query.days in (0, *SPANS) else {**SPANS, query.days: f"last {query.days} days"},
-        kinds=[(kind, KIND_TITLES[kind]) for kind in Kind if kind in kinds],
+        kinds=[(kind, kind.entry.title) for kind in sorted(kinds, key=_place)],
         systems=sorted({past.circumstances.system for past in remembered.values()} - {""}),
         explained=NODES_COMPARED,
         verdicts=VERDICT_TITLES,

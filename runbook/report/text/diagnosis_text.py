@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind
+from runbook.model.diagnosis import Detail, Diagnosis, Died, Hypothesis
 from runbook.model.log import Collateral, Finding, LogNote, LogSource, LogStory
 from runbook.model.units import moment, size
 from runbook.report.memory_picture import memory_at_failure, shortfall
@@ -40,7 +40,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
         *_row("where", _where(root), width, whole=True),
         *_excerpt(root, width),
         *_figures(root, width),
-        *_items("why" if best.kind is Kind.UNDETERMINED else "for it", best.reasons, width),
+        *_items("why" if best.kind.entry.died is Died.UNKNOWN else "for it", best.reasons, width),
         *_items("against it", _against(diagnosis), width),
         *_items("would settle", best.missing, width),
         *_row("could also be", ", ".join(
@@ -59,7 +59,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
 
 def _title(best: Hypothesis) -> str:
     title = titles.diagnosis_title(best)
-    return title if best.kind is Kind.UNDETERMINED else f"{title}, confidence {best.confidence:.2f}"
+    return title if best.kind.entry.died is Died.UNKNOWN else f"{title}, confidence {best.confidence:.2f}"
 
 
 def _sentence(text: str) -> str:
@@ -101,7 +101,7 @@ def _first(story: LogStory, best: Hypothesis) -> str:
 def _against(diagnosis: Diagnosis) -> list[str]:
     """The strongest other kind stands with its title in front of its reason."""
     told = {
-        one.as_objection: f"for “{titles.KIND_TITLES[one.kind]}”: {one.reasons[0]}"
+        one.as_objection: f"for “{one.kind.entry.title}”: {one.reasons[0]}"
         for one in diagnosis.runners_up if one.reasons
     }
     return [told.get(reason, reason) for reason in diagnosis.best.against]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from runbook.model.diagnosis import Kind
 from runbook.model.incident import NOBODY, Act, Attempt, Incident, IncidentState, declined
 from runbook.model.message import About, Message, Severity
 from runbook.model.units import rough_duration
@@ -21,13 +20,6 @@ _NAME_LIMIT = 24
 ANCHOR = "#first-title"
 """Where a report says what is to be done first."""
 
-_DIED = {
-    Kind.HOST_OOM: "main memory ran out",
-    Kind.SHM: "shared memory ran out",
-    Kind.HARDWARE_FAULT: "GPU fault",
-    Kind.NOT_OOM: "not out of memory",
-    Kind.UNDETERMINED: "cause not known",
-}
 _ADDRESS = re.compile(r"(?i)\bhttp(s?)://")
 _CALL = re.compile(r"@(?=[A-Za-z])")
 
@@ -228,7 +220,7 @@ def _ways_to_say_died(incident: Incident) -> tuple[str, ...]:
     found, finding = narrative.cause(incident), narrative.root_cause(incident)
     if found is None:
         return ()
-    died = _DIED.get(found.kind, "GPU out of memory")
+    died = found.kind.entry.short
     if finding is None or not finding.node:
         return (died,)
     on_node = f"{died} on {_calls_nobody(finding.node)}"

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol, cast
 
 from runbook.config import Inventory
 from runbook.errors import NotAllowed, RunbookError
+from runbook.kinds import load_kinds
 from runbook.logs.signatures import Signatures, load_signatures
+from runbook.model.diagnosis import Kinds
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.log import LogStory
 from runbook.model.node_rules import NodeDocuments
@@ -56,15 +58,18 @@ class Playbook:
     node: NodeDocuments
     restarters: tuple[Restarter, ...] = ()
     """What starts a job again in every framework."""
+    kinds: Kinds = field(default_factory=load_kinds)
 
 
 def load_playbook(folder: Path) -> Playbook:
     """The documents of a playbook's folder. Raises `DocumentsInvalid` with every fault of the first that has any."""
+    kinds = load_kinds(folder)
     return Playbook(
-        signatures=load_signatures(folder / "signatures"),
-        levers=load_levers(folder / "levers"),
+        signatures=load_signatures(folder / "signatures", kinds),
+        levers=load_levers(folder / "levers", kinds),
         node=load_node_documents(folder),
         restarters=load_restarters(folder / "restarters.yaml"),
+        kinds=kinds,
     )
 
 

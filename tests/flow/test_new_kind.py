@@ -1,0 +1,149 @@
+"""A kind of failure that only a playbook's folder knows: one entry in its kinds.yaml and a signature that means it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from runbook.adapters.store.totals import figures_of
+from runbook.cli.files.playbooks import playbooks
+from runbook.cli.files.signatures import explain
+from runbook.diagnosis import diagnose
+from runbook.documents import DocumentsInvalid
+from runbook.kinds import load_kinds
+from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.signatures import load_signatures
+from runbook.model.diagnosis import Died, Hypothesis
+from runbook.model.log import LogStory
+from runbook.report.json_documents import dump_incident, load_incident
+from runbook.report.narrative import what_happened
+from runbook.report.summary import summarize
+from runbook.report.text.diagnosis_text import render_diagnosis
+from runbook.steps import classify
+from tests.flow.test_nodes_of_a_log import begun
+
+KIND = """\
+  - id: scratch_full
+    title: Scratch file system full
+    meaning: no room was left on the node's scratch file system
+    named: a full scratch file system
+    short: scratch ran out
+    died: main_memory
+    outcome: host_oom
+    confidence: 0.77
+    reason: Neither the card nor main memory is the question.
+    why: Nothing of a template changes it but where it writes.
+    source: a test
+"""
+SIGNATURE = """\
+version: 1
+id: scratch
+title: Scratch file systems
+why: a test
+source: a test
+signatures:
+  - id: SCRATCH-01
+    title: The scratch file system is full
+    why: a test
+    source: a test
+    literal: scratch is full
+    pattern: 'scratch is full on rank <rank:int>'
+    means: scratch_full
+"""
+LINE = "iteration 1 | loss 2.0\nscratch is full on rank 3\n"
+
+
+@pytest.fixture
+def playbook(tmp_path: Path) -> Path:
+    folder = Path(shutil.copytree(data_folder("playbooks") / "oom", tmp_path / "own"))
+    with (folder / "kinds.yaml").open("a", encoding="utf-8") as document:
+        document.write("\n" + KIND)
+    (folder / "signatures" / "scratch.yaml").write_text(SIGNATURE, encoding="utf-8")
+    return folder
+
+
+def read(playbook: Path) -> LogStory:
+    text = LINE.encode()
+    reader = LogReader(load_signatures(playbook / "signatures", load_kinds(playbook)))
+    return reader.read([("train.out", io.BytesIO(text), len(text))])
+
+
+def best(playbook: Path) -> Hypothesis:
+    return diagnose(read(playbook), kinds=load_kinds(playbook), job=None).best
+
+
+def test_it_is_diagnosed_and_titled(playbook: Path) -> None:
+    found = best(playbook)
+    assert (found.kind, found.confidence) == ("scratch_full", 0.77)
+    assert found.kind.entry.reason in found.reasons
+    told = render_diagnosis(read(playbook), diagnose(read(playbook), kinds=load_kinds(playbook), job=None))
+    assert told.startswith("Scratch file system full, confidence 0.77\n")
+    assert "No room was left on the node's scratch file system." in told
+
+
+def test_it_is_explained(playbook: Path) -> None:
+    for name in ("scratch_full", "SCRATCH-01"):
+        told = CliRunner().invoke(explain, [name, "--playbook", str(playbook)], standalone_mode=False).output
+        assert "no room was left on the node's scratch file system" in told
+
+
+def test_it_leads_to_its_outcome_and_is_counted(playbook: Path) -> None:
+    context = begun(LINE, ("gpu-21",))
+    kinds = load_kinds(playbook)
+    failure = replace(context.failure, story=read(playbook))
+    context = replace(
+        context, playbook=replace(context.playbook, kinds=kinds), incident=replace(context.incident, failure=failure)
+    )
+    result = classify.run(context)
+    assert result.outcome == "host_oom"
+    assert result.summary == "a full scratch file system, confidence 0.77"
+    stored = load_incident(dump_incident(result.incident), kinds=kinds)
+    assert stored == result.incident
+    assert "ran out of main memory" in what_happened(stored)
+    counted = figures_of(summarize(stored))
+    assert any("scratch_full" in key and count == 1 for key, count in counted.items())
+
+
+def test_a_signature_that_means_no_kind_is_refused_with_what_there_is(playbook: Path) -> None:
+    (playbook / "signatures" / "scratch.yaml").write_text(SIGNATURE.replace("scratch_full", "scratch_ful"), "utf-8")
+    with pytest.raises(DocumentsInvalid, match=r"'scratch_ful' is none of .*scratch_full"):
+        load_signatures(playbook / "signatures", load_kinds(playbook))
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("died: main_memory\n    outcome: host_oom\n    confidence: 0.77", "died: disk\n    outcome: host_oom", "died:"),
+    ("outcome: host_oom\n    confidence: 0.77", "outcome: sunny", "outcome:"),
+    ("    confidence: 0.77", "    remedy: person", "no_lever"),
+    ("    confidence: 0.77", "    rule: no_such_rule", "there is no rule 'no_such_rule' for a line"),
+    ("    confidence: 0.77", "    perhaps: nothing_known", "no kind 'nothing_known'"),
+    ("    confidence: 0.77", "    read_from: [absurd_size]", "2 kinds have absurd_size in read_from"),
+    ("id: scratch_full", "id: shm", "the kind shm is described twice"),
+    ("  - faulty_node\n", "", "'faulty_node' is missing"),
+    ("  - faulty_node\n", "  - faulty_node\n  - sunny\n", "there is no rule 'sunny'"),
+])
+def test_what_is_wrong_with_the_document_is_said_with_its_line(
+    playbook: Path, old: str, new: str, said: str
+) -> None:
+    file = playbook / "kinds.yaml"
+    text = file.read_text(encoding="utf-8")
+    head, _, tail = text.rpartition(old)
+    assert head
+    file.write_text(f"{head}{new}{tail}", encoding="utf-8")
+    with pytest.raises(DocumentsInvalid) as raised:
+        CliRunner().invoke(
+            playbooks, ["check", "--folder", str(playbook)], standalone_mode=False, catch_exceptions=False
+        )
+    assert said in str(raised.value)
+    assert f"{file}:" in str(raised.value)
+
+
+def test_every_kind_of_the_installed_playbook_says_how_it_is_handled() -> None:
+    for kind in load_kinds().values():
+        assert kind.entry.title and kind.entry.meaning and kind.entry.named and kind.entry.short
+        assert (kind.entry.died is Died.UNKNOWN) == (kind == "undetermined")
