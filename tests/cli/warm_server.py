@@ -19,7 +19,7 @@ import threading
 
 import runbook
 
-FIRST_USED_LATE = ("dbos", "fabric", "pygal", "rich.progress", "rich.table")
+FIRST_USED_LATE = ("dbos", "fabric", "rich.progress", "rich.table")
 """Libraries that a command imports only where it needs them."""
 
 
