@@ -27,7 +27,9 @@ from runbook.cli.main import main
 from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.diagnosis.nodes import NodePolicy, judge_node, judge_node_alone
 from runbook.flow import load_flow
+from runbook.kinds import load_kinds
 from runbook.locations import data_folder
+from runbook.logs.signatures.signature_document import keep_signatures
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.message import Message
@@ -37,6 +39,7 @@ from runbook.model.template import Edit, ParameterNames, Patch, Setting, SubmitC
 from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.node import read_left_document
 from runbook.remedy import find_restarters, resume_edits, resume_findings
+from runbook.remedy.loading import keep_levers
 from runbook.report.json_documents import dump_node_check as dump_check
 from runbook.report.text.diagnosis_text import render_diagnosis
 from runbook.report.text.incident_text import one_line
@@ -82,6 +85,13 @@ def command(*words: str) -> str:
     said, complained = (stream.detach().getvalue().decode() for stream in streams)
     complained = _HOW_FAR.sub("", complained)
     return said + (f"--- standard error\n{complained}" if complained else "") + (f"--- exit {code}\n" if code else "")
+
+
+def compile_playbook(folder: Path) -> None:
+    """As the wheel's build does it, so that a command does not read the documents each time."""
+    kinds = load_kinds(folder)
+    keep_signatures(folder / "signatures", kinds)
+    keep_levers(folder / "levers", kinds)
 
 
 # Logs

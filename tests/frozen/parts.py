@@ -160,13 +160,15 @@ def explained(group: str) -> Iterator[Answer]:
 
 
 def _playbook(signatures: str, levers: str) -> str:
-    """A playbook of one document of each sort: to read all of them for each case takes minutes."""
+    """A playbook of one document of each sort, compiled: to read all of them for each case takes minutes."""
     folder = Path(f"../{signatures}-{levers}")
+    if folder.is_dir():
+        return str(folder)
     for kind, name in (("signatures", signatures), ("levers", levers)):
-        if not (folder / kind).is_dir():
-            (folder / kind).mkdir(parents=True)
-            for path in (faces.PLAYBOOK / kind).glob(f"{name}.*yaml"):
-                shutil.copy(path, folder / kind)
+        (folder / kind).mkdir(parents=True)
+        for path in (faces.PLAYBOOK / kind).glob(f"{name}.*yaml"):
+            shutil.copy(path, folder / kind)
+    faces.compile_playbook(folder)
     return str(folder)
 
 

@@ -58,7 +58,7 @@ def group(name: str, pairs: Sequence[Pair]) -> None:
 def figures(pairs: Sequence[Pair]) -> None:
     """Shares of right answers, each over the cases that state the thing."""
     rows: list[tuple[str, list[bool]]] = [
-        ("diagnosis", [told.diagnosis.best.kind is case.expect.kind for case, told in pairs]),
+        ("diagnosis", [told.diagnosis.best.kind == case.expect.kind for case, told in pairs]),
         ("what kind of its kind", [told.diagnosis.best.detail is case.expect.detail for case, told in pairs
                                    if case.expect.detail is not None]),
         ("first-failing rank, several ranks", [_root(told, "rank") == case.expect.rank for case, told in pairs
@@ -85,7 +85,7 @@ def confidence(pairs: Sequence[Pair]) -> None:
     """Whether a confidence means something: the share of right diagnoses at each level of it."""
     print("  confidence said, and share right:")
     for low, high in ((0.0, 0.5), (0.5, 0.7), (0.7, 0.85), (0.85, 0.95), (0.95, 1.01)):
-        inside = [told.diagnosis.best.kind is case.expect.kind for case, told in pairs
+        inside = [told.diagnosis.best.kind == case.expect.kind for case, told in pairs
                   if low <= told.diagnosis.best.confidence < high]
         if inside:
             print(f"    {low:.2f} to {min(high, 1.0):.2f}: {sum(inside):4d} of {len(inside):4d}   "

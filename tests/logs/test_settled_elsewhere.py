@@ -88,7 +88,7 @@ def test_a_program_s_word_on_its_status_counts_where_the_launcher_reports_it(
     said: int, reported: int, kind: str
 ) -> None:
     story = _story(f"checksums differ, exiting with status {said}\n" + _TABLE.format(code=reported))
-    assert _judged(story).best.kind is kind
+    assert _judged(story).best.kind == kind
 
 
 def test_a_wrapper_that_repeats_the_launcher_s_status_says_nothing_new() -> None:
