@@ -261,7 +261,7 @@ print([entry.path.rpartition("/")[2] for entry in files.entries(folder, "sb-alic
 done = run(Command(("/usr/bin/id", "-un"), as_user=identity_of("sb-alice"), cwd=folder), 10)
 print(done.text().strip(), done.exit_code)
 env = {"SECRET": "a\\nb=c", "PATH": "/usr/bin:/bin"}
-print(run(("/usr/bin/env",), timeout_s=10, as_user=identity_of("sb-alice"), env=env).text().count("SECRET=a\\nb=c"))
+print(run(Command(("/usr/bin/env",), as_user=identity_of("sb-alice"), env=env), 10).text().count("SECRET=a\\nb=c"))
 started = time.monotonic()
 try:
     run(Command(("/bin/sh", "-c", "sleep 60 & sleep 61"), as_user=identity_of("sb-alice")), 1)
