@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import BinaryIO, Protocol
 
 from runbook.model.checkpoint import DirectoryEntry
-from runbook.model.job import JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.job import Claim, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.node import GpuProcess, NodeFacts, ProcessEnd, ProcessView
 from runbook.model.remedy import Remembered
 from runbook.model.units import JobId, NodeName, Unknown, UserName
@@ -31,15 +31,18 @@ class Scheduler(Protocol):
         """The submitter's environment, or why it was not kept."""
 
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
-        """Submit as the owner, from `work_dir`, with the options of `original.submit_line` less what changes.
+        """Submit as the owner, from `work_dir`, with the options of `original.submit_line` less what changes. The job
+        is the one that the scheduler itself knows under the claim, whatever the program that submits prints.
 
         Raises `NotAllowed` when the scheduler refuses, with its words."""
 
-    def find_submitted(self, token: str) -> tuple[JobId, ...]:
-        """Jobs, live or ended, whose comment is or starts with `token`; oldest first. The memory of `submit`."""
+    def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
+        """Jobs of the claim's owner, live or ended, whose comment begins with its token; oldest first. The memory of
+        `submit`."""
 
-    def cancel(self, job: JobId) -> None:
-        """End a job. A job already gone is fine."""
+    def cancel(self, job: JobRecord) -> None:
+        """End a job, as it was judged. A job already gone is fine. Raises `NotAllowed` when the number is another
+        owner's or another run's by now."""
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         """State of the named nodes, or of all."""

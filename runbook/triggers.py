@@ -11,8 +11,9 @@ from runbook.errors import NotFound
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import IncidentId, JobId
+from runbook.ownership import same_owner
 
-_TOKEN = re.compile(r"\Arunbook:([a-z][a-z0-9_]*-[A-Za-z0-9_.+-]+):(\d{1,3})(?:\s|\Z)")
+_TOKEN = re.compile(r"\Arunbook:([a-z][a-z0-9_]*-[A-Za-z0-9_.+-]+):(\d{1,3})(?::[0-9a-f]{32})?(?:\s|\Z)")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
@@ -137,9 +138,10 @@ def _of_relaunch(job: JobRecord, known: Known) -> Incident | None:
     if any(attempt.job == job.id for attempt in incident.attempts):
         return incident
     # Submitted by a run that was killed before it could say so: the next attempt, by the same owner.
-    owner = incident.original.job.owner if incident.original else ""
+    original = incident.original.job if incident.original else None
     is_next = int(match.group(2)) == len(incident.attempts) + 1
-    return incident if not incident.finished and is_next and owner == job.owner else None
+    theirs = original is not None and same_owner(job, original.uid, original.owner)
+    return incident if not incident.finished and is_next and theirs else None
 
 
 def _load(known: Known, incident: IncidentId) -> Incident | None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.model.job import JobClass, JobEnvironment, JobRecord, JobScript, JobState, NodeState, Submission
+from runbook.model.job import Claim, JobClass, JobEnvironment, JobRecord, JobScript, JobState, NodeState, Submission
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 
@@ -59,10 +59,10 @@ class FilesScheduler:
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
         raise _no_scheduler()
 
-    def find_submitted(self, token: str) -> tuple[JobId, ...]:
+    def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
         return ()
 
-    def cancel(self, job: JobId) -> None:
+    def cancel(self, job: JobRecord) -> None:
         raise _no_scheduler()
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:

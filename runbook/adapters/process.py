@@ -19,7 +19,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +33,8 @@ _KILL_WAIT_S = 2.0
 
 # Reads "LENGTH\n" and that many bytes of JSON byte by byte where needed, so that what follows on standard input is
 # left for the command. Signals ignored by a parent service must not stay ignored in the command.
-SCRIPT_PLACE = "{script}"
+IN_MEMORY = "{memory}"
+"""Where a word of a command names a file that lies in the command's own memory (`Command.in_memory`)."""
 
 _STAGE = r"""
 import json, os, signal, sys
@@ -56,13 +57,13 @@ def go():
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.umask(head["umask"])
-    if head["script"] is not None:
-        held = os.memfd_create("script", 0)
+    for word, text in head["in_memory"].items():
+        held = os.memfd_create("text", 0)
         with os.fdopen(os.dup(held), "wb") as stream:
-            stream.write(head["script"].encode("utf-8", "surrogateescape"))
+            stream.write(text.encode("utf-8", "surrogateescape"))
         os.lseek(held, 0, 0)
-        place = "/proc/self/fd/%d" % held
-        sys.argv[1:] = [place if word == head["place"] else word for word in sys.argv[1:]]
+        named = word.replace(head["place"], "/proc/self/fd/%d" % held)
+        sys.argv[1:] = [named if given == word else given for given in sys.argv[1:]]
     what = "enter"
     try:
         os.chdir(head["cwd"])
@@ -108,9 +109,9 @@ class Command:
     as_user: Identity | None = None
     umask: int = 0o022
     """Counts for another user's command only."""
-    script: str | None = None
-    """The text of a file that another user's command is to read where its arguments say `SCRIPT_PLACE`: handed over in
-    that user's own memory, so that no copy that he could read has to lie on a disk."""
+    in_memory: Mapping[str, bytes] = field(default_factory=dict)
+    """By word of `argv` that holds `IN_MEMORY`: what the file holds that the word is made to name. It is handed over in
+    the command's own memory, so that nothing has to lie on a disk, and nobody else can read or change it."""
     hold: int | None = None
     """A descriptor that the command inherits, such as a lock that it keeps while it lives; sudo closes it."""
     output_limit_bytes: int = OUTPUT_LIMIT_BYTES
@@ -125,7 +126,7 @@ def run(command: Command, timeout_s: float) -> Completed:
     """
     argv, as_user, stdin = command.argv, command.as_user, command.stdin
     started = time.monotonic()
-    staged = as_user is not None and privilege_mode(as_user) is not PrivilegeMode.SAME
+    staged = as_user is not None and (privilege_mode(as_user) is not PrivilegeMode.SAME or bool(command.in_memory))
     if staged:
         assert as_user is not None
         head = json.dumps(
@@ -133,8 +134,10 @@ def run(command: Command, timeout_s: float) -> Completed:
                 "cwd": command.cwd or "/",
                 "env": dict(command.env) if command.env is not None else as_user.login_environment(),
                 "umask": command.umask,
-                "script": command.script,
-                "place": SCRIPT_PLACE,
+                "in_memory": {
+                    word: content.decode("utf-8", "surrogateescape") for word, content in command.in_memory.items()
+                },
+                "place": IN_MEMORY,
             }
         ).encode("ascii")
         stdin = b"%d\n" % len(head) + head + stdin

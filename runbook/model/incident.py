@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Diagnosis
-from runbook.model.job import JobRecord, JobScript, NodeState
+from runbook.model.job import Claim, JobRecord, JobScript, NodeState
 from runbook.model.log import LogStory, Progress
 from runbook.model.node import NodeFacts, NodeJudgement
 from runbook.model.remedy import Circumstances, NoPlan, Plan
@@ -119,6 +119,8 @@ class Attempt:
     excluded_nodes: tuple[NodeName, ...] = ()
     submit_command: tuple[str, ...] = ()
     job: JobId | None = None
+    claim: Claim | None = None
+    """What was written down before it was submitted, by which the job is known to be ours."""
     submitted_s: float | None = None
     receipts: tuple[Receipt, ...] = ()
     verdict: Verdict | None = None

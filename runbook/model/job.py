@@ -151,17 +151,28 @@ class JobEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """What to submit. The scheduler adapter runs it as `owner` from `work_dir`."""
+class Claim:
+    """What was written down before a job was submitted: what the controller has to say of it for it to be ours."""
 
     owner: UserName
+    """The original job's."""
+    uid: int | None
+    cluster: str
+    token: str
+    """`runbook:<incident>:<attempt>:<random>`, with which the job's comment begins."""
+    written_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What to submit. The scheduler adapter runs it as the claim's owner from `work_dir`."""
+
+    claim: Claim
     work_dir: str
     script_path: str
     options: tuple[str, ...] = ()
     """sbatch options that replace or add to those of the original submit line."""
     script_arguments: tuple[str, ...] = ()
-    comment: str = ""
-    """Token `runbook:<incident>:<attempt>`: found again with `Scheduler.find_submitted`."""
     environment: JobEnvironment | None = None
 
 

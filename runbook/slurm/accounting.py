@@ -40,10 +40,10 @@ def job_arguments(job: JobId, known: Collection[str], separator: str) -> tuple[s
     return ("--noheader", "--parsable", f"--delimiter={separator}", f"--jobs={job}", f"--format={columns}")
 
 
-def token_arguments(since: str, known: Collection[str], separator: str) -> tuple[str, ...]:
-    """Arguments of sacct for the comments and submit lines of everybody's jobs since then ("now-30days")."""
+def token_arguments(owner: str, since: str, known: Collection[str], separator: str) -> tuple[str, ...]:
+    """Arguments of sacct for the comments and submit lines of one user's jobs since then ("now-30days")."""
     return (
-        "--noheader", "--allusers", "--allocations", "--parsable", f"--delimiter={separator}",
+        "--noheader", f"--user={owner}", "--allocations", "--parsable", f"--delimiter={separator}",
         f"--starttime={since}", f"--format={_format(TOKEN_COLUMNS, known)}",
     )  # fmt: skip
 
@@ -84,16 +84,19 @@ def read_jobs(text: str, known: Collection[str], separator: str) -> tuple[JobRec
 
 
 def read_comments(text: str, known: Collection[str], separator: str) -> list[tuple[JobId, float, str]]:
-    """(job, submit time, comment); where accounting keeps no comments, the one in the submit line."""
+    """(job, submit time, comment)."""
     columns = [column for column in TOKEN_COLUMNS if column.lower() in known]
-    found = []
-    for row in rows(text, columns, separator):
-        comment = fields.text_or_empty(row.get("Comment"))
-        if not comment:
-            given = re.search(r" --comment[= ](runbook:\S+)", row.get("SubmitLine", ""))
-            comment = given[1] if given else ""
-        found.append((JobId(row["JobID"].strip()), fields.epoch_s(row["Submit"]) or 0.0, comment))
-    return found
+    return [
+        (JobId(row["JobID"].strip()), fields.epoch_s(row["Submit"]) or 0.0, _comment(row))
+        for row in rows(text, columns, separator)
+    ]
+
+
+def _comment(row: dict[str, str]) -> str:
+    """Where accounting keeps no comments, the token that a relaunch was submitted with."""
+    comment = fields.text_or_empty(row.get("Comment"))
+    given = None if comment else re.search(r" --comment[= ](runbook:\S+)", row.get("SubmitLine", ""))
+    return given[1] if given else comment
 
 
 def _format(columns: Collection[str], known: Collection[str]) -> str:
@@ -137,7 +140,7 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
         stdout_path=stdout,
         stderr_path="" if stderr == stdout else stderr,
         submit_line=fields.text_or_empty(row.get("SubmitLine")),
-        comment=fields.text_or_empty(row.get("Comment")),
+        comment=_comment(row),
         partition=row.get("Partition", "").strip(),
         account=row.get("Account", "").strip(),
         qos=row.get("QOS", "").strip(),

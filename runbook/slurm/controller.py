@@ -34,9 +34,12 @@ def read_jobs(text: str, separator: str) -> tuple[JobRecord, ...]:
     return tuple(_record(row) for row in rows(text, JOB_COLUMNS, separator))
 
 
-def token_arguments(separator: str) -> tuple[str, ...]:
-    """Arguments of squeue for the comments of all jobs in the controller's memory."""
-    return ("--noheader", "--all", "--array", "--states=all", "-O", long_format(TOKEN_COLUMNS, separator))
+def token_arguments(owner: str, separator: str) -> tuple[str, ...]:
+    """Arguments of squeue for the comments of one user's jobs in the controller's memory."""
+    return (
+        "--noheader", "--all", "--array", "--states=all", f"--user={owner}",
+        "-O", long_format(TOKEN_COLUMNS, separator),
+    )  # fmt: skip
 
 
 def read_comments(text: str, separator: str) -> list[tuple[JobId, float, str]]:

@@ -144,10 +144,6 @@ def exported(environment: dict[str, str], export: str | None) -> dict[str, str]:
             chosen = {**environment, **chosen}
         elif name.upper() not in ("NONE", "NIL") and name in environment:
             chosen[name] = environment[name]
-    if "ALL" not in (word.upper() for word in words):
-        for name in ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG"):
-            if name in environment:
-                chosen.setdefault(name, environment[name])
     return chosen
 
 

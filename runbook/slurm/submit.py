@@ -12,6 +12,7 @@ from runbook.errors import BadInput, NotAllowed
 from runbook.host_lists import expand_hosts, fold_hosts
 from runbook.model.job import JobRecord, Submission
 from runbook.model.units import NodeName
+from runbook.slurm.fields import exported
 from runbook.slurm.sbatch_options import (
     SbatchOption,
     SubmitLine,
@@ -25,6 +26,7 @@ from runbook.slurm.sbatch_options import (
 _LEFT_OUT = {
     "dependency": "the original's --dependency is not repeated: the jobs it waited for belong to the first submission",
     "begin": "the original's --begin is not repeated",
+    "clusters": "the original's --clusters is not repeated: the relaunch goes to the cluster that ran the original",
     "deadline": "the original's --deadline is not repeated",
     "hold": "the original was submitted held; the relaunch is not",
     "uid": "--uid is not repeated: the relaunch runs as the job's owner",
@@ -82,6 +84,9 @@ def sbatch_command(
         raise _array(original)
     replacing = parse_arguments(submission.options).options
     replaced = {option.name for option in replacing}
+    if submission.environment is not None:
+        # What it gave the first submission is in the environment that is known.
+        replaced |= {"export-file"}
     inherited = [*_variable_options(submission.environment.variables if submission.environment else {}, line)]
     kept: list[SbatchOption] = []
     for option in (*inherited, *line.options):
@@ -100,7 +105,7 @@ def sbatch_command(
         *(option.argument() for option in kept),
         *((f"--job-name={name}",) if name else ()),
         f"--chdir={submission.work_dir}",
-        f"--comment={_comment(submission.comment, last_value(replacing, 'comment') or original.comment)}",
+        f"--comment={_comment(submission.claim.token, last_value(replacing, 'comment') or original.comment)}",
         submission.script_path,
         *arguments,
     )
@@ -134,13 +139,32 @@ def submit_environment(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def comment_matches(comment: str, token: str) -> bool:
-    """Whether a comment carries a token: equal, or followed by a space or a deeper part, never by more of a number."""
-    return bool(token) and comment.startswith(token) and comment[len(token) : len(token) + 1] in ("", " ", ":")
+def environment_file(variables: Mapping[str, str], export: str | None, job_name: str) -> bytes:
+    """What sbatch's `--export-file` reads: the variables that `--export` lets through, each ended by a zero byte. b""
+    for NONE and NIL, where sbatch takes none.
+
+    Beside such a file sbatch leaves out two variables that it gives every other job (seen on 22.05.8)."""
+    if export is not None and export.upper() in ("NONE", "NIL"):
+        return b""
+    told = {"SLURM_JOB_NAME": job_name} if job_name else {}
+    if export is not None and export.upper() != "ALL":
+        told["SLURM_EXPORT_ENV"] = export
+    return b"".join(
+        f"{name}={value}".encode("utf-8", "surrogateescape") + b"\0"
+        for name, value in {**exported(dict(variables), export), **told}.items()
+        if name and "=" not in name and "\0" not in name + value
+    )
+
+
+def option_in_force(command: SbatchCommand, script: str, name: str) -> str | None:
+    """The value of an option that sbatch will follow, from its command line or else from the script's own lines."""
+    given = parse_arguments(command.argv[1:]).options
+    return last_value(given, name) or last_value(header_options(script), name)
 
 
 def read_submitted(text: str) -> str | None:
-    """The job id in sbatch's `--parsable` answer ("123" or "123;cluster"); site banners before it are skipped."""
+    """The job id in sbatch's `--parsable` answer ("123" or "123;cluster"); site banners before it are skipped. No more
+    than a hint: sbatch runs as the owner."""
     for line in reversed(text.strip().splitlines()):
         number = line.strip().partition(";")[0]
         if number.isascii() and number.isdecimal():

@@ -8,6 +8,7 @@ from enum import StrEnum
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Incident
 from runbook.model.job import JobRecord
+from runbook.ownership import check_ours, check_same_run
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act
 
 
@@ -38,20 +39,16 @@ def run(context: StepContext) -> StepResult:
         return StepResult(
             Outcome.ALREADY_GONE, _with_record(context, now), f"job {job.id} had ended: {(now or job).state.name}"
         )
-    if (now.restarts, now.start_time_s) != (job.restarts, job.start_time_s) and job.start_time_s is not None:
+    check_ours(context.incident, now)
+    check_same_run(now, job)
+    if not context.incident.evidence_files:
         raise NotAllowed(
-            f"job {job.id} was restarted since its error was read, so it is not cancelled",
-            next_step=f"look at it; `runbook resume {context.incident.id}` reads its log anew",
-        )
-    if now.owner != job.owner or not context.incident.evidence_files:
-        raise NotAllowed(
-            f"job {job.id} is not cancelled: "
-            + ("its owner changed" if now.owner != job.owner else "none of its logs is kept yet"),
+            f"job {job.id} is not cancelled: none of its logs is kept yet",
             next_step="look at the job, then `runbook resume`",
         )
     scheduler, clock = context.ports.scheduler, context.ports.clock
     started = clock.now()
-    scheduler.cancel(job.id)
+    scheduler.cancel(job)
     pause_s = 0.1
     while True:
         now = _record(context, job)

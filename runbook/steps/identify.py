@@ -11,6 +11,7 @@ from runbook.model.incident import Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId
+from runbook.ownership import check_ours
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
 from runbook.steps.shared.template_reading import read_companions
 
@@ -31,6 +32,7 @@ class Outcome(StrEnum):
 def run(context: StepContext) -> StepResult:
     """Fill `incident.failure.job`, `script` and `templates`."""
     job = context.ports.scheduler.job(subject(context.incident))
+    check_ours(context.incident, job)
     attempt = context.attempt
     waits = job.state.job_class is JobClass.WAITING
     if attempt is not None and attempt.job == job.id and waits and context.incident.policy is not Policy.PLAN:

@@ -90,8 +90,8 @@ def _folder(context: StepContext) -> str:
 def _write(context: StepContext, patch: Patch, submitted: Sequence[TemplateFile]) -> None:
     incident, folder = context.incident, context.ports.folder
     base = posixpath.dirname(copy_name(incident))
-    job = context.failure.job
-    # The owner submits the copy and looks at it, so it is his where this process may give it away.
+    # The original's owner submits the copy and looks at it, so it is his where this process may give it away.
+    job = incident.original.job if incident.original else context.failure.job
     owner = (job.uid, job.gid) if job.uid is not None and job.gid is not None else None
     for file in submitted:
         copy = patch.copies.get(file.path)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.errors import NotAllowed
+from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Attempt, Incident
-from runbook.model.job import JobEnvironment, Submission
+from runbook.model.job import Claim, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId
+from runbook.ownership import Doubt, attempt_mark, doubts, in_words, new_claim
 from runbook.remedy import relaunch_refused
 from runbook.steps.find_checkpoint import before_relaunch
 from runbook.steps.patch import copy_name
@@ -23,11 +25,6 @@ class Outcome(StrEnum):
     DECLINED = "declined"
     REFUSED = "refused"
     LIMIT_REACHED = "limit_reached"
-
-
-def token_of(incident: Incident, number: int) -> str:
-    """The comment that marks a relaunch, by which it is found again: `runbook:<incident>:<attempt>`."""
-    return f"runbook:{incident.id}:{number}"
 
 
 def propose(context: StepContext) -> Proposal | None:
@@ -46,7 +43,7 @@ def propose(context: StepContext) -> Proposal | None:
         "submit",
         f"attempt {number}",
         f"submit attempt {number} as {context.failure.job.owner}{where}{at}: {levers}",
-        token=token_of(incident, number),
+        token=attempt_mark(incident.id, number),
     )
 
 
@@ -58,13 +55,12 @@ def run(context: StepContext) -> StepResult:
         return StepResult(Outcome.LIMIT_REACHED, replace(incident, conclusion=limit), limit)
     failure = context.failure
     number = len(incident.attempts) + 1
-    token = token_of(incident, number)
     scheduler, clock = context.ports.scheduler, context.ports.clock
     original = incident.original.job if incident.original else failure.job
     started = clock.now()
     marks = take_marks(context, failure.job.log_paths, original.owner)
-    # A comment is anybody's text: only a job of the same owner is the one that was submitted.
-    submitted = tuple(job for job in scheduler.find_submitted(token) if scheduler.job(job).owner == original.owner)
+    claim = _claim(context, number, original)
+    submitted = _submitted_before(context, claim)
     result = "found submitted already"
     if not submitted:
         environment = context.template.environment
@@ -79,11 +75,10 @@ def run(context: StepContext) -> StepResult:
             *((f"--nodes={incident.num_nodes}", *incident.world_options) if incident.num_nodes is not None else ()),
         )
         submission = Submission(
-            owner=original.owner,
+            claim=claim,
             work_dir=original.work_dir,
             script_path=str(context.ports.folder.folder(incident.id) / copy_name(incident)),
             options=options,
-            comment=token,
             environment=environment if isinstance(environment, JobEnvironment) else None,
         )
         try:
@@ -92,18 +87,55 @@ def run(context: StepContext) -> StepResult:
             conclusion = f"The scheduler refused the relaunch: {error.what}"
             return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion), conclusion)
         result = "submitted"
-    incident = _submitted(context, incident, submitted, result, started)
+    act = Act("submit", submitted[0], started, claim.token, result)
+    incident = _submitted(context, incident, submitted, claim, act)
     incident = with_last_attempt(incident, replace(incident.attempts[-1], log_marks=marks))
     return StepResult(Outcome.SUBMITTED, incident, f"job {submitted[0]}, attempt {number}")
 
 
+def _claim(context: StepContext, number: int, original: JobRecord) -> Claim:
+    """What is written down of an attempt before it is submitted; whoever comes back after a kill finds it here."""
+    folder, incident = context.ports.folder, context.incident.id
+    place = f"attempts/{number}/claim.json"
+    try:
+        kept = json.loads(folder.read_file(incident, place))
+        return replace(new_claim(incident, number, original, kept["written_s"]), token=kept["token"])
+    except NotFound:
+        claim = new_claim(incident, number, original, context.ports.clock.now())
+        kept = {"token": claim.token, "written_s": claim.written_s}
+        folder.write_file(incident, place, json.dumps(kept).encode())
+        return claim
+
+
+def _submitted_before(context: StepContext, claim: Claim) -> tuple[JobId, ...]:
+    """The jobs that were submitted under the claim. A job of the same owner that carries its token and is not one of
+    them for another reason is for a person to look at: to submit again could run the job twice."""
+    found = []
+    for job in context.ports.scheduler.find_submitted(claim):
+        try:
+            record = context.ports.scheduler.job(job)
+        except NotFound:
+            continue
+        wrong = doubts(record, claim)
+        if Doubt.OWNER in wrong:
+            continue
+        if wrong:
+            raise NotAllowed(
+                f"job {job} carries the comment of this attempt, but {in_words(record, claim, wrong)}",
+                where=claim.token,
+                next_step=f"see whether job {job} is the relaunch; cancel it if not, then `runbook resume`",
+            )
+        found.append(job)
+    return tuple(found)
+
+
 def _submitted(
-    context: StepContext, incident: Incident, jobs: tuple[JobId, ...], result: str, started_s: float
+    context: StepContext, incident: Incident, jobs: tuple[JobId, ...], claim: Claim, act: Act
 ) -> Incident:
-    job, number = jobs[0], len(incident.attempts) + 1
-    token = token_of(incident, number)
+    job, number, started_s = jobs[0], len(incident.attempts) + 1, act.time_s
     if len(jobs) > 1:
-        incident = with_notes(incident, f"more than one job carries {token}: {', '.join(jobs)}; watching {job}")
+        mark = attempt_mark(incident.id, number)
+        incident = with_notes(incident, f"more than one job carries {mark}: {', '.join(jobs)}; watching {job}")
     attempt = Attempt(
         number=number,
         plan=incident.whole_plan,
@@ -111,6 +143,7 @@ def _submitted(
         checkpoint=incident.checkpoint,
         excluded_nodes=excluded(context),
         job=job,
+        claim=claim,
         submitted_s=started_s,
         failed_step=failed_step(context),
         waiting_since_s=started_s,
@@ -122,7 +155,7 @@ def _submitted(
         incident, attempts=(*incident.attempts, attempt), templates=patched, world_plan=None,
         to_do=tuple(item for item in incident.to_do if item not in done),
     )
-    return with_act(incident, Act("submit", job, started_s, token=token, result=result))
+    return with_act(incident, act)
 
 
 def failed_step(context: StepContext) -> int | None:

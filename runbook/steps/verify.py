@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.errors import NotFound
+from runbook.errors import NotAllowed, NotFound
 from runbook.model.diagnosis import Died
 from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Receipt, Verdict
 from runbook.model.job import JobClass, JobRecord, JobScript
@@ -16,6 +16,7 @@ from runbook.model.log import LogStory
 from runbook.model.node import ProcessView
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.model.units import GIB, in_gib, rough_duration
+from runbook.ownership import check_ours
 from runbook.remedy import Resumed, ResumeKind, resume_proof
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
@@ -189,8 +190,11 @@ def run(context: StepContext) -> StepResult:
     watched_s = context.ports.clock.now() - (attempt.submitted_s or context.incident.opened_s)
     try:
         job = context.ports.scheduler.job(attempt.job)
+        check_ours(context.incident, job)
     except NotFound:
         return _not_proven(context, attempt, f"job {attempt.job} is no longer known to the scheduler")
+    except NotAllowed as error:
+        return _not_proven(context, attempt, error.what)
     story = _story(context, job)
     incident = context.incident
     queued = _with_time_queued(context, attempt, job)

@@ -16,7 +16,8 @@ import pytest
 from runbook.adapters.local import LocalScheduler
 from runbook.errors import BadInput, NotAllowed, NotFound
 from runbook.model.job import JobClass, JobRecord, NodeClass, Submission
-from runbook.model.units import JobId, NodeName, UserName
+from runbook.model.units import JobId, NodeName
+from tests.contract.fakes import claimed
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_cancel_reaches_processes_in_sessions_of_their_own(local: LocalScheduler
     job = local.submit_script(script(tmp_path, body), work_dir=str(tmp_path))
     until(local, job, lambda record: record.state.job_class is JobClass.ACTIVE)
     time.sleep(0.2)
-    local.cancel(job)
+    local.cancel(local.job(job))
     record = until(local, job, ended)
     assert record.state.name == "CANCELLED"
     assert "CANCELLED AT" in Path(record.stdout_path).read_text()
@@ -137,7 +138,7 @@ def test_a_drained_node_starts_nothing_until_it_is_given_back(local: LocalSchedu
     assert (record.state.job_class, record.reason) == (JobClass.WAITING, "node drained: runbook:oom-1 bad GPU")
     assert local.nodes()[0].node_class is NodeClass.DRAINED
     cancelled = local.submit_script(script(tmp_path, "#!/bin/sh\ntouch ran\n"), work_dir=str(tmp_path))
-    local.cancel(cancelled)
+    local.cancel(local.job(cancelled))
     local.undrain(NodeName("here"), "runbook:oom-1")
     assert until(local, job, ended).state.job_class is JobClass.SUCCEEDED
     assert local.job(cancelled).state.job_class is JobClass.CANCELLED
@@ -174,7 +175,7 @@ def test_refusals(local: LocalScheduler, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="array"):
         local.submit_script(script(tmp_path, "#!/bin/sh\n"), options=("--array=0-3",), work_dir=str(tmp_path))
     job = local.submit_script(script(tmp_path, "#!/bin/sh\n"), work_dir=str(tmp_path))
-    submission = Submission(UserName("somebody-else"), str(tmp_path), script(tmp_path, "#!/bin/sh\n"))
+    submission = Submission(claimed("somebody-else", "t"), str(tmp_path), script(tmp_path, "#!/bin/sh\n"))
     with pytest.raises(NotAllowed, match="somebody-else"):
         local.submit(submission, local.job(job))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from runbook.adapters.slurm.commands import SlurmCommands
 from runbook.adapters.slurm.pyslurm import SlurmPyslurm, read_gpu_indices
 from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
-from runbook.model.job import GpuIndices, JobEnvironment, JobScript, Submission
+from runbook.model.job import GpuIndices, JobEnvironment, JobRecord, JobScript, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
-from tests.contract.fakes import FakeClock
+from runbook.slurm import controller
+from runbook.slurm.states import job_state
+from tests.contract.fakes import FakeClock, claimed
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm" / "22.05.8"
 REPOSITORY = Path(__file__).parents[2]
@@ -56,6 +59,30 @@ class Desk:
             f'sed -e "s/~recordedseparator~/$separator/g" -e "s/sb-alice/{owner}/g" {RECORDED / file}',
         )
 
+    def relaunched(self, job: str, comment: str, *, submitted: str = "1795259620", found: bool = True) -> None:
+        """From now on squeue knows one more job, of this process's user; by its comment only where it is `found`."""
+        columns = self.row()
+        values = {
+            "JobID": job, "JobArrayID": job, "Name": "again", "UserName": getpass.getuser(), "UserID": str(os.getuid()),
+            "SubmitTime": submitted, "Comment": comment,
+        }
+        row = [values.get(name, given) for name, given in zip(controller.JOB_COLUMNS, columns, strict=True)]
+        told = [values[name] for name in controller.TOKEN_COLUMNS]
+        for name, fields in (("job", row), ("token", told if found else [])):
+            text = "".join(f"{field}~recordedseparator~" for field in fields)
+            (self.bin / f"{name}.txt").write_text(text + "\n" if text else "")
+        chosen = f'case "$*" in *--jobs={job}*) file={self.bin}/job.txt;; *--user=*) file={self.bin}/token.txt;; esac'
+        self.answer(
+            "squeue",
+            f'file={RECORDED}/squeue_failed.txt\n{chosen}\n'
+            'separator=$(printf "%s" "$*" | grep -o "~[a-z]*~" | head -n 1)\n'
+            f'sed -e "s/~recordedseparator~/$separator/g" -e "s/sb-alice/{getpass.getuser()}/g" $file',
+        )
+
+    @staticmethod
+    def row() -> list[str]:
+        return (RECORDED / "squeue_failed.txt").read_text().split("~recordedseparator~")[:-1]
+
     def asked(self, name: str) -> list[str]:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line for line in lines if line.partition(" ")[0] == name]
@@ -85,7 +112,7 @@ def test_a_database_that_is_down_is_not_a_missing_submit_line(desk: Desk) -> Non
     with pytest.raises(Unavailable, match="database"):
         desk.slurm.job(JobId("115"))
     with pytest.raises(Unavailable, match="database"):
-        desk.slurm.find_submitted("runbook:oom-c-1:1")
+        desk.slurm.find_submitted(claimed("alice", "runbook:oom-c-1:1"))
 
 
 def test_a_controller_that_comes_back_is_asked_again(desk: Desk, tmp_path: Path) -> None:
@@ -222,34 +249,84 @@ def test_the_controllers_copy_of_the_script_first_then_accountings(desk: Desk) -
     assert isinstance(script, JobScript) and script.source == "sacct -B"
 
 
-def submission(folder: Path, **changes: object) -> Submission:
-    values: dict[str, object] = {"owner": UserName(getpass.getuser()), "work_dir": str(folder),
-                                 "script_path": "/inc/p.sh", "comment": "runbook:oom-c-115:1", **changes}  # fmt: skip
-    return Submission(**values)  # type: ignore[arg-type]
+TOKEN = "runbook:oom-c-115:1:0123456789abcdef0123456789abcdef"
+OURS = claimed(getpass.getuser(), TOKEN, cluster="c", uid=os.getuid(), written_s=1_795_259_600.0)
+
+
+def submission(folder: Path, environment: JobEnvironment | None = None) -> Submission:
+    (folder / "p.sh").write_text("#!/bin/sh\ntrue\n")
+    return Submission(OURS, str(folder), str(folder / "p.sh"), environment=environment)
 
 
 def recorded_job(desk: Desk) -> None:
-    desk.print_recorded("squeue", "squeue_failed.txt")
-    columns = f'case "$*" in *helpformat*) cat {RECORDED}/sacct_helpformat.txt; exit;; esac'
+    desk.print_recorded("squeue", "squeue_failed.txt", otherwise='case "$*" in *--user=*) exit;; esac')
+    columns = f'case "$*" in *helpformat*) cat {RECORDED}/sacct_helpformat.txt; exit;; *--user=*) exit;; esac'
     desk.print_recorded("sacct", "sacct_failed.txt", otherwise=columns)
 
 
-def test_submit_runs_in_the_jobs_folder_with_the_submitters_environment(desk: Desk, tmp_path: Path) -> None:
+def test_submit_runs_in_the_jobs_folder_and_hands_the_submitters_environment_to_the_job(
+    desk: Desk, tmp_path: Path
+) -> None:
     recorded_job(desk)
-    desk.answer("sbatch", f"pwd >{tmp_path}/where; env >{tmp_path}/env; echo 'Welcome'; echo '4711;c'")
+    given = 'file=$(printf "%s\\n" "$@" | sed -n "s/^--export-file=//p")'
+    relaunched = f"cp {tmp_path}/bin/squeue_after {tmp_path}/bin/squeue"
+    seen = f"pwd >{tmp_path}/where; /usr/bin/env >{tmp_path}/env; {given}; cat $file >{tmp_path}/job_env"
+    desk.answer("sbatch", f"{seen}\n{relaunched}; echo 'Welcome'; echo '4711;c'")
     original = desk.slurm.job(JobId("115"))
-    os.environ["RUNBOOK_TEST_SECRET"] = "x"
-    try:
-        kept = JobEnvironment({"A": "1", "SBATCH_QOS": "low", "SLURM_JOB_ID": "9", "PATH": "/usr/bin:/bin"})
-        job = desk.slurm.submit(submission(tmp_path, environment=kept), original)
-    finally:
-        del os.environ["RUNBOOK_TEST_SECRET"]
-    assert job == "4711"
+    before = (desk.bin / "squeue").read_bytes()
+    desk.relaunched("4711", f"{TOKEN} mine")
+    (desk.bin / "squeue").rename(desk.bin / "squeue_after")
+    (desk.bin / "squeue").write_bytes(before)
+    (desk.bin / "squeue").chmod(0o755)
+    kept = JobEnvironment({
+        "A": "1", "SBATCH_QOS": "low", "SLURM_JOB_ID": "9", "PATH": "/usr/bin:/bin", "LD_PRELOAD": "/tmp/mine.so",
+    })  # fmt: skip
+    assert desk.slurm.submit(submission(tmp_path, kept), original) == "4711"
     assert (tmp_path / "where").read_text().strip() == str(tmp_path)
-    variables = set((tmp_path / "env").read_text().splitlines())
-    assert {"A=1", "SLURM_CONF=/etc/test/slurm.conf"} <= variables
-    assert not [line for line in variables if line.startswith(("SBATCH_", "SLURM_JOB", "SLURM_TIME", "RUNBOOK_"))]
+    names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert names <= {"SLURM_CONF", "PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
+    variables = set((tmp_path / "job_env").read_bytes().split(b"\0"))
+    assert {b"A=1", b"LD_PRELOAD=/tmp/mine.so", b"SLURM_CONF=/etc/test/slurm.conf"} <= variables
+    assert not [line for line in variables if line.startswith((b"SBATCH_", b"SLURM_JOB_ID"))]
     assert "--qos=low" in desk.log.read_text()
+
+
+def test_what_sbatch_prints_is_a_hint_and_the_controller_is_asked(desk: Desk, tmp_path: Path) -> None:
+    """A loader of the owner's could make sbatch print the number of anybody's job."""
+    recorded_job(desk)
+    original = desk.slurm.job(JobId("115"))
+    desk.answer("sbatch", "echo 115")
+    with pytest.raises(Unavailable, match="sbatch named job 115, and Slurm knows no job of"):
+        desk.slurm.submit(submission(tmp_path), original)
+    desk.answer("sbatch", "echo no number")
+    with pytest.raises(Unavailable, match="sbatch named no job"):
+        desk.slurm.submit(submission(tmp_path), original)
+    # An older job of the owner's own.
+    desk.relaunched("4711", TOKEN, submitted="1795250000", found=False)
+    desk.answer("sbatch", "echo 4711")
+    with pytest.raises(Unavailable, match="sbatch named job 4711"):
+        desk.slurm.submit(submission(tmp_path), original)
+    # Submitted, and its comment changed by a plugin: it is not submitted once more.
+    desk.relaunched("4711", "site:4711", found=False)
+    with pytest.raises(NotAllowed, match="job 4711, but its comment is not the one"):
+        desk.slurm.submit(submission(tmp_path), original)
+    # Found by what was written down, whatever was printed.
+    asked = len(desk.asked("sbatch"))
+    desk.relaunched("4711", TOKEN)
+    assert desk.slurm.submit(submission(tmp_path), original) == "4711"
+    assert len(desk.asked("sbatch")) == asked
+
+
+def test_a_number_that_is_another_s_by_now_is_not_cancelled(desk: Desk) -> None:
+    recorded_job(desk)
+    desk.answer("scancel", "exit 0")
+    judged = desk.slurm.job(JobId("115"))
+    for stranger in (replace(judged, owner=UserName("mallory"), uid=4242), replace(judged, restarts=2)):
+        with pytest.raises(NotAllowed, match="is not cancelled"):
+            desk.slurm.cancel(stranger)
+    assert desk.asked("scancel") == []
+    desk.slurm.cancel(judged)
+    assert len(desk.asked("scancel")) == 1
 
 
 def test_a_record_read_before_accounting_knew_the_job_is_completed_or_refused(desk: Desk, tmp_path: Path) -> None:
@@ -261,8 +338,9 @@ def test_a_record_read_before_accounting_knew_the_job_is_completed_or_refused(de
         desk.slurm.submit(submission(tmp_path), early)
     assert sum(desk.clock.slept_s) == 5 and desk.asked("sbatch") == []
     recorded_job(desk)
-    desk.answer("sbatch", "echo 4712")
-    assert desk.slurm.submit(submission(tmp_path), early) == "4712"
+    desk.answer("sbatch", "echo sbatch: error: Batch job submission failed: Invalid qos specification >&2; exit 1")
+    with pytest.raises(NotAllowed):
+        desk.slurm.submit(submission(tmp_path), early)
     assert "--gres=gpu:2" in desk.log.read_text()
 
 
@@ -277,10 +355,7 @@ def test_sbatch_is_not_repeated_and_its_words_are_told(desk: Desk, tmp_path: Pat
         desk.answer("sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
         with pytest.raises(error, match=words.partition(": ")[2][:20]):
             desk.slurm.submit(submission(tmp_path), original)
-    desk.answer("sbatch", "echo no number")
-    with pytest.raises(Unavailable, match="no job id"):
-        desk.slurm.submit(submission(tmp_path), original)
-    assert len(desk.asked("sbatch")) == 4
+    assert len(desk.asked("sbatch")) == 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -292,8 +367,9 @@ def test_what_slurm_refuses_us_is_asked_again_as_the_owner(desk: Desk, tmp_path:
     desk.log.touch()
     desk.log.chmod(0o666)
     desk.print_recorded("squeue", "squeue_failed.txt", owner="daemon")
+    desk.answer("sacct", NO_ACCOUNTING)
     desk.answer("scancel", f'if [ "$(id -un)" = daemon ]; then exit 0; fi; {DENIED}')
-    desk.slurm.cancel(JobId("115"))
+    desk.slurm.cancel(desk.slurm.job(JobId("115")))
     assert len(desk.asked("scancel")) == 2
 
 
@@ -302,7 +378,7 @@ def test_ids_and_names_are_not_options(desk: Desk) -> None:
         with pytest.raises((BadInput, NotFound)):
             desk.slurm.job(JobId(job))
         with pytest.raises((BadInput, NotFound)):
-            desk.slurm.cancel(JobId(job))
+            desk.slurm.cancel(JobRecord(JobId(job), "c", "x", UserName("alice"), job_state("RUNNING")))
     for node in ("-x", "gpu-[1-9]", "ALL x", ""):
         with pytest.raises(NotFound):
             desk.slurm.drain(NodeName(node), "runbook:x")

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -37,6 +37,8 @@ class Bench:
     start: Callable[..., JobId]
     """start(body, *options, name=…): a job's first submission by its owner."""
     wait: Callable[[float], None]
+    started: list[JobId] = field(default_factory=list)
+    """Ended when the test is over."""
 
     def until(self, job: JobId, ready: Callable[[JobRecord], bool], timeout_s: float = 30.0) -> JobRecord:
         for _ in range(int(timeout_s / 0.05)):
@@ -146,7 +148,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
             os.chown(folder, entry.pw_uid, entry.pw_gid)
             folder.chmod(0o755)
     yield made
-    for job in made.scheduler.find_submitted("contract"):
-        made.scheduler.cancel(job)
+    for job in made.started:
+        made.scheduler.cancel(made.scheduler.job(job))
     if made.work_dir != tmp_path:
         shutil.rmtree(made.work_dir, ignore_errors=True)

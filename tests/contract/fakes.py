@@ -13,6 +13,7 @@ from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import (
+    Claim,
     JobClass,
     JobEnvironment,
     JobRecord,
@@ -22,9 +23,10 @@ from runbook.model.job import (
     Submission,
 )
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.ownership import carries, check_same_run
 from runbook.slurm.sbatch_options import parse_arguments
 from runbook.slurm.states import job_state
-from runbook.slurm.submit import comment_matches, sbatch_command
+from runbook.slurm.submit import sbatch_command
 
 
 class FakeClock:
@@ -153,7 +155,9 @@ class FakeScheduler:
             script=self._read(submission.script_path),
             environment=submission.environment.variables if submission.environment else {},
             name=parsed.value("job-name") or "",
-            owner=submission.owner,
+            owner=submission.claim.owner,
+            cluster=original.cluster,
+            uid=original.uid,
             comment=parsed.value("comment") or "",
             work_dir=submission.work_dir,
             command=submission.script_path,
@@ -161,17 +165,21 @@ class FakeScheduler:
             num_nodes=int(parsed.value("nodes") or original.num_nodes or 1),
         )
         self.jobs[job].submission = submission
-        self.acts.append(("submit", job, submission.comment))
+        self.acts.append(("submit", job, submission.claim.token))
         return job
 
-    def find_submitted(self, token: str) -> tuple[JobId, ...]:
-        matching = [found.record for found in self.jobs.values() if comment_matches(found.record.comment, token)]
+    def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
+        matching = [found.record for found in self.jobs.values() if carries(found.record.comment, claim.token)]
         return tuple(record.id for record in sorted(matching, key=lambda record: record.submit_time_s or 0.0))
 
-    def cancel(self, job: JobId) -> None:
-        if job in self.jobs and not self.job(job).state.job_class.ended:
-            self.jobs[job].cancelled_s = self.clock.now()
-            self.acts.append(("cancel", job))
+    def cancel(self, job: JobRecord) -> None:
+        if job.id not in self.jobs:
+            return
+        now = self.job(job.id)
+        check_same_run(now, job)
+        if not now.state.job_class.ended:
+            self.jobs[job.id].cancelled_s = self.clock.now()
+            self.acts.append(("cancel", job.id))
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         chosen = self.node_names if names is None else tuple(dict.fromkeys(names))
@@ -284,3 +292,8 @@ def _sha256(content: bytes) -> str:
 def names(entries: Iterable[DirectoryEntry]) -> list[str]:
     """Paths of a listing, for comparisons."""
     return [entry.path for entry in entries]
+
+
+def claimed(owner: str, token: str, *, cluster: str = "", uid: int | None = None, written_s: float = 0.0) -> Claim:
+    """A claim as an attempt's is, on whatever cluster."""
+    return Claim(UserName(owner), uid, cluster, token, written_s)

@@ -8,21 +8,27 @@ from dataclasses import replace
 import pytest
 
 from runbook.errors import BadInput, NotAllowed, NotFound
-from runbook.model.job import JobClass, JobEnvironment, JobScript, NodeClass, Submission
-from runbook.model.units import JobId, NodeName, Unknown
+from runbook.model.job import Claim, JobClass, JobEnvironment, JobRecord, JobScript, NodeClass, Submission
+from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
+from runbook.ownership import doubts, new_claim
 from tests.contract.conftest import Bench
 
 QUICK = "#!/bin/bash\n# a job\necho done\nexit 3\n"
 LONG = "#!/bin/bash\nsleep 300\n"
 
 
-def resubmission(bench: Bench, body: str, token: str, *options: str) -> Submission:
+def resubmission(bench: Bench, body: str, claim: Claim, *options: str, **variables: str) -> Submission:
     path = bench.write("patched.sh", body)
-    return Submission(bench.owner, str(bench.work_dir), path, options, (), token)
+    environment = JobEnvironment(variables) if variables else None
+    return Submission(claim, str(bench.work_dir), path, options, (), environment)
 
 
 def token() -> str:
     return f"contract:{uuid.uuid4().hex[:12]}"
+
+
+def claim_of(original: JobRecord) -> Claim:
+    return new_claim(IncidentId(f"oom-{original.cluster}-{original.id}"), 1, original, original.submit_time_s or 0.0)
 
 
 def test_a_job_that_failed(bench: Bench) -> None:
@@ -56,55 +62,62 @@ def test_its_environment_is_the_submitters(bench: Bench) -> None:
 
 
 def test_a_job_that_nobody_knows(bench: Bench) -> None:
+    known = bench.scheduler.job(bench.start(QUICK))
     with pytest.raises(NotFound):
         bench.scheduler.job(JobId("99999998"))
     assert isinstance(bench.scheduler.script(JobId("99999998")), Unknown)
     assert isinstance(bench.scheduler.environment(JobId("99999998")), Unknown)
-    bench.scheduler.cancel(JobId("99999998"))
+    bench.scheduler.cancel(replace(known, id=JobId("99999998")))
 
 
 def test_cancel_ends_a_job_and_may_be_repeated(bench: Bench) -> None:
-    job = bench.start(LONG, f"--comment={token()}")
-    bench.until(job, lambda record: record.state.job_class is JobClass.ACTIVE)
-    bench.scheduler.cancel(job)
+    job = bench.start(LONG)
+    running = bench.until(job, lambda record: record.state.job_class is JobClass.ACTIVE)
+    bench.started.append(job)
+    for stranger in (replace(running, owner=UserName("mallory"), uid=4242), replace(running, restarts=7)):
+        with pytest.raises(NotAllowed, match="is not cancelled"):
+            bench.scheduler.cancel(stranger)
+    assert bench.scheduler.job(job).state.job_class is JobClass.ACTIVE
+    bench.scheduler.cancel(running)
     record = bench.until_ended(job)
     assert record.state.job_class is JobClass.CANCELLED
-    bench.scheduler.cancel(job)
+    bench.scheduler.cancel(running)
     assert bench.scheduler.job(job).state.job_class is JobClass.CANCELLED
 
 
 def test_submit_again_with_the_original_options(bench: Bench) -> None:
     job = bench.start(QUICK, "--comment=my run")
     original = bench.until_ended(job)
-    ours = token()
+    ours = claim_of(original)
     again = bench.scheduler.submit(resubmission(bench, LONG, ours), original)
+    bench.started.append(again)
     assert again != job
     assert bench.scheduler.find_submitted(ours) == (again,)
     record = bench.scheduler.job(again)
     assert (record.name, record.owner, record.work_dir) == (original.name, original.owner, original.work_dir)
-    assert record.comment == f"{ours} my run"
+    assert record.comment == f"{ours.token} my run"
+    assert doubts(record, ours) == ()
     script = bench.scheduler.script(again)
     assert isinstance(script, JobScript) and script.text == LONG
-    bench.scheduler.cancel(again)
+    bench.scheduler.cancel(record)
     bench.until_ended(again)
     assert bench.scheduler.find_submitted(ours) == (again,)
 
 
 def test_a_token_is_not_found_in_a_longer_one(bench: Bench) -> None:
     ours = token()
-    job = bench.start(LONG, f"--comment={ours}:1 x")
-    other = bench.start(LONG, f"--comment={ours}:12")
-    assert bench.scheduler.find_submitted(f"{ours}:1") == (job,)
-    assert bench.scheduler.find_submitted(f"{ours}:2") == ()
-    assert set(bench.scheduler.find_submitted(ours)) == {job, other}
-    for started in (job, other):
-        bench.scheduler.cancel(started)
+    job = bench.start(QUICK, f"--comment={ours}:1 x")
+    bench.start(QUICK, f"--comment={ours}:12")
+    claim = replace(claim_of(bench.scheduler.job(job)), token=f"{ours}:1")
+    assert bench.scheduler.find_submitted(claim) == (job,)
+    for other in (f"{ours}:2", ours):
+        assert bench.scheduler.find_submitted(replace(claim, token=other)) == ()
 
 
 def test_a_task_of_an_array_is_refused(bench: Bench) -> None:
     original = replace(bench.scheduler.job(bench.start(QUICK)), id=JobId("7_3"), array_job_id=JobId("7"))
     with pytest.raises(NotAllowed, match="array"):
-        bench.scheduler.submit(resubmission(bench, QUICK, token()), original)
+        bench.scheduler.submit(resubmission(bench, QUICK, claim_of(original)), original)
 
 
 def test_drain_and_give_back(bench: Bench) -> None:

@@ -101,7 +101,7 @@ class Place:
         scheduler = LocalScheduler(self.state / "scheduler", cluster="crash")
         for job in scheduler.jobs():
             if not job.state.job_class.ended:
-                scheduler.cancel(job.id)
+                scheduler.cancel(job)
 
 
 def _points() -> list[str]:
@@ -147,7 +147,7 @@ def test_resumed_after_a_kill_at_every_point(share: int, tmp_path: Path) -> None
             incident = place.incident()
             assert incident["state"] == "recovered", (where, incident["conclusion"])
             relaunches = [comment for comment in place.comments() if comment.startswith("runbook:")]
-            expected = [f"runbook:oom-crash-1:{attempt['number']}" for attempt in incident["attempts"]]
+            expected = [attempt["claim"]["token"] for attempt in incident["attempts"]]
             assert sorted(relaunches) == sorted(expected), where
             assert len(expected) == 1, where
             assert [act["what"] for act in incident["acts"]].count("submit") == 1, where

@@ -74,5 +74,5 @@ def test_a_job_that_goes_on_writing_is_left_alone_and_one_that_ends_meanwhile_is
         file.modified_s = scene.clock.now() - 150
     assert read_error.run(scene.context()).outcome == "healthy"
     ended = scene_of("alert", 150)
-    ended.scheduler.cancel(ended.incident.root_job)
+    ended.scheduler.cancel(ended.scheduler.job(ended.incident.root_job))
     assert read_error.run(ended.context()).outcome == "memory_error"

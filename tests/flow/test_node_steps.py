@@ -79,7 +79,7 @@ class Scene:
         self.settings = inventory(acts or PolicyDocument(mode=Policy.APPLY))
         job = self.scheduler.add(num_nodes=2, nodes=(NodeName("gpu-21"), NodeName("gpu-22")), gpus_per_node=8)
         self.scheduler.clock.sleep(5)
-        self.scheduler.cancel(job)
+        self.scheduler.cancel(self.scheduler.job(job))
         node = NodeName(failing) if failing else None
         cause = Finding("PT-CUDA-07", Kind.TRUE_OOM, "log", 0, 1, "out of memory", node=node, device=0)
         self.incident = Incident(
@@ -346,7 +346,7 @@ def test_a_job_id_that_stands_for_several_jobs_leaves_the_others_known() -> None
 
     scheduler = WithArray(clock)
     ended = scheduler.add()
-    scheduler.cancel(ended)
+    scheduler.cancel(scheduler.job(ended))
     processes = tuple(GpuProcess(pid, Bytes(GIB), job=job) for pid, job in ((7, JobId("1000")), (8, ended)))
     facts = NodeFacts(NodeName("gpu-21"), Reach.OK, gpus=(replace(GPU, processes=processes),))
     standings = {job.id: job.standing for job in found_jobs(scheduler, (facts,))}

@@ -10,11 +10,13 @@ from runbook.model.job import JobClass, JobRecord, JobState, Submission
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.remedy import Refused, world_options
 from runbook.slurm.submit import options_in_force, sbatch_command
+from tests.contract.fakes import claimed
 
 JOB = JobRecord(
     JobId("7"), "c", "n", UserName("ada"), JobState("FAILED", JobClass.FAILED), num_nodes=4, gpus_per_node=8,
     work_dir="/home/ada", command="/home/ada/job.sh",
 )
+
 NODES = tuple(NodeName(f"gpu-{number}") for number in range(21, 25))
 
 
@@ -53,7 +55,7 @@ def test_nodes_asked_for_by_name_lose_the_one_that_is_gone() -> None:
 def test_sbatch_is_given_the_smaller_totals_in_place_of_the_original_s() -> None:
     job = replace(JOB, submit_line="sbatch -N 4 -n 32 --exclusive job.sh")
     options = ("--exclude=gpu-22", "--nodes=3", *_options(job, 3))
-    command = sbatch_command(Submission(UserName("ada"), "/home/ada", "/x/job.sh", options, comment="t"), job)
+    command = sbatch_command(Submission(claimed("ada", "t"), "/home/ada", "/x/job.sh", options), job)
     assert [word for word in command.argv if word.startswith(("--n", "--e"))] == [
         "--exclusive", "--nodes=3", "--ntasks=24", "--exclude=gpu-22",
     ]

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from runbook.errors import BadInput, NotAllowed
 from runbook.model.job import JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, NodeName, UserName
+from runbook.ownership import carries
 from runbook.slurm.sbatch_options import SbatchOption, header_options, parse_arguments, parse_submit_line, wrapped_text
 from runbook.slurm.states import job_state
-from runbook.slurm.submit import comment_matches, read_submitted, sbatch_command, submit_environment
+from runbook.slurm.submit import environment_file, read_submitted, sbatch_command, submit_environment
+from tests.contract.fakes import claimed
 
 TOKEN = "runbook:oom-c-7:1"
+CLAIM = claimed("alice", TOKEN, cluster="c")
 
 
 def original(submit_line: str, **changes: object) -> JobRecord:
@@ -24,7 +27,7 @@ def original(submit_line: str, **changes: object) -> JobRecord:
 
 def command(submit_line: str, *options: str, environment: dict[str, str] | None = None, **changes: object) -> list[str]:
     kept = JobEnvironment(environment) if environment is not None else None
-    submission = Submission(UserName("alice"), "/data", "/inc/patched.sh", options, (), TOKEN, kept)
+    submission = Submission(CLAIM, "/data", "/inc/patched.sh", options, (), kept)
     argv = list(sbatch_command(submission, original(submit_line, **changes)).argv)
     assert argv[:2] == ["sbatch", "--parsable"]
     assert "--chdir=/data" in argv
@@ -33,7 +36,7 @@ def command(submit_line: str, *options: str, environment: dict[str, str] | None 
 
 
 def notes(submit_line: str, *options: str, **changes: object) -> str:
-    submission = Submission(UserName("alice"), "/data", "/inc/patched.sh", options, (), TOKEN)
+    submission = Submission(CLAIM, "/data", "/inc/patched.sh", options, ())
     return "\n".join(sbatch_command(submission, original(submit_line, **changes)).notes)
 
 
@@ -114,7 +117,7 @@ def test_wrapped_commands() -> None:
     wrapped = wrapped_text(script)
     assert wrapped == "srun python -c 'x = 1' --nodes 2"
     line = f"sbatch -N2 --wrap {wrapped} --mem=1G"
-    submission = Submission(UserName("alice"), "/data", "/inc/patched.sh", (), (), TOKEN)
+    submission = Submission(CLAIM, "/data", "/inc/patched.sh", (), ())
     made = sbatch_command(submission, original(line), wrapped=wrapped).argv
     assert made[2:4] == ("--nodes=2", "--mem=1G")
     assert made[-1] == "/inc/patched.sh"
@@ -154,11 +157,11 @@ def test_one_file_for_every_run_is_noted() -> None:
     ("comment", "token", "matches"),
     [
         (TOKEN, TOKEN, True), (f"{TOKEN} mine", TOKEN, True), (f"{TOKEN}2", TOKEN, False),
-        (TOKEN, "runbook:oom-c-7", True), (f"x{TOKEN}", TOKEN, False), ("", "", False), (TOKEN, "", False),
+        (TOKEN, "runbook:oom-c-7", False), (f"x{TOKEN}", TOKEN, False), ("", "", False), (TOKEN, "", False),
     ],
 )  # fmt: skip
 def test_tokens(comment: str, token: str, matches: bool) -> None:
-    assert comment_matches(comment, token) is matches
+    assert carries(comment, token) is matches
 
 
 @pytest.mark.parametrize(
@@ -202,3 +205,13 @@ def test_no_arguments_break_the_reader(arguments: list[str]) -> None:
 def test_node_names_are_not_options() -> None:
     made = command("sbatch train.sh", f"--exclude={NodeName('gpu-21')}")
     assert made[0] == "--exclude=gpu-21"
+
+
+def test_the_environment_that_sbatch_is_given_in_a_file() -> None:
+    kept = {"A": "1\n2", "B": "\udcff", "LD_PRELOAD": "/home/alice/x.so", "odd=name": "x"}
+    every = b"A=1\n2\0B=\xff\0LD_PRELOAD=/home/alice/x.so\0"
+    for whole in (None, "all"):
+        assert environment_file(kept, whole, "llm") == every + b"SLURM_JOB_NAME=llm\0"
+    assert environment_file(kept, "ALL,C=3", "") == every + b"C=3\0SLURM_EXPORT_ENV=ALL,C=3\0"
+    assert environment_file(kept, "A,C=3", "llm") == b"A=1\n2\0C=3\0SLURM_JOB_NAME=llm\0SLURM_EXPORT_ENV=A,C=3\0"
+    assert environment_file(kept, "NONE", "llm") == b""

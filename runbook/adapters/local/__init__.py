@@ -24,6 +24,7 @@ from runbook.adapters.local.job_store import LocalStore
 from runbook.adapters.process import Command, run
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.job import (
+    Claim,
     JobClass,
     JobEnvironment,
     JobRecord,
@@ -35,13 +36,16 @@ from runbook.model.job import (
     Submission,
 )
 from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.ownership import carries, check_same_run
 from runbook.ports import Clock
 from runbook.slurm import fields
 from runbook.slurm.job_record import PatternValues, batch_paths
 from runbook.slurm.sbatch_options import SbatchOption, header_options, last_value, parse_arguments, wrapped_text
-from runbook.slurm.submit import comment_matches, sbatch_command, submit_environment
+from runbook.slurm.submit import sbatch_command, submit_environment
 
 _START_TIMEOUT_S = 20.0
+_LOGIN_VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG")
+"""What a job has whatever `--export` lets through: Slurm's node would start a login for them."""
 _REFUSED = frozenset({"array", "wrap", "dependency", "begin", "test-only", "clusters"})
 
 
@@ -132,19 +136,20 @@ class LocalScheduler:
             "kill_wait_s": self._kill_wait_s,
             "spool": str(self._spool) if self._spool else "",
         }
-        exported = fields.exported(variables, last_value(chosen, "export"))
+        login = {name: variables[name] for name in _LOGIN_VARIABLES if name in variables}
+        exported = {**login, **fields.exported(variables, last_value(chosen, "export"))}
         number = self._store.add(job, script, exported)
         self._store.complete(number, self._numbered(number, job, given, header))
         self._start_if_waiting(number)
         return number
 
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
-        ours = current_identity().name
-        if submission.owner != ours:
+        ours, owner = current_identity().name, submission.claim.owner
+        if owner != ours:
             raise NotAllowed(
-                f"the local scheduler runs jobs of {ours} only, not of {submission.owner}",
+                f"the local scheduler runs jobs of {ours} only, not of {owner}",
                 where=str(self._store.folder),
-                next_step=f"run as {submission.owner}",
+                next_step=f"run as {owner}",
             )
         wrapped = wrapped_text(str(getattr(self.script(original.id), "text", ""))) if original.submit_line else ""
         command = sbatch_command(submission, original, wrapped=wrapped)
@@ -181,20 +186,23 @@ class LocalScheduler:
             return Unknown(error.what)
         return JobEnvironment({str(name): str(value) for name, value in variables.items()}, "local")
 
-    def find_submitted(self, token: str) -> tuple[JobId, ...]:
+    def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
         return tuple(
             number
             for number in self._store.ids()
-            if comment_matches(str(self._store.read(number, "job").get("comment", "")), token)
+            if carries(str(self._store.read(number, "job").get("comment", "")), claim.token)
         )
 
-    def cancel(self, job: JobId) -> None:
+    def cancel(self, job: JobRecord) -> None:
         try:
-            ended = self._store.read(job, "ended")
+            now = self._record(job.id)
         except NotFound:
             return
-        if ended:
-            return
+        check_same_run(now, job)
+        if not now.state.job_class.ended:
+            self._stop(job.id)
+
+    def _stop(self, job: JobId) -> None:
         self._store.write(job, "cancel", {"time_s": self._clock.now()})
         started = self._store.read(job, "started")
         if self._store.supervised(job):

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.host_lists import expand_hosts
-from runbook.model.job import GpuIndices, JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.job import Claim, GpuIndices, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
+from runbook.ownership import check_same_run
 from runbook.ports import Scheduler
 from runbook.slurm.complaints import Complaint, complaint
 from runbook.slurm.controller import index_list
@@ -79,15 +80,16 @@ class SlurmPyslurm:
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
         return self._fallback.submit(submission, original)
 
-    def find_submitted(self, token: str) -> tuple[JobId, ...]:
-        return self._fallback.find_submitted(token)
+    def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
+        return self._fallback.find_submitted(claim)
 
-    def cancel(self, job: JobId) -> None:
-        if not job.isdecimal():
+    def cancel(self, job: JobRecord) -> None:
+        if not job.id.isdecimal():
             self._fallback.cancel(job)
             return
         try:
-            self._call(lambda: self._module.Job(int(job)).cancel())
+            check_same_run(self.job(job.id), job)
+            self._call(lambda: self._module.Job(int(job.id)).cancel())
         except NotFound:
             return
         except NotAllowed:

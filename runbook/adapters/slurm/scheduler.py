@@ -12,13 +12,14 @@ from pathlib import Path
 
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
-from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
+from runbook.adapters.identity import Identity, PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.node_access import read_left
-from runbook.adapters.process import SCRIPT_PLACE, Command, process_lock
+from runbook.adapters.process import IN_MEMORY, Command, process_lock
 from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
-from runbook.model.job import GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.job import Claim, GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import JobId, NodeName, Unknown
+from runbook.ownership import Doubt, carries, check_same_run, doubts, in_words
 from runbook.ports import Clock
 from runbook.slurm import accounting, controller
 from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
@@ -27,7 +28,8 @@ from runbook.slurm.job_record import choose_record, merge_records, with_log_path
 from runbook.slurm.sbatch_options import wrapped_text
 from runbook.slurm.submit import (
     SbatchCommand,
-    comment_matches,
+    environment_file,
+    option_in_force,
     read_submitted,
     refuse_families,
     sbatch_command,
@@ -207,72 +209,113 @@ class SlurmCli:
 
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
         refuse_families(original)
-        owner = identity_of(submission.owner)
+        claim = submission.claim
+        owner = identity_of(claim.owner)
+        if claim.uid is not None and claim.uid != owner.uid:
+            raise NotAllowed(
+                f"{claim.owner} is user {owner.uid} on this machine and user {claim.uid} for Slurm",
+                where=f"job {original.id}",
+                next_step="run on a machine that knows the cluster's users",
+            )
         command = self.command_of(submission, self._with_submit_line(original))
-        if submission.environment is None:
-            base, umask = owner.login_environment(), 0o022
-        else:
-            base = submit_environment(submission.environment.variables)
-            umask = _umask(submission.environment.variables)
-        arguments, script = command.argv[1:], None
-        if privilege_mode(owner) is PrivilegeMode.SUDO:
-            # A copy of ours cannot be given to the owner, and one that everybody may read could hold secrets.
-            script = _own_text(submission.script_path)
-            arguments = tuple(SCRIPT_PLACE if word == submission.script_path else word for word in arguments)
-        with self._alone(submission.comment) as held:
+        words, in_memory = self._words(submission, command, owner)
+        kept = submission.environment
+        with self._alone(claim.token) as held:
             # Once more, now that no orphan of an earlier process can still be at it.
-            before = self.find_submitted(submission.comment) if submission.comment else ()
+            before = self.find_submitted(claim)
             if before:
                 return before[0]
             done = self._commands.run(
                 Command(
-                    ("sbatch", *arguments),
-                    env=self._commands.environment(base),
+                    ("sbatch", *words),
+                    # Nothing of the job's own: what a loader or a plugin of sbatch reads is not the owner's to choose.
+                    env=self._commands.environment({}),
                     cwd=submission.work_dir,
                     as_user=owner,
-                    umask=umask,
-                    script=script,
+                    umask=0o022 if kept is None else _umask(kept.variables),
+                    in_memory=in_memory,
                     hold=held,
                 )
             )
         if done.exit_code != 0:
             raise self._commands.error(done)
-        number = read_submitted(done.text())
-        if number is None:
-            raise Unavailable(
-                f"sbatch's answer has no job id: {done.text()[:200]!r}",
-                where="sbatch --parsable",
-                next_step=f"look for a job with the comment {submission.comment!r}",
-            )
-        return JobId(number)
+        return self._submitted(claim, read_submitted(done.text()))
+
+    def _words(
+        self, submission: Submission, command: SbatchCommand, owner: Identity
+    ) -> tuple[tuple[str, ...], dict[str, bytes]]:
+        """sbatch's arguments, and what it reads from its own memory: the environment that the job is to have, and,
+        where a copy of ours cannot be given to the owner, the script, which everybody could read otherwise."""
+        kept = submission.environment
+        variables = owner.login_environment() if kept is None else submit_environment(kept.variables)
+        script = _own_text(submission.script_path)
+        text = script.decode("utf-8", "surrogateescape")
+        export, name = (option_in_force(command, text, option) for option in ("export", "job-name"))
+        words, in_memory = command.argv[1:], {}
+        environment = environment_file(self._commands.environment(variables), export, name or "")
+        if environment and not any(word.startswith("--export-file") for word in words):
+            named = f"--export-file={IN_MEMORY}"
+            words, in_memory = (named, *words), {named: environment}
+        if privilege_mode(owner) is PrivilegeMode.SUDO:
+            words = tuple(IN_MEMORY if word == submission.script_path else word for word in words)
+            in_memory[IN_MEMORY] = script
+        return words, in_memory
+
+    def _submitted(self, claim: Claim, hint: str | None) -> JobId:
+        """The job that Slurm itself knows under the claim. `hint`: the number that sbatch printed, if it did."""
+        candidates = ((JobId(hint),) if hint is not None else ()) + self.find_submitted(claim)
+        for job in dict.fromkeys(candidates):
+            with contextlib.suppress(NotFound):
+                record = self._told(job)
+                wrong = doubts(record, claim)
+                if not wrong:
+                    return job
+                if Doubt.OWNER not in wrong and Doubt.TIME not in wrong:
+                    # Submitted, it seems, and marked otherwise: to try again would submit it twice.
+                    raise NotAllowed(
+                        f"sbatch named job {job}, but {in_words(record, claim, wrong)}",
+                        where=claim.token,
+                        next_step=f"see whether job {job} is the relaunch, and whether this Slurm changes comments",
+                    )
+        raise Unavailable(
+            f"sbatch named {f'job {hint}' if hint else 'no job'}, and Slurm knows no job of {claim.owner} with this "
+            "attempt's comment",
+            where="squeue and sacct",
+            next_step=f"look for a job with the comment {claim.token!r}",
+        )
 
     def _alone(self, token: str) -> contextlib.AbstractContextManager[int | None]:
-        if self._locks is None or not token:
+        if self._locks is None:
             return contextlib.nullcontext()
         return process_lock(self._locks, token, _ORPHAN_PATIENCE_S)
 
-    def find_submitted(self, token: str) -> tuple[JobId, ...]:
-        separator = self._separator()
-        found = controller.read_comments(self._commands.ask("squeue", controller.token_arguments(separator)), separator)
+    def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
+        separator, owner = self._separator(), str(claim.owner if claim.uid is None else claim.uid)
+        text = self._commands.ask("squeue", controller.token_arguments(owner, separator))
+        found = controller.read_comments(text, separator)
         separator = self._separator()
         try:
             known = self._known_columns()
             since = f"now-{_HISTORY_DAYS}days"
-            text = self._commands.ask("sacct", accounting.token_arguments(since, known, separator))
+            text = self._commands.ask("sacct", accounting.token_arguments(owner, since, known, separator))
             found += accounting.read_comments(text, known, separator)
         except NoAccounting:
             pass
-        matching = sorted({(time_s, job) for job, time_s, comment in found if comment_matches(comment, token)})
+        matching = sorted({(time_s, job) for job, time_s, comment in found if carries(comment, claim.token)})
         return tuple(dict.fromkeys(job for _, job in matching))
 
-    def cancel(self, job: JobId) -> None:
+    def cancel(self, job: JobRecord) -> None:
         try:
-            self._ask_privileged("scancel", (_checked_job(job),), job)
+            check_same_run(self._told(job.id), job)
+        except NotFound:
+            return
+        try:
+            self._ask_privileged("scancel", (job.id,), job.id)
         except NotFound:
             return
         except NotAllowed as error:
             # Some versions complain about a job that is over; that is what was wanted.
-            if self.job(job).state.job_class.ended:
+            if self.job(job.id).state.job_class.ended:
                 return
             raise error
 
@@ -333,6 +376,11 @@ class SlurmCli:
             )
         return replace(original, submit_line=kept.submit_line)
 
+    def _told(self, job: JobId) -> JobRecord:
+        """Whose a number is: by the controller, without accounting's word as long as it has the job."""
+        record = self._from_controller(job)
+        return self.job(job) if record is None else replace(record, cluster=self._cluster or record.cluster)
+
     def _from_controller(self, job: JobId) -> JobRecord | None:
         separator = self._separator()
         try:
@@ -385,9 +433,9 @@ def _checked_node(name: NodeName) -> NodeName:
     return name
 
 
-def _own_text(path: str) -> str:
+def _own_text(path: str) -> bytes:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+        return Path(path).read_bytes()
     except OSError as error:
         raise Unavailable(f"the patched script cannot be read: {error.strerror}", where=path) from error
 

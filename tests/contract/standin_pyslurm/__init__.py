@@ -87,7 +87,7 @@ class Job:
         return job
 
     def cancel(self) -> None:
-        _controllers[0].cancel(JobId(str(self.id)))
+        _controllers[0].cancel(_controllers[0].job(JobId(str(self.id))))
 
     def get_batch_script(self) -> str:
         return _controllers[0].jobs[str(self.id)].script or ""
