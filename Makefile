@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help compiled setup demo test check frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
+.PHONY: help compiled setup demo test check lock frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a do
 	@$(BIN)/python -m tests.checks.document_ids
 	@$(BIN)/python -m tests.checks.prose_decisions
 	@$(BIN)/python tests/checks/lazy_imports.py
+	@PYTHON=$(BIN)/python deploy/supply/lock --check
+
+lock: $(STAMP) ## Lock the versions that a deployment installs, with hashes, bill of materials and licences
+	@PYTHON=$(CURDIR)/$(BIN)/python deploy/supply/lock
 
 frozen: compiled ## What the program answers, byte for byte as in tests/frozen/answers
 	@$(BIN)/python tests/frozen/freeze.py
