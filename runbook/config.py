@@ -81,8 +81,10 @@ class PolicyDocument(Document):
     """Relaunches an incident, all attempts together."""
     may_drain: bool = True
     max_drained_share: float = Field(default=0.25, ge=0, le=1)
-    """Share of the cluster's nodes that may be drained by this tool at one time; one node is always allowed
-    where `may_drain` is set."""
+    """Share of the cluster's nodes, and of each partition's that a node is in, that may be drained by this tool at one
+    time; one node is always allowed where `may_drain` is set."""
+    max_drains_per_hour: int = Field(default=3, ge=0, le=1000)
+    """By all incidents together. Beyond it a person is paged instead: so many GPUs seldom fail at once."""
     may_promote: bool = False
     """Write a proven change back into the owner's template without being asked."""
     may_change_training: bool = False

@@ -98,6 +98,9 @@ class History(Protocol):
         """Earlier incidents of the same kind and framework, newest first, at most 1,200: those of the same script or
         series, and the newest of the others. Which of them count is the caller's to judge."""
 
+    def drains_since(self, time_s: float) -> int:
+        """How many nodes all incidents together have drained from then on, also those given back since."""
+
 
 class Clock(Protocol):
     """Time, so that no test waits for it."""

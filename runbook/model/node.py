@@ -45,6 +45,13 @@ class Unread(Unknown):
     cause: Cause
 
 
+IN_TEXT_ONLY = Unknown(
+    "it stands only in the text of the kernel log, where a user of the node can have a line of his own (a line break "
+    "in a mount option); a record of /dev/kmsg would tell"
+)
+"""Why an event is evidence for a person and never for a drain."""
+
+
 @dataclass(frozen=True, slots=True)
 class XidEvent:
     """One XID line of the kernel log; repeated lines are one event with a count."""
@@ -59,6 +66,8 @@ class XidEvent:
     on_job_gpu: bool | Unknown = True
     last_time_s: float | None = None
     """Of repeated lines the last one's; None for a single line."""
+    witness: bool | Unknown = IN_TEXT_ONLY
+    """True: the kernel's own whole record says so, which no user can be the author of. Else why that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

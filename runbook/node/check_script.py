@@ -38,7 +38,7 @@ RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 PROBE_COMMANDS = (
     "the node probe: NVML through nvidia-ml-py",
     "journalctl -o short-unix _TRANSPORT=kernel",
-    "dmesg --time-format iso (or -T)",
+    "/dev/kmsg, or dmesg --time-format iso (or -T)",
     "/proc/PID/{stat,status,cgroup,environ} of the processes on the GPUs",
 )
 """What the check looked at where the probe answered, for the report."""
@@ -71,7 +71,7 @@ class Limits:
 def shown_commands() -> tuple[str, ...]:
     """What the check asks a node, for the report."""
     return (
-        "dmesg --time-format iso (or -T)",
+        "/dev/kmsg, or dmesg --time-format iso (or -T)",
         "journalctl _TRANSPORT=kernel -o short-unix",
         f"nvidia-smi --query-gpu={','.join(GPU_FIELDS)} {_FORMAT}",
         f"nvidia-smi --query-compute-apps={','.join(APP_FIELDS)} {_FORMAT}",
@@ -141,10 +141,21 @@ if [ -z "$have" ] && [ -n "${{SIMULATED_GPU_DIR:-}}" ]; then
     grep -oE '"pid": *[0-9]+' "$d/state.json" 2>/dev/null | grep -oE '[0-9]+')
   finish
 fi
-{_probe_part(probe, since_s, limits)}begin kernel_log
-{{ limit {limits.log_s} dmesg --time-format iso 2>/dev/null || limit {limits.log_s} dmesg -T 2>/dev/null ||
-  limit {limits.log_s} dmesg; }} 2>&1 | nvrm
-end kernel_log 0
+K=${{RUNBOOK_KMSG:-/dev/kmsg}}
+{_probe_part(probe, since_s, limits)}records=
+if [ -n "${{RUNBOOK_KMSG:-}}" ] || [ "${{SIMULATED_GPU_DIR:-}}$(stat -Lc %t:%T "$K" 2>/dev/null)" = 1:b ]; then
+  records=$(limit {limits.log_s} dd if="$K" iflag=nonblock bs=8192 2>/dev/null | nvrm)
+fi
+if [ -n "$records" ]; then
+  begin kmsg
+  printf '%s\\n' "$records"
+  end kmsg 0
+else
+  begin kernel_log
+  {{ limit {limits.log_s} dmesg --time-format iso 2>/dev/null || limit {limits.log_s} dmesg -T 2>/dev/null ||
+    limit {limits.log_s} dmesg; }} 2>&1 | nvrm
+  end kernel_log 0
+fi
 if command -v journalctl >/dev/null 2>&1; then
   begin journal
   limit {limits.log_s} journalctl -q --no-pager -o short-unix _TRANSPORT=kernel 2>&1 | head -n 1
@@ -193,7 +204,8 @@ done
 if [ -n "$python" ]; then
   begin probe
   out=$(printf '%s\\n' '{program}' |
-    limit {limits.probe_s + 1} "$python" -I -S -B - --need-nvml --deadline {limits.probe_s}{since} 2>/dev/null)
+    limit {limits.probe_s + 1} "$python" -I -S -B - --need-nvml --kmsg "$K" \\
+      --deadline {limits.probe_s}{since} 2>/dev/null)
   status=$?
   printf '%s\\n' "$out"
   end probe "$status"

@@ -114,7 +114,7 @@ def _processes(answers: NodeAnswers) -> dict[int, list[GpuProcess]]:
 
 def _events(row: dict[str, Any], window: Window) -> list[XidEvent]:
     time_s = float(row["time"])
-    found = (event_of(line, time_s) for line in str(row["line"]).split("\n"))
+    found = (event_of(line, time_s, witness=True) for line in str(row["line"]).split("\n"))
     inside = window.holds(time_s)
     return [replace(event, in_window=inside) for event in found if event is not None]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from runbook.model.node import OomKill, XidEvent
+from runbook.model.node import IN_TEXT_ONLY, OomKill, XidEvent
 from runbook.model.units import Unknown
 from runbook.node.processes import job_of_cgroup
 from runbook.node.sections import NodeAnswers, printable
@@ -16,13 +16,21 @@ from runbook.node.xid import PREFIX, XidLine, read_xid
 _RECOVERY_ACTION_CHANGED = 154
 _EVENT_LIMIT = 400
 _SKEW_IGNORED_S = 2.0
+_DRIFT_S = 60.0
+"""Between the times that two sources give one line."""
 ANY_USER = Unknown("the line stands in syslog only, where any user of the node can write one")
+LINE_BREAK = Unknown("its record in the kernel log holds a line break, so that somebody else has a part in its text")
+NO_RECORD = Unknown(
+    "a line of the kernel log's text says so and none of the kernel's own records of that time does: it may be forged"
+)
 
 _ISO = re.compile(r"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]\d+)(?P<zone>[+-]\d\d:?\d\d|Z)\s")
 _CTIME = re.compile(r"\[(?P<stamp>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]\s")
 _UNIX = re.compile(r"(?P<stamp>\d{9,11}\.\d+)\s")
 _BOOT = re.compile(r"\[\s*(?P<stamp>\d+\.\d+)\]\s")
 _DROPPED = re.compile(r"dropped=\d+$")
+_RECORD = re.compile(r"(?P<level>\d{1,10}),\d{1,20},(?P<since_start_us>\d{1,20}),[^;]{0,400};(?P<message>.*)$")
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -57,6 +65,8 @@ class KernelLog:
     covers_since_s: float | None | Unknown
     any_user_can_write: bool = False
     """A syslog file: any user of the node can put such a line there, so that none is ever in the window."""
+    whole_records: bool = False
+    """Records of /dev/kmsg: a line break that a user gave to the kernel makes no line of its own there."""
 
 
 def read_clock(answers: NodeAnswers, asked_at_s: float | None) -> NodeClock:
@@ -83,23 +93,28 @@ def line_time(line: str, clock: NodeClock) -> tuple[float | None, str]:
     return None, line
 
 
-def event_of(message: str, time_s: float | None) -> XidEvent | None:
+def event_of(message: str, time_s: float | None, witness: bool | Unknown = IN_TEXT_ONLY) -> XidEvent | None:
     """The event of a line without its stamp, not yet placed in the job's window. None: no GPU event."""
     found = read_xid(message)
     if found is None:
         return None
     return XidEvent(
         code=found.code, time_s=time_s, bus_id=found.bus_id, line=printable(message), pid=found.pid,
-        on_job_gpu=Unknown("which GPUs the job had is not known on the node"),
+        on_job_gpu=Unknown("which GPUs the job had is not known on the node"), witness=witness,
     )
 
 
 def read_kernel_log(
     answers: NodeAnswers, clock: NodeClock, window: Window
 ) -> KernelLog:
-    """The log that reaches back furthest, with what only the other one has. An event without a readable time is
-    neither in nor out of the window."""
-    logs = [log for name in ("kernel_log", "journal") if (log := _read_one(answers, name, clock)) is not None]
+    """The kernel's own records, and of text the log that reaches back furthest, with what only the other one has. An
+    event without a readable time is neither in nor out of the window. A simulated node's text is all the log there is,
+    and nobody's but the simulation's."""
+    names = ("kernel_log", "journal")
+    logs = [log for name in names if (log := _read_one(answers, name, clock)) is not None]
+    records = answers.get("kmsg")
+    if records is not None and records.text.strip():
+        logs.append(_read_records(records.lines, clock))
     return joined(logs, window)
 
 
@@ -111,10 +126,14 @@ def joined(logs: Sequence[KernelLog], window: Window) -> KernelLog:
         why = refusals[0] if refusals else Unknown("the node did not answer on its kernel log")
         return KernelLog(why, why)
     best = min(readable, key=_reach)
-    found = [(event, best) for event in _known(best.events)]
-    have = {(event.code, event.bus_id) for event, _ in found}
-    for other in readable:
-        found += [(event, other) for event in _known(other.events) if (event.code, event.bus_id) not in have]
+    whole = [log for log in readable if log.whole_records]
+    found = _together(whole)
+    records = tuple(event for event, _ in found)
+    reach = min((_reach(log) for log in whole), default=float("inf"))
+    for event, log in _together([log for log in readable if not log.whole_records]):
+        witness = _witness_of_text(event, records, reach)
+        if witness is not None:
+            found.append((replace(event, witness=witness), log))
     found.sort(key=lambda each: (each[0].time_s is None, each[0].time_s or 0.0))
     placed = tuple(
         replace(
@@ -126,14 +145,38 @@ def joined(logs: Sequence[KernelLog], window: Window) -> KernelLog:
     return KernelLog(merged(placed)[-_EVENT_LIMIT:], best.covers_since_s)
 
 
+def _together(logs: Sequence[KernelLog]) -> list[tuple[XidEvent, KernelLog]]:
+    """The events of the log that reaches back furthest, and of the others what it does not have."""
+    if not logs:
+        return []
+    best = min(logs, key=_reach)
+    found = [(event, best) for event in _known(best.events)]
+    have = {(event.code, event.bus_id) for event, _ in found}
+    for other in logs:
+        found += [(event, other) for event in _known(other.events) if (event.code, event.bus_id) not in have]
+    return found
+
+
+def _witness_of_text(event: XidEvent, records: Sequence[XidEvent], reach: float) -> Unknown | None:
+    """What a line of text is worth beside the kernel's own records, which reach back to `reach`. None: nothing, as a
+    record says the same."""
+    alike = [one for one in records if (one.code, one.bus_id) == (event.code, event.bus_id)]
+    if event.time_s is None:
+        return None if alike else IN_TEXT_ONLY
+    if event.time_s >= reach:
+        return None if alike else NO_RECORD
+    again = any(one.line == event.line and abs((one.time_s or 0.0) - event.time_s) <= _DRIFT_S for one in alike)
+    return None if again else IN_TEXT_ONLY
+
+
 def merged(events: Iterable[XidEvent]) -> tuple[XidEvent, ...]:
-    """Repeated lines become one event with a count: the same code, GPU and window, and texts that differ in numbers
-    only (driver 595 repeats Xid 48 once a channel; page faults differ in the address). The first time stays.
+    """Repeated lines become one event with a count: the same code, GPU, window and worth, and texts that differ in
+    numbers only (driver 595 repeats Xid 48 once a channel; page faults differ in the address). The first time stays.
     Changes of the recovery action stay one by one: their order says how it ended."""
     first: dict[tuple[object, ...], XidEvent] = {}
     for position, event in enumerate(events):
         found = read_xid(event.line)
-        key: tuple[object, ...] = (event.code, event.bus_id, event.in_window, _shape(found))
+        key: tuple[object, ...] = (event.code, event.bus_id, event.in_window, event.witness, _shape(found))
         if event.code == _RECOVERY_ACTION_CHANGED:
             key = (position,)
         seen = first.get(key)
@@ -149,8 +192,48 @@ def _shape(line: XidLine | None) -> str:
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", f"{line.switch_severity} {line.text}") if line else ""
 
 
+def record_of(line: str, clock: NodeClock) -> tuple[float | None, str] | None:
+    """Epoch seconds by our clock and the message of a record of /dev/kmsg, with what the kernel had escaped. None: it
+    is none, or a process of root has written it and not the kernel."""
+    match = _RECORD.match(line)
+    if match is None or int(match["level"]) >> 3:
+        return None
+    escaped = match["message"].encode("utf-8", "replace")
+    message = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), escaped).decode("utf-8", "replace")
+    if clock.now_s is None or clock.uptime_s is None:
+        return None, message
+    return clock.now_s - clock.uptime_s + int(match["since_start_us"]) / 1e6 - clock.ahead_s, message
+
+
+def _read_records(lines: Iterable[str], clock: NodeClock) -> KernelLog:
+    events: list[XidEvent] = []
+    oldest_s: float | None = None
+    dropped = False
+    for line in lines:
+        dropped = dropped or bool(_DROPPED.match(line))
+        record = record_of(line, clock)
+        if record is None:
+            continue
+        time_s, message = record
+        if time_s is not None and (oldest_s is None or time_s < oldest_s):
+            oldest_s = time_s
+        first, *more = re.split(r"[\r\n]", message)
+        event = event_of(" ".join((first, *more)), time_s, LINE_BREAK if more else True)
+        if event is not None:
+            events.append(event)
+    return KernelLog(tuple(events), _covers(events, oldest_s, dropped), whole_records=True)
+
+
+def _covers(events: Sequence[XidEvent], oldest_s: float | None, dropped: bool) -> float | Unknown:
+    if dropped:
+        times = [event.time_s for event in events if event.time_s is not None]
+        return min(times) if times else Unknown("the kernel log holds more GPU lines than were read")
+    return Unknown("no line of the kernel log has a readable time") if oldest_s is None else oldest_s
+
+
 def _read_one(answers: NodeAnswers, name: str, clock: NodeClock) -> KernelLog | None:
     section = answers.get(name)
+    simulated = bool(answers.value("node", "simulated"))
     if section is None:
         return None
     if section.exit_code is None:
@@ -165,18 +248,12 @@ def _read_one(answers: NodeAnswers, name: str, clock: NodeClock) -> KernelLog | 
         time_s, message = line_time(line, clock)
         if time_s is not None and (oldest_s is None or time_s < oldest_s):
             oldest_s = time_s
-        event = event_of(message, time_s)
+        event = event_of(message, time_s, True if simulated else IN_TEXT_ONLY)
         if event is not None:
             events.append(event)
     if oldest_s is None and not events:
         return _unknown(_refusal(section.text, name))
-    covers: float | Unknown = Unknown("no line of the kernel log has a readable time")
-    if oldest_s is not None:
-        covers = oldest_s
-    if dropped:
-        times = [event.time_s for event in events if event.time_s is not None]
-        covers = min(times) if times else Unknown("the kernel log holds more GPU lines than were read")
-    return KernelLog(tuple(events), covers)
+    return KernelLog(tuple(events), _covers(events, oldest_s, dropped), whole_records=simulated)
 
 
 def _refusal(text: str, name: str) -> str:
@@ -292,7 +369,10 @@ def oom_kills_of_answers(
 ) -> tuple[OomKill, ...]:
     """The same of the sections that the log's own commands wrote."""
     sections = [section for name in ("journal", "kernel_log") if (section := answers.get(name)) is not None]
-    stamped = (line_time(line, clock) for section in sections for line in section.lines)
+    stamped = [line_time(line, clock) for section in sections for line in section.lines]
+    records = answers.get("kmsg")
+    if records is not None:
+        stamped += [record for line in records.lines if (record := record_of(line, clock)) is not None]
     return read_oom_kills((LogLine(time_s, text) for time_s, text in stamped), window)
 
 

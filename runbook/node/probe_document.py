@@ -11,10 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from runbook.model.node import Cause, DaemonProcess, GpuFacts, GpuProcess, JobMemory, MigInstance, OomKill, Unread
+from runbook.model.node import (
+    IN_TEXT_ONLY,
+    Cause,
+    DaemonProcess,
+    GpuFacts,
+    GpuProcess,
+    JobMemory,
+    MigInstance,
+    OomKill,
+    Unread,
+)
 from runbook.model.units import Bytes, JobId, Unknown
 from runbook.node.gpus import any_repair_pending, rows_or_pages_pending
-from runbook.node.kernel_log import KernelLog, LogLine, Window, event_of, joined, read_oom_kills
+from runbook.node.kernel_log import LINE_BREAK, KernelLog, LogLine, Window, event_of, joined, read_oom_kills
 from runbook.node.processes import ProcEntry, owned
 from runbook.node.sections import NodeAnswers, Section, printable
 from runbook.node.xid import bus_id
@@ -348,9 +358,11 @@ def _source(row: Mapping[str, Any], ahead_s: float) -> KernelLog:
         why = why_not(row)
         return KernelLog(why, why)
     events = []
+    whole_records = row.get("whole_records") is True
     for each in rows_of(lines):
         time_s = seconds(each.get("time_s"))
-        event = event_of(str(each.get("line", ""))[:4096], None if time_s is None else time_s - ahead_s)
+        worth = IN_TEXT_ONLY if not whole_records else LINE_BREAK if "line_break" in each else True
+        event = event_of(str(each.get("line", ""))[:4096], None if time_s is None else time_s - ahead_s, worth)
         if event is not None:
             events.append(event)
     covers = seconds(row.get("covers_since_s"))
@@ -358,4 +370,5 @@ def _source(row: Mapping[str, Any], ahead_s: float) -> KernelLog:
         tuple(events),
         why_not(row.get("covers_since_s")) if covers is None else covers - ahead_s,
         any_user_can_write=row.get("any_user_can_write") is not False,
+        whole_records=whole_records,
     )

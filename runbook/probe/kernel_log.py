@@ -1,13 +1,17 @@
 """The kernel log of the node: lines on GPUs and on the OOM killer, with times, and how far back it reaches.
 
-Sources: the journal (kept across boots where the node keeps one) and the kernel's ring buffer through `dmesg`; where
-neither may be read, a syslog file. Any user of the node can write a line into syslog, so its lines are marked.
+Sources: the kernel's ring buffer as records of /dev/kmsg, or through `dmesg` where those may not be read; the journal
+(kept across boots where the node keeps one); where none may be read, a syslog file. A record of /dev/kmsg is one
+however many line breaks a user gave to the kernel (a mount option holds what its user likes): the kernel writes them
+escaped there, while the text of `dmesg` and of the journal shows a line of its own for each. So only records of
+/dev/kmsg are whole, and a record with a line break says so. Any user of the node can write a line into syslog.
 """
 
 import calendar
 import json
 import os
 import re
+import stat
 import subprocess
 import time
 from collections import deque
@@ -30,25 +34,39 @@ _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)[.,]?(\d*)(Z|[+-]\
 _CTIME = re.compile(r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})\]\s+")
 _UNIX = re.compile(r"(\d{9,11}\.\d+)\s+")
 _BOOT = re.compile(r"\[\s*(\d+\.\d+)\]\s")
+KMSG = "/dev/kmsg"
+_KMSG_NUMBER = (1, 11)
+"""Of the device: a container's /dev/kmsg may be a link to a console."""
+_RECORD = re.compile(r"(\d{1,10}),\d{1,20},(\d{1,20}),[^;]{0,400};(.*)$")
+"""Level and facility, sequence, microseconds since the start, flags; lines that begin with a space are no message."""
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 _OLD_SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)\s+")
 
 Stamp = Tuple[Optional[float], str]
 Part = Dict[str, Any]
 
 
-def read(send: Send, root: str, since_s: Optional[float], limit_s: float) -> None:
+def read(send: Send, root: str, since_s: Optional[float], limit_s: float, kmsg: str = KMSG) -> None:
     """Say one record a source, each with `source` and either `unknown` or `lines`, `covers_since_s`,
-    `covers_until_s`, `dropped`, `any_user_can_write`."""
+    `covers_until_s`, `dropped`, `any_user_can_write`, `whole_records`."""
     if root != "/":
         send({"asking": "syslog"})
         _syslog(send, root)
         return
-    readable = []
-    for name, commands in (("dmesg", DMESG_COMMANDS), ("journal", _journal_commands(since_s))):
+    send({"asking": "kmsg"})
+    records = _kmsg(kmsg)
+    readable = ["unknown" not in records]
+    if readable[0]:
+        send(dict(records, source="kmsg"))
+    # dmesg tells the same records again, as text.
+    sources = () if readable[0] else (("dmesg", DMESG_COMMANDS),)
+    for name, commands in (*sources, ("journal", _journal_commands(since_s))):
         send({"asking": name})
         record = _journal(commands, limit_s) if name == "journal" else _dmesg(commands, limit_s)
         readable.append("unknown" not in record)
         send(dict(record, source=name))
+    if not readable[0]:
+        send(dict(records, source="kmsg"))
     if not any(readable):
         send({"asking": "syslog"})
         _syslog(send, root)
@@ -66,6 +84,63 @@ def window(sources: List[Part]) -> Part:
         return unknown(first)
     best = min(known, key=lambda each: float(each["covers_since_s"]))
     return {"since_s": best["covers_since_s"], "until_s": best["covers_until_s"], "source": best["source"]}
+
+
+def _kmsg(path: str) -> Part:
+    """The ring buffer, record by record. Only what the kernel itself has said: root may write there, too."""
+    try:
+        reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return unknown("%s cannot be read: %s" % (path, error.strerror or error))
+    boot_s = _boot_time_s()
+
+    def stamp(line: str) -> Stamp:
+        match = _RECORD.match(line)
+        if match is None or int(match.group(1)) >> 3:
+            return None, ""
+        return (None if boot_s is None else boot_s + int(match.group(2)) / 1e6), match.group(3)
+
+    try:
+        found = os.fstat(reading)
+        number = (os.major(found.st_rdev), os.minor(found.st_rdev))
+        if path == KMSG and not (stat.S_ISCHR(found.st_mode) and number == _KMSG_NUMBER):
+            return unknown("%s is not the kernel's log here" % path)
+        record = _kept(_records(reading), stamp, None)
+    except OSError as error:
+        return unknown("%s cannot be read: %s" % (path, error.strerror or error))
+    finally:
+        os.close(reading)
+    if not record.pop("seen"):
+        return unknown("%s holds no record" % path)
+    for line in record["lines"]:
+        plain = _ESCAPED.sub(_unescaped, line["line"].encode("utf-8"))
+        if b"\n" in plain or b"\r" in plain:
+            line["line_break"] = True
+        line["line"] = clean(plain.decode("utf-8", "replace"), 1000)
+    return dict(record, whole_records=True)
+
+
+def _unescaped(match: Any) -> bytes:
+    return bytes((int(match.group(1), 16),))
+
+
+def _records(reading: int) -> Iterator[str]:
+    """A record a line, as the device gives them: one by one, until there is none."""
+    rest = b""
+    while True:
+        try:
+            block = os.read(reading, 1 << 16)
+        except BlockingIOError:
+            break
+        except BrokenPipeError:  # what was next has been overwritten meanwhile
+            continue
+        if not block:
+            break
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line[:4096].decode("utf-8", "replace")
+    if rest:
+        yield rest[:4096].decode("utf-8", "replace")
 
 
 def _journal_commands(since_s: Optional[float]) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
@@ -135,6 +210,7 @@ def _kept(lines: Iterator[str], stamp: Callable[[str], Stamp], oldest_s: Optiona
         covers = min(times) if times else None
     return {
         "lines": list(kept), "dropped": dropped, "seen": seen, "any_user_can_write": False,
+        "whole_records": False,
         "covers_since_s": unknown("no line has a time that can be read") if covers is None else float(covers),
         "covers_until_s": time.time() if newest_s is not None or oldest_s is not None else None,
     }

@@ -25,8 +25,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
                         "before it; without it, from this boot")
     parser.add_argument("--need-nvml", action="store_true", help="without an NVML library, end with status 3 at once")
     parser.add_argument("--root", default="/", metavar="DIR", help="look at /proc, /sys and syslog below DIR")
+    parser.add_argument("--kmsg", default=kernel_log.KMSG, metavar="FILE", help="where the node's own /dev/kmsg is, if "
+                        "it is not there (a host's, in a container)")
     options = parser.parse_args(arguments)
-    document = probe(options.deadline, options.since, options.root, options.need_nvml)
+    document = probe(options.deadline, options.since, options.root, options.need_nvml, options.kmsg)
     if document is None:
         return NO_LIBRARY
     sys.stdout.write(json.dumps(document, sort_keys=True) + "\n")
@@ -34,14 +36,16 @@ def main(arguments: Optional[List[str]] = None) -> int:
     return 0
 
 
-def probe(deadline_s: float, since_s: Optional[float], root: str, need_nvml: bool) -> Optional[Part]:
+def probe(
+    deadline_s: float, since_s: Optional[float], root: str, need_nvml: bool, kmsg: str = kernel_log.KMSG
+) -> Optional[Part]:
     """The document. None: an NVML library was needed, and there is none."""
     started = time.monotonic()
     os.environ["LC_ALL"] = "C"
     reader = GpuReader()
     if need_nvml and not reader.has_library(started + deadline_s * 0.3):
         return None
-    log_worker = Worker(kernel_log.read, root, since_s, max(1.0, deadline_s / 5))
+    log_worker = Worker(kernel_log.read, root, since_s, max(1.0, deadline_s / 5), kmsg)
     document: Part = {"document": DOCUMENT, "version": VERSION, "deadline_s": deadline_s}
     document["node"] = _node(Worker(host.read, root), started + deadline_s * 0.2)
     document["nvml"] = reader.collect(started + deadline_s * 0.7, max(0.5, deadline_s * 0.3))

@@ -79,6 +79,8 @@ class Tally:
     """The last run ended because it was relaunched as often as the policy allows."""
     nodes_drained: int = 0
     """Ever, also where the node was given back since."""
+    drained_at: tuple[float, ...] = ()
+    """When each drain was."""
     unreached: tuple[Reach, ...] = ()
     """Of each node that was asked and did not answer, why: as far as the incident keeps its nodes' answers."""
 
@@ -114,6 +116,7 @@ def tally_of(incident: Incident) -> Tally:
             {act.target for act in incident.acts if act.what == "drain" and not act.planned_only}
             | set(incident.drained_nodes)
         ),
+        drained_at=tuple(act.time_s for act in incident.acts if act.what == "drain" and not act.planned_only),
         unreached=_unreached(incident),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed
@@ -16,19 +17,22 @@ from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_ac
 REASON_PREFIX = "runbook:"
 _REASON_LIMIT = 300
 """Characters: what a person reads in a line of `sinfo -R`; the report has the rest."""
+_HOUR_S = 3600.0
 
 
 class Outcome(StrEnum):
     DRAINED = "drained"
     ALREADY_DRAINED = "already_drained"
     LEFT_IN_SERVICE = "left_in_service"
+    HELD_BACK = "held_back"
+    """A limit on drains was reached: a person is paged (notifications.py)."""
     PLANNED = "planned"
     DECLINED = "declined"
 
 
 def propose(context: StepContext) -> Proposal | None:
     """The nodes that the rules say to drain and that are not drained yet."""
-    wanted, _ = _wanted(context)
+    wanted = _wanted(context).nodes
     if not wanted:
         return None
     names = ", ".join(judgement.node for judgement in wanted)
@@ -38,14 +42,18 @@ def propose(context: StepContext) -> Proposal | None:
 
 def run(context: StepContext) -> StepResult:
     """Drain and record. Refusals leave the node in service; the relaunch avoids it all the same."""
-    wanted, why_not = _wanted(context)
-    incident = with_notes(context.incident, *why_not)
+    found = _wanted(context)
+    wanted = found.nodes
+    incident = with_notes(context.incident, *found.left, *found.held_back)
+    incident = replace(incident, to_do=tuple(dict.fromkeys((*incident.to_do, *map(_by_hand, found.held_back)))))
+    refused = [*found.left, *found.held_back]
     already = [judgement.node for judgement in _faulty(context) if judgement not in wanted]
     # Drained by this incident in a run that was killed before it could say so.
     incident = _remember(incident, _ours(context, already))
     if not wanted:
-        outcome = Outcome.LEFT_IN_SERVICE if why_not else Outcome.ALREADY_DRAINED
-        return StepResult(outcome, incident, "; ".join(why_not) or f"{', '.join(already)} is drained already")
+        outcome = Outcome.LEFT_IN_SERVICE if refused else Outcome.ALREADY_DRAINED
+        outcome = Outcome.HELD_BACK if found.held_back else outcome
+        return StepResult(outcome, incident, "; ".join(refused) or f"{', '.join(already)} is drained already")
     token = f"{REASON_PREFIX}{incident.id}"
     drained: list[NodeName] = []
     for judgement in wanted:
@@ -60,9 +68,10 @@ def run(context: StepContext) -> StepResult:
             incident, Act("drain", judgement.node, context.ports.clock.now(), token=token, result=reason)
         )
     incident = _remember(incident, drained)
-    if not drained:
-        return StepResult(Outcome.LEFT_IN_SERVICE, incident, "the scheduler refused the drain")
-    return StepResult(Outcome.DRAINED, incident, f"drained {', '.join(drained)}")
+    said = f"drained {', '.join(drained)}" if drained else "the scheduler refused the drain"
+    if found.held_back:
+        return StepResult(Outcome.HELD_BACK, incident, "; ".join((said, *found.held_back)))
+    return StepResult(Outcome.DRAINED if drained else Outcome.LEFT_IN_SERVICE, incident, said)
 
 
 def undrain_evidence(incident: Incident) -> tuple[str, ...]:
@@ -89,28 +98,70 @@ def _faulty(context: StepContext) -> list[NodeJudgement]:
     return [judgement for judgement in context.failure.judgements if judgement.drain]
 
 
-def _wanted(context: StepContext) -> tuple[list[NodeJudgement], list[str]]:
-    """Which faulty nodes to drain now, and why others are left."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which faulty nodes to drain now, and why others are left: by the policy, or held back by a limit."""
+
+    nodes: list[NodeJudgement]
+    left: list[str]
+    held_back: list[str]
+
+
+def _wanted(context: StepContext) -> _Wanted:
     acts = context.settings.policy
     faulty = _faulty(context)
     if not faulty:
-        return [], ["no rule asks for a drain"]
+        return _Wanted([], ["no rule asks for a drain"], [])
     everyone = context.ports.scheduler.nodes()
     states = {state.name: state for state in everyone}
-    drained_by_us = sum(1 for state in everyone if state.reason.startswith(REASON_PREFIX) and _is_drained(state))
-    wanted: list[NodeJudgement] = []
-    left: list[str] = []
+    found = _Wanted([], [], [])
     for judgement in faulty:
         if _is_drained(states.get(judgement.node)):
             continue
-        refused = drain_refused(
-            drained_by_us + len(wanted), len(everyone), acts.max_drained_share, may_drain=acts.may_drain
-        )
-        if refused:
-            left.append(f"{judgement.node} was left in service: {refused}")
+        if not acts.may_drain:
+            found.left.append(f"{judgement.node} was left in service: {drain_refused(0, 0, 0.0, may_drain=False)}")
+        elif limit := _limit_reached(context, judgement.node, everyone, found.nodes):
+            found.held_back.append(f"{judgement.node} is faulty and was left in service: {limit}")
         else:
-            wanted.append(judgement)
-    return wanted, left
+            found.nodes.append(judgement)
+    return found
+
+
+def _limit_reached(
+    context: StepContext, node: NodeName, everyone: Sequence[NodeState], wanted: Sequence[NodeJudgement]
+) -> str:
+    """Why one more drain is for a person to decide; "": it is not. What many incidents blame on many nodes at once is
+    seldom the nodes' fault, and a forged fault must not cost a partition."""
+    acts = context.settings.policy
+    hour = len(wanted) + _drains_of_last_hour(context)
+    if hour >= acts.max_drains_per_hour:
+        return f"{hour} nodes were drained within an hour; the policy allows {acts.max_drains_per_hour}"
+    now = {judgement.node for judgement in wanted}
+    partitions = next((state.partitions for state in everyone if state.name == node), ())
+    for partition in (None, *partitions):
+        among = [state for state in everyone if partition is None or partition in state.partitions]
+        ours = [state for state in among if state.name in now or _drained_by_us(state)]
+        refused = drain_refused(len(ours), len(among), acts.max_drained_share)
+        if refused:
+            return refused if partition is None else f"in the partition {partition}, {refused}"
+    return ""
+
+
+def _drains_of_last_hour(context: StepContext) -> int:
+    since_s = context.ports.clock.now() - _HOUR_S
+    own = sum(
+        1 for act in context.incident.acts if act.what == "drain" and not act.planned_only and act.time_s >= since_s
+    )
+    # The history has this incident's own too, as far as they are stored.
+    return own if context.ports.history is None else max(own, context.ports.history.drains_since(since_s))
+
+
+def _by_hand(held_back: str) -> str:
+    return f"Look at the node, and drain it by hand if it is so: {held_back}."
+
+
+def _drained_by_us(state: NodeState) -> bool:
+    return state.reason.startswith(REASON_PREFIX) and _is_drained(state)
 
 
 def _ours(context: StepContext, names: list[NodeName]) -> list[NodeName]:

@@ -18,6 +18,7 @@ import pytest
 from runbook.adapters.node_access import LocalNodes
 from runbook.model.node import Reach
 from runbook.model.units import GIB, JobId, NodeName, Unknown, UserName
+from tests.nvml.standin import NO_KMSG
 
 HERE = NodeName("gpu-21")
 ME = UserName(getpass.getuser())
@@ -39,8 +40,8 @@ def tools(tmp_path: Path) -> Tools:
             path = folder / name.replace("_", "-")
             path.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$*\" >> {tmp_path}/{path.name}.calls\n{body}\n")
             path.chmod(0o755)
-        path_variable = f"{folder}:/usr/bin:/bin"
-        return LocalNodes(environment={"PATH": path_variable, **(environment or {})})
+        usual = {"PATH": f"{folder}:/usr/bin:/bin", "RUNBOOK_KMSG": NO_KMSG}
+        return LocalNodes(environment={**usual, **(environment or {})})
 
     return make
 

@@ -63,12 +63,13 @@ class Servers:
         """A scenario of the test's own; lines that come later win."""
         (self.folder / f"{name}.txt").write_text(text)
 
-    def node(self, name: str, scenario: str, log: str = "") -> None:
-        """An sshd for a node of this name. `log`: lines of its kernel log."""
+    def node(self, name: str, scenario: str, log: str = "", kmsg: str = "") -> None:
+        """An sshd for a node of this name. `log`: lines of its kernel log; `kmsg`: the records of its /dev/kmsg."""
         assert SSHD
         own = self.folder / f"{scenario}.txt"
         path = own if own.exists() else SCENARIOS / f"{scenario}.txt"
         (self.folder / f"{name}.log").write_text(log)
+        (self.folder / f"{name}.kmsg").write_text(kmsg)
         port = self.ports[name] = free_port()
         config = self.folder / f"{name}.sshd"
         config.write_text(
@@ -76,7 +77,8 @@ class Servers:
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nUsePAM no\nPasswordAuthentication no\n"
             "KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\nLogLevel ERROR\n"
             f"SetEnv PATH={self.folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin "
-            f"LD_LIBRARY_PATH={library_folder()} STANDIN_NVML_SCENARIO={path} NODE_LOG={self.folder}/{name}.log\n"
+            f"LD_LIBRARY_PATH={library_folder()} STANDIN_NVML_SCENARIO={path} NODE_LOG={self.folder}/{name}.log "
+            f"RUNBOOK_KMSG={self.folder}/{name}.kmsg\n"
         )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)

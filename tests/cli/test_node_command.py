@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.nvml.standin import SCENARIOS, library_folder
 pytestmark = pytest.mark.needs("sshd", "gcc")
 
 XID_79 = "2026-11-21T02:12:01,000000+00:00 NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.\n"
+KMSG_79 = "6,1,1000000,-;Linux version\n4,2,2000000,-;NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.\n"
 HOSTILE = "\x1b[31mevil\x1b]0;title\x07\u202etrain"
 
 
@@ -34,6 +36,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         made.node("gpu-24", "h100_590_mig")
         made.node("gpu-25", "driver_mismatch")
         made.node("gpu-26", "h100_570_healthy", XID_79)
+        made.node("gpu-27", "h100_570_healthy", kmsg=KMSG_79)
         made.refused("gpu-28")
         made.changed_key("gpu-29", "h100_570_healthy")
         yield made
@@ -153,9 +156,23 @@ def test_an_event_counts_for_nobody_until_a_time_is_named(nodes: Servers) -> Non
     assert whenever.returncode == 6 and "fallen off the bus" in whenever.stdout
     assert "State=DRAIN" not in whenever.stdout
     since = runbook(nodes, "gpu-26", "--since", "2026-11-21T00:00+00:00")
-    assert since.returncode == 4 and "State=DRAIN" in since.stdout
+    # The text of a kernel log may be a user's.
+    assert since.returncode == 6 and "State=DRAIN" not in since.stdout
+    assert "for a person, and no ground for a drain" in " ".join(since.stdout.split())
     later = runbook(nodes, "gpu-26", "--since", "2026-11-21T03:00+00:00")
     assert later.returncode == 0 and "before the time that was asked for" in " ".join(later.stdout.split())
+
+
+def test_a_record_of_the_kernel_is_a_reason_to_drain_from_the_time_that_is_named(nodes: Servers) -> None:
+    started_s = time.time() - float(Path("/proc/uptime").read_text().split()[0])
+    since = runbook(nodes, "gpu-27", "--since", _time(started_s - 60))
+    assert since.returncode == 4 and "State=DRAIN" in since.stdout
+    later = runbook(nodes, "gpu-27", "--since", _time(started_s + 20))
+    assert "State=DRAIN" not in later.stdout and "before the time that was asked for" in " ".join(later.stdout.split())
+
+
+def _time(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, tz=UTC).isoformat()
 
 
 def test_the_document_holds_facts_judgement_and_what_the_codes_mean(nodes: Servers) -> None:

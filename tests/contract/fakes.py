@@ -83,6 +83,8 @@ class FakeScheduler:
     """Lives of the jobs that will be submitted, in order; `RUNS_ON` when it is empty."""
     jobs: dict[str, FakeJob] = field(default_factory=dict)
     drains: dict[str, str] = field(default_factory=dict)
+    partitions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a node; those without are in `gpu`."""
     acts: list[tuple[str, ...]] = field(default_factory=list)
     next_id: int = 1
 
@@ -205,7 +207,7 @@ class FakeScheduler:
         reason = self.drains.get(name, "")
         node_class = NodeClass.DRAINED if reason else NodeClass.BUSY if busy else NodeClass.AVAILABLE
         words = ("MIXED" if busy else "IDLE", *(("DRAIN",) if reason else ()))
-        return NodeState(name, node_class, words, reason, 8, 0, ("gpu",))
+        return NodeState(name, node_class, words, reason, 8, 0, self.partitions.get(name, ("gpu",)))
 
     def _find(self, job: JobId) -> FakeJob:
         if job not in self.jobs:

@@ -110,6 +110,7 @@ def xid_of(row: dict[str, Any]) -> XidEvent:
         code=row["code"], time_s=None if at is None else START_S + at, bus_id=bus, line=line,
         count=row.get("count", 1), last_time_s=START_S + row["last"] if "last" in row else None,
         in_window=known(row.get("in", True)), on_job_gpu=Unknown("not known on the node"),
+        witness=known(row.get("witness", True)),
     )
 
 

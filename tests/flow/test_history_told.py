@@ -125,6 +125,9 @@ def test_a_memory_that_cannot_be_read_costs_the_reasons_alone() -> None:
         def like(self, now: Remembered) -> tuple[Remembered, ...]:
             raise Unavailable("the state folder does not answer")
 
+        def drains_since(self, time_s: float) -> int:
+            raise Unavailable("the state folder does not answer")
+
     context: StepContext = scene(1).context()
     result = choose_lever.run(replace(context, ports=replace(context.ports, history=Broken())))
     assert result.outcome == "lever"

@@ -16,8 +16,10 @@ from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.log import Finding, LogStory
 from runbook.model.node import GpuFacts, GpuProcess, JobStanding, NodeAction, NodeFacts, NodeVerdict, Reach
+from runbook.model.remedy import Remembered
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.node.catalogues import load_node_documents
+from runbook.ports import History
 from runbook.steps import check_node, drain_node, escalate, reduce_world
 from runbook.steps.shared.base import Playbook, Ports, StepContext
 from runbook.steps.shared.nodes import found_jobs
@@ -75,6 +77,7 @@ class Scene:
 
     def __init__(self, *, nodes: ToldNodes, acts: PolicyDocument | None = None, failing: str | None = "gpu-21") -> None:
         self.scheduler = FakeScheduler(nodes.clock)
+        self.history: History | None = None
         self.nodes = nodes
         self.settings = inventory(acts or PolicyDocument(mode=Policy.APPLY))
         job = self.scheduler.add(num_nodes=2, nodes=(NodeName("gpu-21"), NodeName("gpu-22")), gpus_per_node=8)
@@ -90,7 +93,9 @@ class Scene:
     def context(self) -> StepContext:
         nothing: Any = None
         place: Any = OnePlace()
-        ports = Ports(self.scheduler, self.nodes, nothing, place, self.scheduler.clock)  # type: ignore[arg-type]
+        ports = Ports(
+            self.scheduler, self.nodes, nothing, place, self.scheduler.clock, self.history,  # type: ignore[arg-type]
+        )
         return StepContext(self.incident, ports, Playbook(Signatures(()), (), DOCUMENTS), self.settings)
 
     def run(self, *steps: Any) -> list[str]:
@@ -169,8 +174,49 @@ def test_no_more_than_the_share_of_the_nodes_is_drained(share: float, count: int
 def test_drains_of_other_incidents_count() -> None:
     scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
     scene.scheduler.drains["gpu-24"] = "runbook:oom-fake-0 GPU 1"
-    assert scene.run(check_node, drain_node) == ["faulty", "left_in_service"]
+    assert scene.run(check_node, drain_node) == ["faulty", "held_back"]
     assert scene.drained == []
+
+
+class Drained:
+    """A history in which so many nodes were drained at a time."""
+
+    def __init__(self, count: int, time_s: float) -> None:
+        self.count, self.time_s = count, time_s
+
+    def like(self, now: Remembered) -> tuple[Remembered, ...]:
+        return ()
+
+    def drains_since(self, time_s: float) -> int:
+        return self.count if self.time_s >= time_s else 0
+
+
+@pytest.mark.parametrize(("ago_s", "outcome"), [(600.0, "held_back"), (3700.0, "drained")])
+def test_more_drains_within_an_hour_than_the_policy_allows_are_a_persons(ago_s: float, outcome: str) -> None:
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN}))
+    scene.history = Drained(3, scene.scheduler.clock.now() - ago_s)
+    assert scene.run(check_node, drain_node) == ["faulty", outcome]
+    assert scene.drained == ([] if outcome == "held_back" else ["gpu-21"])
+    if outcome == "held_back":
+        assert any("3 nodes were drained within an hour" in note for note in scene.incident.notes)
+        assert any("drain it by hand" in item for item in scene.incident.to_do)
+
+
+def test_the_hours_limit_counts_what_one_visit_drains() -> None:
+    acts = PolicyDocument(mode=Policy.APPLY, max_drained_share=1.0, max_drains_per_hour=1)
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN, "gpu-22": BROKEN}), acts=acts, failing=None)
+    assert scene.run(check_node, drain_node) == ["faulty", "held_back"]
+    assert len(scene.drained) == 1
+
+
+def test_the_share_is_that_of_each_partition_of_the_node() -> None:
+    """Half of four nodes may go, but not half of them from a partition of two."""
+    acts = PolicyDocument(mode=Policy.APPLY, max_drained_share=0.5)
+    scene = Scene(nodes=ToldNodes({"gpu-21": BROKEN, "gpu-22": BROKEN}), acts=acts, failing=None)
+    scene.scheduler.partitions = {"gpu-21": ("h100", "all"), "gpu-22": ("h100", "all")}
+    assert scene.run(check_node, drain_node) == ["faulty", "held_back"]
+    assert len(scene.drained) == 1
+    assert any("in the partition h100, 1 of 2 nodes" in note for note in scene.incident.notes)
 
 
 def test_a_site_that_lets_nobody_drain() -> None:

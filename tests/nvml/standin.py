@@ -22,6 +22,9 @@ SCENARIOS = HERE / "scenarios"
 GCC = find("gcc")
 
 
+NO_KMSG = "/nonexistent/kmsg"
+
+
 def _folder(prefix: str) -> Path:
     """A folder that goes when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
@@ -61,8 +64,9 @@ def oldest_python() -> str:
 
 
 def environment(scenario: str | None) -> dict[str, str]:
-    """What makes the probe load the stand-in with a scenario; None: no NVML library at all."""
-    found = {"PATH": "/usr/bin:/bin"}
+    """What makes the probe load the stand-in with a scenario; None: no NVML library at all. This machine's own kernel
+    log is nobody's."""
+    found = {"PATH": "/usr/bin:/bin", "RUNBOOK_KMSG": NO_KMSG}
     if scenario is not None:
         path = SCENARIOS / f"{scenario}.txt"
         assert path.is_file(), path
@@ -91,8 +95,8 @@ def run_probe(
 ) -> dict[str, Any]:
     """The document of the zipapp under a scenario."""
     done = subprocess.run(
-        (python, "-I", "-S", str(probe_file()), *arguments), env={**environment(scenario), **(extra or {})},
-        capture_output=True, timeout=60, check=False,
+        (python, "-I", "-S", str(probe_file()), "--kmsg", NO_KMSG, *arguments),
+        env={**environment(scenario), **(extra or {})}, capture_output=True, timeout=60, check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stderr == b""

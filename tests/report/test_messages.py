@@ -179,3 +179,14 @@ def test_a_job_s_name_calls_nobody_together_and_shows_no_secret() -> None:
     assert "((at)channel hxxps://evi…)" in message.title
     assert "(at)everyone" in message.body and "‹!here" in message.body
     assert "hunter2" not in text and "abcdefghijklmn" not in text
+
+
+def test_a_faulty_node_that_a_limit_keeps_in_service_pages_once() -> None:
+    before = SAMPLES["running"]() if "running" in SAMPLES else _running(SAMPLES["awaiting"]())
+    note = "gpu-21 is faulty and was left in service: 3 nodes were drained within an hour; the policy allows 3"
+    visits = (BoxVisit("drain_node", 0, 1.0, 2.0, "held_back", note), BoxVisit("classify", 0, 2.0))
+    after = replace(before, notes=(*before.notes, note), visits=(*before.visits, *visits))
+    message = _told(before, after)
+    assert message.severity is Severity.PAGE
+    assert "left in service" in message.title and "3 nodes were drained within an hour" in message.body
+    assert messages(after, after, URL) == ()

@@ -19,7 +19,7 @@ import pytest
 
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.read_model import ReadModel
-from runbook.model.incident import Incident, IncidentState
+from runbook.model.incident import Act, Incident, IncidentState
 from runbook.model.units import IncidentId
 from runbook.report.json_documents import dump_incident
 from runbook.report.summary import IncidentSummary
@@ -196,3 +196,13 @@ def test_two_thousand_incidents_are_listed_in_a_moment(tmp_path: Path) -> None:
     started = time.perf_counter()
     assert len(fresh.rows()) == 2_000
     assert time.perf_counter() - started < 1.0
+
+
+def test_drains_of_all_incidents_are_counted_from_a_time_on(store: IncidentStore) -> None:
+    def act(node: str, time_s: float, planned_only: bool = False) -> Act:
+        return Act("drain", node, time_s, result="runbook:x GPU 1", planned_only=planned_only)
+
+    drained = replace(_numbered(0), acts=(act("gpu-1", OPENED_S), act("gpu-2", OPENED_S + 100)))
+    store.save(drained)
+    store.save(replace(_numbered(1), acts=(act("gpu-3", OPENED_S + 200), act("gpu-4", OPENED_S, planned_only=True))))
+    assert [ReadModel(store).drains_since(OPENED_S + late) for late in (0, 100, 201)] == [3, 2, 0]

@@ -135,6 +135,10 @@ class ReadModel:
 
         return self._ask(ask, whole=False)
 
+    def drains_since(self, time_s: float) -> int:
+        """As the port says."""
+        return sum(1 for row in self.rows() for drained_s in row.tally.drained_at if drained_s >= time_s)
+
     # -- looking at the documents ----------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[sqlite3.Connection], _Answer], *, whole: bool = True) -> _Answer:

@@ -1,6 +1,7 @@
 """Signs of the kernel log: the driver's Xid lines in the job's window and on its GPUs.
 
 Each code's class stands in the catalogue document; here is what a line's own text, its time and its place change.
+What no whole record of the kernel's tells is for a person: a user of the node can have a line in the log's text.
 Xid 13, 31, 43 and 45 are what a dying program leaves behind, and no Xid at all is what an out-of-memory error leaves.
 
 NVLink events: what their registers ask for by the vendor's tables, and else what the line's own word says. Xid 74
@@ -101,6 +102,9 @@ def xid_signs(
         )
         if one.weight > Weight.WARN and (event.on_job_gpu is False or not gpus.counts(gpu)):
             one = book.weakened(one, Weight.WARN, "not one of the job's GPUs")
+        if one.weight > Weight.UNDETERMINED and isinstance(event.witness, Unknown):
+            why = f"for a person, and no ground for a drain: {event.witness.unknown}"
+            one = book.weakened(one, Weight.UNDETERMINED, why)
         signs.append(one)
     return signs + list(_repeats(facts.xids, index, book))
 
@@ -172,13 +176,15 @@ def _recovery(event: XidEvent, log: _Log) -> _Found:
 
 
 def _recovered_since(event: XidEvent, log: _Log) -> bool:
-    """The last change of the GPU's recovery action after the event, at whatever time, was to None."""
+    """The last change of the GPU's recovery action after the event, at whatever time, was to None. What the kernel's
+    own record says is not taken back by what is only text."""
     since_s = event.time_s if event.last_time_s is None else event.last_time_s
     if since_s is None:
         return False
     last: XidEvent | None = None
     for other in log.events:
         same = other.bus_id == event.bus_id and other.time_s is not None and other.time_s >= since_s
+        same = same and (other.witness is True or event.witness is not True)
         if same and other is not event and log.xids.meaning(other.code).xid_class is XidClass.RECOVERY_ACTION:
             last = other if last is None or (other.time_s or 0.0) >= (last.time_s or 0.0) else last
     if last is None:

@@ -38,6 +38,7 @@ def messages(before: Incident | None, after: Incident, report_url: str = "") -> 
         *_ended(before, after, report_url),
         *_waits(before, after, report_url),
         *_drained(before, after, report_url),
+        *_held_back(before, after, report_url),
         *_attempts(before, after, report_url),
     )
     urgent = list(Severity)
@@ -116,6 +117,22 @@ def _waits(before: Incident | None, after: Incident, report_url: str) -> tuple[M
             asked="nothing, or talk to the job's owner",
         )
         for note in after.notes if into == "tenant" and note not in known
+    )
+
+
+def _held_back(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+    """One page for the faulty nodes that a limit on drains has left in service: what the box that drains notes."""
+    into = after.visits[-2].outcome if len(after.visits) > 1 and not after.visits[-1].outcome else ""
+    known = before.notes if before is not None else ()
+    notes = [note for note in after.notes if into == "held_back" and note not in known]
+    if not notes:
+        return ()
+    return (
+        _message(
+            after, f"held_back:{after.run}:{len(after.visits)}", Severity.PAGE,
+            "a faulty node was left in service: as many are drained as the policy allows", report_url,
+            now="; ".join(notes), asked="look whether so many nodes fail at once, and drain by hand what does",
+        ),
     )
 
 
