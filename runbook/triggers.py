@@ -11,7 +11,7 @@ from runbook.errors import NotFound
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import IncidentId, JobId
-from runbook.ownership import same_owner
+from runbook.slurm.ownership import same_owner
 
 _TOKEN = re.compile(r"\Arunbook:([a-z][a-z0-9_]*-[A-Za-z0-9_.+-]+):(\d{1,3})(?::[0-9a-f]{32})?(?:\s|\Z)")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")

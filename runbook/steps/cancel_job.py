@@ -8,7 +8,7 @@ from enum import StrEnum
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Incident
 from runbook.model.job import JobRecord
-from runbook.ownership import check_ours, check_same_run
+from runbook.slurm.ownership import check_ours, check_same_run
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act
 
 

@@ -11,7 +11,7 @@ from runbook.model.incident import Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId
-from runbook.ownership import check_ours
+from runbook.slurm.ownership import check_ours
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
 from runbook.steps.shared.template_reading import read_companions
 

@@ -10,8 +10,8 @@ from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.job import Claim, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId
-from runbook.ownership import Doubt, attempt_mark, doubts, in_words, new_claim
 from runbook.remedy import relaunch_refused
+from runbook.slurm.ownership import Doubt, attempt_mark, doubts, in_words, new_claim
 from runbook.steps.find_checkpoint import before_relaunch
 from runbook.steps.patch import copy_name
 from runbook.steps.reduce_world import excluded

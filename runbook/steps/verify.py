@@ -16,8 +16,8 @@ from runbook.model.log import LogStory
 from runbook.model.node import ProcessView
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.model.units import GIB, in_gib, rough_duration
-from runbook.ownership import check_ours
 from runbook.remedy import Resumed, ResumeKind, resume_proof
+from runbook.slurm.ownership import check_ours
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes

@@ -23,7 +23,7 @@ from runbook.model.job import (
     Submission,
 )
 from runbook.model.units import JobId, NodeName, Unknown, UserName
-from runbook.ownership import carries, check_same_run
+from runbook.slurm.ownership import carries, check_same_run
 from runbook.slurm.sbatch_options import parse_arguments
 from runbook.slurm.states import job_state
 from runbook.slurm.submit import sbatch_command

@@ -10,7 +10,7 @@ import pytest
 from runbook.errors import BadInput, NotAllowed, NotFound
 from runbook.model.job import Claim, JobClass, JobEnvironment, JobRecord, JobScript, NodeClass, Submission
 from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
-from runbook.ownership import doubts, new_claim
+from runbook.slurm.ownership import doubts, new_claim
 from tests.contract.conftest import Bench
 
 QUICK = "#!/bin/bash\n# a job\necho done\nexit 3\n"

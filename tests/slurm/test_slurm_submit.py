@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runbook.errors import BadInput, NotAllowed
 from runbook.model.job import JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, NodeName, UserName
-from runbook.ownership import carries
+from runbook.slurm.ownership import carries
 from runbook.slurm.sbatch_options import SbatchOption, header_options, parse_arguments, parse_submit_line, wrapped_text
 from runbook.slurm.states import job_state
 from runbook.slurm.submit import environment_file, read_submitted, sbatch_command, submit_environment

@@ -36,10 +36,10 @@ from runbook.model.job import (
     Submission,
 )
 from runbook.model.units import JobId, NodeName, Unknown, UserName
-from runbook.ownership import carries, check_same_run
 from runbook.ports import Clock
 from runbook.slurm import fields
 from runbook.slurm.job_record import PatternValues, batch_paths
+from runbook.slurm.ownership import carries, check_same_run
 from runbook.slurm.sbatch_options import SbatchOption, header_options, last_value, parse_arguments, wrapped_text
 from runbook.slurm.submit import sbatch_command, submit_environment
 

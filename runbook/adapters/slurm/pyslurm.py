@@ -16,11 +16,11 @@ from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.host_lists import expand_hosts
 from runbook.model.job import Claim, GpuIndices, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
-from runbook.ownership import check_same_run
 from runbook.ports import Scheduler
 from runbook.slurm.complaints import Complaint, complaint
 from runbook.slurm.controller import index_list
 from runbook.slurm.fields import gpu_count
+from runbook.slurm.ownership import check_same_run
 from runbook.slurm.states import job_state, node_class, node_states
 
 

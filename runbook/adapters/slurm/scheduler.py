@@ -19,12 +19,12 @@ from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import Claim, GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import JobId, NodeName, Unknown
-from runbook.ownership import Doubt, carries, check_same_run, doubts, in_words
 from runbook.ports import Clock
 from runbook.slurm import accounting, controller
 from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
 from runbook.slurm.fields import variables
 from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
+from runbook.slurm.ownership import Doubt, carries, check_same_run, doubts, in_words
 from runbook.slurm.sbatch_options import wrapped_text
 from runbook.slurm.submit import (
     SbatchCommand,
