@@ -12,7 +12,6 @@ import click
 
 from runbook.adapters.delivery import service_of
 from runbook.adapters.driver_lock import DriverLock
-from runbook.cli.main import inventory_option
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import find_inventory
@@ -36,11 +35,8 @@ class Found:
     next_step: str = ""
 
 
-@click.command()
-@click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
-@inventory_option
 def doctor(node: str | None, inventory: str | None) -> int:
-    """Check the inventory, the scheduler and its rights, SSH to a node, the state folder and the playbooks."""
+    """`runbook doctor`."""
     click.echo(f"inventory: {find_inventory(inventory)}")
     app = application(inventory)
     worst = Mark.GOOD

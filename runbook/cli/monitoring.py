@@ -15,7 +15,6 @@ from runbook import __version__
 from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.whole_file import whole_file
-from runbook.cli.main import inventory_option
 from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import Inventory, find_inventory, load_inventory
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
@@ -25,17 +24,8 @@ from runbook.report.vocabulary.clean import clean_line
 from runbook.service.spool import SpoolReader, SpoolStatus
 
 
-@click.command()
-@click.option(
-    "--textfile", metavar="FILE", type=click.Path(path_type=Path),
-    help="Write FILE.prom, whole or not at all, readable for everybody; for node exporter's textfile collector.",
-)
-@inventory_option
 def metrics(textfile: Path | None, inventory: str | None) -> int:
-    """Print the Prometheus metrics of the stored incidents and of the spool.
-
-    For sites that want no new scrape target: run it every minute (deploy/systemd/runbook-metrics.timer).
-    """
+    """`runbook metrics`."""
     if textfile is not None and textfile.suffix != ".prom":
         raise BadInput(
             "node exporter reads files that end in .prom only", where=str(textfile), next_step="name it so"
@@ -122,20 +112,8 @@ _ADDRESS = "http://127.0.0.1:8642"
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
-@click.group()
-def deploy() -> None:
-    """Print configuration for other programs, filled in from an inventory."""
-
-
-@deploy.command()
-@click.option("--output", "-o", metavar="DIR", type=click.Path(path_type=Path), help="Write the files there instead.")
-@click.option("--force", is_flag=True, help="Replace files that are there already.")
-@inventory_option
-def prometheus(output: Path | None, force: bool, inventory: str | None) -> int:
-    """Print the scrape job, alert rules and an Alertmanager configuration for an inventory.
-
-    With --output they are written as files; none that is there is replaced unless --force says so.
-    """
+def deploy_prometheus(output: Path | None, force: bool, inventory: str | None) -> int:
+    """`runbook deploy prometheus`."""
     files = prometheus_files(load_inventory(inventory))
     if output is None:
         for name, text in files.items():
@@ -231,25 +209,8 @@ def _scrape(inventory: Inventory) -> str:
     )
 
 
-@click.group()
-def notify() -> None:
-    """Notifications: who is told of what (docs/notifications.md)."""
-
-
-@notify.command()
-@click.option(
-    "--severity", type=click.Choice(["info", "warning", "page"]), default="info", show_default=True,
-    help="How urgent the message says it is.",
-)
-@click.option("--target", metavar="NAME", help="Only to this target. Default: to each.")
-@click.option("--owner", metavar="USER", default="", help="Whose name stands for {owner} in an address.")
-@inventory_option
-def test(severity: str, target: str | None, owner: str, inventory: str | None) -> int:
-    """Send a message that says that it is a test, and say for each address whether it was taken.
-
-    Filters, quiet hours and limits do not count here, but targets that do not want that severity are named. No address
-    is shown. Exit code 6 where one did not take it.
-    """
+def notify_test(severity: str, target: str | None, owner: str, inventory: str | None) -> int:
+    """`runbook notify test`."""
     app = application(inventory)
     targets = {one.name: one for one in targets_of(app.inventory.notify)}
     where = str(find_inventory(inventory))

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from runbook.cli.main import DONE, INTERRUPTED, NEEDS_PERSON, UNAVAILABLE, inventory_option
+from runbook.cli.main import DONE, INTERRUPTED, NEEDS_PERSON, UNAVAILABLE
 from runbook.cli.node_gather import Gathering
 from runbook.cli.wiring import Application, application
 from runbook.errors import BadInput, NotFound
@@ -29,25 +29,8 @@ from runbook.report.vocabulary.clean import clean_line, shorten
 _MOST_NODES = 4096
 
 
-@click.command(epilog=(
-    "Exit codes: 0 every node is clean · 4 a node is faulty or occupied · 6 none is, but one is unknown: not reached, "
-    "not read, or not judged · 130 interrupted, with what was known until then"
-))
-@click.argument("nodes", metavar="[NODE]...", nargs=-1)
-@click.option("--job", metavar="ID", help="Look with this job's eyes: its nodes, its time, its own processes.")
-@click.option(
-    "--since", metavar="TIME", help="Events of the kernel log count from here: 2h, 3d, 2026-11-21T02:00, epoch seconds."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output (docs/node-check.md).")
-@inventory_option
 def node(nodes: tuple[str, ...], job: str | None, since: str | None, as_json: bool, inventory: str | None) -> int:
-    """Check nodes: GPU faults, whose processes hold memory, what the kernel log says. It touches nothing.
-
-    NODE is a name or a Slurm host list: gpu-21, gpu-[21-24]. With --job and no NODE, all nodes of the job.
-
-    Without --job no scheduler is needed. All GPU events are then shown and none is blamed on a job; processes of jobs
-    that run are in order.
-    """
+    """`runbook node`."""
     names = _expanded(nodes)
     since_s = _since(since, time.time())
     app = application(inventory)

@@ -8,21 +8,21 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import click
-
 from runbook import __version__
 from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
-from runbook.cli.main import inventory_option
+from runbook.adapters.process import process_lock
+from runbook.adapters.slurm.commands import SlurmOnNode
 from runbook.cli.monitoring import labels_of, report_address
-from runbook.cli.sign_in import opener_of, people_of, shown_to_anybody, sign_in_of, webhook_routes
+from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, flow_picture
 from runbook.engine import Engine
 from runbook.errors import RunbookError, Unavailable
@@ -30,19 +30,26 @@ from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
 from runbook.report.vocabulary.clean import clean_line, shorten
-from runbook.service.app import LOOPBACK_HOSTS, Shown, create_app
+from runbook.service.actions import Actions
+from runbook.service.app import LOOPBACK_HOSTS, People, Shown, create_app
+from runbook.service.auth import Signer, SignIn, session_key
 from runbook.service.daemon import LATE_S, Daemon, Opener, ServiceStatus
+from runbook.service.decisions import answer_here
 from runbook.service.serve import Watch
 from runbook.service.serve import serve as run_until_stopped
 from runbook.service.spool import SpoolEvent, SpoolReader
+from runbook.service.webhook import Webhook
 from runbook.steps.shared.base import Proposal
 from runbook.triggers import Opening, again
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
     from runbook.adapters.store.read_model import ReadModel
 
 
 LOG = logging.getLogger("runbook")
+_ROLLBACK_WAIT_S = 60.0
 
 
 class LogWatcher:
@@ -61,17 +68,8 @@ class LogWatcher:
         LOG.warning("%s waits for a yes: %s (runbook approve %s)", incident.id, proposal.sentence, incident.id)
 
 
-@click.command()
-@click.option("--listen", metavar="ADDRESS", help="Default: the inventory's reports.listen, 127.0.0.1.")
-@click.option("--port", type=int, help="Default: the inventory's reports.port, 8642. 0 takes any.")
-@click.option("--verbose", is_flag=True, help="Log every look at a running job, too.")
-@inventory_option
 def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | None) -> int:
-    """Run the daemon until it is told to stop.
-
-    It takes what Slurm's epilog left in the spool, works on several incidents at a time, goes on with those that an
-    earlier daemon left, and serves reports, /metrics and /healthz.
-    """
+    """`runbook serve`."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if verbose else logging.INFO,
@@ -91,7 +89,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 next_step="stop it, or wait until it is done",
             )
         # What is wrong with the sign-in is said before anything is taken up.
-        sign_in = sign_in_of(app)
+        sign_in = _sign_in_of(app)
         if warning := shown_to_anybody(app, listen or app.inventory.reports.listen):
             LOG.warning("%s", warning)
         engine = app.engine(LogWatcher())
@@ -103,7 +101,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             # Without its database nothing is driven, however well the loop comes round.
             status = ServiceStatus(started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers)
             spool = SpoolReader(_spool_folder(app))
-            opener = opener_of(app)
+            opener = _opener_of(app)
             daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
 
             def figures() -> ServiceFigures:
@@ -126,7 +124,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             metrics = IncidentMetrics(
                 app.read_model, labels_of(app, report_address(app.inventory, listen, port)), figures, app.clock.now
             )
-            people = people_of(app, sign_in) if sign_in else None
+            people = _people_of(app, sign_in) if sign_in else None
             # After an upgrade every incident is read once, which nobody should wait for.
             threading.Thread(target=_read_all, args=(app.read_model,), name="read-model", daemon=True).start()
             pictures = partial(flow_picture, app.flow)
@@ -134,7 +132,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 Shown(app.store, app.read_model, pictures, health, metrics.text),
                 hosts=_hosts(app),
                 people=people,
-                more_routes=webhook_routes(app, sign_in, spool),
+                more_routes=_webhook_routes(app, sign_in, spool),
             )
             watch = watch_of(app, engine, status)
             if watch is not None:
@@ -295,3 +293,60 @@ class DatabaseProbe:
         except Exception as error:
             # Its text may hold the address with the password.
             self._failed = type(error).__name__
+
+
+def _sign_in_of(app: Application) -> SignIn | None:
+    """How people sign in; None where the inventory has no `sign_in`. Raises what is wrong with its files."""
+    document = app.inventory.sign_in
+    if document is None:
+        return None
+    tokens, proxy = ways_in(app)
+    return SignIn(
+        signer=Signer(session_key(app.state), document.session_hours * 3600),
+        tokens=tokens,
+        proxy=proxy,
+        open_paths=frozenset(f"/{name}" for name in document.open),
+        site_url=app.inventory.reports.url,
+    )
+
+
+def _people_of(app: Application, sign_in: SignIn) -> People:
+    """The gate, and the acts behind it. The engine of this process has to be launched."""
+
+    def save(incident: Incident) -> None:
+        app.store.save(incident)
+        app.draw(incident)
+
+    def one_at_a_time(incident: IncidentId) -> AbstractContextManager[object]:
+        return process_lock(app.state / "locks", f"rollback of {incident}", _ROLLBACK_WAIT_S)
+
+    acts = Actions(
+        store=app.store,
+        sign_in=sign_in,
+        policy=app.settings.policy.mode,
+        answer=answer_here,
+        context_of=app.context,
+        save=save,
+        alone=one_at_a_time,
+    )
+    return People(sign_in, acts)
+
+
+def _webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader) -> Sequence[BaseRoute]:
+    """The alert webhook, where there are tokens to know its caller by."""
+    if sign_in is None or sign_in.tokens is None:
+        return ()
+    return Webhook(app.flow.id, app.inventory.cluster, app.inventory.webhook, spool, app.store).routes()
+
+
+def _opener_of(app: Application) -> Opener:
+    """Which incident an event belongs to."""
+    document = app.inventory.scheduler
+    on_node = None
+    if document.kind != "local":
+        on_node = SlurmOnNode(app.slurm_commands, app.clock)
+    return Opener(
+        app.scheduler, app.store, app.clock, app.flow.id, app.inventory.cluster, app.settings.policy.mode,
+        jobs_on_node=on_node,
+        files=app.files, quiet_s=app.inventory.webhook.quiet_s,
+    )

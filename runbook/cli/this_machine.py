@@ -9,20 +9,13 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.main import inventory_option
 from runbook.errors import BadInput, NotAllowed
 from runbook.model.job import JobClass
-from runbook.probe.build import NoPynvml, archive
 from runbook.report.vocabulary.clean import clean_line
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("script", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--wait", is_flag=True, help="Wait until the job has ended; exit with 0 only if it completed.")
-@inventory_option
 def submit(script: Path, arguments: tuple[str, ...], wait: bool, inventory: str | None) -> int:
-    """Submit a job script to the local scheduler, as `sbatch` would to Slurm. Prints the job id."""
+    """`runbook submit`."""
     from runbook.cli.wiring import application
 
     app = application(inventory)
@@ -40,10 +33,8 @@ def submit(script: Path, arguments: tuple[str, ...], wait: bool, inventory: str 
     return 0 if record.state.job_class is JobClass.SUCCEEDED else 1
 
 
-@click.command()
-@inventory_option
 def jobs(inventory: str | None) -> int:
-    """List the local scheduler's jobs, newest first."""
+    """`runbook jobs`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -63,21 +54,8 @@ def jobs(inventory: str | None) -> int:
     return 0
 
 
-@click.command()
-@click.option(
-    "--build", "target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Write the probe as one file that runs under any Python from 3.6 on, and end.",
-)
-@click.option(
-    "--deadline", type=click.FloatRange(1, 600), default=15.0, show_default=True, metavar="SECONDS",
-    help="For everything; what is not read by then is unknown.",
-)
-@click.option("--since", type=float, metavar="EPOCH", help="A job's start: the journal is read from a day before it.")
 def probe(target: Path | None, deadline: float, since: float | None) -> int:
-    """Look at this machine: GPUs, kernel log, processes, Slurm's cgroups. One JSON document; nothing is changed.
-
-    Slurm's own epilog can run the file that --build writes (deploy/slurm/README.md).
-    """
+    """`runbook probe`."""
     if target is not None:
         return _build(target)
     from runbook.probe.main import probe as look
@@ -87,6 +65,8 @@ def probe(target: Path | None, deadline: float, since: float | None) -> int:
 
 
 def _build(target: Path) -> int:
+    from runbook.probe.build import NoPynvml, archive
+
     try:
         data = archive()
     except NoPynvml as error:

@@ -27,7 +27,9 @@ MOST_IN_A_FOLDER = 12
 MOST_PARAMETERS = 6
 ON_THE_NODE = "runbook/probe/"
 """Shipped to nodes and run there by itself: each part is a process that may hang alone."""
-FOUND_BY_NAME = ("runbook/steps/", "runbook/cli/", "runbook/checkpoints/")
+ROOM_OF_COMMANDS = "runbook/cli/"
+COMMAND_LINE = f"{ROOM_OF_COMMANDS}command_line.py"
+FOUND_BY_NAME = ("runbook/steps/", ROOM_OF_COMMANDS, "runbook/checkpoints/")
 """Rooms whose modules are found by their names (a box, a command, a format) and imported by nobody or by one."""
 
 
@@ -111,18 +113,17 @@ def _circles(imports: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
 
 
 def _parameters(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
+    """A function that does a command takes each of its options by name."""
+    commands = {node.name for node in trees[COMMAND_LINE].body if isinstance(node, ast.FunctionDef)}
     for file, tree in trees.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _command(node):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if file.startswith(ROOM_OF_COMMANDS) and node.name in commands:
+                    continue
                 every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 own = [one.arg for one in every if one.arg not in ("self", "cls")]
                 if len(own) > MOST_PARAMETERS:
                     yield Finding(file, node.lineno, f"{node.name} takes more than {MOST_PARAMETERS} parameters")
-
-
-def _command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function is a command of the terminal: click hands it each option by name."""
-    return any("click" in ast.dump(decorator) for decorator in node.decorator_list)
 
 
 def _names(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:

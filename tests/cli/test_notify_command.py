@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from runbook.cli.command_line import notify
 from runbook.cli.doctor import _notifications
-from runbook.cli.monitoring import notify
 from runbook.cli.wiring import application
 from runbook.errors import BadInput, NotFound, Unavailable
 from tests.service.notify_servers import HttpServer, http_server, inventory_with

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from runbook.cli.main import cli
+from runbook.cli.command_line import cli
 from runbook.errors import BadInput, Unavailable
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from runbook.adapters.store.totals import figures_of
-from runbook.cli.files.playbooks import playbooks
-from runbook.cli.files.signatures import explain
+from runbook.cli.command_line import explain, playbooks
 from runbook.diagnosis import diagnose
 from runbook.documents import DocumentsInvalid
 from runbook.kinds import load_kinds

@@ -19,7 +19,6 @@ from runbook.adapters.log_files import THREADS, LogFile, find_logs, on_threads, 
 from runbook.diagnosis import diagnose as judge
 from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.errors import BadInput, Interrupted, Unavailable
-from runbook.host_lists import expand_hosts
 from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.logs.reader import LogReader
@@ -40,22 +39,6 @@ _GROUPS = frozenset({"rank", "local_rank", "node", "pid"})
 _EXIT_CODES = {Died.UNKNOWN: 4, Died.PROGRAM: 5}
 
 
-@click.command()
-@click.argument("paths", nargs=-1, metavar="FILE|DIR|-...")
-@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis for machines (docs/diagnose.md).")
-@click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
-@click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
-@click.option(
-    "--template", metavar="FILE", type=click.Path(path_type=Path),
-    help="The launch script: what it and the files that it names set is evidence.",
-)
-@click.option(
-    "--prefix", "prefixes", multiple=True, metavar="REGEX",
-    help="A site's own line prefix with named groups rank, local_rank, node or pid; may repeat.",
-)
-@click.option("--full", is_flag=True, help="Read every byte, also of many per-rank files (else: from their ends).")
-@click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N", help="For reading.")
-@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
 def diagnose(
     paths: tuple[str, ...],
     as_json: bool,
@@ -67,13 +50,7 @@ def diagnose(
     threads: int,
     playbook: Path | None,
 ) -> int:
-    """Read launcher logs: which rank failed first, what it died of, and what is not known.
-
-    Several files of one job are one story: stdout and stderr, one file a node or a rank, Ray's session folder, the
-    log of a rollout server; .gz and .zst are read as they are. A folder is searched for logs; - is standard input.
-
-    Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
-    """
+    """`runbook diagnose`."""
     if not paths:
         raise BadInput("no log is named", next_step="runbook diagnose FILE…, a folder, or - for standard input")
     _check(prefixes)
@@ -132,6 +109,8 @@ def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:
         return None
     names: tuple[NodeName, ...] = ()
     if nodes is not None:
+        from runbook.host_lists import expand_hosts
+
         names = expand_hosts(nodes)
         if not names:
             raise BadInput(f"--nodes: {nodes!r} is no host list", next_step="write it as Slurm does: gpu-[21-24,30]")

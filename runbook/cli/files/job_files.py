@@ -1,5 +1,5 @@
-"""A launch script with the files that it names, read from this machine's disk as the flow reads a job's, and the
-documents of systems; changed copies are written beside the originals.
+"""A launch script with the files that it names, read from this machine's disk as the flow reads a job's; changed copies
+are written beside the originals.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from pathlib import Path
 
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.identity import current_identity
-from runbook.errors import BadInput, NotFound, Unavailable
-from runbook.locations import playbook_folder
+from runbook.errors import BadInput, Unavailable
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.template import Companion, Patch, SubmitContext, TemplateFile
 from runbook.model.units import JobId, Unknown, UserName
-from runbook.remedy import LeverDocument, first_uncommented_match, load_levers, mark_weight
+from runbook.remedy import LeverDocument, first_uncommented_match, mark_weight
 from runbook.steps.shared.template_reading import TemplateReading, read_companions
 from runbook.template import named_files, wire_copies
 
@@ -82,34 +81,6 @@ def job_of(path: Path, *, nodes: int | None = None, gpus_per_node: int | None = 
         JobId("files"), "files", path.name, current_identity().name, JobState("UNKNOWN", JobClass.UNKNOWN),
         num_nodes=nodes, gpus_per_node=gpus_per_node, work_dir=str(path.absolute().parent), command=str(path),
     )
-
-
-def lever_documents(playbook: Path | None) -> tuple[LeverDocument, ...]:
-    """The systems of a playbook folder. Raises `NotFound` where it has none, `DocumentsInvalid`."""
-    folder = playbook_folder(playbook) / "levers"
-    documents = load_levers(folder)
-    if not documents:
-        raise NotFound(f"no lever document lies in {folder}", next_step="name a playbook folder with --playbook")
-    return documents
-
-
-def named_system(name: str, documents: Sequence[LeverDocument]) -> LeverDocument:
-    """By its id, whatever its case. Raises `NotFound` with the names that there are."""
-    wanted = name.strip().lower().replace("-", "_")
-    for document in documents:
-        if document.id == wanted:
-            return document
-    ids = [document.id for document in documents]
-    near = difflib.get_close_matches(wanted, ids, 1, 0.6)
-    raise NotFound(
-        f"no system is called {name!r}",
-        next_step=(f"perhaps {near[0]}; " if near else "") + f"there are {', '.join(ids)}",
-    )
-
-
-def titled(document: LeverDocument) -> str:
-    """ "megatron: Megatron-LM, …": the word to type, and what it stands for."""
-    return document.id if document.title.lower() == document.id else f"{document.id}: {document.title}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
-"""`runbook levers`: what can be changed to free memory, by system, kind of failure and phase, in the ladder's order."""
+"""The documents of systems for the commands; `runbook levers`: what can be changed to free memory, by system, kind of
+failure and phase, in the ladder's order.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 from collections.abc import Sequence
@@ -9,26 +12,16 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.files.job_files import lever_documents, named_system
 from runbook.errors import BadInput, NotFound
 from runbook.kinds import load_kinds
+from runbook.locations import playbook_folder
 from runbook.model.log import Phase
-from runbook.remedy import Ladder, LeverDocument
+from runbook.remedy import Ladder, LeverDocument, load_levers
 from runbook.report.text import paragraph, table
 
 
-@click.command()
-@click.argument("systems", nargs=-1, metavar="[SYSTEM]...")
-@click.option("--kind", "kind", metavar="KIND", help="Only ladders for one kind of failure: true_oom, shm, …")
-@click.option("--phase", "phase", metavar="PHASE", help="Only ladders that a failure in this phase takes: rollout, …")
-@click.option("--json", "as_json", is_flag=True, help="All fields of the documents, for machines.")
-@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
 def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_json: bool, playbook: Path | None) -> int:
-    """What can be changed to free memory: by system, kind of failure and phase, least to most invasive.
-
-    Without SYSTEM and without a filter: each system's ladders, a line or two for each. With either: every rung with
-    what it relieves, what it does to the experiment, and what it costs.
-    """
+    """`runbook levers`."""
     documents = lever_documents(playbook)
     ids = {named_system(name, documents).id for name in systems}
     chosen = tuple(item for item in documents if not ids or item.id in ids)
@@ -59,6 +52,34 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
     for line in ["", *paragraph(f"{hint}; `runbook patch` writes one into a copy of a launch script", width, "")]:
         click.echo(line)
     return 0
+
+
+def lever_documents(playbook: Path | None) -> tuple[LeverDocument, ...]:
+    """The systems of a playbook folder. Raises `NotFound` where it has none, `DocumentsInvalid`."""
+    folder = playbook_folder(playbook) / "levers"
+    documents = load_levers(folder)
+    if not documents:
+        raise NotFound(f"no lever document lies in {folder}", next_step="name a playbook folder with --playbook")
+    return documents
+
+
+def named_system(name: str, documents: Sequence[LeverDocument]) -> LeverDocument:
+    """By its id, whatever its case. Raises `NotFound` with the names that there are."""
+    wanted = name.strip().lower().replace("-", "_")
+    for document in documents:
+        if document.id == wanted:
+            return document
+    ids = [document.id for document in documents]
+    near = difflib.get_close_matches(wanted, ids, 1, 0.6)
+    raise NotFound(
+        f"no system is called {name!r}",
+        next_step=(f"perhaps {near[0]}; " if near else "") + f"there are {', '.join(ids)}",
+    )
+
+
+def titled(document: LeverDocument) -> str:
+    """ "megatron: Megatron-LM, …": the word to type, and what it stands for."""
+    return document.id if document.title.lower() == document.id else f"{document.id}: {document.title}"
 
 
 def terminal_width() -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.files.job_files import JobFiles, lever_documents, named_system, read_job_files, titled, write_copies
-from runbook.cli.files.levers import terminal_width
+from runbook.cli.files.job_files import JobFiles, read_job_files, write_copies
+from runbook.cli.files.levers import lever_documents, named_system, terminal_width, titled
 from runbook.cli.files.patch_plan import Planned, context_of, evidence_of, plan
 from runbook.cli.main import NEEDS_PERSON
 from runbook.errors import BadInput, NothingToDo, RunbookError, Unavailable
@@ -23,47 +23,12 @@ from runbook.template import apply, wire_copies
 from runbook.template.text_files import language
 
 
-@click.command()
-@click.option("--lever", "levers", multiple=True, metavar="NAME", help="A lever of the template's system; may repeat.")
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PARAMETER=VALUE",
-    help="A parameter of the system, by id or spelling, set to a value; may repeat.",
-)
-@click.option(
-    "--template", metavar="FILE", type=click.Path(path_type=Path), required=True,
-    help="The launch script. What it names is looked for from its folder.",
-)
-@click.option(
-    "--log", "logs", multiple=True, metavar="FILE|DIR", help="Logs of the failure: kind, phase, ranks and figures."
-)
-@click.option("--kind", metavar="KIND", help="The kind of failure, where no log is given or you know better.")
-@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="The job's number of nodes.")
-@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
-@click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
-@click.option("--yes", is_flag=True, help="Yes to the question that a lever asks before it is used.")
-@click.option(
-    "--may-change-training", is_flag=True,
-    help="Also changes that make it another experiment (sequence length, samples).",
-)
-@click.option(
-    "--write", "folder", metavar="DIR", type=click.Path(path_type=Path),
-    help="Write the changed copies there, wired to each other, under new names.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the change for machines.")
-@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
 def patch(
     levers: tuple[str, ...], assignments: tuple[str, ...], template: Path, logs: tuple[str, ...], kind: str | None,
     nodes: int | None, gpus: int | None, system: str | None, yes: bool, may_change_training: bool, folder: Path | None,
     as_json: bool, playbook: Path | None,
 ) -> int:
-    """Write a lever into a copy of a launch script, or say why not. Nothing is edited in place.
-
-    The conditions are those of `runbook oom`: the global batch stays exactly the same, sizes divide, and what is not
-    known is asked for. The diff goes to standard output, everything else to standard error.
-
-    Exit codes: 0 printed or written · 2 bad input, or a template that cannot be changed for certain · 3 no such lever ·
-    4 refused, with the reason and the question · 5 the template has it already.
-    """
+    """`runbook patch`."""
     if not levers and not assignments:
         raise BadInput(
             "nothing to change is named",

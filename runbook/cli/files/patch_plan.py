@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from runbook.adapters.log_files import find_logs
-from runbook.cli.files.diagnose import read_logs, refused_note
 from runbook.cli.files.explain_lever import answers, effect_of, levers_of, plain
 from runbook.cli.files.job_files import JobFiles, contenders, job_of
 from runbook.cli.main import NEEDS_PERSON
@@ -75,6 +74,8 @@ def evidence_of(
     job = job_of(template, nodes=nodes, gpus_per_node=gpus)
     story, refused = LogStory(root_cause=None), ""
     if logs:
+        from runbook.cli.files.diagnose import read_logs, refused_note
+
         files = find_logs(logs)
         story, refused = read_logs(files, playbook, job=job), refused_note(files)
     if nodes and gpus and story.world_size and story.world_size != nodes * gpus:

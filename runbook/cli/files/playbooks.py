@@ -20,17 +20,8 @@ from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
 from runbook.remedy import load_levers, load_restarters
 
 
-@click.group()
-def playbooks() -> None:
-    """Check the documents that the tool decides by."""
-
-
-@playbooks.command()
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="A playbook folder. Default: the one that is installed."
-)
-def check(folder: Path | None) -> int:
-    """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
+def playbooks_check(folder: Path | None) -> int:
+    """`runbook playbooks check`."""
     base = playbook_folder(folder)
     problems: list[Problem] = []
     click.echo(f"playbook: {base}")

@@ -19,7 +19,6 @@ from runbook.logs.signatures.signature_document import SampleEntry, SignatureDoc
 from runbook.model.diagnosis import Kinds
 from runbook.model.log import DerivedSignature
 from runbook.model.units import size
-from runbook.node.catalogues import load_node_rules
 
 _MOST_SAMPLES = 3
 _NOT_LINES: dict[str, tuple[str, str]] = {
@@ -54,13 +53,8 @@ _NO_KINDS = {
 """What a line means where it is no kind of failure."""
 
 
-@click.command()
-@click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option("--means", metavar="KIND", help="Only those of one meaning: host_oom, harmless, consequence, …")
-@click.option("--json", "as_json", is_flag=True, help="Print the table for machines.")
-@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
 def signatures(words: tuple[str, ...], means: str | None, as_json: bool, playbook: Path | None) -> int:
-    """The log lines that the tool knows, as a table. WORDs narrow it: `runbook signatures nccl shm`."""
+    """`runbook signatures`."""
     found = [(document, entry) for document, entry in _entries(playbook) if _wanted(document, entry, words, means)]
     if not found:
         known = ", ".join(sorted({entry.means for _, entry in _entries(playbook)}))
@@ -92,22 +86,8 @@ def _wanted(document: str, entry: SignatureEntry, words: tuple[str, ...], means:
     return all(word.lower() in text for word in words)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print the entry for machines.")
-@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
 def explain(name: str, as_json: bool, playbook: Path | None) -> int:
-    """What a name means, with its reasons and sources.
-
-    \b
-    a signature             PT-CUDA-07: with lines that show it
-    a kind of diagnosis     fragmentation
-    a lever                 smaller_micro_batch: what it changes, needs and costs
-    a parameter             --max-tokens-per-gpu, actor_rollout_ref.rollout.gpu_memory_utilization
-    what no template has    grad_offload: why, and what to do instead
-
-    A name that several systems have is told for each; SYSTEM:NAME asks for one.
-    """
+    """`runbook explain`."""
     every = _entries(playbook)
     wanted = name.strip().lower()
     for document, entry in every:
@@ -126,7 +106,7 @@ def explain(name: str, as_json: bool, playbook: Path | None) -> int:
         return 0
 
     from runbook.cli.files.explain_lever import answers, near, tell
-    from runbook.cli.files.job_files import lever_documents
+    from runbook.cli.files.levers import lever_documents
 
     documents = lever_documents(playbook)
     found = answers(name, documents)
@@ -234,6 +214,8 @@ def _explain_kind(name: str, every: list[tuple[str, SignatureEntry]], kinds: Kin
 
 def _explain_node_rule(name: str, playbook: Path | None, *, as_json: bool) -> bool:
     """What a finding of the node check stands for."""
+    from runbook.node.catalogues import load_node_rules
+
     rules = load_node_rules(playbook_folder(playbook) / "node_rules.yaml")
     rule = rules.rules.get(name)
     if rule is None:

@@ -10,17 +10,8 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.files.job_files import (
-    JobFiles,
-    SeenMark,
-    contenders,
-    lever_documents,
-    marks_of,
-    named_system,
-    read_job_files,
-    titled,
-)
-from runbook.cli.files.levers import terminal_width
+from runbook.cli.files.job_files import JobFiles, SeenMark, contenders, marks_of, read_job_files
+from runbook.cli.files.levers import lever_documents, named_system, terminal_width, titled
 from runbook.locations import playbook_folder
 from runbook.model.log import LogStory
 from runbook.model.template import Setting, condition_of
@@ -39,24 +30,8 @@ from runbook.steps.shared.template_reading import TemplateReading
 from runbook.template.text_files import language_of
 
 
-@click.group()
-def template() -> None:
-    """Look at a launch script."""
-
-
-@template.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--all", "show_all", is_flag=True, help="Also everything else that the files set.")
-@click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
-@click.option("--json", "as_json", is_flag=True, help="All of it for machines.")
-@click.option("--playbook", metavar="DIR", type=click.Path(path_type=Path), help="Another playbook folder.")
-def show(file: Path, show_all: bool, system: str | None, as_json: bool, playbook: Path | None) -> int:
-    """What a launch script and the files that it names set: the system, the version whose spelling it has, every memory
-    parameter with the value in force and where it is written, and what stands in the way of going on from a checkpoint.
-
-    FILE is a job script, or a configuration file (YAML, JSON, TOML, Python) by itself. Nothing is run or changed; what
-    cannot be known says where the trail ended.
-    """
+def template_show(file: Path, show_all: bool, system: str | None, as_json: bool, playbook: Path | None) -> int:
+    """`runbook template show`."""
     documents = lever_documents(playbook)
     chosen = named_system(system, documents) if system is not None else None
     job = read_job_files(file)

@@ -12,19 +12,14 @@ from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.store import check_incident_id
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
-from runbook.cli.main import inventory_option
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NothingToDo
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.triggers import Opened, Opening, again
 
 
-@click.command()
-@click.argument("incident")
-@click.option("--no", "decline", is_flag=True, help="Say no: the incident is escalated with everything found.")
-@inventory_option
 def approve(incident: str, decline: bool, inventory: str | None) -> int:
-    """Say yes (or --no) to what an incident waits for, and go on with it if nobody else does."""
+    """`runbook approve`."""
     app = application(inventory)
     stored = _load(app, incident)
     if stored.state is not IncidentState.AWAITING_APPROVAL and not stored.awaiting:
@@ -42,16 +37,8 @@ def approve(incident: str, decline: bool, inventory: str | None) -> int:
     return _go_on(app, stored)
 
 
-@click.command()
-@click.argument("incident")
-@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask before each act.")
-@inventory_option
 def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
-    """Go on with an incident: where it was interrupted, or from the start when a person mended the cause.
-
-    Levers that were tried stay tried: none is used twice with the same value.
-    """
+    """`runbook resume`."""
     app = application(inventory)
     stored = _load(app, incident)
     if stored.cluster != app.inventory.cluster:
@@ -94,15 +81,8 @@ def _go_on(app: Application, incident: Incident, *, new_run: bool = False) -> in
     return code_of(ended)
 
 
-@click.command()
-@click.argument("incident")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@inventory_option
 def promote(incident: str, yes: bool, inventory: str | None) -> int:
-    """Write a proven change into the owner's template. The old file stays beside it as a backup.
-
-    Refused when the owner changed the template since the job was submitted.
-    """
+    """`runbook promote`."""
     from runbook.steps.promote import promote as write_back
 
     app = application(inventory)
@@ -120,16 +100,8 @@ def promote(incident: str, yes: bool, inventory: str | None) -> int:
     return 0
 
 
-@click.command()
-@click.argument("incident")
-@click.option("--undrain", is_flag=True, help="Also give back the nodes that this incident drained.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@inventory_option
 def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> int:
-    """Undo a promotion; with --undrain also give drained nodes back, if the drain is still ours.
-
-    The relaunched job is left alone: it runs. To go back to the old settings, cancel it and submit the old template.
-    """
+    """`runbook rollback`."""
     from runbook.service.decisions import check_undoable, evidence, undo, what_is_undone
 
     app = application(inventory)

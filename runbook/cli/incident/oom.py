@@ -14,7 +14,6 @@ from runbook.adapters.offline import FilesScheduler, NoNodes
 from runbook.adapters.process import Command, run
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
-from runbook.cli.main import inventory_option
 from runbook.cli.wiring import Application, application
 from runbook.config import load_inventory
 from runbook.errors import BadInput, NotAllowed, Unavailable
@@ -25,22 +24,6 @@ from runbook.template.text_files import language
 from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
 
 
-@click.command()
-@click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
-@click.option(
-    "--log", "logs", multiple=True, metavar="FILE", type=click.Path(path_type=Path), help="A launcher log; may repeat."
-)
-@click.option("--template", metavar="FILE", type=click.Path(path_type=Path), help="The launch script, with --log.")
-@click.option(
-    "--output",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="With --log: where the patched template and the report go. Default: beside the template.",
-)
-@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask before each act.")
-@click.option("--json", "as_json", is_flag=True, help="Print incident.json on standard output at the end.")
-@inventory_option
 def oom(
     job: str | None,
     logs: tuple[Path, ...],
@@ -51,14 +34,7 @@ def oom(
     as_json: bool,
     inventory: str | None,
 ) -> int:
-    """Bring back a job that died of out-of-memory.
-
-    With --job: reads its logs, cancels it if it still hangs, checks the node, changes a copy of the launch script by
-    the least invasive lever, relaunches from the last complete checkpoint as the job's owner, and stays until the job
-    is past the step where it died. It asks before each act; without a terminal and without --yes it only plans.
-
-    With --log and --template: the diagnosis and the patched template, with no cluster at all.
-    """
+    """`runbook oom`."""
     if job and logs:
         raise BadInput("--job and --log exclude each other", next_step="name the job, or its log files")
     if logs:

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runbook.cli.main import inventory_option
 from runbook.cli.wiring import application
 from runbook.errors import BadInput
 from runbook.kinds import load_kinds
@@ -36,24 +35,11 @@ class _KindName(click.ParamType[str]):
 _UNITS_DAYS = {"d": 1, "w": 7, "m": 30, "y": 365}
 
 
-@click.command()
-@click.option("--user", "-u", default="", metavar="USER", help="Only jobs of this user.")
-@click.option("--node", default="", metavar="NODE", help="Only jobs that ran on this node.")
-@click.option("--system", default="", metavar="NAME", help="Only this framework: megatron, verl, … (runbook levers).")
-@click.option("--model", default="", metavar="TEXT", help="Only models with this in their name.")
-@click.option(
-    "--kind", type=_KindName(), metavar="KIND",
-    help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).",
-)
-@click.option("--since", default="", metavar="TIME", help="Only the last 30d, 12w, 6m, 1y.")
-@click.option("--nodes", "by_node", is_flag=True, help="Nodes beside their peers, instead of groups of incidents.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
-@inventory_option
 def history(
     user: str, node: str, system: str, model: str, kind: str | None, since: str, by_node: bool, as_json: bool,
     inventory: str | None,
 ) -> int:
-    """What died of what before, and which lever worked; with --nodes, which node sees more of it than its peers."""
+    """`runbook history`."""
     query = HistoryQuery(user, node, system, model, kind or "", _days(since))
     if by_node and (user or system or model or kind):
         raise BadInput(

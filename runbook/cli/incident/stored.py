@@ -6,31 +6,21 @@ import sys
 import time
 
 import click
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from runbook.adapters.store import check_incident_id
 from runbook.cli.incident import code_of
-from runbook.cli.main import inventory_option
 from runbook.cli.wiring import application
 from runbook.errors import NotFound
 from runbook.model.incident import IncidentState
 from runbook.report.summary import summaries_adapter
-from runbook.report.text.incident_text import render_text
 from runbook.report.vocabulary.clean import clean_line, shorten
 
 _WIDE = 110
 """Columns from which what happened has room beside an incident; else it stands below it."""
 
 
-@click.command()
-@click.option("--state", type=click.Choice([state.value for state in IncidentState]), help="Only those in this state.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
-@inventory_option
 def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
-    """List incidents, newest first."""
+    """`runbook incidents`."""
     app = application(inventory)
     every, unreadable = app.read_model.overview()
     rows = [row for row in every if state is None or row.state == state]
@@ -42,6 +32,10 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
     if not rows:
         click.echo("no incidents" + (f" in state {state}" if state else ""), err=True)
         return 0
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
     narrow = console.width < _WIDE
@@ -69,29 +63,22 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
     return 0
 
 
-@click.command()
-@click.argument("incident")
-@click.option("--json", "as_json", is_flag=True, help="Print incident.json.")
-@inventory_option
 def show(incident: str, as_json: bool, inventory: str | None) -> int:
-    """Show one incident: what died, what was done, what is asked of a person."""
+    """`runbook show`."""
     app = application(inventory)
     checked = check_incident_id(incident)
     if as_json:
         click.echo(app.store.read_file(checked, "incident.json").decode("utf-8"), nl=False)
         return 0
     stored = app.store.load(checked)
+    from runbook.report.text.incident_text import render_text
+
     click.echo(render_text(stored))
     return 0 if stored.state is not IncidentState.ESCALATED else code_of(stored)
 
 
-@click.command()
-@click.argument("incident")
-@click.option("--open", "open_it", is_flag=True, help="Open it in the browser of this machine.")
-@click.option("--draw", is_flag=True, help="Draw the page again from incident.json.")
-@inventory_option
 def report(incident: str, open_it: bool, draw: bool, inventory: str | None) -> int:
-    """Where an incident's report is."""
+    """`runbook report`."""
     app = application(inventory)
     checked = check_incident_id(incident)
     stored = app.store.load(checked)

@@ -1,0 +1,499 @@
+"""The commands with their options and help: what `--help`, completion and a mistyped option need, and no more.
+
+What a command does is a function of the same name, imported when it is run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook import __version__
+
+
+class Command(click.Command):
+    """A command whose function stands in another module of this room, and is given the options by their names."""
+
+    def __init__(self, *arguments: Any, place: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.place = place
+
+    def invoke(self, ctx: click.Context) -> Any:
+        assert self.callback is not None
+        does = getattr(importlib.import_module(f"runbook.cli.{self.place}"), self.callback.__name__)
+        return ctx.invoke(does, **ctx.params)
+
+
+class _InOrder(click.Group):
+    """Commands in the order in which they stand here."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+class _Kind(click.ParamType[str]):
+    """A kind of the playbook, which is read only when one is given."""
+
+    name = "kind"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from runbook.kinds import load_kinds
+
+        chosen: str = click.Choice(list(load_kinds())).convert(value, param, ctx)
+        return chosen
+
+
+_PATH = click.Path(path_type=Path)
+_STATES = ["running", "awaiting_approval", "interrupted", "recovered", "planned", "escalated", "closed"]
+"""Of an incident; the module that has them takes longer to load than this one."""
+inventory_option = click.option(
+    "--inventory", "-i", metavar="NAME|FILE",
+    help="The cluster: a name in inventories/ or /etc/runbook, or a file. "
+    "Default: $RUNBOOK_INVENTORY, /etc/runbook/inventory.yaml, else `local`.",
+)
+playbook_option = click.option("--playbook", metavar="DIR", type=_PATH, help="Another playbook folder.")
+
+
+@click.group(
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "Exit codes: 0 done · 2 bad input · 3 not found or not allowed · 4 a person is needed · "
+        "5 nothing to do · 6 something outside did not answer, resume later · 70 a fault of this tool · 130 interrupted"
+    ),
+)
+@click.version_option(__version__, prog_name="runbook")
+def cli() -> None:
+    """Bring GPU training jobs that died of out-of-memory back.
+
+    runbook oom --job 123456      the whole loop for a Slurm job, asking before each act
+
+    runbook diagnose job.out      which rank failed first and why, from logs alone
+
+    runbook oom --log job.out --template job.sbatch      diagnose and patch with no cluster at all
+    """
+
+
+def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable[[], None]], click.Command]:
+    """A command of `runbook` itself, as its list of commands tells of it."""
+    return cli.command(cls=Command, place=place, short_help=short_help, **settings)
+
+
+@_command("incident.oom", "Bring back a job that died of out-of-memory.")
+@click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
+@click.option("--log", "logs", multiple=True, metavar="FILE", type=_PATH, help="A launcher log; may repeat.")
+@click.option("--template", metavar="FILE", type=_PATH, help="The launch script, with --log.")
+@click.option(
+    "--output", metavar="DIR", type=_PATH,
+    help="With --log: where the patched template and the report go. Default: beside the template.",
+)
+@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before each act.")
+@click.option("--json", "as_json", is_flag=True, help="Print incident.json on standard output at the end.")
+@inventory_option
+def oom() -> None:
+    """Bring back a job that died of out-of-memory.
+
+    With --job: reads its logs, cancels it if it still hangs, checks the node, changes a copy of the launch script by
+    the least invasive lever, relaunches from the last complete checkpoint as the job's owner, and stays until the job
+    is past the step where it died. It asks before each act; without a terminal and without --yes it only plans.
+
+    With --log and --template: the diagnosis and the patched template, with no cluster at all.
+    """
+
+
+@_command("files.diagnose", "Read logs: which rank failed first, and why. Touches nothing.")
+@click.argument("paths", nargs=-1, metavar="FILE|DIR|-...")
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis for machines (docs/diagnose.md).")
+@click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
+@click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
+@click.option(
+    "--template", metavar="FILE", type=_PATH,
+    help="The launch script: what it and the files that it names set is evidence.",
+)
+@click.option(
+    "--prefix", "prefixes", multiple=True, metavar="REGEX",
+    help="A site's own line prefix with named groups rank, local_rank, node or pid; may repeat.",
+)
+@click.option("--full", is_flag=True, help="Read every byte, also of many per-rank files (else: from their ends).")
+@click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N", help="For reading.")
+@playbook_option
+def diagnose() -> None:
+    """Read launcher logs: which rank failed first, what it died of, and what is not known.
+
+    Several files of one job are one story: stdout and stderr, one file a node or a rank, Ray's session folder, the
+    log of a rollout server; .gz and .zst are read as they are. A folder is searched for logs; - is standard input.
+
+    Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
+    """
+
+
+@_command(
+    "files.signatures", "What a signature, a kind of failure, a lever or a parameter means.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print the entry for machines.")
+@playbook_option
+def explain() -> None:
+    """What a name means, with its reasons and sources.
+
+    \b
+    a signature             PT-CUDA-07: with lines that show it
+    a kind of diagnosis     fragmentation
+    a lever                 smaller_micro_batch: what it changes, needs and costs
+    a parameter             --max-tokens-per-gpu, actor_rollout_ref.rollout.gpu_memory_utilization
+    what no template has    grad_offload: why, and what to do instead
+
+    A name that several systems have is told for each; SYSTEM:NAME asks for one.
+    """
+
+
+@_command("files.signatures", "The log lines that the tool knows, as a table.")
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--means", metavar="KIND", help="Only those of one meaning: host_oom, harmless, consequence, …")
+@click.option("--json", "as_json", is_flag=True, help="Print the table for machines.")
+@playbook_option
+def signatures() -> None:
+    """The log lines that the tool knows, as a table. WORDs narrow it: `runbook signatures nccl shm`."""
+
+
+@_command("files.levers", "What can be changed to free memory, by system and phase, as a table.")
+@click.argument("systems", nargs=-1, metavar="[SYSTEM]...")
+@click.option("--kind", "kind", metavar="KIND", help="Only ladders for one kind of failure: true_oom, shm, …")
+@click.option("--phase", "phase", metavar="PHASE", help="Only ladders that a failure in this phase takes: rollout, …")
+@click.option("--json", "as_json", is_flag=True, help="All fields of the documents, for machines.")
+@playbook_option
+def levers() -> None:
+    """What can be changed to free memory: by system, kind of failure and phase, least to most invasive.
+
+    Without SYSTEM and without a filter: each system's ladders, a line or two for each. With either: every rung with
+    what it relieves, what it does to the experiment, and what it costs.
+    """
+
+
+@cli.group(short_help="template show FILE: what a launch script sets, and where.")
+def template() -> None:
+    """Look at a launch script."""
+
+
+@template.command("show", cls=Command, place="files.template")
+@click.argument("file", type=_PATH)
+@click.option("--all", "show_all", is_flag=True, help="Also everything else that the files set.")
+@click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
+@click.option("--json", "as_json", is_flag=True, help="All of it for machines.")
+@playbook_option
+def template_show() -> None:
+    """What a launch script and the files that it names set: the system, the version whose spelling it has, every memory
+    parameter with the value in force and where it is written, and what stands in the way of going on from a checkpoint.
+
+    FILE is a job script, or a configuration file (YAML, JSON, TOML, Python) by itself. Nothing is run or changed; what
+    cannot be known says where the trail ended.
+    """
+
+
+@_command("files.patch", "Write a lever into a copy of a launch script, or say why not.")
+@click.option("--lever", "levers", multiple=True, metavar="NAME", help="A lever of the template's system; may repeat.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="PARAMETER=VALUE",
+    help="A parameter of the system, by id or spelling, set to a value; may repeat.",
+)
+@click.option(
+    "--template", metavar="FILE", type=_PATH, required=True,
+    help="The launch script. What it names is looked for from its folder.",
+)
+@click.option(
+    "--log", "logs", multiple=True, metavar="FILE|DIR", help="Logs of the failure: kind, phase, ranks and figures."
+)
+@click.option("--kind", metavar="KIND", help="The kind of failure, where no log is given or you know better.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="The job's number of nodes.")
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
+@click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
+@click.option("--yes", is_flag=True, help="Yes to the question that a lever asks before it is used.")
+@click.option(
+    "--may-change-training", is_flag=True,
+    help="Also changes that make it another experiment (sequence length, samples).",
+)
+@click.option(
+    "--write", "folder", metavar="DIR", type=_PATH,
+    help="Write the changed copies there, wired to each other, under new names.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the change for machines.")
+@playbook_option
+def patch() -> None:
+    """Write a lever into a copy of a launch script, or say why not. Nothing is edited in place.
+
+    The conditions are those of `runbook oom`: the global batch stays exactly the same, sizes divide, and what is not
+    known is asked for. The diff goes to standard output, everything else to standard error.
+
+    Exit codes: 0 printed or written · 2 bad input, or a template that cannot be changed for certain · 3 no such lever ·
+    4 refused, with the reason and the question · 5 the template has it already.
+    """
+
+
+@_command(
+    "node_check", "Check nodes: GPU faults, whose processes hold memory. Touches nothing.",
+    epilog=(
+    "Exit codes: 0 every node is clean · 4 a node is faulty or occupied · 6 none is, but one is unknown: not reached, "
+    "not read, or not judged · 130 interrupted, with what was known until then"
+),
+)
+@click.argument("nodes", metavar="[NODE]...", nargs=-1)
+@click.option("--job", metavar="ID", help="Look with this job's eyes: its nodes, its time, its own processes.")
+@click.option(
+    "--since", metavar="TIME", help="Events of the kernel log count from here: 2h, 3d, 2026-11-21T02:00, epoch seconds."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output (docs/node-check.md).")
+@inventory_option
+def node() -> None:
+    """Check nodes: GPU faults, whose processes hold memory, what the kernel log says. It touches nothing.
+
+    NODE is a name or a Slurm host list: gpu-21, gpu-[21-24]. With --job and no NODE, all nodes of the job.
+
+    Without --job no scheduler is needed. All GPU events are then shown and none is blamed on a job; processes of jobs
+    that run are in order.
+    """
+
+
+@_command("incident.stored", "List incidents, newest first.")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
+@inventory_option
+def incidents() -> None:
+    """List incidents, newest first."""
+
+
+@_command("incident.stored", "Show one incident.")
+@click.argument("incident")
+@click.option("--json", "as_json", is_flag=True, help="Print incident.json.")
+@inventory_option
+def show() -> None:
+    """Show one incident: what died, what was done, what is asked of a person."""
+
+
+@_command("incident.stored", "Where an incident's report is; --open shows it in a browser.")
+@click.argument("incident")
+@click.option("--open", "open_it", is_flag=True, help="Open it in the browser of this machine.")
+@click.option("--draw", is_flag=True, help="Draw the page again from incident.json.")
+@inventory_option
+def report() -> None:
+    """Where an incident's report is."""
+
+
+@_command("incident.past", "What died of what before, and what worked; --nodes: which nodes stand out.")
+@click.option("--user", "-u", default="", metavar="USER", help="Only jobs of this user.")
+@click.option("--node", default="", metavar="NODE", help="Only jobs that ran on this node.")
+@click.option("--system", default="", metavar="NAME", help="Only this framework: megatron, verl, … (runbook levers).")
+@click.option("--model", default="", metavar="TEXT", help="Only models with this in their name.")
+@click.option(
+    "--kind", type=_Kind(), metavar="KIND",
+    help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).",
+)
+@click.option("--since", default="", metavar="TIME", help="Only the last 30d, 12w, 6m, 1y.")
+@click.option("--nodes", "by_node", is_flag=True, help="Nodes beside their peers, instead of groups of incidents.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
+@inventory_option
+def history() -> None:
+    """What died of what before, and which lever worked; with --nodes, which node sees more of it than its peers."""
+
+
+@_command("incident.act", "Say yes or no to what an incident waits for.")
+@click.argument("incident")
+@click.option("--no", "decline", is_flag=True, help="Say no: the incident is escalated with everything found.")
+@inventory_option
+def approve() -> None:
+    """Say yes (or --no) to what an incident waits for, and go on with it if nobody else does."""
+
+
+@_command("incident.act", "Go on with an interrupted or escalated incident.")
+@click.argument("incident")
+@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before each act.")
+@inventory_option
+def resume() -> None:
+    """Go on with an incident: where it was interrupted, or from the start when a person mended the cause.
+
+    Levers that were tried stay tried: none is used twice with the same value.
+    """
+
+
+@_command("incident.act", "Write a proven change into the owner's template, with a backup.")
+@click.argument("incident")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@inventory_option
+def promote() -> None:
+    """Write a proven change into the owner's template. The old file stays beside it as a backup.
+
+    Refused when the owner changed the template since the job was submitted.
+    """
+
+
+@_command("incident.act", "Undo a promotion, and give drained nodes back on request.")
+@click.argument("incident")
+@click.option("--undrain", is_flag=True, help="Also give back the nodes that this incident drained.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@inventory_option
+def rollback() -> None:
+    """Undo a promotion; with --undrain also give drained nodes back, if the drain is still ours.
+
+    The relaunched job is left alone: it runs. To go back to the old settings, cancel it and submit the old template.
+    """
+
+
+@_command(
+    "this_machine", "Submit a job script to the local scheduler.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("script", type=_PATH)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--wait", is_flag=True, help="Wait until the job has ended; exit with 0 only if it completed.")
+@inventory_option
+def submit() -> None:
+    """Submit a job script to the local scheduler, as `sbatch` would to Slurm. Prints the job id."""
+
+
+@_command("this_machine", "List the local scheduler's jobs.")
+@inventory_option
+def jobs() -> None:
+    """List the local scheduler's jobs, newest first."""
+
+
+@_command("this_machine", "Look at this machine as the node check does, or build the probe's one file.")
+@click.option(
+    "--build", "target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write the probe as one file that runs under any Python from 3.6 on, and end.",
+)
+@click.option(
+    "--deadline", type=click.FloatRange(1, 600), default=15.0, show_default=True, metavar="SECONDS",
+    help="For everything; what is not read by then is unknown.",
+)
+@click.option("--since", type=float, metavar="EPOCH", help="A job's start: the journal is read from a day before it.")
+def probe() -> None:
+    """Look at this machine: GPUs, kernel log, processes, Slurm's cgroups. One JSON document; nothing is changed.
+
+    Slurm's own epilog can run the file that --build writes (deploy/slurm/README.md).
+    """
+
+
+@_command("serve", "The daemon: spool, reports, metrics, health.")
+@click.option("--listen", metavar="ADDRESS", help="Default: the inventory's reports.listen, 127.0.0.1.")
+@click.option("--port", type=int, help="Default: the inventory's reports.port, 8642. 0 takes any.")
+@click.option("--verbose", is_flag=True, help="Log every look at a running job, too.")
+@inventory_option
+def serve() -> None:
+    """Run the daemon until it is told to stop.
+
+    It takes what Slurm's epilog left in the spool, works on several incidents at a time, goes on with those that an
+    earlier daemon left, and serves reports, /metrics and /healthz.
+    """
+
+
+@cli.group(short_help="Make, list or take back the tokens that people and programs sign in with.")
+def token() -> None:
+    """Tokens for `runbook serve`: a name and a role each. Only their hashes are kept (sign_in.tokens_file)."""
+
+
+@token.command("new", cls=Command, place="sign_in")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(["read", "act", "alert"]), required=True,
+    help="read: look · act: also say yes and no, and roll back · alert: Alertmanager's, tells of alerts only.",
+)
+@click.option("--days", type=click.IntRange(1, 3650), help="Void after so many days. Default: until it is removed.")
+@inventory_option
+def token_new() -> None:
+    """Make a token and print it, once: it cannot be shown again."""
+
+
+@token.command("list", cls=Command, place="sign_in")
+@inventory_option
+def token_list() -> None:
+    """Names, roles and ends of the tokens that there are."""
+
+
+@token.command("remove", cls=Command, place="sign_in")
+@click.argument("name")
+@inventory_option
+def token_remove() -> None:
+    """Take a token back; every session that was begun with it ends at once."""
+
+
+@_command("monitoring", "Print the Prometheus metrics, or write them for node exporter.")
+@click.option(
+    "--textfile", metavar="FILE", type=_PATH,
+    help="Write FILE.prom, whole or not at all, readable for everybody; for node exporter's textfile collector.",
+)
+@inventory_option
+def metrics() -> None:
+    """Print the Prometheus metrics of the stored incidents and of the spool.
+
+    For sites that want no new scrape target: run it every minute (deploy/systemd/runbook-metrics.timer).
+    """
+
+
+@cli.group(short_help="deploy prometheus: scrape job, alert rules and routes for an inventory.")
+def deploy() -> None:
+    """Print configuration for other programs, filled in from an inventory."""
+
+
+@deploy.command("prometheus", cls=Command, place="monitoring")
+@click.option("--output", "-o", metavar="DIR", type=_PATH, help="Write the files there instead.")
+@click.option("--force", is_flag=True, help="Replace files that are there already.")
+@inventory_option
+def deploy_prometheus() -> None:
+    """Print the scrape job, alert rules and an Alertmanager configuration for an inventory.
+
+    With --output they are written as files; none that is there is replaced unless --force says so.
+    """
+
+
+@cli.group(short_help="notify test: does a message reach the people whom the inventory names?")
+def notify() -> None:
+    """Notifications: who is told of what (docs/notifications.md)."""
+
+
+@notify.command("test", cls=Command, place="monitoring")
+@click.option(
+    "--severity", type=click.Choice(["info", "warning", "page"]), default="info", show_default=True,
+    help="How urgent the message says it is.",
+)
+@click.option("--target", metavar="NAME", help="Only to this target. Default: to each.")
+@click.option("--owner", metavar="USER", default="", help="Whose name stands for {owner} in an address.")
+@inventory_option
+def notify_test() -> None:
+    """Send a message that says that it is a test, and say for each address whether it was taken.
+
+    Filters, quiet hours and limits do not count here, but targets that do not want that severity are named. No address
+    is shown. Exit code 6 where one did not take it.
+    """
+
+
+@_command("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do.")
+@click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
+@inventory_option
+def doctor() -> None:
+    """Check the inventory, the scheduler and its rights, SSH to a node, the state folder and the playbooks."""
+
+
+@cli.group(short_help="Check the documents: flow, signatures, levers, XIDs.")
+def playbooks() -> None:
+    """Check the documents that the tool decides by."""
+
+
+@playbooks.command("check", cls=Command, place="files.playbooks")
+@click.option("--folder", type=_PATH, help="A playbook folder. Default: the one that is installed.")
+def playbooks_check() -> None:
+    """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
+
+
+@_command("main", "Print the completion script of a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion() -> None:
+    """Print the completion script of a shell.
+
+    bash:  runbook completion bash > ~/.local/share/bash-completion/completions/runbook
+    """
