@@ -27,7 +27,8 @@ sys.exit(status if status >= 0 else 128 - status)
 
 @functools.cache
 def runbook() -> tuple[str, ...]:
-    """The words to put in front of the arguments; the process behind them is started once a test run."""
+    """The words to put in front of the arguments, or of a program of the tests and its own; the process behind them is
+    started once a test run. A command that is killed ends as a shell tells it: with 128 and the signal's number."""
     folder = tempfile.TemporaryDirectory(prefix="warm-")
     path = f"{folder.name}/socket"
     server = subprocess.Popen(

@@ -1,4 +1,5 @@
-"""Starts `python -m runbook` for tests in forks of one process that has imported it all; see `warm`.
+"""Starts `python -m runbook`, or a program whose path ends in .py, for tests in forks of one process that has imported
+it all; see `warm`.
 
 Runs as a program: `warm_server.py SOCKET`. Every connection brings a working directory, an environment, arguments and
 the three standard streams, and is told the exit status. It prints a line when it listens.
@@ -44,8 +45,12 @@ def take(connection: socket.socket) -> None:
     sys.stdin = os.fdopen(0, encoding=encoding, errors=errors)
     sys.stdout = os.fdopen(1, "w", encoding=encoding, errors=errors)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding=encoding, errors="backslashreplace")
-    sys.argv = ["runbook", *arguments]
-    runpy.run_module("runbook", run_name="__main__", alter_sys=True)
+    if arguments and arguments[0].endswith(".py"):
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+    else:
+        sys.argv = ["runbook", *arguments]
+        runpy.run_module("runbook", run_name="__main__", alter_sys=True)
 
 
 def serve(path: str) -> None:

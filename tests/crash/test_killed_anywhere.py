@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.cli import warm
+
 pytestmark = pytest.mark.crash
 
 HERE = Path(__file__).parent
-RUNBOOK = (sys.executable, "-m", "runbook")
+KILLED = 128 + signal.SIGKILL
 
 INVENTORY = """\
 version: 1
@@ -66,7 +70,7 @@ class Place:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            (*RUNBOOK, arguments[0], "--inventory", str(self.inventory), *arguments[1:]),
+            (*warm.runbook(), arguments[0], "--inventory", str(self.inventory), *arguments[1:]),
             cwd=self.work,
             capture_output=True,
             text=True,
@@ -74,9 +78,9 @@ class Place:
             check=False,
         )
 
-    def drive(self, point: int) -> subprocess.CompletedProcess[str]:
+    def drive(self, point: int | str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            (sys.executable, str(HERE / "driver.py"), str(self.inventory), str(point), str(self.folder / "points")),
+            (*warm.runbook(), str(HERE / "driver.py"), str(self.inventory), str(point), str(self.folder / "points")),
             cwd=self.work,
             capture_output=True,
             text=True,
@@ -104,6 +108,7 @@ class Place:
                 scheduler.cancel(job)
 
 
+@functools.cache
 def _points() -> list[str]:
     """The names of all points, from one run that is not killed."""
     import tempfile
@@ -139,7 +144,7 @@ def test_resumed_after_a_kill_at_every_point(share: int, tmp_path: Path) -> None
                 assert len((folder / "points").read_text(encoding="utf-8").splitlines()) <= point, where
                 assert place.incident()["state"] == "recovered", where
                 continue
-            assert killed.returncode == -9, (where, killed.stderr)
+            assert killed.returncode == KILLED, (where, killed.stderr)
             # Before the incident was stored at all there is nothing to resume: the engineer types the same again.
             stored = (place.state / "incidents" / "oom-crash-1" / "incident.json").exists()
             again = place.run("resume", "oom-crash-1") if stored else place.run("oom", "--job", "1", "--yes")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.crash.test_killed_anywhere import HERE, INVENTORY, Place
+from tests.crash.test_killed_anywhere import INVENTORY, KILLED, Place
 from tests.service.notify_servers import http_server
 
 pytestmark = pytest.mark.crash
@@ -24,18 +22,11 @@ def _place(folder: Path, url: str) -> Place:
     return place
 
 
-def _drive(place: Place, point: str) -> int:
-    return subprocess.run(
-        (sys.executable, str(HERE / "driver.py"), str(place.inventory), point, str(place.folder / "points")),
-        cwd=place.work, capture_output=True, timeout=90, check=False,
-    ).returncode
-
-
 def test_every_event_is_told_and_only_a_kill_between_delivery_and_remembering_repeats_one(tmp_path: Path) -> None:
     with http_server() as server:
         whole = _place(tmp_path / "whole", server.url())
         try:
-            assert _drive(whole, "never") == 0
+            assert whole.drive("never").returncode == 0
         finally:
             whole.end()
         titles = list(server.titles)
@@ -54,7 +45,7 @@ def test_every_event_is_told_and_only_a_kill_between_delivery_and_remembering_re
             server.received.clear()
             place = _place(tmp_path / f"killed-{point}", server.url())
             try:
-                assert _drive(place, str(point)) < 0, points[point]
+                assert place.drive(point).returncode == KILLED, points[point]
                 resumed = place.run("resume", "oom-crash-1", "--yes")
                 assert resumed.returncode == 0, resumed.stderr
             finally:
@@ -73,7 +64,7 @@ def test_an_incident_ends_well_though_nobody_can_be_told(tmp_path: Path) -> None
         more = "'json://127.0.0.1:1/', 'nonsense://x', 'mailto://127.0.0.1:1?from=a@example.org&to=b@example.org']"
         place.inventory.write_text(text.replace("]}", f", {more}}}"), encoding="utf-8")
         try:
-            assert _drive(place, "never") == 0
+            assert place.drive("never").returncode == 0
             assert place.incident()["state"] == "recovered"
         finally:
             place.end()
