@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,12 +27,11 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
-from tests.bench.bench_logs import SIZES, Contender  # noqa: E402 (found through the line above)
+from tests.bench.bench_logs import SIZES, Contender, Size  # noqa: E402 (found through the line above)
 from tests.bench.bench_templates import script  # noqa: E402
 from tests.bench.log_generator import a_file_a_rank, combined  # noqa: E402
 
 _ROUNDS = 3
-_START_ROUNDS = 5
 _COMMANDS = (
     "oom --log small.log --template job.sbatch --output out",
     "--help", "oom --help", "approve --help", "serve --help", "diagnose --help", "patch --help", "node --help",
@@ -91,12 +91,12 @@ def start_up(sides: Sequence[Side], folder: Path) -> None:
     combined(folder / "small.log", 1_000_000, ranks=64)
     (folder / "job.sbatch").write_text(script(60), encoding="utf-8")
     for command in _COMMANDS:
-        take_turns(f"runbook {command.partition(' --output')[0]}", sides, command.split(), folder, _START_ROUNDS)
+        take_turns(f"runbook {command.partition(' --output')[0]}", sides, command.split(), folder, _size().runs)
 
 
 def logs(sides: Sequence[Side], folder: Path) -> None:
     """Whole scans of one log and of a file a rank, and many files from their ends."""
-    size = SIZES[os.environ.get("RUNBOOK_BENCH_SIZE", "full")]
+    size = _size()
     log, ranks = folder / "combined.log", folder / "ranks"
     full = ("diagnose", "--full", "--threads", "2")
     failed = combined(log, size.log_bytes)
@@ -107,6 +107,10 @@ def logs(sides: Sequence[Side], folder: Path) -> None:
     a_file_a_rank(ranks, size.files, size.file_bytes)
     for name, words in ((f"diagnose --full, {size.files} files", full), ("diagnose, the same, ends first", full[:1])):
         take_turns(name, sides, (*words, str(ranks)), folder, size.runs, _found(size.files // 3))
+
+
+def _size() -> Size:
+    return SIZES[os.environ.get("RUNBOOK_BENCH_SIZE", "full")]
 
 
 def _found(rank: int) -> str:
@@ -135,6 +139,7 @@ def own_bench(part: str, sides: Sequence[Side], folder: Path) -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worktree goes, too
     parts: dict[str, Callable[[Sequence[Side], Path], None]] = {
         "start": start_up, "logs": logs, "templates": partial(own_bench, "templates"),
         "service": partial(own_bench, "service"),
