@@ -50,8 +50,8 @@ class Scheduler(Protocol):
     def drain(self, node: NodeName, reason: str) -> None:
         """Take a node out with this reason. Raises `NotAllowed` when it is already drained by somebody else."""
 
-    def undrain(self, node: NodeName, reason_prefix: str) -> None:
-        """Give a node back, only if its reason starts with `reason_prefix`; `NotAllowed` otherwise."""
+    def undrain(self, node: NodeName, token: str) -> None:
+        """Give a node back, only if it was drained with this token; `NotAllowed` otherwise."""
 
 
 class Nodes(Protocol):

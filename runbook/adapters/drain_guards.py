@@ -27,12 +27,10 @@ def drain_wanted(present: NodeState, reason: str) -> bool:
     return True
 
 
-def undrain_wanted(present: NodeState, reason_prefix: str) -> bool:
+def undrain_wanted(present: NodeState, token: str) -> bool:
     """True: give it back. False: it is not drained. Raises `NotAllowed` where the drain is not ours, or where the node
-    is down besides: what brought it down is not settled by a resume.
-
-    The prefix ends where a word of the reason ends: that of incident 12 is not that of incident 123."""
-    ours = _starts_with(present.reason, reason_prefix)
+    is down besides: what brought it down is not settled by a resume."""
+    ours = bool(token) and present.token == token
     if ours and (present.node_class is NodeClass.DOWN or "DOWN" in present.states):
         raise NotAllowed(
             f"{present.name} is down, not only drained: {present.reason}",
@@ -48,14 +46,3 @@ def undrain_wanted(present: NodeState, reason_prefix: str) -> bool:
             next_step="leave it to whoever drained it",
         )
     return True
-
-
-def _starts_with(reason: str, prefix: str) -> bool:
-    if not prefix or not reason.startswith(prefix):
-        return False
-    last, following = prefix[-1], reason[len(prefix):len(prefix) + 1]
-    return not (_of_a_word(last) and _of_a_word(following))
-
-
-def _of_a_word(character: str) -> bool:
-    return character.isalnum() or (character != "" and character in "_-.")

@@ -71,7 +71,7 @@ class FilesScheduler:
     def drain(self, node: NodeName, reason: str) -> None:
         raise _no_scheduler()
 
-    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+    def undrain(self, node: NodeName, token: str) -> None:
         raise _no_scheduler()
 
 

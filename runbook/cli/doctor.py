@@ -19,7 +19,6 @@ from runbook.errors import RunbookError
 from runbook.model.node import Reach
 from runbook.model.units import NodeName, Unknown
 from runbook.report.vocabulary.clean import clean
-from runbook.steps.drain_node import REASON_PREFIX
 
 
 class Mark(StrEnum):
@@ -121,7 +120,7 @@ def _scheduler(app: Application) -> Iterator[Found]:
     yield Found(Mark.GOOD, app.scheduler.describe())
     nodes = app.scheduler.nodes()
     yield Found(Mark.GOOD, f"nodes: {', '.join(state.name for state in nodes[:8])}")
-    ours = [state.name for state in nodes if state.reason.startswith(REASON_PREFIX)]
+    ours = [state.name for state in nodes if state.token]
     if ours:
         yield Found(
             Mark.WARNING, f"drained by this tool: {', '.join(ours)}", "runbook rollback INCIDENT --undrain when mended"

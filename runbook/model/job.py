@@ -176,6 +176,10 @@ class Submission:
     environment: JobEnvironment | None = None
 
 
+MARK = "runbook:"
+"""With this begin the tokens that this tool leaves outside, by which it finds again what it did."""
+
+
 class NodeClass(StrEnum):
     """What a node can be used for, judged from its Slurm state and flags."""
 
@@ -197,3 +201,9 @@ class NodeState:
     gpus: int | None = None
     gpus_allocated: int | None = None
     partitions: tuple[str, ...] = ()
+
+    @property
+    def token(self) -> str:
+        """The token in front of the reason where this tool drained the node; "" where somebody else did."""
+        first = self.reason.split(" ")[0]
+        return first if first.startswith(MARK) else ""

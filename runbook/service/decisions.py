@@ -14,7 +14,7 @@ from runbook.engine import approval_topic, workflow_id
 from runbook.errors import NothingToDo, Unavailable
 from runbook.model.incident import Act, Incident
 from runbook.steps.check_node import look_again
-from runbook.steps.drain_node import REASON_PREFIX, undrain_evidence
+from runbook.steps.drain_node import drain_token, undrain_evidence
 from runbook.steps.promote import roll_back
 from runbook.steps.shared.base import StepContext, with_act
 
@@ -104,7 +104,7 @@ def undo(
         yield "the old template is back in place"
     for node in incident.drained_nodes if undrain else ():
         context = context_of(incident)
-        token = f"{REASON_PREFIX}{incident.id}"
+        token = drain_token(incident)
         context.ports.scheduler.undrain(node, token)
         act = Act("undrain", node, context.ports.clock.now(), token=token, result="given back", approved_by=by)
         left = tuple(other for other in incident.drained_nodes if other != node)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from runbook.errors import BadInput, NotAllowed
 from runbook.host_lists import expand_hosts, fold_hosts
-from runbook.model.job import JobRecord, Submission
+from runbook.model.job import MARK, JobRecord, Submission
 from runbook.model.units import NodeName
 from runbook.slurm.fields import exported
 from runbook.slurm.sbatch_options import (
@@ -262,6 +262,6 @@ def _note_output(original: JobRecord, kept: Iterable[SbatchOption], notes: list[
 def _comment(token: str, original: str) -> str:
     """The token first, then the original's comment, without a token that an earlier relaunch had put there."""
     kept = original
-    while kept.startswith("runbook:"):
+    while kept.startswith(MARK):
         kept = kept.partition(" ")[2]
     return f"{token} {kept}".strip()

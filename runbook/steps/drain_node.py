@@ -8,13 +8,12 @@ from enum import StrEnum
 
 from runbook.errors import NotAllowed
 from runbook.model.incident import Act, Incident
-from runbook.model.job import NodeClass, NodeState
+from runbook.model.job import MARK, NodeClass, NodeState
 from runbook.model.node import NodeJudgement
 from runbook.model.units import NodeName, moment
 from runbook.remedy import drain_refused
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
 
-REASON_PREFIX = "runbook:"
 _REASON_LIMIT = 300
 """Characters: what a person reads in a line of `sinfo -R`; the report has the rest."""
 _HOUR_S = 3600.0
@@ -30,6 +29,11 @@ class Outcome(StrEnum):
     DECLINED = "declined"
 
 
+def drain_token(incident: Incident) -> str:
+    """What the reason of a drain begins with, by which it is found again."""
+    return f"{MARK}{incident.id}"
+
+
 def propose(context: StepContext) -> Proposal | None:
     """The nodes that the rules say to drain and that are not drained yet."""
     wanted = _wanted(context).nodes
@@ -37,7 +41,7 @@ def propose(context: StepContext) -> Proposal | None:
         return None
     names = ", ".join(judgement.node for judgement in wanted)
     reasons = "; ".join(judgement.reasons[0] for judgement in wanted if judgement.reasons)
-    return Proposal("drain", names, f"drain {names}: {reasons}", token=f"{REASON_PREFIX}{context.incident.id}")
+    return Proposal("drain", names, f"drain {names}: {reasons}", token=drain_token(context.incident))
 
 
 def run(context: StepContext) -> StepResult:
@@ -54,7 +58,7 @@ def run(context: StepContext) -> StepResult:
         outcome = Outcome.LEFT_IN_SERVICE if refused else Outcome.ALREADY_DRAINED
         outcome = Outcome.HELD_BACK if found.held_back else outcome
         return StepResult(outcome, incident, "; ".join(refused) or f"{', '.join(already)} is drained already")
-    token = f"{REASON_PREFIX}{incident.id}"
+    token = drain_token(incident)
     drained: list[NodeName] = []
     for judgement in wanted:
         reason = f"{token} {judgement.reasons[0] if judgement.reasons else 'GPU fault'}"[:_REASON_LIMIT]
@@ -165,9 +169,9 @@ def _drained_by_us(state: NodeState) -> bool:
 
 
 def _ours(context: StepContext, names: list[NodeName]) -> list[NodeName]:
-    token = f"{REASON_PREFIX}{context.incident.id} "
+    token = drain_token(context.incident)
     states = context.ports.scheduler.nodes(names) if names else ()
-    return [state.name for state in states if _is_drained(state) and state.reason.startswith(token)]
+    return [state.name for state in states if _is_drained(state) and state.token == token]
 
 
 def _is_drained(state: NodeState | None) -> bool:

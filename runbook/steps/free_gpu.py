@@ -9,7 +9,7 @@ from enum import StrEnum
 from runbook.diagnosis.nodes import SECOND_LOOK_S, LeakContext, end_refused, node_in_use, second_look_refused
 from runbook.errors import NotFound
 from runbook.model.incident import Act
-from runbook.model.job import NodeState
+from runbook.model.job import MARK, NodeState
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, ProcessEnd, Reach, Reports
 from runbook.model.units import JobId, NodeName, Unknown, in_gib
 from runbook.steps.check_node import SETTLE_S, look
@@ -62,7 +62,7 @@ class _Leak:
 
 def token_of(incident: str, leak: _Leak) -> str:
     """The mark of one act: which process of which node, by its start."""
-    return f"runbook:{incident}:end:{leak.key}"
+    return f"{MARK}{incident}:end:{leak.key}"
 
 
 def propose(context: StepContext) -> Proposal | None:

@@ -195,9 +195,9 @@ class FakeScheduler:
             self.drains[node] = reason
             self.acts.append(("drain", node, reason))
 
-    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+    def undrain(self, node: NodeName, token: str) -> None:
         (present,) = self.nodes((node,))
-        if undrain_wanted(present, reason_prefix):
+        if undrain_wanted(present, token):
             del self.drains[node]
             self.acts.append(("undrain", node))
 

@@ -121,13 +121,14 @@ def test_a_task_of_an_array_is_refused(bench: Bench) -> None:
 
 
 def test_drain_and_give_back(bench: Bench) -> None:
-    ours = f"runbook:{token()} GPU 3: a=b | c"
+    mark = f"runbook:{token()}"
+    ours = f"{mark} GPU 3: a=b | c"
     (before,) = bench.scheduler.nodes((bench.node,))
     assert before.node_class in (NodeClass.AVAILABLE, NodeClass.BUSY)
     bench.scheduler.drain(bench.node, ours)
     try:
         (drained,) = bench.scheduler.nodes((bench.node,))
-        assert (drained.node_class, drained.reason) == (NodeClass.DRAINED, ours)
+        assert (drained.node_class, drained.reason, drained.token) == (NodeClass.DRAINED, ours, mark)
         bench.scheduler.drain(bench.node, ours)
         with pytest.raises(NotAllowed, match="already"):
             bench.scheduler.drain(bench.node, "runbook:another incident")
@@ -135,10 +136,10 @@ def test_drain_and_give_back(bench: Bench) -> None:
             bench.scheduler.undrain(bench.node, "NHC:")
         assert bench.scheduler.nodes((bench.node,))[0].reason == ours
     finally:
-        bench.scheduler.undrain(bench.node, "runbook:")
+        bench.scheduler.undrain(bench.node, mark)
     (after,) = bench.scheduler.nodes((bench.node,))
     assert after.node_class is not NodeClass.DRAINED
-    bench.scheduler.undrain(bench.node, "runbook:")
+    bench.scheduler.undrain(bench.node, mark)
 
 
 def test_nodes(bench: Bench) -> None:

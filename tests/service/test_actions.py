@@ -349,7 +349,7 @@ def test_what_was_done_before_a_fault_is_said(drained: Place) -> None:
 def test_somebody_elses_drain_is_left(drained: Place) -> None:
     scheduler = _ports(drained).scheduler
     node = scheduler.nodes()[0].name
-    scheduler.undrain(node, "runbook:")
+    scheduler.undrain(node, f"runbook:{INCIDENT}")
     scheduler.drain(node, "bob: bad fan")
     client = drained.browser(Role.ACT)
     page = client.get(f"{PATH}/rollback", headers=PAGE).text

@@ -233,10 +233,10 @@ class LocalScheduler:
             if drain_wanted(self._drain_state(present), reason):
                 self._store.set_drain(reason, self._clock.now())
 
-    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+    def undrain(self, node: NodeName, token: str) -> None:
         self._check_node(node)
         with self._store.draining() as present:
-            if not undrain_wanted(self._drain_state(present), reason_prefix):
+            if not undrain_wanted(self._drain_state(present), token):
                 return
             self._store.set_drain("", self._clock.now())
         for number in self._store.ids():

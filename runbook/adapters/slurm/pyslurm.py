@@ -108,9 +108,9 @@ class SlurmPyslurm:
         if drain_wanted(present, reason):
             self._call(lambda: self._module.Node(node).modify(self._module.Node(state="DRAIN", reason=reason)))
 
-    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+    def undrain(self, node: NodeName, token: str) -> None:
         (present,) = self.nodes((node,))
-        if undrain_wanted(present, reason_prefix):
+        if undrain_wanted(present, token):
             self._call(lambda: self._module.Node(node).modify(self._module.Node(state="RESUME")))
 
     def _call(self, action: Any) -> Any:

@@ -340,9 +340,9 @@ class SlurmCli:
         if drain_wanted(present, reason):
             self._commands.ask("scontrol", controller.drain_arguments(node, reason))
 
-    def undrain(self, node: NodeName, reason_prefix: str) -> None:
+    def undrain(self, node: NodeName, token: str) -> None:
         (present,) = self.nodes((node,))
-        if undrain_wanted(present, reason_prefix):
+        if undrain_wanted(present, token):
             self._commands.ask("scontrol", controller.resume_arguments(node))
 
     def _may_still_come(self, flag: str, job: JobId) -> bool:

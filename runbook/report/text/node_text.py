@@ -95,8 +95,8 @@ def _node(node: CheckedNode, check: NodeCheck, width: int) -> Iterator[Line]:
         f"{clean_line(str(facts.node))}: {nodes.VERDICTS[judgement.verdict]}. What to do: {to_do}.",
         nodes.STYLES[judgement.verdict],
     )
-    why = _why(node, check)
-    for item in why:
+    reasons = _why(node, check)
+    for item in reasons:
         yield from _unstyled(paragraph(item, width, "    ", "  - "))
     for item in nodes.warnings_of(node, check)[:_ITEMS]:
         yield from (Line(text, "warn") for text in paragraph(item, width, "    ", "  ! "))
@@ -106,7 +106,7 @@ def _node(node: CheckedNode, check: NodeCheck, width: int) -> Iterator[Line]:
         yield from _gpus(node, check, width)
         kills = tuple(nodes.oom_kill_words(facts, windowed=_windowed(check)))
         yield from _section("Killed by the kernel for want of main memory", kills, width)
-    yield from _section("Not known", [item for item in judgement.missing if item not in why], width)
+    yield from _section("Not known", [item for item in judgement.missing if item not in reasons], width)
     steps = tuple(nodes.next_steps(node, check))
     if steps:
         yield Line("  What to do", "title")
