@@ -50,6 +50,21 @@ class IncidentState(StrEnum):
         )
 
 
+class Milestone(StrEnum):
+    """Outcomes by which an incident's path is read, whatever its flow calls the boxes."""
+
+    PASSED = "passed"
+    """A relaunched job is proven."""
+    PLANNED = "planned"
+    """It would have been done."""
+    LIMIT_REACHED = "limit_reached"
+    """The job was relaunched as often as the policy allows."""
+    TOLD = "told"
+    """A person was."""
+    WRITTEN = "written"
+    """The report: this run is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class BoxVisit:
     """One box of the flow, entered and left. `outcome` is "" while it runs."""

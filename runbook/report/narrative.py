@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runbook.model.diagnosis import Died, Hypothesis
-from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentState
+from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentState, Milestone
 from runbook.model.log import Finding, MemorySample
 from runbook.report.vocabulary.titles import PHASE_WORDS, Again
 
@@ -299,7 +299,7 @@ def _attempt_events(attempt: Attempt, incident: Incident) -> list[Event]:
     if worked(attempt):
         seen = [
             visit.ended_s for visit in incident.visits
-            if visit.attempt == attempt.number and visit.outcome == "passed" and visit.ended_s is not None
+            if visit.attempt == attempt.number and visit.outcome == Milestone.PASSED and visit.ended_s is not None
         ]
         told = f"Job {attempt.job} got past the failing step"
         return [Event(time_s, attempt.number, told, tone="good") for time_s in seen[-1:]]

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from runbook.model.diagnosis import Kind, Remedy
-from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Policy
+from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Milestone, Policy
 from runbook.model.node import Reach
 from runbook.model.units import IncidentId, JobId, NodeName
 from runbook.report.narrative import (
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 #
 # Prometheus takes a counter that falls for one that began anew, so every figure here only grows while its incident
 # lives: an incident that ended and is taken up again keeps its first ending, and what a later run finds is added.
-
-BUDGET_WORDS = "as often as the policy allows"
-"""In the summary of a relaunch that was over `policy.max_relaunches`; the same outcome has other reasons, too."""
 
 _BY_POLICY = frozenset({"", "policy"})
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -89,7 +86,7 @@ def tally_of(incident: Incident) -> Tally:
     """The figures of an incident as it stands."""
     failed_s = failure_time(incident)
     submitted = [attempt for attempt in incident.attempts if attempt.job and attempt.submitted_s is not None]
-    proof = next((v for v in incident.visits if (v.box, v.outcome) == ("verify", "passed") and v.ended_s), None)
+    proof = next((v for v in incident.visits if v.outcome == Milestone.PASSED and v.ended_s), None)
     proven_s = proof.ended_s if proof else None
     unattended = proven_s is not None and not _a_person_said_yes(incident, proven_s)
     first = first_failure(incident)
@@ -111,7 +108,7 @@ def tally_of(incident: Incident) -> Tally:
         repeated_s=_repeated_s(incident, submitted) if counts else 0.0,
         saved_s=_saved_s(incident) if unattended else 0.0,
         memory_failures_again=sum(1 for attempt in incident.attempts if _died_again(attempt)),
-        budget_spent=_budget_spent(incident.visits),
+        budget_spent=any(Milestone.LIMIT_REACHED in run for run in _runs(incident.visits)[-1:]),
         nodes_drained=len(
             {act.target for act in incident.acts if act.what == "drain" and not act.planned_only}
             | set(incident.drained_nodes)
@@ -141,24 +138,27 @@ def _word(text: str) -> str:
 
 def _endings(visits: Sequence[BoxVisit]) -> tuple[IncidentState, ...]:
     """From the path alone: a state is forgotten when the incident is taken up again."""
-    endings: list[IncidentState] = []
-    path: set[tuple[str, str]] = set()
+    return tuple(_ending(run) for run in _runs(visits) if run[-1] == Milestone.WRITTEN)
+
+
+def _runs(visits: Sequence[BoxVisit]) -> list[list[str]]:
+    """The outcomes of each run, in order: it is over when the report is written."""
+    runs: list[list[str]] = []
+    over = True
     for visit in visits:
-        path.add((visit.box, visit.outcome))
-        if visit.box == "report" and visit.ended_s is not None:
-            endings.append(_ending(path))
-            path = set()
-    return tuple(endings)
+        if over:
+            runs.append([])
+        runs[-1].append(visit.outcome)
+        over = visit.outcome == Milestone.WRITTEN
+    return runs
 
 
-def _ending(path: set[tuple[str, str]]) -> IncidentState:
-    if any(box == "escalate" for box, _ in path):
+def _ending(run: Sequence[str]) -> IncidentState:
+    if Milestone.TOLD in run:
         return IncidentState.ESCALATED
-    if ("verify", "passed") in path:
+    if Milestone.PASSED in run:
         return IncidentState.RECOVERED
-    if ("relaunch", "planned") in path:
-        return IncidentState.PLANNED
-    return IncidentState.CLOSED
+    return IncidentState.PLANNED if Milestone.PLANNED in run[-2:] else IncidentState.CLOSED
 
 
 def _a_person_said_yes(incident: Incident, before_s: float) -> bool:
@@ -178,7 +178,7 @@ def _gpus(incident: Incident) -> int | None:
 def _stopped_s(incident: Incident, failed_s: float | None, submitted: Sequence[Attempt]) -> float:
     if failed_s is None:
         return 0.0
-    reports = [visit.ended_s for visit in incident.visits if visit.box == "report" and visit.ended_s is not None]
+    reports = [visit.ended_s for visit in incident.visits if visit.outcome == Milestone.WRITTEN and visit.ended_s]
     until_s = submitted[-1].submitted_s if submitted else (reports[-1] if reports else None)
     return max(until_s - failed_s, 0.0) if until_s is not None else 0.0
 
@@ -218,15 +218,6 @@ def _saved_s(incident: Incident) -> float:
 def _died_again(attempt: Attempt) -> bool:
     diagnosis = attempt.diagnosis
     return worked(attempt) is False and diagnosis is not None and diagnosis.best.kind.entry.remedy is not Remedy.PERSON
-
-
-def _budget_spent(visits: Sequence[BoxVisit]) -> bool:
-    for visit in reversed(visits):
-        if visit.box == "relaunch":
-            return visit.outcome == "limit_reached" and BUDGET_WORDS in visit.summary
-        if visit.box == "identify":
-            return False
-    return False
 
 
 def _unreached(incident: Incident) -> tuple[Reach, ...]:

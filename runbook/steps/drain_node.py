@@ -165,7 +165,7 @@ def _by_hand(held_back: str) -> str:
 
 
 def _drained_by_us(state: NodeState) -> bool:
-    return state.reason.startswith(REASON_PREFIX) and _is_drained(state)
+    return bool(state.token) and _is_drained(state)
 
 
 def _ours(context: StepContext, names: list[NodeName]) -> list[NodeName]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.model.incident import Incident, IncidentState
+from runbook.model.incident import Incident, IncidentState, Milestone
 from runbook.model.node import GpuProcess, NodeAction, NodeVerdict
 from runbook.model.units import in_gib
 from runbook.steps.shared.base import StepContext, StepResult
 
 
 class Outcome(StrEnum):
-    TOLD = "told"
+    TOLD = Milestone.TOLD.value
 
 
 _ADVICE = {

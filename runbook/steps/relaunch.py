@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.model.incident import Act, Attempt, Incident
+from runbook.model.incident import Act, Attempt, Incident, Milestone
 from runbook.model.job import Claim, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId
 from runbook.remedy import relaunch_refused
@@ -21,10 +21,11 @@ from runbook.steps.shared.job_logs import take_marks
 
 class Outcome(StrEnum):
     SUBMITTED = "submitted"
-    PLANNED = "planned"
+    PLANNED = Milestone.PLANNED.value
     DECLINED = "declined"
     REFUSED = "refused"
-    LIMIT_REACHED = "limit_reached"
+    LIMIT_REACHED = Milestone.LIMIT_REACHED.value
+    NOTHING_DIFFERS = "nothing_differs"
 
 
 def propose(context: StepContext) -> Proposal | None:
@@ -49,10 +50,10 @@ def propose(context: StepContext) -> Proposal | None:
 
 def run(context: StepContext) -> StepResult:
     """Submit, unless this attempt's token is in the queue or in accounting already."""
-    limit = _limit(context) or _same_again(context)
     incident = context.incident
-    if limit:
-        return StepResult(Outcome.LIMIT_REACHED, replace(incident, conclusion=limit), limit)
+    for outcome, why in ((Outcome.LIMIT_REACHED, _limit(context)), (Outcome.NOTHING_DIFFERS, _same_again(context))):
+        if why:
+            return StepResult(outcome, replace(incident, conclusion=why), why)
     failure = context.failure
     number = len(incident.attempts) + 1
     scheduler, clock = context.ports.scheduler, context.ports.clock

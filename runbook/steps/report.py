@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from runbook.model.incident import IncidentState
+from runbook.model.incident import IncidentState, Milestone
 from runbook.steps.reduce_world import full_size_again
 from runbook.steps.shared.base import StepContext, StepResult
 
 
 class Outcome(StrEnum):
-    WRITTEN = "written"
+    WRITTEN = Milestone.WRITTEN.value
 
 
 def run(context: StepContext) -> StepResult:

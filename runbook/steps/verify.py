@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.diagnosis import Died
-from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Receipt, Verdict
+from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Milestone, Receipt, Verdict
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.log import LogStory
 from runbook.model.node import ProcessView
@@ -155,7 +155,7 @@ def _digest(text: str) -> str:
 
 
 class Outcome(StrEnum):
-    PASSED = "passed"
+    PASSED = Milestone.PASSED.value
     WAITING = "waiting"
     FAILED_AGAIN = "failed_again"
     STILL_QUEUED = "still_queued"

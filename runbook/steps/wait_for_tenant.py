@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotFound
-from runbook.model.incident import IncidentState, Policy
+from runbook.model.incident import IncidentState, Milestone, Policy
 from runbook.model.job import JobRecord
 from runbook.model.units import JobId, NodeName, rough_duration
 from runbook.steps.check_node import SETTLE_S, look
@@ -18,8 +18,8 @@ class Outcome(StrEnum):
     FREE = "free"
     WAITING = "waiting"
     STILL_OCCUPIED = "still_occupied"
-    LIMIT_REACHED = "limit_reached"
-    PLANNED = "planned"
+    TENANT_STAYS = "tenant_stays"
+    PLANNED = Milestone.PLANNED.value
 
 
 def run(context: StepContext) -> StepResult:
@@ -45,7 +45,7 @@ def run(context: StepContext) -> StepResult:
             Outcome.PLANNED, replace(incident, conclusion=conclusion, state=IncidentState.PLANNED), conclusion
         )
     if waited_s >= limit_s:
-        return _limit_reached(context, running, who, waited_s)
+        return _tenant_stays(context, running, who, waited_s)
     named = "; ".join(_named(record, node) for node, record in running)
     # People are told of the note (report/text/notifications.py).
     incident = with_notes(incident, f"waits up to {limit} for {named}: the job has no other node to run on")
@@ -94,7 +94,7 @@ def _free(context: StepContext, freed: tuple[NodeName, ...]) -> StepResult:
     return StepResult(Outcome.FREE, replace(incident, failure=failure, excluded_nodes=kept), sentence)
 
 
-def _limit_reached(
+def _tenant_stays(
     context: StepContext, running: list[tuple[NodeName, JobRecord]], who: str, waited_s: float
 ) -> StepResult:
     incident = context.incident
@@ -107,7 +107,7 @@ def _limit_reached(
         for node, record in running
     )
     incident = replace(incident, conclusion=conclusion, to_do=tuple(dict.fromkeys((*asks, *incident.to_do))))
-    return StepResult(Outcome.LIMIT_REACHED, incident, conclusion)
+    return StepResult(Outcome.TENANT_STAYS, incident, conclusion)
 
 
 def _described(record: JobRecord, node: NodeName, now_s: float) -> str:

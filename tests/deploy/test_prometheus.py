@@ -24,7 +24,6 @@ from runbook.cli.monitoring import prometheus_files, write_files
 from runbook.config import Inventory, load_inventory
 from runbook.model.incident import BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId
-from runbook.remedy import relaunch_refused
 from runbook.service.app import create_app
 from tests.deploy.prometheus_tools import ask, prometheus, wait_for
 from tests.report.sample_incidents import (
@@ -75,7 +74,7 @@ def _numbered(number: int, incident: Incident, **changes: Any) -> Incident:
 
 
 def _stored(store: IncidentStore) -> None:
-    limit = BoxVisit("relaunch", 4, 1.0, 2.0, "limit_reached", relaunch_refused(4, 4))
+    limit = BoxVisit("relaunch", 4, 1.0, 2.0, "limit_reached")
     samples = (
         recovered(), two_attempts(), escalated(), planned(), awaiting(), hardware_fault(), co_tenant(),
         unreachable_node(), replace(recovered(), state=IncidentState.INTERRUPTED, closed_s=None),

@@ -378,7 +378,7 @@ def test_a_tenant_that_stays_is_a_person_s_after_the_limit() -> None:
     place = of_two_nodes(ALLOWED.model_copy(update={"wait_for_tenant_hours": 1}))
     place.run(wait_for_tenant)
     place.scheduler.clock.sleep(3601)
-    assert place.run(wait_for_tenant) == ["limit_reached"]
+    assert place.run(wait_for_tenant) == ["tenant_stays"]
     assert "Waited for 1.0 h" in place.incident.conclusion
     assert "job 99 of bob (server) on gpu-21" in place.incident.conclusion
     place.run(escalate)
@@ -387,7 +387,7 @@ def test_a_tenant_that_stays_is_a_person_s_after_the_limit() -> None:
 
 def test_a_site_that_waits_for_nobody() -> None:
     place = of_two_nodes(ALLOWED.model_copy(update={"wait_for_tenant_hours": 0}))
-    assert place.run(wait_for_tenant) == ["limit_reached"]
+    assert place.run(wait_for_tenant) == ["tenant_stays"]
     assert not any(note.startswith("waits up to") for note in place.incident.notes)
 
 
@@ -516,4 +516,4 @@ def test_the_flow_goes_on_after_each_of_these() -> None:
     assert {flow.after("free_gpu", outcome) for outcome in free_gpu.Outcome} == {"classify"}
     assert flow.after("check_node", "faulty") == "drain_node"
     assert flow.after("wait_for_tenant", "free") == "reduce_world"
-    assert flow.after("wait_for_tenant", "limit_reached") == flow.after("verify", "still_queued") == "escalate"
+    assert flow.after("wait_for_tenant", "tenant_stays") == flow.after("verify", "still_queued") == "escalate"

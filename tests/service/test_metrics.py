@@ -18,8 +18,7 @@ from runbook.adapters.store.read_model import ReadModel
 from runbook.adapters.store.totals import Key, figures_of
 from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
-from runbook.remedy import relaunch_refused
-from runbook.report.summary import BUDGET_WORDS, IncidentSummary, summarize
+from runbook.report.summary import IncidentSummary, summarize
 from runbook.triggers import again
 from tests.report.sample_incidents import (
     HOSTILE,
@@ -306,14 +305,22 @@ def test_odd_names_do_not_multiply_the_series(tmp_path: Path) -> None:
     assert found['runbook_box_duration_seconds_count{box="other",cluster="other"}'] > 100
 
 
-def test_the_words_of_a_spent_budget_are_those_of_the_limit() -> None:
-    # report and remedy do not know each other: the row reads the budget's end from the sentence that remedy writes.
-    why = relaunch_refused(4, 4)
-    assert BUDGET_WORDS in why
-    visit = BoxVisit("relaunch", 4, OPENED_S, OPENED_S + 1, "limit_reached", why)
+def test_a_budget_is_spent_by_relaunches_and_not_for_want_of_a_change() -> None:
+    visit = BoxVisit("relaunch", 4, OPENED_S, OPENED_S + 1, "limit_reached")
     assert summarize(replace(escalated(), visits=(visit,))).tally.budget_spent
-    other = replace(visit, summary="Nothing would differ from the job that died, so it is not submitted again.")
+    other = replace(visit, outcome="nothing_differs")
     assert not summarize(replace(escalated(), visits=(other,))).tally.budget_spent
+    again = BoxVisit("identify", 4, OPENED_S + 3, OPENED_S + 4, "identified")
+    written = BoxVisit("report", 4, OPENED_S + 1, OPENED_S + 2, "written")
+    assert not summarize(replace(escalated(), visits=(visit, written, again))).tally.budget_spent
+
+
+def test_a_wait_that_was_only_planned_ends_a_plan() -> None:
+    visits = (
+        BoxVisit("wait_for_tenant", 0, OPENED_S, OPENED_S + 1, "planned"),
+        BoxVisit("report", 0, OPENED_S + 1, OPENED_S + 2, "written"),
+    )
+    assert summarize(replace(planned(), visits=visits)).tally.endings == (IncidentState.PLANNED,)
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)

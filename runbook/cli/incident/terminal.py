@@ -29,8 +29,8 @@ _GOOD = "✔"
 _ATTENTION = frozenset(
     {
         "escalate", "declined", "faulty", "occupied", "unknown", "failed_again", "exhausted", "needs_person",
-        "unreadable", "still_there", "still_queued", "still_occupied", "limit_reached", "started_over", "not_proven",
-        "cannot_resume",
+        "unreadable", "still_there", "still_queued", "still_occupied", "tenant_stays", "limit_reached",
+        "nothing_differs", "started_over", "not_proven", "cannot_resume",
     }
 )
 _SLOW_S = 2.0
