@@ -109,6 +109,11 @@ class JobRecord:
     """One a node; () where the scheduler did not say. Slurm forgets them when the job ends, so that only a record that
     was taken while the job ran has them."""
 
+    @property
+    def reason_code(self) -> str:
+        """Slurm's word for why it waits, without the nodes that may follow it."""
+        return self.reason.split(",")[0]
+
     def indices_on(self, node: NodeName) -> tuple[int, ...] | None:
         """The scheduler's indices of the job's GPUs on a node; None where it did not say."""
         return next((one.indices for one in self.gpu_indices if one.node == node), None)

@@ -61,6 +61,11 @@ def in_gib(value: float, decimals: int = 2) -> str:
     return f"{value / GIB:.{decimals}f} GiB"
 
 
+def sentence(text: str) -> str:
+    """A remark as a sentence: with a capital in front and a stop behind."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text[-1:] in ('', '.') else '.'}"
+
+
 def moment(time_s: float | None) -> str:
     """Epoch seconds as "2026-09-14 02:13:44 UTC"; "unknown" for None."""
     if time_s is None:

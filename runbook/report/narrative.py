@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runbook.model.diagnosis import Died, Hypothesis
 from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentState, Milestone
 from runbook.model.log import Finding, MemorySample
+from runbook.model.units import sentence
 from runbook.report.vocabulary.titles import PHASE_WORDS, Again
 
 # The story of an incident in single sentences: what happened, what was done, how it stands, what a person does.
@@ -49,15 +50,15 @@ def what_happened(incident: Incident) -> str:
     if found is None and finding is None:
         return f"{job} on {incident.cluster} failed; what it died of has not been read yet."
     verb = _what_it_did(found, finding)
-    sentence = f"{job} {verb}"
+    told = f"{job} {verb}"
     if finding is not None:
         where = place_of_finding(finding)
         phase = PHASE_WORDS[finding.phase]
         step = f"at step {finding.step}" if finding.step is not None else ""
-        sentence = " ".join(part for part in (sentence, f"on {where}" if where else "", phase, step) if part)
+        told = " ".join(part for part in (told, f"on {where}" if where else "", phase, step) if part)
     if found is not None and found.kind.entry.died not in _SAID_BY_THE_VERB:
-        sentence += f": {found.kind.entry.meaning}"
-    return sentence + "."
+        told += f": {found.kind.entry.meaning}"
+    return told + "."
 
 
 def _what_it_did(found: Hypothesis | None, finding: Finding | None) -> str:
@@ -192,7 +193,7 @@ def what_was_done(incident: Incident) -> str:
             case _:
                 parts.append(f"{act.what} {act.target}")
     told = "; ".join(dict.fromkeys(parts))
-    return f"{told[:1].upper()}{told[1:]}." if told else "Nothing on the cluster."
+    return sentence(told) if told else "Nothing on the cluster."
 
 
 def _relaunched(attempt: Attempt) -> str:

@@ -9,6 +9,7 @@ from runbook.errors import RunbookError
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
+from runbook.model.units import sentence
 from runbook.remedy import (
     LeverContext,
     SimilarIncident,
@@ -60,7 +61,7 @@ def run(context: StepContext) -> StepResult:
     if isinstance(plan, NoPlan):
         incident, found = _witnesses(context, incident)
         worked = what_worked(found)
-        return _without(with_notes(incident, f"{worked[:1].upper()}{worked[1:]}." if worked else ""), plan)
+        return _without(with_notes(incident, sentence(worked) if worked else ""), plan)
     incident, found = _witnesses(context, incident)
     version = story.framework_version or (story.root_cause.framework_version if story.root_cause else None)
     plan = with_reasons(plan, found, version or "")
@@ -95,10 +96,11 @@ def tried(incident: Incident) -> tuple[str, ...]:
 def _without(incident: Incident, no_plan: NoPlan) -> StepResult:
     outcome = Outcome.EXHAUSTED if no_plan.exhausted else Outcome.NEEDS_PERSON
     question = f" {no_plan.question}" if no_plan.question else ""
-    sentence = no_plan.why[:1].upper() + no_plan.why[1:] + ("" if no_plan.why.endswith(".") else ".")
     to_do = (*((no_plan.question,) if no_plan.question else ()), *incident.to_do)
     empty: Plan | None = None
-    incident = replace(incident, plan=empty, no_plan=no_plan, conclusion=sentence, to_do=tuple(dict.fromkeys(to_do)))
+    incident = replace(
+        incident, plan=empty, no_plan=no_plan, conclusion=sentence(no_plan.why), to_do=tuple(dict.fromkeys(to_do))
+    )
     return StepResult(outcome, incident, no_plan.why + question)
 
 

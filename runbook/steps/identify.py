@@ -10,7 +10,7 @@ from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
-from runbook.model.units import JobId
+from runbook.model.units import JobId, sentence
 from runbook.slurm.ownership import check_ours
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
 from runbook.steps.shared.template_reading import read_companions
@@ -117,6 +117,6 @@ def _with_companions(context: StepContext) -> Incident:
     return replace(incident, templates=files, companions=found, unread=unread)
 
 
-def _closed(incident: Incident, outcome: Outcome, sentence: str) -> StepResult:
-    closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence[:1].upper() + sentence[1:] + ".")
-    return StepResult(outcome, closed, sentence)
+def _closed(incident: Incident, outcome: Outcome, why: str) -> StepResult:
+    closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence(why))
+    return StepResult(outcome, closed, why)

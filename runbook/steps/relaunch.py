@@ -9,7 +9,7 @@ from enum import StrEnum
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Attempt, Incident, Milestone
 from runbook.model.job import Claim, JobEnvironment, JobRecord, Submission
-from runbook.model.units import JobId
+from runbook.model.units import JobId, sentence
 from runbook.remedy import relaunch_refused
 from runbook.slurm.ownership import Doubt, attempt_mark, doubts, in_words, new_claim
 from runbook.steps.find_checkpoint import before_relaunch
@@ -175,7 +175,7 @@ def failed_step(context: StepContext) -> int | None:
 
 def _limit(context: StepContext) -> str:
     refused = relaunch_refused(len(context.incident.attempts), context.settings.policy.max_relaunches)
-    return f"{refused[:1].upper()}{refused[1:]} (policy.max_relaunches)." if refused else ""
+    return sentence(f"{refused} (policy.max_relaunches)") if refused else ""
 
 
 def _same_again(context: StepContext) -> str:

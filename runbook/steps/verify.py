@@ -15,8 +15,9 @@ from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.log import LogStory
 from runbook.model.node import ProcessView
 from runbook.model.template import Edit, SettingKind, condition_of
-from runbook.model.units import GIB, in_gib, rough_duration
+from runbook.model.units import GIB, in_gib, rough_duration, sentence
 from runbook.remedy import Resumed, ResumeKind, resume_proof
+from runbook.report.vocabulary.titles import waits_for
 from runbook.slurm.ownership import check_ours
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
@@ -165,20 +166,6 @@ class Outcome(StrEnum):
 
 
 _NOT_RESUMED = (ResumeKind.FROM_SCRATCH, ResumeKind.ELSEWHERE)
-_REASONS = {
-    "Resources": "nodes have to become free",
-    "Priority": "jobs ahead of it",
-    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "Nodes required for job are DOWN": "or drained, or reserved for jobs of higher priority",
-    "PartitionDown": "its partition starts no jobs",
-    "QOSMaxGRESPerUser": "its owner holds as many GPUs as are allowed",
-    "AssocGrpGRES": "its account holds as many GPUs as are allowed",
-    "JobHeldUser": "held by its owner",
-    "JobHeldAdmin": "held by an administrator",
-    "BeginTime": "its begin time has not come",
-    "Dependency": "it depends on another job",
-}
-"""squeue(1), JOB REASON CODES."""
 
 
 def run(context: StepContext) -> StepResult:
@@ -218,11 +205,11 @@ def run(context: StepContext) -> StepResult:
                 why = f"{resumed.why}; {why}"
             return _passed(context, incident, attempt, job, story, why)
     if job.state.job_class is JobClass.CANCELLED:
-        sentence = f"Job {job.id} was cancelled by a person while it was being watched."
-        verdict = Verdict(passed=None, why=sentence, progress=story.progress)
+        why = f"Job {job.id} was cancelled by a person while it was being watched."
+        verdict = Verdict(passed=None, why=why, progress=story.progress)
         incident = with_last_attempt(incident, replace(attempt, verdict=verdict))
-        incident = replace(incident, state=IncidentState.CLOSED, conclusion=sentence)
-        return StepResult(Outcome.CANCELLED_BY_USER, incident, sentence)
+        incident = replace(incident, state=IncidentState.CLOSED, conclusion=why)
+        return StepResult(Outcome.CANCELLED_BY_USER, incident, why)
     if job.state.job_class is JobClass.FAILED or _fatal(story, job):
         why = f"job {job.id} failed again ({job.state.name})"
         verdict = Verdict(passed=False, why=why, progress=story.progress)
@@ -259,24 +246,16 @@ def _with_time_queued(context: StepContext, attempt: Attempt, job: JobRecord) ->
 def _queue_line(context: StepContext, job: JobRecord, waits_s: float) -> str:
     limit_s = context.settings.policy.wait_for_spare_s
     waited = f"{rough_duration(waits_s)} of at most {rough_duration(limit_s)}"
-    return f"job {job.id} {job.state.name} for {waited}: {_waits_for(job)}"
-
-
-def _waits_for(job: JobRecord) -> str:
-    """Slurm's reason, with what the commonest mean."""
-    meaning = _REASONS.get(job.reason.partition(",")[0], "")
-    return f"{job.reason} ({meaning})" if meaning else job.reason or "Slurm gives no reason"
+    return f"job {job.id} {job.state.name} for {waited}: {waits_for(job)}"
 
 
 def _still_queued(
     context: StepContext, incident: Incident, attempt: Attempt, job: JobRecord, waits_s: float
 ) -> StepResult:
     """The job stays in the queue: it holds no node there, and its place would be lost with it."""
-    why = f"job {job.id} still waits in the queue after {rough_duration(waits_s)}: {_waits_for(job)}"
+    why = f"job {job.id} still waits in the queue after {rough_duration(waits_s)}: {waits_for(job)}"
     incident = with_last_attempt(incident, replace(attempt, verdict=Verdict(passed=None, why=why)))
-    conclusion = (
-        f"{why[:1].upper()}{why[1:]}. It was left there and keeps its place; nobody watches it when it starts."
-    )
+    conclusion = f"{sentence(why)} It was left there and keeps its place; nobody watches it when it starts."
     asks = (
         f"See why job {job.id} does not start: `scontrol show job {job.id}`. "
         f"`runbook resume {incident.id}` watches it again; `scancel {job.id}` gives it up.",
@@ -300,7 +279,7 @@ def _started_over(
     """The job repeats what was done already, and its first save writes over what is there: it is to be stopped."""
     path = attempt.checkpoint.path if attempt.checkpoint else "its checkpoint"
     why = f"job {job.id} did not go on from {path}: {resumed.why}"
-    conclusion = why[:1].upper() + why[1:] + ". It could write over the checkpoints, so it is to be stopped."
+    conclusion = f"{sentence(why)} It could write over the checkpoints, so it is to be stopped."
     incident = with_last_attempt(incident, replace(attempt, verdict=Verdict(False, why, story.progress)))
     ask = f"Find out why the program did not load {path}: its options in the changed template, and its log."
     incident = replace(
@@ -377,8 +356,7 @@ def _passed(
 def _not_proven(context: StepContext, attempt: Attempt, why: str) -> StepResult:
     verdict = Verdict(passed=None, why=why)
     incident = with_last_attempt(context.incident, replace(attempt, verdict=verdict))
-    sentence = why[:1].upper() + why[1:] + "."
-    return StepResult(Outcome.NOT_PROVEN, replace(incident, conclusion=sentence), why)
+    return StepResult(Outcome.NOT_PROVEN, replace(incident, conclusion=sentence(why)), why)
 
 
 def _headroom(context: StepContext, story: LogStory) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from runbook.model.diagnosis import Detail, Diagnosis, Died, Hypothesis
 from runbook.model.log import Collateral, Finding, LogNote, LogSource, LogStory
-from runbook.model.units import moment, size
+from runbook.model.units import moment, sentence, size
 from runbook.report.memory_picture import memory_at_failure, shortfall
 from runbook.report.text import paragraph
 from runbook.report.vocabulary import titles
@@ -33,7 +33,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
     root = story.root_cause
     lines = [
         *_paragraph(_title(best), width, ""),
-        *_paragraph(_sentence(titles.diagnosis_meaning(best)), width, "  "),
+        *_paragraph(sentence(titles.diagnosis_meaning(best)), width, "  "),
         "",
         *_row("first failure", _first(story, best), width),
         *_row("when", _when(root, story), width),
@@ -60,10 +60,6 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
 def _title(best: Hypothesis) -> str:
     title = titles.diagnosis_title(best)
     return title if best.kind.entry.died is Died.UNKNOWN else f"{title}, confidence {best.confidence:.2f}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _paragraph(text: str, width: int, indent: str, first: str | None = None, *, whole: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ import re
 
 from runbook.model.incident import NOBODY, Act, Attempt, Incident, IncidentState, declined
 from runbook.model.message import About, Message, Severity
-from runbook.model.units import rough_duration
+from runbook.model.units import rough_duration, sentence
 from runbook.report import narrative
 from runbook.report.vocabulary.clean import clean_line
 
@@ -113,7 +113,7 @@ def _waits(before: Incident | None, after: Incident, report_url: str) -> tuple[M
     known = before.notes if before is not None else ()
     return tuple(
         _message(
-            after, f"{note}:{after.run}", Severity.WARNING, note, report_url, now=f"{note[:1].upper()}{note[1:]}.",
+            after, f"{note}:{after.run}", Severity.WARNING, note, report_url, now=sentence(note),
             asked="nothing, or talk to the job's owner",
         )
         for note in after.notes if into == "tenant" and note not in known
@@ -174,7 +174,7 @@ def _attempts(before: Incident | None, after: Incident, report_url: str) -> tupl
             told.append(
                 _message(
                     after, f"failed_again:{attempt.number}", Severity.WARNING, f"relaunch {attempt.job} failed again",
-                    report_url, now=f"{why[:1].upper()}{why[1:]}. Its logs are read next.", asked="nothing",
+                    report_url, now=f"{sentence(why)} Its logs are read next.", asked="nothing",
                 )
             )
     return tuple(told)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from runbook.model.diagnosis import Hypothesis
 from runbook.model.incident import IncidentState
+from runbook.model.job import JobRecord
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
 from runbook.model.units import moment
@@ -118,3 +119,25 @@ def percent(share: float) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """"1 node", "3 nodes"."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+_JOB_REASONS = {
+    "Resources": "nodes have to become free",
+    "Priority": "jobs ahead of it",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "Nodes required for job are DOWN": "or drained, or reserved for jobs of higher priority",
+    "PartitionDown": "its partition starts no jobs",
+    "QOSMaxGRESPerUser": "its owner holds as many GPUs as are allowed",
+    "AssocGrpGRES": "its account holds as many GPUs as are allowed",
+    "JobHeldUser": "held by its owner",
+    "JobHeldAdmin": "held by an administrator",
+    "BeginTime": "its begin time has not come",
+    "Dependency": "it depends on another job",
+}
+"""squeue(1), JOB REASON CODES."""
+
+
+def waits_for(job: JobRecord) -> str:
+    """Why a job waits in the queue: Slurm's reason, with what the commonest mean."""
+    meaning = _JOB_REASONS.get(job.reason_code, "")
+    return f"{job.reason} ({meaning})" if meaning else job.reason or "Slurm gives no reason"
