@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from contextlib import ExitStack
 from dataclasses import replace
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import BinaryIO
 
 from runbook.errors import NotAllowed, NotFound, RunbookError
@@ -14,7 +14,7 @@ from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.log import Finding, LogStory
-from runbook.model.units import UserName
+from runbook.model.units import UserName, sentence
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
 
@@ -26,14 +26,14 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Outcome(StrEnum):
-    MEMORY_ERROR = "memory_error"
-    GPU_FAULT = "gpu_fault"
-    OTHER_ERROR = "other_error"
-    HEALTHY = "healthy"
-    WAITING = "waiting"
-    NO_ERROR_FOUND = "no_error_found"
-    RELAUNCH_FAILED_OTHERWISE = "relaunch_failed_otherwise"
-    UNREADABLE = "unreadable"
+    MEMORY_ERROR = auto()
+    GPU_FAULT = auto()
+    OTHER_ERROR = auto()
+    HEALTHY = auto()
+    WAITING = auto()
+    NO_ERROR_FOUND = auto()
+    RELAUNCH_FAILED_OTHERWISE = auto()
+    UNREADABLE = auto()
 
 
 def run(context: StepContext) -> StepResult:
@@ -53,10 +53,10 @@ def run(context: StepContext) -> StepResult:
     if failed and (waiting := _may_be_at_a_step(context, job, story, incident)) is not None:
         return waiting
     if incident.attempts and outcome not in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT):
-        sentence = f"The relaunched job {job.id} ended without a memory error that the logs show: {summary}."
-        return StepResult(Outcome.RELAUNCH_FAILED_OTHERWISE, replace(incident, conclusion=sentence), summary)
+        conclusion = f"The relaunched job {job.id} ended without a memory error that the logs show: {summary}."
+        return StepResult(Outcome.RELAUNCH_FAILED_OTHERWISE, replace(incident, conclusion=conclusion), summary)
     if outcome in (Outcome.OTHER_ERROR, Outcome.HEALTHY, Outcome.NO_ERROR_FOUND):
-        incident = replace(incident, state=IncidentState.CLOSED, conclusion=summary[:1].upper() + summary[1:] + ".")
+        incident = replace(incident, state=IncidentState.CLOSED, conclusion=sentence(summary))
     return StepResult(outcome, incident, summary)
 
 
@@ -146,7 +146,7 @@ def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, inc
     shows = f"job {job.id} is {job.state.name}; its log shows an error, but a step takes {step_s:.0f} s and it wrote "
     if now_s - (incident.visits[-1].started_s if incident.visits else incident.opened_s) > _LONGEST_WAIT_S:
         summary = f"{shows}again and again since: it goes on, and is not cancelled on an alert's word"
-        conclusion = summary[:1].upper() + summary[1:] + "."
+        conclusion = sentence(summary)
         return StepResult(
             Outcome.HEALTHY, replace(incident, state=IncidentState.CLOSED, conclusion=conclusion), summary
         )
