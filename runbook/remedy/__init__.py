@@ -51,12 +51,11 @@ from runbook.remedy.template_settings import (
     unresolved_argument,
     with_unresolved_batch,
 )
-from runbook.remedy.world import REDUCE_WORLD, reduce_world, world_options
+from runbook.remedy.world import WorldLever, fit_to_nodes, world_options
 
 __all__ = [
     "CONSTRAINTS",
     "FUNCTIONS",
-    "REDUCE_WORLD",
     "Condition",
     "Configuration",
     "Conflict",
@@ -84,6 +83,7 @@ __all__ = [
     "StartedJob",
     "TemplateSettings",
     "VersionMark",
+    "WorldLever",
     "checkpoint_folders",
     "circumstances",
     "defaults_hold",
@@ -92,6 +92,7 @@ __all__ = [
     "edit_of",
     "find_restarters",
     "first_uncommented_match",
+    "fit_to_nodes",
     "in_this_version",
     "largest_divisor",
     "load_levers",
@@ -103,7 +104,6 @@ __all__ = [
     "read_versions",
     "reasons",
     "recognise",
-    "reduce_world",
     "refusal_of",
     "relaunch_refused",
     "require",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum, auto
 
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
 from runbook.model.template import Edit
@@ -172,12 +173,14 @@ def _writes_its_hostfile(template: TemplateSettings) -> None:
     )
 
 
-REDUCE_WORLD = "reduce_world"
-"""The lever's name in a plan. It is never the owner's to keep: the template stays for the nodes that it was written
-for."""
+class WorldLever(StrEnum):
+    """Levers of no document, by their names in a plan. They are never the owner's to keep: the template stays for the
+    nodes that it was written for."""
+
+    REDUCE_WORLD = auto()
 
 
-def reduce_world(context: LeverContext, nodes_left: int, nodes_gone: Sequence[NodeName] = ()) -> Plan | NoPlan:
+def fit_to_nodes(context: LeverContext, nodes_left: int, nodes_gone: Sequence[NodeName] = ()) -> Plan | NoPlan:
     """The edits for `nodes_left` nodes, or why the global batch could not be kept exactly.
 
     `nodes_gone`: nodes that must not be used any more, which the template must not name."""
@@ -188,19 +191,20 @@ def reduce_world(context: LeverContext, nodes_left: int, nodes_gone: Sequence[No
         edits, kept = _edits(context, nodes, nodes_left, nodes_gone)
     except Refused as refused:
         return NoPlan(refused.refusal.why, exhausted=False, question=refused.refusal.question)
+    changes = ",".join(f"{edit.parameter}={edit.new}" for edit in edits)
     use = LeverUse(
-        lever=REDUCE_WORLD,
+        lever=WorldLever.REDUCE_WORLD.value,
         title=f"{nodes_left} nodes instead of {nodes}",
         why="No spare node is free. The samples of an optimizer step stay exactly the same.",
         source="The training-OOM runbook: drain the node, resume at reduced world size.",
         effect=Effect.NUMERICS,
         cost=_cost(context, nodes, nodes_left, edits),
         edits=edits,
-        key=f"reduce_world:nodes={nodes_left}," + ",".join(f"{edit.parameter}={edit.new}" for edit in edits),
+        key=f"{WorldLever.REDUCE_WORLD}:nodes={nodes_left},{changes}",
         expectation=kept,
         needs_reshard=True,
     )
-    return Plan(uses=(use,), system=context.template.system.id, ladder=REDUCE_WORLD)
+    return Plan(uses=(use,), system=context.template.system.id, ladder=WorldLever.REDUCE_WORLD.value)
 
 
 def _cost(context: LeverContext, nodes: int, left: int, edits: Sequence[Edit]) -> str:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Attempt, Incident
 from runbook.model.template import Edit, TemplateFile
-from runbook.remedy import REDUCE_WORLD
+from runbook.remedy import WorldLever
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
 from runbook.template import CannotEdit, apply
 
@@ -145,4 +145,4 @@ def _changed(incident: Incident) -> bool:
 def _levers_edits(attempt: Attempt) -> tuple[Edit, ...]:
     """What a lever changed: what goes with fewer nodes is no change of the owner's."""
     uses = attempt.plan.uses if attempt.plan is not None else ()
-    return tuple(edit for use in uses if use.lever != REDUCE_WORLD for edit in use.edits)
+    return tuple(edit for use in uses if use.lever not in tuple(WorldLever) for edit in use.edits)

@@ -15,7 +15,7 @@ from runbook.model.job import JobEnvironment, JobRecord, NodeClass, NodeState
 from runbook.model.log import LogStory
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
-from runbook.remedy import LeverContext, Obstacle, Refused, reduce_world, world_options
+from runbook.remedy import LeverContext, Obstacle, Refused, fit_to_nodes, world_options
 from runbook.slurm.submit import options_in_force
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
@@ -57,7 +57,7 @@ def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) 
     gone = tuple(node for node in context.incident.excluded_nodes)
     first_reason = ""
     for nodes in range(min(free, needed - 1), least - 1, -1):
-        plan = reduce_world(LeverContext(template, story, job), nodes, gone)
+        plan = fit_to_nodes(LeverContext(template, story, job), nodes, gone)
         options = _options(context, nodes, gone)
         if isinstance(plan, Plan) and not isinstance(options, str):
             fewer = f"not all of the {free} free nodes are used: {first_reason}" if first_reason else ""

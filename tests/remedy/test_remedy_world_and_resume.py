@@ -23,10 +23,10 @@ from runbook.remedy import (
     LeverContext,
     LeverDocument,
     drain_refused,
+    fit_to_nodes,
     load_levers,
     propose,
     recognise,
-    reduce_world,
     relaunch_refused,
     resume_edits,
     template_settings,
@@ -60,7 +60,7 @@ def reduced(case: dict[str, Any]) -> tuple[tuple[TemplateFile, ...], tuple[Param
     names = system.parameter_names()
     settings = _set(system, case.get("settings", {})) + (find_settings(files[0], names) if files else ())
     context = LeverContext(template_settings(system, settings, files), LogStory(None), JOB)
-    return files, names, reduce_world(context, case["left"], (NodeName("gpu-22"),))
+    return files, names, fit_to_nodes(context, case["left"], (NodeName("gpu-22"),))
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["title"]) for case in WORLDS])
@@ -85,7 +85,7 @@ def test_fewer_nodes_never_change_the_global_batch(micro: int, steps: int, nodes
     system = DOCUMENTS["pytorch"]
     settings = _set(system, {"micro_batch_size": micro, "gradient_accumulation_steps": steps})
     job = replace(JOB, num_nodes=nodes, gpus_per_node=gpus)
-    outcome = reduce_world(LeverContext(template_settings(system, settings), LogStory(None), job), left)
+    outcome = fit_to_nodes(LeverContext(template_settings(system, settings), LogStory(None), job), left)
     if isinstance(outcome, NoPlan):
         assert left >= nodes or micro * steps * nodes % left
         return
@@ -127,11 +127,11 @@ def test_from_a_template_to_a_template_that_trains_the_same() -> None:
     names = system.parameter_names()
     file = TemplateFile("job.sh", SCRIPT)
     context = LeverContext(template_settings(system, find_settings(file, names)), STORY, JOB, TRUE_OOM)
-    plan, world = propose(context), reduce_world(context, 2)
+    plan, world = propose(context), fit_to_nodes(context, 2)
     assert isinstance(plan, Plan) and isinstance(world, Plan)
     smaller = apply((file,), plan.edits, names=names).files
     found = template_settings(system, find_settings(smaller[0], names))
-    after = reduce_world(LeverContext(found, STORY, JOB), 2)
+    after = fit_to_nodes(LeverContext(found, STORY, JOB), 2)
     assert isinstance(after, Plan)
     checkpoint = Checkpoint("/data/ckpt/run/iter_0000100", 100, True, format="torch_dist", latest=True)
     resume = resume_edits(found, checkpoint)
