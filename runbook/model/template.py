@@ -83,6 +83,8 @@ class Setting:
     unresolved: str = ""
     references: tuple[str, ...] = ()
     """Keys of the configuration that the value refers to (`${trainer.batch}`)."""
+    launcher: bool = False
+    """A word of the command that starts the training program, not of the program's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -361,10 +361,6 @@ def _matches(condition: Condition, value: str) -> bool:
 # seen can be set behind it, for the last of equal options wins; but a global batch reckoned with a default would be
 # another one.
 
-_LAUNCHERS = frozenset({
-    "srun", "torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "torch.distributed.run",
-    "torch.distributed.launch", "submit", "ray",
-})
 _SHORTENED = re.compile(r"--[a-z]+[-_.][-_.a-z]+")
 """Options of two words at least: a shorter one (`--train`) is more often one of the program's own."""
 
@@ -421,6 +417,6 @@ def unresolved_argument(listed: Sequence[Setting]) -> str:
 
 def _is_unresolved(item: Setting) -> bool:
     """Whether it is a word of the training program that is not known."""
-    if item.kind is not SettingKind.ARGUMENT or item.value is not None or not item.trail:
+    if item.kind is not SettingKind.ARGUMENT or item.value is not None or item.launcher:
         return False
-    return item.spelling.lstrip('"').startswith("$") and item.trail[0].partition(" at line")[0] not in _LAUNCHERS
+    return item.spelling.lstrip('"').startswith("$")

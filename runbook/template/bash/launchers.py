@@ -138,8 +138,9 @@ def _one_atom_a_character(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
     return tuple(found)
 
 
+INTERPRETERS = ("python", "python3")
 LAUNCHERS = (
-    "srun", "torchrun", "python", "python3", "deepspeed", "accelerate", "mpirun", "mpiexec", "torch.distributed.run",
+    *INTERPRETERS, "srun", "torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "torch.distributed.run",
     "torch.distributed.launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
     "deepspeed.launcher.runner", "deepspeed.launcher.launch",
 )

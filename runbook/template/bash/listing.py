@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from runbook.model.template import ParameterNames, Setting, SettingKind
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import trail_of
 from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import (
+    INTERPRETERS,
     LAUNCHERS,
     basename,
     command_chain,
@@ -30,6 +32,7 @@ _STOPS = frozenset(
      "docker", "podman", "run", "launch", "ray", "job", "submit", "--", "trl", "uv", "conda", "stdbuf", "nsys")
 )
 """Words of a launch command that are no option's value."""
+_OF_RAY = ("ray", "submit")
 
 _ASSIGNMENT = re.compile(r"(?:^|,)([A-Za-z_]\w*)=")
 
@@ -143,9 +146,17 @@ def _words(script: Script, command: Command) -> Iterator[Setting]:
         at += 1 + given.words
 
 
-def _taker(command: Command, token: Token) -> str:
+class _Taker(NamedTuple):
+    """The program that takes the words behind it."""
+
+    shown: str
+    launcher: bool
+
+
+def _taker(command: Command, token: Token) -> _Taker:
     name = basename(token) or "".join(atom.char for atom in token.atoms)
-    return f"{name} at line {command.line}"
+    launcher = name in _OF_RAY or (name in LAUNCHERS and name not in INTERPRETERS)
+    return _Taker(f"{name} at line {command.line}", launcher)
 
 
 def _is_option(token: Token) -> bool:
@@ -177,7 +188,7 @@ def _given(script: Script, argv: Sequence[Token], at: int, program: int | None, 
     return given
 
 
-def _setting(script: Script, given: _Given, taker: str) -> Setting:
+def _setting(script: Script, given: _Given, taker: _Taker) -> Setting:
     token = given.token
     reason = unknown_of(token.atoms[: len(given.name)]) or unknown_of(given.value)
     condition = token.condition or next((atom.condition for atom in given.value if atom.condition), "")
@@ -187,11 +198,11 @@ def _setting(script: Script, given: _Given, taker: str) -> Setting:
     line = _line(script, token)
     return Setting(
         given.name, SettingKind.ARGUMENT, given.name, None if reason else value, script.file.path, line,
-        (taker, *trail_of(token, given.value)), reason,
+        (taker.shown, *trail_of(token, given.value)), reason, launcher=taker.launcher,
     )
 
 
-def _override(script: Script, token: Token, taker: str) -> Setting:
+def _override(script: Script, token: Token, taker: _Taker) -> Setting:
     written, _, _ = token.prefix.partition("=")
     value, _ = arguments.without_hydra_quotes(token.atoms[len(written) + 1 :])
     found = _setting(script, _Given(written, token, list(value), bare=False), taker)
@@ -199,7 +210,7 @@ def _override(script: Script, token: Token, taker: str) -> Setting:
     return replace(found, parameter=arguments.override_key(written), kind=SettingKind.KEY, value=shown)
 
 
-def _removed(script: Script, token: Token, taker: str) -> Setting:
+def _removed(script: Script, token: Token, taker: _Taker) -> Setting:
     key = arguments.override_key(token.prefix.partition("=")[0])
     found = _setting(script, _Given(key, token, [], bare=True), taker)
     reason = found.unresolved or f"~{key} at line {token.line} takes the key out of the configuration"
