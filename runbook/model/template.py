@@ -66,6 +66,20 @@ class SubmitContext:
 
 
 @dataclass(frozen=True, slots=True)
+class Unresolved:
+    """Why a value is not known."""
+
+    why: str
+    """For people."""
+    code: str = ""
+    """What of the template decides it, as it is written there: "SLURM_NNODES", "$(date +%s)", "${now:%Y}"; "" where
+    that is not the template's word."""
+
+    def __str__(self) -> str:
+        return self.why
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A parameter as it stands in a template."""
 
@@ -80,11 +94,16 @@ class Setting:
     line: int | None = None
     trail: tuple[str, ...] = ()
     """How the value was found: ("TRAIN_ARGS[3]", "MBS at line 12")."""
-    unresolved: str = ""
+    unresolved: Unresolved | None = None
     references: tuple[str, ...] = ()
     """Keys of the configuration that the value refers to (`${trainer.batch}`)."""
     launcher: bool = False
     """A word of the command that starts the training program, not of the program's own."""
+
+    @property
+    def follows_slurm(self) -> bool:
+        """Whether its value is one that Slurm gives each job anew."""
+        return self.value is None and self.unresolved is not None and "SLURM_" in self.unresolved.code
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ class LeverContext:
         per_node = self.template.setting(world.per_node) if world.per_node else None
         if self.story.world_size or per_node is None:
             return ""
-        if self._launcher_number(world.per_node) is None and "SLURM_" not in per_node.unresolved:
+        if self._launcher_number(world.per_node) is None and not per_node.follows_slurm:
             return f"{per_node.spelling} is {per_node.value or 'not known'}, which is no number of ranks"
         one_node = world.one_node and self.template.is_set(world.one_node)
         if one_node or (self.job.num_nodes or len(self.job.nodes) or 1) == 1:
@@ -165,7 +165,7 @@ class LeverContext:
         if nodes is None:
             spelling = self.template.spelling(world.launcher_nodes) if world.launcher_nodes else "the number of nodes"
             return f"{spelling} is not given to the launcher, which takes one node then, and the job has several"
-        if self._launcher_number(world.launcher_nodes) is None and "SLURM_" not in nodes.unresolved:
+        if self._launcher_number(world.launcher_nodes) is None and not nodes.follows_slurm:
             return f"{nodes.spelling} is not known"
         return ""
 

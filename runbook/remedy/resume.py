@@ -86,7 +86,7 @@ _MOVING = re.compile(
     r"[(`]\s*(?:date|uuidgen|mktemp)\b|\bnow:%|\bSLURM_(?:JOB_?ID|ARRAY_\w+|RESTART_COUNT|STEP_?ID)\b"
     r"|\b(?:RANDOM|EPOCHSECONDS|EPOCHREALTIME|SRANDOM|SECONDS|BASHPID|TIMESTAMP)\b|\$\$"
 )
-"""What the reader of templates says it could not follow, where that is another one each time."""
+"""Code of a template that gives another value each time."""
 _MOVING_VALUE = re.compile(r"\$\{now:|\$\(|`")
 """The same in a value that was read: Hydra's and OmegaConf's own time, a command that nobody ran."""
 _CHANGES_FOLDER = re.compile(r"^\s*(?:cd|pushd)\s+(?P<to>\S[^;&|#]{0,200})|\bhydra\.job\.chdir=(?P<hydra>[Tt]rue)\b")
@@ -217,7 +217,7 @@ def _moving(template: TemplateSettings, checkpoint: Checkpoint | None) -> Iterat
 
 def _moves(setting: Setting, rule: MovingName, changes: UncommentedLine | None) -> str:
     if setting.value is None:
-        moves = _MOVING.search(setting.unresolved)
+        moves = setting.unresolved is not None and _MOVING.search(setting.unresolved.code)
         return f"it is another one in each submission ({setting.unresolved})" if moves else ""
     if _MOVING_VALUE.search(setting.value):
         return f"it is another one in each submission ({setting.value[:120]})"
@@ -232,7 +232,8 @@ def _moves(setting: Setting, rule: MovingName, changes: UncommentedLine | None) 
 def _number(template: TemplateSettings, setting: Setting) -> str:
     """What the job's number was, where the folder is named after it."""
     job = template.job.id
-    return f" (its SLURM_JOB_ID was {job})" if job and "SLURM_JOB" in setting.unresolved else ""
+    after_job = setting.unresolved is not None and "SLURM_JOB" in setting.unresolved.code
+    return f" (its SLURM_JOB_ID was {job})" if job and after_job else ""
 
 
 def _folder_changes(template: TemplateSettings) -> Iterator[UncommentedLine]:

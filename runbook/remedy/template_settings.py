@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 
-from runbook.model.template import Edit, Setting, SettingKind, TemplateFile, condition_of
+from runbook.model.template import Edit, Setting, SettingKind, TemplateFile, Unresolved, condition_of
 from runbook.remedy.checkpoint_rules import Condition
 from runbook.remedy.lever_document import LeverDocument, Parameter, VersionMark
 from runbook.remedy.recognition import first_uncommented_match
@@ -378,7 +378,8 @@ def with_unresolved_batch(
     if not words:
         return tuple(settings)
     seen = {item.parameter for item in settings}
-    why = f"it may stand in {words[0].spelling}: {words[0].unresolved}"
+    word = words[0].unresolved
+    why = Unresolved(f"it may stand in {words[0].spelling}: {word}", word.code if word else "")
     return (*settings, *(
         Setting(entry.id, entry.kind, entry.spellings[0], None, words[0].file, words[0].line, unresolved=why)
         for parameter in dict.fromkeys((batch.accumulation, batch.total, *batch.model_parallel))
@@ -403,7 +404,7 @@ def _without_shortened(
         entry = system.parameter(parameter) if parameter else None
         for item in options if entry is not None else ():
             if entry is not None and any(spelling.startswith(item.spelling) for spelling in entry.spellings):
-                why = f"{item.spelling} may be short for it"
+                why = Unresolved(f"{item.spelling} may be short for it")
                 open_ones[entry.id] = Setting(
                     entry.id, entry.kind, entry.spellings[0], None, item.file, item.line, unresolved=why
                 )

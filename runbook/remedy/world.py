@@ -48,7 +48,7 @@ def _counted(
     edits: list[Edit] = []
     for parameter in parameters:
         setting = context.template.setting(parameter)
-        if setting is None or (setting.value is None and "SLURM_" in setting.unresolved):
+        if setting is None or setting.follows_slurm:
             continue
         if but_one and setting.value == "1":
             continue

@@ -14,7 +14,7 @@ from runbook.template.bash.edit import change_value, check_result
 from runbook.template.bash.insert import insert
 from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, program_position
 from runbook.template.bash.script import Script, read_script
-from runbook.template.bash.state import Token, text_of, unknown_of
+from runbook.template.bash.state import Token, text_of, why_unknown
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config
 from runbook.template.editing import apply
@@ -118,7 +118,7 @@ def _scripts_run(command: Command) -> list[NamingWord]:
         if at and not shell and not (basename(command.argv[0]) in LAUNCHERS and program_position(command.argv) is None):
             continue
         condition = token.condition or command.condition
-        reason = unknown_of(token.atoms) or (condition and f"it is run only {condition}")
+        reason = why_unknown(token.atoms) or (condition and f"it is run only {condition}")
         named = NamedFile("", None if reason else token.text, token.line, reason, script=True)
         return [NamingWord(named, _word_as_value(token))]
     return []
@@ -173,12 +173,17 @@ def naming_words(command: Command) -> list[NamingWord]:
             if option == "--deepspeed" and (item.value_token is None and not item.value):
                 continue  # the bare flag
             reason = item.condition and f"it is given only {item.condition}"
-            reason = reason or item.unresolved or unknown_of(item.value)
+            reason = reason or _why(item)
             found.append(NamingWord(NamedFile(option, None if reason else text, item.line, reason), item))
     found += _hydra_places(given)
     found += _without_option(command, found)
     found += _scripts_run(command)
     return sorted(found, key=lambda word: word.file.line)
+
+
+def _why(given: Occurrence) -> str:
+    """Why its value is not known; "" when it is."""
+    return str(given.unresolved or "") or why_unknown(given.value)
 
 
 def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[NamingWord]:
@@ -188,14 +193,14 @@ def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[NamingWord]:
         return []
     name = names[-1]
     text = text_of(name.value)
-    reason = name.unresolved or unknown_of(name.value) or (name.condition and f"it is given only {name.condition}")
+    reason = _why(name) or (name.condition and f"it is given only {name.condition}")
     path = None
     if not reason and text is not None:
         path = text if text.endswith((".yaml", ".yml")) else f"{text}.yaml"
         if folders:
             folder = text_of(folders[-1].value)
             if folder is None:
-                reason, path = unknown_of(folders[-1].value) or folders[-1].unresolved, None
+                reason, path = _why(folders[-1]), None
             else:
                 path = posixpath.join(folder, path)
     return [NamingWord(NamedFile(name.spelling, path, name.line, reason, hydra=True), name)]
@@ -227,7 +232,7 @@ def program_named(command: Command, folder: str) -> list[NamedFile]:
     written = "".join(atom.char for atom in token.atoms)
     if not written.endswith(".py"):
         return []
-    return [NamedFile("", token.text, token.line, unknown_of(token.atoms), True, folder)]
+    return [NamedFile("", token.text, token.line, why_unknown(token.atoms), True, folder)]
 
 
 def _working_folder(script: Script, command: Command) -> str:

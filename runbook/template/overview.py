@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
+from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile, Unresolved
 from runbook.template.bash.listing import listed_settings
 from runbook.template.bash.script import Script, read_script
 from runbook.template.config import edit as config_edit
@@ -94,7 +94,7 @@ def all_settings(files: Sequence[TemplateFile], known: SubmitContext | None = No
         try:
             language = language_of(file)
         except CannotEdit as refusal:
-            found.append(Setting("", SettingKind.KEY, "", None, file.path, 1, (), refusal.what))
+            found.append(Setting("", SettingKind.KEY, "", None, file.path, 1, (), Unresolved(refusal.what)))
             continue
         if language is Language.BASH:
             script = read_script(file, (), known, scripts)
@@ -139,7 +139,7 @@ def _through_overrides(setting: Setting, given: Mapping[str, Setting]) -> Settin
         other = given.get(target)
         if other is not None:
             reason = f"it refers to {target}, which {other.file}:{other.line} sets to {other.value or 'another value'}"
-            return replace(setting, value=None, unresolved=reason)
+            return replace(setting, value=None, unresolved=Unresolved(reason))
     return setting
 
 
@@ -156,13 +156,14 @@ def _ambiguous(settings: Sequence[Setting]) -> Setting:
         f"{'not known' if item.value is None else item.value} in {item.file}" + (f":{item.line}" if item.line else "")
         for item in settings
     )
-    return replace(settings[0], value=None, unresolved=f"ambiguous: several files set it ({shown})")
+    return replace(settings[0], value=None, unresolved=Unresolved(f"ambiguous: several files set it ({shown})"))
 
 
 def _directives(script: Script) -> Iterator[Setting]:
     """One setting for each option of the header: the last wins, whether it is written short or long."""
     last = {_SHORT.get(item.option, item.option): item for item in script.header.directives}
-    reason = "the job is heterogeneous: each component has its own directives" if script.header.heterogeneous else ""
+    several = Unresolved("the job is heterogeneous: each component has its own directives")
+    reason = several if script.header.heterogeneous else None
     for name, item in sorted(last.items(), key=lambda pair: pair[1].start):
         value = None if reason else item.value if item.value is not None else "true"
         yield Setting(name, SettingKind.SBATCH, item.option, value, script.file.path, item.line, ("#SBATCH",), reason)
@@ -171,7 +172,7 @@ def _directives(script: Script) -> Iterator[Setting]:
 def _keys(config: Config) -> Iterator[Setting]:
     path = config.file.path
     if config.broken is not None:
-        yield Setting("", SettingKind.KEY, "", None, path, config.broken.line, (), config.broken.what)
+        yield Setting("", SettingKind.KEY, "", None, path, config.broken.line, (), Unresolved(config.broken.what))
         return
     lists = {leaf.path for leaf in config.leaves if leaf.form is Form.LIST}
     groups: dict[str, list[Leaf]] = {}
@@ -180,9 +181,10 @@ def _keys(config: Config) -> Iterator[Setting]:
             groups.setdefault(".".join(leaf.path), []).append(leaf)
     for key, leaves in groups.items():
         first = leaves[0]
-        reason = first.unresolved
+        reason = Unresolved(first.unresolved, first.raw) if first.unresolved else None
         if len(leaves) > 1:
-            reason = f"ambiguous: it is set at several places ({', '.join(f'line {leaf.line}' for leaf in leaves)})"
+            places = ", ".join(f"line {leaf.line}" for leaf in leaves)
+            reason = Unresolved(f"ambiguous: it is set at several places ({places})")
         value = None if reason else first.value
         references = () if config.loose else first.references
         yield Setting(key, SettingKind.KEY, key, value, path, first.line, first.trail, reason, references)

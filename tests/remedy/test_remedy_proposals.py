@@ -15,7 +15,7 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import NoPlan, Plan
-from runbook.model.template import Setting
+from runbook.model.template import Setting, Unresolved
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy import LeverContext, LeverDocument, load_levers, propose, template_settings
 from tests.kinds import KINDS, Kind
@@ -36,7 +36,7 @@ def _settings(case: dict[str, Any], system: LeverDocument) -> tuple[Setting, ...
         found.append(
             Setting(
                 parameter, entry.kind, entry.spellings[0], None if unknown else str(value),
-                unresolved="the command substitution decides" if unknown else "",
+                unresolved=Unresolved("the command substitution decides") if unknown else None,
             )
         )
     return tuple(found)

@@ -9,7 +9,7 @@ import pytest
 
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
-from runbook.model.template import Setting, SettingKind, condition_of
+from runbook.model.template import Setting, SettingKind, Unresolved, condition_of
 from runbook.model.units import JobId, UserName
 from runbook.remedy import (
     CONSTRAINTS,
@@ -39,7 +39,10 @@ NEW, OLD = SYSTEM.versions
 
 def context(job: JobRecord = JOB, releases: tuple[VersionMark, ...] = (NEW, OLD), **values: str | None) -> LeverContext:
     settings = tuple(
-        Setting(name, SettingKind.ARGUMENT, f"--{name}", value, "run.sh", unresolved="" if value else "a command")
+        Setting(
+            name, SettingKind.ARGUMENT, f"--{name}", value, "run.sh",
+            unresolved=None if value else Unresolved("a command"),
+        )
         for name, value in values.items()
     )
     return LeverContext(TemplateSettings(SYSTEM, settings, releases), LogStory(None), job)

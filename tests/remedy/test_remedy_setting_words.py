@@ -9,7 +9,7 @@ import pytest
 
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, ProcessUse
-from runbook.model.template import Setting, SettingKind, TemplateFile
+from runbook.model.template import Setting, SettingKind, TemplateFile, Unresolved
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy import CONSTRAINTS, FUNCTIONS, LeverContext, LeverDocument, refusal_of, template_settings
 from runbook.remedy.constraints.setting_values import off
@@ -82,7 +82,7 @@ def test_what_is_seen_in_the_template() -> None:
     assert "is not in the template" in why("stands_as", context(), **rule)
     assert why("stands_as", context(kl="bad:False"), **rule) == "--kl is bad:False"
     assert not why("stands_as", context(kl="bad:True"), **rule)
-    setting = Setting("kl", SettingKind.ARGUMENT, "--kl", None, unresolved="a function")
+    setting = Setting("kl", SettingKind.ARGUMENT, "--kl", None, unresolved=Unresolved("a function"))
     unknown = LeverContext(template_settings(SYSTEM, (setting,)), LogStory(None), JOB)
     outcome = refusal_of(lambda: CONSTRAINTS["stands_as"](unknown, rule))
     assert outcome is not None

@@ -10,7 +10,7 @@ import pytest
 from runbook.locations import data_folder
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory
-from runbook.model.template import Setting, SettingKind, TemplateFile
+from runbook.model.template import Setting, SettingKind, TemplateFile, Unresolved
 from runbook.model.units import JobId, UserName
 from runbook.remedy import (
     CONSTRAINTS,
@@ -205,7 +205,8 @@ def test_defaults_hold_only_where_the_configuration_is_known(
     if named is not None:
         settings.append(Setting("config", SettingKind.KEY, "a.config", named, "run.sh", 1))
     assert defaults_hold(system, settings) is holds
-    settings.append(Setting("config", SettingKind.KEY, "a.config", None, "run.sh", 1, (), "a branch decides"))
+    branch = Unresolved("a branch decides")
+    settings.append(Setting("config", SettingKind.KEY, "a.config", None, "run.sh", 1, (), branch))
     assert not defaults_hold(system, settings)
 
 

@@ -17,7 +17,7 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
-from runbook.model.template import ParameterNames, Setting, TemplateFile
+from runbook.model.template import ParameterNames, Setting, TemplateFile, Unresolved
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.remedy import (
     LeverContext,
@@ -49,7 +49,8 @@ def _set(system: LeverDocument, values: dict[str, Any]) -> tuple[Setting, ...]:
     for key, value in values.items():
         entry, text = system.parameter(key), str(value)
         unknown = text[1:] if text.startswith("?") else ""
-        found.append(Setting(key, entry.kind, entry.spellings[0], None if unknown else text, unresolved=unknown))
+        reason = Unresolved(unknown, unknown) if unknown else None
+        found.append(Setting(key, entry.kind, entry.spellings[0], None if unknown else text, unresolved=reason))
     return tuple(found)
 
 

@@ -88,10 +88,10 @@ def test_the_value_in_force_or_where_the_trail_ended(case: Case) -> None:
         assert len(found) == 1, f"{shown}: {found}"
         if sign == "=":
             value, _, at = rest.rpartition(" @ ")
-            assert (found[0].value, found[0].line, found[0].unresolved) == (value, int(at), "")
+            assert (found[0].value, found[0].line, found[0].unresolved) == (value, int(at), None)
         else:
             assert found[0].value is None
-            assert rest in found[0].unresolved
+            assert rest in str(found[0].unresolved)
 
 
 @pytest.mark.parametrize("case", with_part("together"))

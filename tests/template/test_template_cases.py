@@ -23,10 +23,10 @@ def test_the_value_in_force_or_where_the_trail_ended(case: Case) -> None:
         setting = found[parameter]
         if sign == "=":
             value, _, at = rest.rpartition(" @ ")
-            assert (setting.value, setting.line, setting.unresolved) == (value, int(at), "")
+            assert (setting.value, setting.line, setting.unresolved) == (value, int(at), None)
         else:
             assert setting.value is None
-            assert rest in setting.unresolved
+            assert rest in str(setting.unresolved)
 
 
 @pytest.mark.parametrize("case", [*with_part("diff"), *with_part("text")])

@@ -203,14 +203,14 @@ def _part(title: str, rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
 
 def _not_known(settings: Sequence[Setting], width: int) -> list[str]:
     """Where each trail ended; those that end at one place for one reason are told together."""
-    why = Counter((_place(item), item.unresolved) for item in settings)
-    alone = [item for item in settings if why[_place(item), item.unresolved] < _MANY]
-    lines = _part("not known", [(_bare(item.spelling), _place(item), item.unresolved) for item in alone], width)
+    why = Counter((_place(item), str(item.unresolved)) for item in settings)
+    alone = [item for item in settings if why[_place(item), str(item.unresolved)] < _MANY]
+    lines = _part("not known", [(_bare(item.spelling), _place(item), str(item.unresolved)) for item in alone], width)
     for (place, reason), number in why.items():
         if number < _MANY:
             continue
         names = ", ".join(
-            _bare(item.spelling) for item in settings if (_place(item), item.unresolved) == (place, reason)
+            _bare(item.spelling) for item in settings if (_place(item), str(item.unresolved)) == (place, reason)
         )
         lines += ["", f"{number} not known:", *paragraph(f"{reason}{f' ({place})' if place else ''}", width)]
         lines += paragraph(names, width, "    ")
@@ -243,7 +243,7 @@ def _row_document(row: Row) -> dict[str, object]:
         "file": setting.file if setting is not None else None,
         "line": setting.line if setting is not None else None,
         "trail": list(setting.trail) if setting is not None else [],
-        "unresolved": setting.unresolved if setting is not None else "",
+        "unresolved": str(setting.unresolved or "") if setting is not None else "",
     }
 
 

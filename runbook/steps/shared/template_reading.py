@@ -18,7 +18,16 @@ from runbook.errors import BadInput, NotAllowed, NotFound
 from runbook.model.incident import Incident
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.template import Companion, ParameterNames, Patch, Setting, SettingKind, SubmitContext, TemplateFile
+from runbook.model.template import (
+    Companion,
+    ParameterNames,
+    Patch,
+    Setting,
+    SettingKind,
+    SubmitContext,
+    TemplateFile,
+    Unresolved,
+)
 from runbook.model.units import JobId, Unknown
 from runbook.ports import Files
 from runbook.remedy import (
@@ -97,7 +106,7 @@ class TemplateReading:
         if not self.unread:
             return found
         there = {item.parameter for item in found}
-        why = f"it may stand in a file that could not be read: {self.unread[0]}"
+        why = Unresolved(f"it may stand in a file that could not be read: {self.unread[0]}")
         return (*found, *(
             Setting(name.parameter, name.kind, name.spellings[0], None, unresolved=why)
             for name in self.parameter_names if name.kind is SettingKind.KEY and name.parameter not in there

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runbook.model.template import ParameterNames, SettingKind
+from runbook.model.template import ParameterNames, SettingKind, Unresolved
 from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import basename, program_position
 from runbook.template.bash.state import Atom, Quote, Token, Use, at_level, span_of, text_of, unknown_of, unplaced
@@ -32,7 +32,7 @@ def is_override(text: str) -> bool:
     return bool(_OVERRIDE.match(text))
 
 
-def override_parts(token: Token, spelling: str) -> tuple[str, tuple[Atom, ...], str] | None:
+def override_parts(token: Token, spelling: str) -> tuple[str, tuple[Atom, ...], Unresolved | None] | None:
     """An override of this key: how it is spelt, its value's atoms, and why it has none; None for another word."""
     key = override_key(spelling)
     text = token.prefix
@@ -44,10 +44,10 @@ def override_parts(token: Token, spelling: str) -> tuple[str, tuple[Atom, ...], 
     if prefix == "~":
         if tail and not tail.startswith("="):
             return None
-        return f"~{key}", (), f"~{key} at line {token.line} takes the key out of the configuration"
+        return f"~{key}", (), Unresolved(f"~{key} at line {token.line} takes the key out of the configuration")
     if not tail.startswith("="):
         return None
-    return f"{prefix}{key}", token.atoms[len(prefix) + len(key) + 1 :], ""
+    return f"{prefix}{key}", token.atoms[len(prefix) + len(key) + 1 :], None
 
 
 def without_hydra_quotes(atoms: tuple[Atom, ...]) -> tuple[tuple[Atom, ...], bool]:
@@ -130,7 +130,7 @@ class Occurrence:
     line: int
     trail: tuple[str, ...] = ()
     condition: str = ""
-    unresolved: str = ""
+    unresolved: Unresolved | None = None
     option: Token | None = None
     """The option's own word; for `--a=8` the whole word."""
     value_token: Token | None = None
@@ -172,7 +172,7 @@ def options_among(command: Command, table: dict[str, list[ParameterNames]]) -> d
             if occurrence is not None:
                 if index < program and name.training_program:
                     reason = f"{occurrence.spelling} at line {token.line} is accelerate's own, in front of the program"
-                    occurrence = replace(occurrence, value=(), unresolved=reason)
+                    occurrence = replace(occurrence, value=(), unresolved=Unresolved(reason))
                 found.setdefault(name.parameter, []).append(occurrence)
                 if occurrence.value_token is not None:
                     skip = index + 1
@@ -252,13 +252,13 @@ def _with_value_behind(
     argv: Sequence[Token], index: int, token: Token, spelling: str, bare_is_true: bool = False
 ) -> Occurrence:
     value = argv[index + 1] if index + 1 < len(argv) else None
-    missing = ""
+    missing: Unresolved | None = None
     if value is None:
-        missing = f"{spelling} has no value (line {token.line})"
+        missing = Unresolved(f"{spelling} has no value (line {token.line})")
     elif value.several:
-        missing = unknown_of(value.atoms) or f"what follows {spelling} at line {token.line} is not known"
+        missing = unknown_of(value.atoms) or Unresolved(f"what follows {spelling} at line {token.line} is not known")
     elif re.match(r"--[A-Za-z]", value.prefix):
-        missing = f"{spelling} is followed by another option (line {token.line})"
+        missing = Unresolved(f"{spelling} is followed by another option (line {token.line})")
     alone = value is None or (not value.several and bool(missing))
     if alone and bare_is_true:
         return Occurrence(

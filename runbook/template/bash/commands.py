@@ -125,7 +125,7 @@ def _cut_in_two(
     last = assigned[-1]
     name = scope.text(last).split("=", 1)[0].rstrip("+")
     shown = scope.text(last).partition("=")[2][-40:] + scope.text(words[0])[:40]
-    value = not_known(f"the word {shown} is not followed (line {scope.line(last)})", scope.line(last))
+    value = not_known(f"the word {shown} is not followed (line {scope.line(last)})", scope.line(last), shown)
     front = [
         (scope.text(other), walker.binding(part, scope))
         for part in assigned[:-1] if (other := part.child_by_field_name("name")) is not None

@@ -238,11 +238,9 @@ def _changes_of_edit(script: Script, edit: Edit) -> tuple[list[Change], list[str
     where = f"{script.file.path}:{line}"
     if problem:
         _refuse_hazards(script)
-        broken = next((hazard for hazard in script.hazards), None)
-        if broken is not None:
-            problem = f"{problem}; and at line {broken.line} {broken.what}"
+        also = "".join(f"; and at line {broken.line} {broken.what}" for broken in script.hazards[:1])
         raise CannotEdit(
-            f"{edit.spellings[0]} cannot be set safely: {problem}",
+            f"{edit.spellings[0]} cannot be set safely: {problem}{also}",
             where=where, next_step=f"set {edit.spellings[0]} to {edit.new} by hand, or write it as plain text",
         )
     wanted = wanted_value(edit)

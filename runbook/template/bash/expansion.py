@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
+from runbook.model.template import Unresolved
 from runbook.template.bash.state import (
     PLACEHOLDER,
     Atom,
@@ -84,7 +85,7 @@ class Expander:
                 found += self.tokens(node, scope)
                 continue
             shown = scope.text(before)[-40:] + scope.text(node)[:40]
-            atom, _ = self._unknown(f"the word {shown} is not followed", node, scope)
+            atom, _ = self._unknown(f"the word {shown} is not followed", node, scope, shown)
             first = found.pop() if found else Token((), -1, -1, Quote.BARE, scope.line(node))
             place = scope.place(before.start_byte, node.end_byte)
             found.append(Token((*first.atoms, atom), *place, Quote.BARE, first.line))
@@ -174,7 +175,7 @@ class Expander:
             return self._arithmetic(node, scope, quoted)
         if kind == "command_substitution":
             shown = " ".join(scope.text(node).split())[:60]
-            return [(self._unknown(f"the command substitution {shown} decides", node, scope)[0], not quoted)]
+            return [(self._unknown(f"the command substitution {shown} decides", node, scope, shown)[0], not quoted)]
         if not node.is_named:
             return self._bare(node, scope)
         return [self._unknown(f"{kind.replace('_', ' ')} is not followed", node, scope)]
@@ -183,8 +184,8 @@ class Expander:
         start, end = scope.place(_start(node, scope), node.end_byte)
         return Use(name, start, end, scope.line(node), quoted, default)
 
-    def _unknown(self, reason: str, node: Node, scope: Scope) -> Piece:
-        return Atom("", unknown=f"{reason} (line {scope.line(node)})"), False
+    def _unknown(self, reason: str, node: Node, scope: Scope, code: str = "") -> Piece:
+        return Atom("", unknown=Unresolved(f"{reason} (line {scope.line(node)})", code)), False
 
     def _bare(self, node: Node, scope: Scope) -> list[Piece]:
         pieces: list[Piece] = []
@@ -231,10 +232,10 @@ class Expander:
             if at < len(binding.elements) and not any(token.condition or token.several for token in binding.elements):
                 return [(atom.through(use), not quoted) for atom in binding.elements[at].atoms]
         if shown in ("$@", "$*"):
-            return [(Atom("", unknown=f"the script's own arguments decide (line {scope.line(node)})"), not quoted)]
+            return [(self._unknown("the script's own arguments decide", node, scope)[0], not quoted)]
         for name in re.findall(r"\w+", shown)[:1]:
             self.use(name, node, scope, quoted)
-        return [(self._unknown(f"the expansion {shown[:60]} decides", node, scope)[0], not quoted)]
+        return [(self._unknown(f"the expansion {shown[:60]} decides", node, scope, shown)[0], not quoted)]
 
     def _value(
         self, name: str, node: Node, scope: Scope, quoted: bool, default: int | None = None, empty_counts: bool = True
@@ -273,7 +274,7 @@ class Expander:
             return ()
         else:
             reason = f"{name} is not set in this file; the environment decides (line {use.line})"
-        return [Atom("", unknown=reason)]
+        return [Atom("", unknown=Unresolved(reason, name))]
 
     def _default(self, use: Use, node: Node, start: int, scope: Scope) -> tuple[Atom, ...]:
         """What stands behind `:-` in the expansion, from byte `start` on."""
@@ -318,7 +319,7 @@ class Expander:
         change_by_arithmetic(scope.state, written, scope.line(node))
         shown = " ".join(written.split())[:60]
         if value is None:
-            return [(self._unknown(f"the arithmetic {shown} is not known", node, scope)[0], not quoted)]
+            return [(self._unknown(f"the arithmetic {shown} is not known", node, scope, shown)[0], not quoted)]
         use = Use(shown, *scope.place(start, end), scope.line(node), quoted)
         return [(atom, not quoted) for atom in unplaced(str(value), uses=(use,))]
 
@@ -333,9 +334,8 @@ class Expander:
         if bare in ("$@", "${@}", "$*", "${*}", '${@:1}'):
             if scope.state.positional is not None:
                 return list(scope.state.positional)
-            reason = f"the script's own arguments decide (line {line})"
-            site = scope.place(node.start_byte, node.end_byte)
-            return [Token((Atom("", unknown=reason),), *site, Quote.BARE, line, several=True)]
+            atom, _ = self._unknown("the script's own arguments decide", node, scope)
+            return [Token((atom,), *scope.place(node.start_byte, node.end_byte), Quote.BARE, line, several=True)]
         match = re.fullmatch(r"\$\{(\w+)\[[@*]\](?:[-+][^}]*|:[-+][^}]*)?\}", bare)
         if not match:
             return None
@@ -343,8 +343,8 @@ class Expander:
         use = self.use(name, node, scope, quoted)
         binding = scope.state.variables.get(name)
         if binding is None or binding.elements is None:
-            known = "" if binding is None else binding.unknown
-            reason = known or f"the array {name} is not set in this file (line {line})"
+            known = None if binding is None else binding.unknown
+            reason = known or Unresolved(f"the array {name} is not set in this file (line {line})", name)
             if binding is None and self.environment is not None and not scope.state.sourced:
                 return []
             site = scope.place(node.start_byte, node.end_byte)
@@ -367,7 +367,7 @@ def _argument(number: int, use: Use, state: State) -> Sequence[Atom]:
         return [atom.through(use) for atom in state.positional[number - 1].atoms]
     if state.positional is not None and number:
         return ()
-    return [Atom("", unknown=f"the script's own argument ${number} decides (line {use.line})")]
+    return [Atom("", unknown=Unresolved(f"the script's own argument ${number} decides (line {use.line})"))]
 
 
 def _start(node: Node, scope: Scope) -> int:

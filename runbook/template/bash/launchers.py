@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from runbook.model.template import TemplateFile
+from runbook.model.template import TemplateFile, Unresolved
 from runbook.template.bash.commands import Command
 from runbook.template.bash.state import (
     Atom,
@@ -16,6 +16,7 @@ from runbook.template.bash.state import (
     Quote,
     Token,
     bytes_of,
+    not_known,
     shared_uses,
     span_of,
     text_of,
@@ -47,21 +48,22 @@ class RuntimeEnvironment:
         """A variable's value without its quotes, and its place in the file; None when it is not there."""
         if self.config.broken is not None:
             reason = f"the JSON of {_OPTION} at line {self.line} is not known or not understood"
-            return (Atom("", unknown=reason),), (-1, -1)
+            return _not_known(reason)
         found = [leaf for leaf in self.config.leaves if leaf.path == (_VARIABLES, name)]
         if len(found) > 1:
-            return (Atom("", unknown=f"{name} stands twice in the JSON of {_OPTION} at line {self.line}"),), (-1, -1)
+            reason = f"{name} stands twice in the JSON of {_OPTION} at line {self.line}"
+            return _not_known(reason)
         if not found:
             around = [leaf for leaf in self.config.leaves if leaf.path == (_VARIABLES,)]
             if around:
-                return (Atom("", unknown=f"{_VARIABLES} in {_OPTION} at line {self.line} is no object"),), (-1, -1)
+                return _not_known(f"{_VARIABLES} in {_OPTION} at line {self.line} is no object")
             return None
         return self._value(found[0])
 
     def _value(self, leaf: Leaf) -> tuple[tuple[Atom, ...], tuple[int, int]]:
         inner = _one_atom_a_character(self.atoms[leaf.start + 1 : leaf.end - 1])
         if leaf.form is not Form.STRING or "\\" in leaf.raw:
-            return (Atom("", unknown=f"a value of {_OPTION} at line {self.line} is no plain text"),), (-1, -1)
+            return _not_known(f"a value of {_OPTION} at line {self.line} is no plain text")
         quote = self.atoms[leaf.start]
         return inner, (quote.end, self.atoms[leaf.end - 1].start)
 
@@ -69,9 +71,10 @@ class RuntimeEnvironment:
         """The variables that it sets."""
         return tuple(leaf.path[1] for leaf in self.config.leaves if len(leaf.path) == 2 and leaf.path[0] == _VARIABLES)
 
-    def trouble(self) -> str:
-        """Why nothing is known of it; "" when it is understood."""
-        return unknown_of(self.atoms) or (self.config.broken.what if self.config.broken is not None else "")
+    def trouble(self) -> Unresolved | None:
+        """Why nothing is known of it; None when it is understood."""
+        broken = self.config.broken
+        return unknown_of(self.atoms) or (Unresolved(broken.what) if broken is not None else None)
 
     def added(self, name: str, value: str, where: str) -> Change:
         """The variable written into `env_vars`. Raises `CannotEdit` where the JSON is not written out."""
@@ -127,6 +130,10 @@ def _read_runtime_environment(atoms: tuple[Atom, ...], token: Token) -> RuntimeE
     config = json_toml.read_json_bytes(TemplateFile("", ""), data)
     level = len(shared_uses([atom.uses for atom in atoms])) if atoms else 0
     return RuntimeEnvironment(config, places, token.line, level)
+
+
+def _not_known(why: str) -> tuple[tuple[Atom, ...], tuple[int, int]]:
+    return not_known(why, 0).atoms, (-1, -1)
 
 
 def _one_atom_a_character(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from runbook.model.template import ParameterNames, Setting, SettingKind
+from runbook.model.template import ParameterNames, Setting, SettingKind, Unresolved
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import trail_of
 from runbook.template.bash.commands import Command
@@ -193,7 +193,7 @@ def _setting(script: Script, given: _Given, taker: _Taker) -> Setting:
     reason = unknown_of(token.atoms[: len(given.name)]) or unknown_of(given.value)
     condition = token.condition or next((atom.condition for atom in given.value if atom.condition), "")
     if condition and not reason:
-        reason = f"it is given only {condition}"
+        reason = Unresolved(f"it is given only {condition}")
     value = "true" if given.bare else text_of(given.value)
     line = _line(script, token)
     return Setting(
@@ -213,7 +213,7 @@ def _override(script: Script, token: Token, taker: _Taker) -> Setting:
 def _removed(script: Script, token: Token, taker: _Taker) -> Setting:
     key = arguments.override_key(token.prefix.partition("=")[0])
     found = _setting(script, _Given(key, token, [], bare=True), taker)
-    reason = found.unresolved or f"~{key} at line {token.line} takes the key out of the configuration"
+    reason = found.unresolved or Unresolved(f"~{key} at line {token.line} takes the key out of the configuration")
     return replace(found, kind=SettingKind.KEY, spelling=f"~{key}", value=None, unresolved=reason)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile
+from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile, Unresolved
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import Occurrence, by_spelling, options_among, shown_use
 from runbook.template.bash.commands import Command
@@ -125,7 +125,8 @@ def inherited(above: Sequence[Script]) -> dict[str, Binding]:
                 found[name] = Binding(unplaced(text))
             else:
                 reason = f"{name} comes from {script.file.path}:{first.line}"
-                found[name] = not_known(f"{reason}: {first.unknown}" if first.unknown else reason, 0)
+                below = first.unknown
+                found[name] = not_known(f"{reason}: {below}" if below else reason, 0, below.code if below else "")
     return found
 
 
@@ -168,7 +169,7 @@ def written_at(script: Script, occurrence: Occurrence) -> int:
     return line_of(script.data, start) if start >= 0 else occurrence.line
 
 
-def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
+def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], Unresolved | None]:
     """The occurrences that decide (one for each of the alike commands), or why nothing can be said."""
     if name.kind is SettingKind.SBATCH:
         return _directive_in_force(script, name)
@@ -189,17 +190,17 @@ def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Oc
             others = {text_of(item.value) for item in occurrences}
             if len(occurrences) == 1 or len(others) > 1:
                 at = written_at(script, last)
-                return (last,), f"{last.spelling} is given at line {at} only {last.condition}"
+                return (last,), Unresolved(f"{last.spelling} is given at line {at} only {last.condition}")
         if last.unresolved or unknown_of(last.value):
             return (last,), last.unresolved or unknown_of(last.value)
         deciding.append(last)
     values = {text_of(item.value) for item in deciding}
     if len(values) > 1:
         lines = ", ".join(f"{text_of(item.value)} at line {written_at(script, item)}" for item in deciding)
-        return tuple(deciding), f"ambiguous: several commands take it with different values ({lines})"
+        return tuple(deciding), Unresolved(f"ambiguous: several commands take it with different values ({lines})")
     if not deciding:
         return _mentioned_elsewhere(script, name)
-    return tuple(deciding), ""
+    return tuple(deciding), None
 
 
 def _reaches(script: Script, command: Command) -> bool:
@@ -216,7 +217,7 @@ def _starts(command: Command, words: Sequence[str]) -> bool:
     )
 
 
-def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
+def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], Unresolved | None]:
     commands = with_cluster(script)
     found: list[Occurrence] = []
     absent: list[Command] = []
@@ -230,7 +231,7 @@ def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occu
                     spelling, entry.atoms, entry.site, entry.quote, entry.level, entry.line,
                     (entry.where, *(shown_use(use) for atom in entry.atoms[:1] for use in atom.uses)),
                     next((atom.condition for atom in entry.atoms if atom.condition), ""),
-                    entry.kept_away,
+                    Unresolved(entry.kept_away) if entry.kept_away else None,
                     comma_ends=entry.comma_ends or _in_header(script, entry.site[0]), encoding=entry.encoding,
                 )
             )
@@ -248,22 +249,22 @@ def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occu
                 break
     for item in found:
         if item.unresolved:
-            return (item,), f"{item.spelling} is set at line {item.line}, but {item.unresolved}"
+            return (item,), Unresolved(f"{item.spelling} is set at line {item.line}, but {item.unresolved}")
         if unknown_of(item.value):
             return (item,), unknown_of(item.value)
         if item.condition:
-            return (item,), f"{item.spelling} is set only {item.condition}"
+            return (item,), Unresolved(f"{item.spelling} is set only {item.condition}")
     values = {text_of(item.value) for item in found}
     without = [item for item in absent if item in script.clusters]
     if found and without and len(values) == 1:
         shown = f"{found[0].spelling} is set at line {found[0].line}"
-        return tuple(found), f"{shown}, but `ray start` at line {without[0].line} does not have it"
+        return tuple(found), Unresolved(f"{shown}, but `ray start` at line {without[0].line} does not have it")
     if len(values) > 1 or (found and absent):
         lines = ", ".join(f"{text_of(item.value)} at line {item.line}" for item in found)
-        return tuple(found), f"ambiguous: the commands do not all have the same value ({lines})"
+        return tuple(found), Unresolved(f"ambiguous: the commands do not all have the same value ({lines})")
     if not found:
         return _mentioned_elsewhere(script, name)
-    return tuple(dict.fromkeys(found)), ""
+    return tuple(dict.fromkeys(found)), None
 
 
 def with_cluster(script: Script) -> tuple[Command, ...]:
@@ -279,32 +280,32 @@ def _in_header(script: Script, at: int) -> bool:
     return any(item.start <= at < item.end for item in script.header.directives)
 
 
-def _directive_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
+def _directive_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], Unresolved | None]:
     directive = script.header.last(name.spellings)
     if directive is None:
         submitting = next((item for item in script.commands if item.argv[0].text == "sbatch"), None)
         if submitting is not None and not script.header.directives:
-            return (), f"the job is what sbatch at line {submitting.line} submits, with options of its own"
-        return (), ""
+            return (), Unresolved(f"the job is what sbatch at line {submitting.line} submits, with options of its own")
+        return (), None
     occurrence = Occurrence(
         directive.option, unplaced(directive.value or "true"), (directive.value_start, directive.value_end), Quote.BARE,
         0, directive.line, ("#SBATCH",), directive=directive,
     )
     if script.header.heterogeneous:
-        return (occurrence,), "the job is heterogeneous: each component has its own directives"
+        return (occurrence,), Unresolved("the job is heterogeneous: each component has its own directives")
     if directive.value is None and not name.flag:
-        return (occurrence,), f"{directive.option} has no value (line {directive.line})"
-    return (occurrence,), ""
+        return (occurrence,), Unresolved(f"{directive.option} has no value (line {directive.line})")
+    return (occurrence,), None
 
 
-def _mentioned_elsewhere(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], str]:
+def _mentioned_elsewhere(script: Script, name: ParameterNames) -> tuple[tuple[Occurrence, ...], Unresolved | None]:
     """Why an absent parameter is not simply absent: its name stands somewhere that no command was seen to take."""
     if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY):
         for index, command in enumerate(script.commands):
             occurrences = script.found[index].get(name.parameter)
             if occurrences:
                 shown = command.argv[0].text or "a command"
-                return (occurrences[0],), (
+                return (occurrences[0],), Unresolved(
                     f"{occurrences[0].spelling} is given only to {shown!r} at line {command.line}, which is not the "
                     "training command"
                 )
@@ -326,8 +327,8 @@ def _mentioned_elsewhere(script: Script, name: ParameterNames) -> tuple[tuple[Oc
                 continue
             place = Occurrence(spelling, (), (match.start(), match.end()), Quote.BARE, 0, line)
             where = f"{spelling} stands at line {line}"
-            return (place,), f"{where}, where the trail from the training command does not lead"
-    return (), ""
+            return (place,), Unresolved(f"{where}, where the trail from the training command does not lead")
+    return (), None
 
 
 def _setting(script: Script, name: ParameterNames, occurrence: Occurrence) -> Setting:
@@ -341,7 +342,7 @@ def _setting(script: Script, name: ParameterNames, occurrence: Occurrence) -> Se
 
 
 def _unresolved(
-    script: Script, name: ParameterNames, occurrences: Sequence[Occurrence], problem: str
+    script: Script, name: ParameterNames, occurrences: Sequence[Occurrence], problem: Unresolved
 ) -> Setting:
     first = occurrences[0] if occurrences else None
     return Setting(

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
+from runbook.model.template import Unresolved
+
 # Shell words as characters that remember where they were written and through which variables they came.
 
 PLACEHOLDER = "\ue000"
@@ -55,7 +57,7 @@ class Atom:
     quote: Quote = Quote.NOWHERE
     uses: tuple[Use, ...] = ()
     """Expansions that it came through, the one nearest to the command first."""
-    unknown: str = ""
+    unknown: Unresolved | None = None
     condition: str = ""
     """Why it may not be there: "inside the `if` at line 12"."""
 
@@ -120,9 +122,14 @@ def bytes_of(atoms: Iterable[Atom]) -> tuple[bytes, tuple[Atom, ...]]:
     return bytes(data), tuple(places)
 
 
-def unknown_of(atoms: Iterable[Atom]) -> str:
-    """Why the text is not known; "" when it is."""
-    return next((atom.unknown for atom in atoms if atom.unknown), "")
+def unknown_of(atoms: Iterable[Atom]) -> Unresolved | None:
+    """Why the text is not known; None when it is."""
+    return next((atom.unknown for atom in atoms if atom.unknown), None)
+
+
+def why_unknown(atoms: Iterable[Atom]) -> str:
+    """The same in words; "" when the text is known."""
+    return str(unknown_of(atoms) or "")
 
 
 def span_of(atoms: Sequence[Atom]) -> tuple[int, int] | None:
@@ -218,12 +225,12 @@ class Binding:
     site: tuple[int, int] = (-1, -1)
 
     @property
-    def unknown(self) -> str:
-        return next((atom.unknown for atom in self.atoms if atom.unknown), "")
+    def unknown(self) -> Unresolved | None:
+        return unknown_of(self.atoms)
 
 
-def not_known(reason: str, line: int) -> Binding:
-    return Binding((Atom("", unknown=reason),), None, line)
+def not_known(why: str, line: int, code: str = "") -> Binding:
+    return Binding((Atom("", unknown=Unresolved(why, code)),), None, line)
 
 
 class Sourced(NamedTuple):
@@ -261,7 +268,7 @@ class State:
 
     def forget(self, name: str, reason: str, line: int) -> None:
         """The variable is set to something that is not followed."""
-        self.variables[name] = not_known(reason, line)
+        self.variables[name] = not_known(reason, line, name)
 
     def become(self, other: State) -> None:
         """Go on as that branch does."""
@@ -357,7 +364,7 @@ def _differing(name: str, before: Binding | None, bindings: Sequence[Binding | N
     text = next(iter(texts))
     if len(texts) == 1 and text is not None:
         return Binding(unplaced(text), None, line)
-    return not_known(f"{name} is set {condition}, which may not have run", line)
+    return not_known(f"{name} is set {condition}, which may not have run", line, name)
 
 
 # Whole-number arithmetic of `$(( … ))` over known variables: + - * / % and parentheses, nothing else.

@@ -323,7 +323,7 @@ class Walker:
                 inherited = unplaced((self.expander.environment or {})[name])
                 binding = replace(binding, atoms=inherited + binding.atoms)
             elif before is None and self.expander.environment is None:
-                binding = not_known(f"{name} goes on from the submitting environment", binding.line)
+                binding = not_known(f"{name} goes on from the submitting environment", binding.line, name)
         state.variables[name] = binding
         inherited_name = name in (self.expander.environment or {})
         if exporting or state.export_all or inherited_name:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile
+from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile, Unresolved
 from runbook.template.config import write
 from runbook.template.config.config_tree import (
     Config,
@@ -139,7 +139,8 @@ def config_settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Se
             Setting(
                 name.parameter, name.kind, spelling, leaf.value if leaf is not None and not problem else None,
                 config.file.path, leaf.line if leaf is not None else None, leaf.trail if leaf is not None else (),
-                problem, leaf.references if leaf is not None and not config.loose else (),
+                Unresolved(problem, leaf.raw if leaf is not None else "") if problem else None,
+                leaf.references if leaf is not None and not config.loose else (),
             )
         )
     return tuple(found)
