@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,10 +62,8 @@ def diagnose(
 
         job_files = read_job_files(template, pipe=True)
     with _Bar(total_bytes(files), sum(not file.refused for file in files)) as bar:
-        story = read_logs(
-            files, playbook, job=job, progress=bar.update, threads=threads, tail_first=False if full else None,
-            prefixes=prefixes,
-        )
+        how = HowToRead(bar.update, threads, tail_first=False if full else None, prefixes=prefixes)
+        story = read_logs(files, playbook, job=job, how=how)
     settings = _settings(job_files, story, playbook) if job_files is not None else {}
     diagnosis = judge(story, job=job, kinds=load_kinds(playbook), settings=settings)
     try:
@@ -182,10 +180,18 @@ class _Bar:
         self._stop = bar.stop
 
 
+@dataclass(frozen=True, slots=True)
+class HowToRead:
+    """As `LogReader.read` takes it."""
+
+    progress: Callable[[int, int], None] | None = None
+    threads: int = THREADS
+    tail_first: bool | None = None
+    prefixes: Sequence[str] = ()
+
+
 def read_logs(
-    files: Sequence[LogFile], playbook: Path | None, *, job: JobRecord | None,
-    progress: Callable[[int, int], None] | None = None, threads: int = THREADS, tail_first: bool | None = None,
-    prefixes: Sequence[str] = (),
+    files: Sequence[LogFile], playbook: Path | None, *, job: JobRecord | None, how: HowToRead = HowToRead()
 ) -> LogStory:
     """What files that `find_logs` found say; those that are refused are among its sources and its notes.
 
@@ -194,8 +200,8 @@ def read_logs(
     try:
         with ExitStack() as stack:
             story = reader.read(
-                open_logs(files, stack), job=job, progress=progress, in_order=on_threads(threads),
-                tail_first=tail_first, prefixes=prefixes,
+                open_logs(files, stack), job=job, progress=how.progress, in_order=on_threads(how.threads),
+                tail_first=how.tail_first, prefixes=how.prefixes,
             )
     except KeyboardInterrupt:
         raise Interrupted("interrupted while reading; nothing was touched") from None

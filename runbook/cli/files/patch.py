@@ -11,7 +11,7 @@ import click
 
 from runbook.cli.files.job_files import JobFiles, read_job_files, write_copies
 from runbook.cli.files.levers import lever_documents, named_system, terminal_width, titled
-from runbook.cli.files.patch_plan import Planned, context_of, evidence_of, plan
+from runbook.cli.files.patch_plan import Asked, Planned, context_of, evidence_of, plan
 from runbook.cli.main import NEEDS_PERSON
 from runbook.errors import BadInput, NothingToDo, RunbookError, Unavailable
 from runbook.model.template import Patch
@@ -44,10 +44,8 @@ def patch(
     context = context_of(reading, job, seen)
     document = context.template.system
     try:
-        planned = plan(
-            context, levers, assignments, documents, job=job, from_log=seen.from_log, yes=yes,
-            may_change_training=may_change_training,
-        )
+        asked = Asked(levers, assignments, yes, may_change_training)
+        planned = plan(context, asked, documents, job=job, from_log=seen.from_log)
     except RunbookError as error:
         if as_json and error.exit_code == NEEDS_PERSON:
             _print_json({"system": document.id, "refused": error.what, "question": error.next_step})

@@ -101,6 +101,16 @@ class NotUsed(RunbookError):
     exit_code = NEEDS_PERSON
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for, and what it agrees to."""
+
+    levers: Sequence[str]
+    assignments: Sequence[str]
+    yes: bool = False
+    may_change_training: bool = False
+
+
 @dataclass(slots=True)
 class Planned:
     """What will be written, and what is said about it."""
@@ -131,25 +141,25 @@ def context_of(reading: TemplateReading, job: JobFiles, seen: Evidence) -> Lever
 
 
 def plan(
-    context: LeverContext, levers: Sequence[str], assignments: Sequence[str], documents: Sequence[LeverDocument],
-    *, job: JobFiles, from_log: bool, yes: bool, may_change_training: bool,
+    context: LeverContext, asked: Asked, documents: Sequence[LeverDocument], *, job: JobFiles, from_log: bool
 ) -> Planned:
     """All changes, in the order in which they are named; later ones see what earlier ones changed. Raises `NotUsed`,
     `NotFound` for a lever or parameter that the system does not have, `BadInput` for a value that it cannot have."""
     document, planned = context.template.system, Planned(_failure(context, from_log=from_log))
-    for name in levers:
+    for name in asked.levers:
         rule = _lever(document, name, documents)
-        _on_its_ladder(context, rule, from_log=from_log, yes=yes)
+        if not asked.yes:
+            _on_its_ladder(context, rule, from_log=from_log)
         if not in_this_version(context.template, rule):
             present = ", ".join(item.title for item in context.template.releases)
             raise NotUsed(f"{rule.id}: this version of {document.title} ({present}) does not have it")
-        asked = rule
-        if yes:
+        answered = rule
+        if asked.yes:
             # A person who names the lever and says yes has answered what it would ask.
             kept = tuple(item for item in rule.conflicts if not item.ask)
-            asked = rule.model_copy(update={"conflicts": kept, "consent": ""})
+            answered = rule.model_copy(update={"conflicts": kept, "consent": ""})
         try:
-            outcome = use_lever(context, asked, (), may_change_training)
+            outcome = use_lever(context, answered, (), asked.may_change_training)
         except Refused as refused:
             raise _not_used(context, job, rule, refused.refusal) from refused
         planned.uses.append(outcome)
@@ -158,8 +168,8 @@ def plan(
         if outcome.needs_reshard:
             planned.notes.append("the checkpoint to go on from has to load at another sharding")
         context = _after(context, outcome.edits, planned)
-    for assignment in assignments:
-        edits = _assigned(context, assignment, planned, may_change_training=may_change_training)
+    for assignment in asked.assignments:
+        edits = _assigned(context, assignment, planned, may_change_training=asked.may_change_training)
         context = _after(context, edits, planned)
     return planned
 
@@ -201,9 +211,9 @@ def _lever(document: LeverDocument, name: str, documents: Sequence[LeverDocument
     raise NotFound(f"{document.title} has no lever {name!r}", next_step=step)
 
 
-def _on_its_ladder(context: LeverContext, rule: LeverRule, *, from_log: bool, yes: bool) -> None:
+def _on_its_ladder(context: LeverContext, rule: LeverRule, *, from_log: bool) -> None:
     """A lever for another failure may turn the right knob the wrong way: the engine's share goes both ways."""
-    if context.diagnosis is None or yes:
+    if context.diagnosis is None:
         return
     kind, document = context.diagnosis.best.kind, context.template.system
     question = "May it be used all the same? Then say --yes."

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from runbook.model.incident import Attempt, Incident, IncidentState
 from runbook.model.units import Unknown, duration, moment, size
 from runbook.report import narrative
-from runbook.report.charts import IncidentFigures, incident_figures
+from runbook.report.charts import incident_figures
 from runbook.report.charts.flow_chart import FlowPicture
 from runbook.report.narrative import timeline
 from runbook.report.vocabulary import titles
@@ -223,9 +223,10 @@ def render_html(
     person may do from the page, shown by the template `actions.html` beside what there is to do.
     """
     page = ""
-    drawn = incident_figures(incident, flow)
+    template = page_environment().get_template("report.html")
+    told = {**_told(incident, flow), "site": site, "actions": actions}
     for limits in LEVELS:
-        page = _render(incident, flow, drawn, contract, limits, site=site, actions=actions)
+        page = template.render(**told, **_cut_to(limits, contract))
         if len(page.encode("utf-8", "replace")) < MOST_BYTES:
             break
     return page
@@ -241,46 +242,44 @@ def page_title(incident: Incident) -> str:
     return f"{STATE_TITLES[incident.state]}: job {incident.root_job}{name}{of_what}"
 
 
-def _render(
-    incident: Incident,
-    flow: FlowPicture,
-    drawn: IncidentFigures,
-    contract: Mapping[str, Any] | None,
-    limits: Limits,
-    *,
-    site: Site | None,
-    actions: object | None,
-) -> str:
+def _told(incident: Incident, flow: FlowPicture) -> dict[str, object]:
+    """What the page says, however much room there is."""
     titles = {box.name: box.title for box in flow.boxes}
-    return page_environment().get_template("report.html").render(
-        incident=incident,
-        failure=narrative.first_failure(incident),
-        finding=narrative.root_cause(incident),
-        page_title=page_title(incident),
-        headline=narrative.what_happened(incident),
-        standing=narrative.how_it_stands(incident),
-        to_do=narrative.to_do(incident),
-        done=narrative.what_was_done(incident),
-        again=narrative.runs_again(incident),
-        again_sentence=narrative.again_sentence(incident),
-        simulated=narrative.is_simulated(incident),
-        figures=drawn,
-        path=drawn.path,
-        events=timeline(incident),
-        changes=_changes(incident),
-        attempts=incident.attempts,
-        box_title=lambda name: titles.get(name, name),
-        diff_rows=partial(_diff_rows, limits=limits),
-        excerpt=lambda text: shorten_lines(clean(text[: limits.excerpt_lines * limits.line * 4]),
-                                           limits.excerpt_lines, limits.line),
-        command_line=lambda argv: " ".join(_quoted(word) for word in argv),
-        cut=lambda text: cleaned_to(str(text), limits.text),
-        limits=limits,
-        contract=None if contract is None else cleaned_to(json.dumps(contract, indent=1), limits.text * 12),
-        site=site,
-        actions=actions,
-        total_s=_total_s(incident),
-    )
+    drawn = incident_figures(incident, flow)
+    return {
+        "incident": incident,
+        "failure": narrative.first_failure(incident),
+        "finding": narrative.root_cause(incident),
+        "page_title": page_title(incident),
+        "headline": narrative.what_happened(incident),
+        "standing": narrative.how_it_stands(incident),
+        "to_do": narrative.to_do(incident),
+        "done": narrative.what_was_done(incident),
+        "again": narrative.runs_again(incident),
+        "again_sentence": narrative.again_sentence(incident),
+        "simulated": narrative.is_simulated(incident),
+        "figures": drawn,
+        "path": drawn.path,
+        "events": timeline(incident),
+        "changes": _changes(incident),
+        "attempts": incident.attempts,
+        "box_title": lambda name: titles.get(name, name),
+        "command_line": lambda argv: " ".join(_quoted(word) for word in argv),
+        "total_s": _total_s(incident),
+    }
+
+
+def _cut_to(limits: Limits, contract: Mapping[str, Any] | None) -> dict[str, object]:
+    """What is cut where there is little room."""
+    return {
+        "diff_rows": partial(_diff_rows, limits=limits),
+        "excerpt": lambda text: shorten_lines(
+            clean(text[: limits.excerpt_lines * limits.line * 4]), limits.excerpt_lines, limits.line
+        ),
+        "cut": lambda text: cleaned_to(str(text), limits.text),
+        "limits": limits,
+        "contract": None if contract is None else cleaned_to(json.dumps(contract, indent=1), limits.text * 12),
+    }
 
 
 def _changes(incident: Incident) -> Sequence[Attempt]:

@@ -7,6 +7,7 @@ what was done, how it stands, what is asked, and where to read on.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from runbook.model.incident import NOBODY, Act, Attempt, Incident, IncidentState, declined
 from runbook.model.message import About, Message, Severity
@@ -24,6 +25,18 @@ _ADDRESS = re.compile(r"(?i)\bhttp(s?)://")
 _CALL = re.compile(r"@(?=[A-Za-z])")
 
 
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What is new, and what is said of it in place of what the incident says by itself."""
+
+    event: str
+    severity: Severity
+    headline: str
+    now: str = ""
+    asked: str = ""
+    question: bool = False
+
+
 def messages(before: Incident | None, after: Incident, report_url: str = "") -> tuple[Message, ...]:
     """What a person is told of the step from `before` (None: nothing was known) to `after`, most urgent first.
 
@@ -33,15 +46,13 @@ def messages(before: Incident | None, after: Incident, report_url: str = "") -> 
     """
     if after.trigger == "files":
         return ()
-    told = (
-        *_question(before, after, report_url),
-        *_ended(before, after, report_url),
-        *_waits(before, after, report_url),
-        *_drained(before, after, report_url),
-        *_held_back(before, after, report_url),
-        *_attempts(before, after, report_url),
+    news = (
+        *_question(before, after), *_ended(before, after), *_waits(before, after), *_drained(before, after),
+        *_held_back(before, after),
+        *_attempts(before, after),
     )
     urgent = list(Severity)
+    told = (_message(after, one, report_url) for one in news)
     return tuple(sorted(told, key=lambda message: -urgent.index(message.severity)))
 
 
@@ -57,13 +68,14 @@ def reminder(
     severity = Severity.WARNING if narrative.proven_attempt(incident) else Severity.PAGE
     left = rough_duration(left_s, hours_from_s=5400.0)
     lapses = f"It counts as declined in {left}."
-    return _message(
-        incident, f"reminded:{_question_mark(incident)}", severity,
-        f"{left} left for your yes to {incident.awaiting}", report_url, now=lapses, question=True,
+    news = _News(
+        f"reminded:{_question_mark(incident)}", severity, f"{left} left for your yes to {incident.awaiting}",
+        now=lapses, question=True,
     )
+    return _message(incident, news, report_url)
 
 
-def _question(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+def _question(before: Incident | None, after: Incident) -> tuple[_News, ...]:
     if after.state is not IncidentState.AWAITING_APPROVAL or not after.awaiting:
         return ()
     if before is not None and before.state is IncidentState.AWAITING_APPROVAL and before.awaiting == after.awaiting:
@@ -71,9 +83,8 @@ def _question(before: Incident | None, after: Incident, report_url: str) -> tupl
     # What is asked once the job runs again (to keep the change) can wait for the morning.
     severity = Severity.WARNING if before is not None and before.state.ended else Severity.PAGE
     return (
-        _message(
-            after, f"asked:{_question_mark(after)}", severity, f"waits for your yes to {after.awaiting}",
-            report_url, question=True,
+        _News(
+            f"asked:{_question_mark(after)}", severity, f"waits for your yes to {after.awaiting}", question=True
         ),
     )
 
@@ -82,45 +93,45 @@ def _question_mark(incident: Incident) -> str:
     return f"{incident.run}:{incident.box}:{len(incident.visits)}"
 
 
-def _ended(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+def _ended(before: Incident | None, after: Incident) -> tuple[_News, ...]:
     state = after.state
     if before is not None and before.state is state:
         return ()
     event = f"{state.value}:{after.run}"
     match state:
         case IncidentState.RECOVERED:
-            return (_message(after, f"{event}:{len(after.attempts)}", Severity.INFO, "runs again", report_url),)
+            return (_News(f"{event}:{len(after.attempts)}", Severity.INFO, "runs again"),)
         case IncidentState.ESCALATED:
             said_no = any(
                 visit.outcome == "declined" and visit.summary != declined(NOBODY) for visit in after.visits[-2:-1]
             )
             headline = f"a person is needed: {after.conclusion}" if after.conclusion else "a person is needed"
             severity = Severity.WARNING if said_no else Severity.PAGE
-            return (_message(after, event, severity, headline, report_url, now=after.conclusion),)
+            return (_News(event, severity, headline, now=after.conclusion),)
         case IncidentState.INTERRUPTED:
             event = f"{event}:{len(after.visits)}"
-            return (_message(after, event, Severity.PAGE, after.conclusion, report_url, now=after.conclusion),)
+            return (_News(event, Severity.PAGE, after.conclusion, now=after.conclusion),)
         case IncidentState.PLANNED:
             headline = "a plan, nothing was touched"
             asked = f"Read the plan; `runbook resume {after.id}` carries it out."
-            return (_message(after, event, Severity.WARNING, headline, report_url, asked=asked),)
+            return (_News(event, Severity.WARNING, headline, asked=asked),)
     return ()
 
 
-def _waits(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+def _waits(before: Incident | None, after: Incident) -> tuple[_News, ...]:
     """For somebody else's job, where there is no other node: what the box that waits for it notes."""
     into = after.visits[-2].outcome if len(after.visits) > 1 and not after.visits[-1].outcome else ""
     known = before.notes if before is not None else ()
     return tuple(
-        _message(
-            after, f"{note}:{after.run}", Severity.WARNING, note, report_url, now=sentence(note),
+        _News(
+            f"{note}:{after.run}", Severity.WARNING, note, now=sentence(note),
             asked="nothing, or talk to the job's owner",
         )
         for note in after.notes if into == "tenant" and note not in known
     )
 
 
-def _held_back(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+def _held_back(before: Incident | None, after: Incident) -> tuple[_News, ...]:
     """One page for the faulty nodes that a limit on drains has left in service: what the box that drains notes."""
     into = after.visits[-2].outcome if len(after.visits) > 1 and not after.visits[-1].outcome else ""
     known = before.notes if before is not None else ()
@@ -128,15 +139,15 @@ def _held_back(before: Incident | None, after: Incident, report_url: str) -> tup
     if not notes:
         return ()
     return (
-        _message(
-            after, f"held_back:{after.run}:{len(after.visits)}", Severity.PAGE,
-            "a faulty node was left in service: as many are drained as the policy allows", report_url,
+        _News(
+            f"held_back:{after.run}:{len(after.visits)}", Severity.PAGE,
+            "a faulty node was left in service: as many are drained as the policy allows",
             now="; ".join(notes), asked="look whether so many nodes fail at once, and drain by hand what does",
         ),
     )
 
 
-def _drained(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+def _drained(before: Incident | None, after: Incident) -> tuple[_News, ...]:
     """One message for the nodes that were drained together."""
     known = len(before.acts) if before is not None else 0
     acts = [act for act in after.acts[known:] if act.what == "drain" and not act.planned_only]
@@ -145,36 +156,30 @@ def _drained(before: Incident | None, after: Incident, report_url: str) -> tuple
     names = ", ".join(dict.fromkeys(act.target for act in acts))
     why = "; ".join(dict.fromkeys(_drain_reason(act, after) for act in acts))
     asked = f"Reset or repair, then `runbook rollback {after.id} --undrain` looks again and gives back."
-    return (
-        _message(
-            after, f"drained:{after.run}:{names}", Severity.WARNING, f"drained {names}", report_url,
-            now=why, asked=asked,
-        ),
-    )
+    return (_News(f"drained:{after.run}:{names}", Severity.WARNING, f"drained {names}", now=why, asked=asked),)
 
 
 def _drain_reason(act: Act, incident: Incident) -> str:
     return f"{act.target}: {act.result.removeprefix(f'runbook:{incident.id}').strip() or 'GPU fault'}"
 
 
-def _attempts(before: Incident | None, after: Incident, report_url: str) -> tuple[Message, ...]:
+def _attempts(before: Incident | None, after: Incident) -> tuple[_News, ...]:
     known = {attempt.number: attempt for attempt in before.attempts} if before is not None else {}
-    told: list[Message] = []
+    told: list[_News] = []
     for attempt in after.attempts:
         old = known.get(attempt.number)
         if attempt.job and (old is None or not old.job):
             told.append(
-                _message(
-                    after, f"relaunched:{attempt.number}", Severity.INFO, f"relaunched as {attempt.job}", report_url,
-                    asked="nothing",
+                _News(
+                    f"relaunched:{attempt.number}", Severity.INFO, f"relaunched as {attempt.job}", asked="nothing"
                 )
             )
         if _failed(attempt) and (old is None or not _failed(old)):
             why = attempt.verdict.why.rstrip(".") if attempt.verdict else ""
             told.append(
-                _message(
-                    after, f"failed_again:{attempt.number}", Severity.WARNING, f"relaunch {attempt.job} failed again",
-                    report_url, now=f"{sentence(why)} Its logs are read next.", asked="nothing",
+                _News(
+                    f"failed_again:{attempt.number}", Severity.WARNING, f"relaunch {attempt.job} failed again",
+                    now=f"{sentence(why)} Its logs are read next.", asked="nothing",
                 )
             )
     return tuple(told)
@@ -184,22 +189,14 @@ def _failed(attempt: Attempt) -> bool:
     return attempt.verdict is not None and attempt.verdict.passed is False
 
 
-def _message(
-    incident: Incident,
-    event: str,
-    severity: Severity,
-    headline: str,
-    report_url: str,
-    *,
-    now: str = "",
-    asked: str = "",
-    question: bool = False,
-) -> Message:
+def _message(incident: Incident, news: _News, report_url: str) -> Message:
     failure = narrative.first_failure(incident)
     job = failure.job if failure is not None else None
-    asked = asked or narrative.asked_of_a_person(incident) or "nothing"
+    asked = news.asked or narrative.asked_of_a_person(incident) or "nothing"
     # That a question waits for an answer is said by the question.
-    now = now or ("" if question else narrative.again_sentence(incident) or narrative.how_it_stands(incident))
+    now = news.now or (
+        "" if news.question else narrative.again_sentence(incident) or narrative.how_it_stands(incident)
+    )
     lines = (
         narrative.what_happened(incident),
         f"Done: {narrative.what_was_done(incident)}",
@@ -208,9 +205,9 @@ def _message(
         "" if report_url else f"Read on: `runbook show {incident.id}`",
     )
     return Message(
-        event=event,
-        severity=severity,
-        title=_title(incident, headline),
+        event=news.event,
+        severity=news.severity,
+        title=_title(incident, news.headline),
         body="\n".join(_cut(_calls_nobody(line), _LINE_LIMIT) for line in lines if line),
         link=f"{report_url.rstrip('/')}/incidents/{incident.id}{ANCHOR}" if report_url else "",
         about=About(
@@ -219,7 +216,7 @@ def _message(
             job.partition if job else "",
             job.account if job else "",
         ),
-        question=question,
+        question=news.question,
     )
 
 
