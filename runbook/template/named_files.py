@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 
 from runbook.model.template import Edit, ParameterNames, Patch, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.arguments import Occurrence, options_given
-from runbook.template.bash.commands import Command
 from runbook.template.bash.edit import change_value, check_result
 from runbook.template.bash.insert import insert
 from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, program_position
 from runbook.template.bash.script import Script, read_script
-from runbook.template.bash.state import Token, text_of, why_unknown
+from runbook.template.bash.state import Command, Token, text_of, why_unknown
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config
 from runbook.template.editing import apply

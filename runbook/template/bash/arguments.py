@@ -9,9 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runbook.model.template import ParameterNames, SettingKind, Unresolved
-from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import basename, program_position
-from runbook.template.bash.state import Atom, Quote, Token, Use, at_level, span_of, text_of, unknown_of, unplaced
+from runbook.template.bash.state import (
+    Atom,
+    Command,
+    Quote,
+    Token,
+    Use,
+    at_level,
+    span_of,
+    text_of,
+    unknown_of,
+    unplaced,
+)
 from runbook.template.bash.syntax import Directive
 from runbook.template.text_files import CannotEdit
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from tree_sitter import Node
 
-from runbook.template.bash.expansion import Scope, joined_words
+from runbook.template.bash.expansion import Expander, Scope, joined_words
 from runbook.template.bash.state import (
     Atom,
     Binding,
+    Command,
     Quote,
     Sourced,
     State,
@@ -23,9 +24,6 @@ from runbook.template.bash.state import (
     not_known,
 )
 from runbook.template.bash.syntax import Source, parse, tree_nodes
-
-if TYPE_CHECKING:
-    from runbook.template.bash.walk import Walker
 
 _DEPTH = 8
 """How deep functions and `bash -c` may stand inside each other before we stop following."""
@@ -40,32 +38,33 @@ _ENVIRONMENT_SCRIPTS = re.compile(
 _SETS_VARIABLES = ("read", "mapfile", "readarray", "getopts")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Command:
-    """A command that may run, with its arguments and the environment that the script gives it. One is like no other."""
+class Walk(Protocol):
+    """What a command asks of the walk over the script that meets it."""
 
-    argv: tuple[Token, ...]
-    prefix: tuple[tuple[str, Binding], ...]
-    """`NAME=value` in front of it."""
-    exported: dict[str, Binding]
-    line: int
-    start: int
-    end: int
-    condition: str = ""
-    outer: Command | None = None
-    """The command that runs this one: `srun` of `srun bash -c '…'`."""
-    nested: bool = False
-    """Stands in a string or heredoc that is read by a second shell."""
-    sourced: tuple[Sourced, ...] = ()
+    expander: Expander
+    commands: list[Command]
+    depth: int
+    """How many texts and functions are being read inside each other."""
+    root: Source
+
+    def block(self, nodes: Iterable[Node], scope: Scope) -> None: ...
+
+    def statement(self, node: Node, scope: Scope) -> None: ...
+
+    def assignments(self, node: Node, scope: Scope, exporting: bool) -> None: ...
+
+    def binding(self, part: Node, scope: Scope) -> Binding: ...
+
+    def hush(self, node: Node, scope: Scope) -> None: ...
 
 
-def run_command(walker: Walker, node: Node, scope: Scope, heredoc: Node | None) -> None:
+def run_command(walk: Walk, node: Node, scope: Scope, heredoc: Node | None) -> None:
     """Record a command, or do what it does to the state; go on into a shell that it starts."""
     name_node = node.child_by_field_name("name")
     name = scope.text(name_node) if name_node is not None else ""
     state = scope.state
-    prefix, words = _parts(walker, node, scope)
-    argv = walker.expander.words(words, scope)
+    prefix, words = _parts(walk, node, scope)
+    argv = walk.expander.words(words, scope)
     start, end = scope.place(node.start_byte, node.end_byte)
     line = scope.line(node)
     if name in _PRINTING:
@@ -73,26 +72,26 @@ def run_command(walker: Walker, node: Node, scope: Scope, heredoc: Node | None) 
         if "-v" in printed[1:-1]:
             target = printed[printed.index("-v") + 1]
             state.forget(target, f"{target} is set by printf at line {line}", line)
-        walker.hush(node, scope)
+        walk.hush(node, scope)
         return
     if not argv or argv[0].prefix.startswith("-"):
         return
-    if _read_heredoc(walker, argv, scope, heredoc, line):
+    if _read_heredoc(walk, argv, scope, heredoc, line):
         return
-    if _builtin(walker, argv, scope, line):
+    if _builtin(walk, argv, scope, line):
         return
     exported = {key: state.variables[key] for key in state.exported if key in state.variables}
     command = Command(
         tuple(argv), tuple(prefix), exported, line, start, end, scope.condition, scope.outer,
         scope.source.atoms is not None, state.sourced,
     )
-    walker.commands.append(command)
-    _inner_shell(walker, command, scope, heredoc)
+    walk.commands.append(command)
+    _inner_shell(walk, command, scope, heredoc)
     if name == "exec" and not scope.condition and len(argv) > 1:
         state.stopped = "exit"
 
 
-def _parts(walker: Walker, node: Node, scope: Scope) -> tuple[list[tuple[str, Binding]], list[Node]]:
+def _parts(walk: Walk, node: Node, scope: Scope) -> tuple[list[tuple[str, Binding]], list[Node]]:
     """The assignments in front, and the words. A newline between them ends the assignments' own statement:
     the grammar joins `A=1 B=2` with the command on the next line."""
     assigned = [child for child in node.named_children if child.type == "variable_assignment"]
@@ -102,23 +101,23 @@ def _parts(walker: Walker, node: Node, scope: Scope) -> tuple[list[tuple[str, Bi
         if child.type not in ("variable_assignment", "comment", "file_redirect", "herestring_redirect", "&")
     ]
     if assigned and words and assigned[-1].end_byte == words[0].start_byte:
-        return _cut_in_two(walker, assigned, words, scope)
+        return _cut_in_two(walk, assigned, words, scope)
     if assigned and words:
         between = scope.source.data[assigned[-1].end_byte : words[0].start_byte].replace(b"\\\n", b"")
         if b"\n" in between:
             for part in assigned:
-                walker.assignments(part, scope, exporting=False)
+                walk.assignments(part, scope, exporting=False)
             return [], words
     prefix = []
     for part in assigned:
         name = part.child_by_field_name("name")
         if name is not None:
-            prefix.append((scope.text(name), walker.binding(part, scope)))
+            prefix.append((scope.text(name), walk.binding(part, scope)))
     return prefix, words
 
 
 def _cut_in_two(
-    walker: Walker, assigned: list[Node], words: list[Node], scope: Scope
+    walk: Walk, assigned: list[Node], words: list[Node], scope: Scope
 ) -> tuple[list[tuple[str, Binding]], list[Node]]:
     """`X=$A/$B/c`, of which the grammar makes `X=$A/` in front of a command (tree-sitter-bash 0.25): the value is not
     known."""
@@ -127,18 +126,18 @@ def _cut_in_two(
     shown = scope.text(last).partition("=")[2][-40:] + scope.text(words[0])[:40]
     value = not_known(f"the word {shown} is not followed (line {scope.line(last)})", scope.line(last), shown)
     front = [
-        (scope.text(other), walker.binding(part, scope))
+        (scope.text(other), walk.binding(part, scope))
         for part in assigned[:-1] if (other := part.child_by_field_name("name")) is not None
     ]
     if len(words) > 1:
         return [*front, (name, value)], words[1:]
     for part in assigned[:-1]:
-        walker.assignments(part, scope, exporting=False)
+        walk.assignments(part, scope, exporting=False)
     scope.state.variables[name] = value
     return [], []
 
 
-def _builtin(walker: Walker, argv: Sequence[Token], scope: Scope, line: int) -> bool:
+def _builtin(walk: Walk, argv: Sequence[Token], scope: Scope, line: int) -> bool:
     """Shell built-ins that change the state. True: nothing else is to be recorded."""
     name, state = argv[0].text, scope.state
     rest = [token.text for token in argv[1:]]
@@ -172,24 +171,24 @@ def _builtin(walker: Walker, argv: Sequence[Token], scope: Scope, line: int) -> 
                 state.forget(text, f"{text} is read from input at line {line}", line)
         return True
     if name == "eval":
-        _second_reading(walker, joined_words(argv[1:]), scope, line)
+        _second_reading(walk, joined_words(argv[1:]), scope, line)
         return True
-    if name in state.functions and walker.depth < _DEPTH:
-        _call(walker, name, argv[1:], scope)
+    if name in state.functions and walk.depth < _DEPTH:
+        _call(walk, name, argv[1:], scope)
         return True
     return False
 
 
-def _call(walker: Walker, name: str, arguments: Sequence[Token], scope: Scope) -> None:
+def _call(walk: Walk, name: str, arguments: Sequence[Token], scope: Scope) -> None:
     """A function of the script runs."""
     state = scope.state
     body = state.functions[name]
     before_call = state.copy()
     kept, outer_local = state.positional, state.local
     state.positional, state.local = tuple(arguments), {}
-    walker.depth += 1
-    walker.statement(body, replace(scope, source=walker.root))
-    walker.depth -= 1
+    walk.depth += 1
+    walk.statement(body, replace(scope, source=walk.root))
+    walk.depth -= 1
     for local, before in (state.local or {}).items():
         state.variables.pop(local, None)
         if before is not None:
@@ -211,10 +210,10 @@ def _may_return_early(body: Node) -> bool:
     return any(node != body.named_children[-1] for node in returns)
 
 
-def _inner_shell(walker: Walker, command: Command, scope: Scope, heredoc: Node | None) -> None:
+def _inner_shell(walk: Walk, command: Command, scope: Scope, heredoc: Node | None) -> None:
     """`bash -c TEXT` and `bash <<EOF` among the arguments; `sbatch <<EOF` and `sbatch --wrap TEXT`."""
     if command.argv[0].text == "sbatch":
-        _submitted(walker, command, scope, heredoc)
+        _submitted(walk, command, scope, heredoc)
         return
     for at, token in enumerate(command.argv):
         if token.text is None or not _SHELLS.match(token.text):
@@ -226,13 +225,13 @@ def _inner_shell(walker: Walker, command: Command, scope: Scope, heredoc: Node |
         options = [word.text or "" for word in rest[:skipped]]
         if any(re.fullmatch(r"-[a-z]*c", option) for option in options) and skipped < len(rest):
             child = _child(command, scope, rest[skipped + 2 :])
-            _second_reading(walker, rest[skipped].atoms, child, token.line)
+            _second_reading(walk, rest[skipped].atoms, child, token.line)
         elif heredoc is not None and (skipped == len(rest) or "-s" in options):
-            _child_reads(walker, heredoc, scope, _child(command, scope, rest[skipped:]))
+            _child_reads(walk, heredoc, scope, _child(command, scope, rest[skipped:]))
         return
 
 
-def _submitted(walker: Walker, command: Command, scope: Scope, heredoc: Node | None) -> None:
+def _submitted(walk: Walk, command: Command, scope: Scope, heredoc: Node | None) -> None:
     """A job that this script submits: its text, when it has no `--export` of its own, which would need Slurm's eyes."""
     child = _child(command, scope, ())
     words = command.argv[1:]
@@ -241,11 +240,11 @@ def _submitted(walker: Walker, command: Command, scope: Scope, heredoc: Node | N
         if token.text == "--wrap" and at + 1 < len(words):
             atoms = words[at + 1].atoms
         if atoms:
-            _second_reading(walker, atoms, child, token.line)
+            _second_reading(walk, atoms, child, token.line)
             return
     if heredoc is None or re.search(r"(?m)^#SBATCH\b.*--export\b", scope.text(heredoc)):
         return
-    _child_reads(walker, heredoc, scope, child)
+    _child_reads(walk, heredoc, scope, child)
 
 
 def _child(command: Command, scope: Scope, arguments: Sequence[Token]) -> Scope:
@@ -255,16 +254,16 @@ def _child(command: Command, scope: Scope, arguments: Sequence[Token]) -> Scope:
     return Scope(scope.source, state, command.condition, command)
 
 
-def _child_reads(walker: Walker, heredoc: Node, scope: Scope, child: Scope) -> None:
+def _child_reads(walk: Walk, heredoc: Node, scope: Scope, child: Scope) -> None:
     """A child shell reads a heredoc as its script."""
     body = _part(heredoc, "heredoc_body")
-    atoms = _heredoc_text(walker, heredoc, scope, Quote.NESTED, Quote.NESTED)
+    atoms = _heredoc_text(walk, heredoc, scope, Quote.NESTED, Quote.NESTED)
     if body is not None and atoms is not None:
-        _second_reading(walker, atoms, child, scope.line(body))
+        _second_reading(walk, atoms, child, scope.line(body))
 
 
 def _heredoc_text(
-    walker: Walker, heredoc: Node, scope: Scope, literal: Quote, expanded: Quote
+    walk: Walk, heredoc: Node, scope: Scope, literal: Quote, expanded: Quote
 ) -> list[Atom] | None:
     """The text of a heredoc, written as `literal` where its end word is quoted; None for one that is not complete."""
     body, start = _part(heredoc, "heredoc_body"), _part(heredoc, "heredoc_start")
@@ -273,7 +272,7 @@ def _heredoc_text(
     if scope.text(start)[:1] in ("'", '"', "\\"):
         pieces = scope.source.literal(body.start_byte, body.end_byte, literal)
     else:
-        pieces = walker.expander.body(body, body.start_byte, body.end_byte, scope, "double", expanded)
+        pieces = walk.expander.body(body, body.start_byte, body.end_byte, scope, "double", expanded)
     return [atom for atom, _ in pieces]
 
 
@@ -281,7 +280,7 @@ def _part(heredoc: Node, kind: str) -> Node | None:
     return next((part for part in heredoc.named_children if part.type == kind), None)
 
 
-def _read_heredoc(walker: Walker, argv: Sequence[Token], scope: Scope, heredoc: Node | None, line: int) -> bool:
+def _read_heredoc(walk: Walk, argv: Sequence[Token], scope: Scope, heredoc: Node | None, line: int) -> bool:
     """`read -r -d '' NAME <<EOF`: the whole heredoc becomes the variable's value, without blanks at its ends (bash(1),
     read). True: that was it."""
     words = [token.text for token in argv]
@@ -293,7 +292,7 @@ def _read_heredoc(walker: Walker, argv: Sequence[Token], scope: Scope, heredoc: 
         return False
     if scope.text(heredoc).startswith("<<-") or '\\"' in scope.text(body):
         return False  # a backslash stays in front of a quote here, unlike inside double quotes
-    atoms = _heredoc_text(walker, heredoc, scope, Quote.SINGLE, Quote.DOUBLE)
+    atoms = _heredoc_text(walk, heredoc, scope, Quote.SINGLE, Quote.DOUBLE)
     if atoms is None:
         return False
     while atoms and not atoms[-1].unknown and atoms[-1].char.isspace():
@@ -304,11 +303,11 @@ def _read_heredoc(walker: Walker, argv: Sequence[Token], scope: Scope, heredoc: 
     return True
 
 
-def _second_reading(walker: Walker, atoms: Sequence[Atom], scope: Scope, line: int) -> None:
+def _second_reading(walk: Walk, atoms: Sequence[Atom], scope: Scope, line: int) -> None:
     """A shell reads the text as a script; its state is that of `scope`."""
-    if walker.depth >= _DEPTH:
+    if walk.depth >= _DEPTH:
         return
     data, places = bytes_of(atoms)
-    walker.depth += 1
-    walker.block(parse(data).children, replace(scope, source=Source(data, places, line)))
-    walker.depth -= 1
+    walk.depth += 1
+    walk.block(parse(data).children, replace(scope, source=Source(data, places, line)))
+    walk.depth -= 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
@@ -14,6 +13,7 @@ from runbook.template.bash.state import (
     PLACEHOLDER,
     Atom,
     Binding,
+    Command,
     Quote,
     State,
     Token,
@@ -27,9 +27,6 @@ from runbook.template.bash.state import (
     unplaced,
 )
 from runbook.template.bash.syntax import Piece, Source, characters, parse
-
-if TYPE_CHECKING:
-    from runbook.template.bash.commands import Command
 
 _SLURM_SET = re.compile(r"^(SLURM|PMI|PMIX|CUDA_VISIBLE|HOSTNAME$|USER$|HOME$|PWD$|RANDOM$|SECONDS$)")
 _ALWAYS_SET = frozenset(

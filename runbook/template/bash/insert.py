@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from runbook.model.template import Edit, SettingKind
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import needs_no_quotes, quoted_as_there, shell_quoted
-from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import (
     LAUNCHERS,
     basename,
@@ -21,7 +20,7 @@ from runbook.template.bash.launchers import (
     why_not_passed_on,
 )
 from runbook.template.bash.script import Script, with_cluster
-from runbook.template.bash.state import Quote, Token, Use
+from runbook.template.bash.state import Command, Quote, Token, Use
 from runbook.template.text_files import CannotEdit, Change, line_end, line_start
 
 

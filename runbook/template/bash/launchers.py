@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from runbook.model.template import TemplateFile, Unresolved
-from runbook.template.bash.commands import Command
 from runbook.template.bash.state import (
     Atom,
     Binding,
+    Command,
     Quote,
     Token,
     bytes_of,

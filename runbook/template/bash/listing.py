@@ -10,7 +10,6 @@ from typing import NamedTuple
 from runbook.model.template import ParameterNames, Setting, SettingKind, Unresolved
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import trail_of
-from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import (
     INTERPRETERS,
     LAUNCHERS,
@@ -22,7 +21,7 @@ from runbook.template.bash.launchers import (
     starts_program,
 )
 from runbook.template.bash.script import Script, occurrences_in_force
-from runbook.template.bash.state import Atom, Token, text_of, unknown_of
+from runbook.template.bash.state import Atom, Command, Token, text_of, unknown_of
 from runbook.template.text_files import line_of
 
 _NUMBER = re.compile(r"-\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|-\.\d+")

@@ -12,7 +12,6 @@ from functools import lru_cache
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile, Unresolved
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import Occurrence, by_spelling, options_among, shown_use
-from runbook.template.bash.commands import Command
 from runbook.template.bash.launchers import (
     command_chain,
     environment_entry,
@@ -21,7 +20,7 @@ from runbook.template.bash.launchers import (
     ray_starts,
     starts_program,
 )
-from runbook.template.bash.state import Atom, Binding, Quote, not_known, text_of, unknown_of, unplaced
+from runbook.template.bash.state import Atom, Binding, Command, Quote, not_known, text_of, unknown_of, unplaced
 from runbook.template.bash.syntax import Hazard, Header, hazards, parse, read_header
 from runbook.template.bash.walk import Walker, follow_script
 from runbook.template.text_files import line_of, to_bytes

@@ -243,6 +243,25 @@ class Sourced(NamedTuple):
         return f"{self.path} at line {self.line}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Command:
+    """A command that may run, with its arguments and the environment that the script gives it. One is like no other."""
+
+    argv: tuple[Token, ...]
+    prefix: tuple[tuple[str, Binding], ...]
+    """`NAME=value` in front of it."""
+    exported: dict[str, Binding]
+    line: int
+    start: int
+    end: int
+    condition: str = ""
+    outer: Command | None = None
+    """The command that runs this one: `srun` of `srun bash -c '…'`."""
+    nested: bool = False
+    """Stands in a string or heredoc that is read by a second shell."""
+    sourced: tuple[Sourced, ...] = ()
+
+
 @dataclass(slots=True)
 class State:
     """The walker's own notebook; copied for branches and subshells."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from runbook.template.bash.commands import Command, run_command
+from runbook.template.bash.commands import run_command
 from runbook.template.bash.expansion import Expander, Scope
 from runbook.template.bash.state import (
     Binding,
+    Command,
     Quote,
     Sourced,
     State,
