@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from runbook.remedy.edits import values
 from runbook.remedy.edits.allocator_variable import merge_allocator
-from runbook.remedy.edits.edit import Edits, Function, edit_of
 from runbook.remedy.edits.global_batch import derives, double_to_keep_global_batch, halve, halve_dividing
+from runbook.remedy.edits.parameter_edit import Edits, Function, edit_of
 
 FUNCTIONS: dict[str, Function] = {
     "set": values.set_value,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from runbook.model.template import Edit
-from runbook.remedy.edits.edit import Edits, edit_of
+from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, Versions, texts_of
 from runbook.remedy.lever_document import Parameter
 from runbook.remedy.template_settings import Refused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runbook.model.log import Phase
-from runbook.remedy.edits.edit import Edits, edit_of
+from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, largest_divisor, product_of, texts_of
 from runbook.remedy.lever_document import Parameter
 from runbook.remedy.template_settings import RefusalReason, Refused

@@ -8,7 +8,7 @@ import re
 from decimal import Decimal
 
 from runbook.remedy.constraints.sizes import longest_sequence
-from runbook.remedy.edits.edit import Edits, edit_of
+from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, no_default, product_of, texts_of, unknown_parameter
 from runbook.remedy.lever_document import Parameter
 from runbook.remedy.template_settings import RefusalReason, Refused

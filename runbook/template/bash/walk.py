@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from runbook.template.bash.commands import run_command
+from runbook.template.bash.execution import run_command
 from runbook.template.bash.expansion import Expander, Scope
 from runbook.template.bash.state import (
     Binding,
