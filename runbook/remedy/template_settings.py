@@ -53,6 +53,16 @@ class Refused(Exception):
         self.refusal = Refusal(why, question, reason)
 
 
+def not_known(setting: Setting, question: str = "") -> Refused:
+    """For a setting whose value the template does not tell."""
+    return Refused(f"{setting.spelling} is not known: {setting.unresolved}", question)
+
+
+def ranks_not_known(question: str = "") -> Refused:
+    """For what the size of the job would settle."""
+    return Refused("the number of ranks is not known", question, RefusalReason.RANKS_NOT_KNOWN)
+
+
 @dataclass(frozen=True, slots=True)
 class StartedJob:
     """The job that was started with the template, as far as that is known; "" where it is not."""
@@ -94,10 +104,7 @@ class TemplateSettings:
         if setting is None:
             return self.default(parameter)
         if setting.value is None:
-            raise Refused(
-                f"{setting.spelling} is not known: {setting.unresolved}",
-                f"What is {setting.spelling}? Write it into the template as plain text.",
-            )
+            raise not_known(setting, f"What is {setting.spelling}? Write it into the template as plain text.")
         return setting.value
 
     def default(self, parameter: str) -> str | None:

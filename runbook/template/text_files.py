@@ -19,6 +19,22 @@ class CannotEdit(BadInput):
     """
 
 
+def not_safely(spelling: str, new: str | None, problem: object, where: str) -> CannotEdit:
+    """Where it is not known what is in force."""
+    return CannotEdit(
+        f"{spelling} cannot be set safely: {problem}", where=where,
+        next_step=f"set {spelling} to {new} by hand, or write it as plain text",
+    )
+
+
+def not_in_force(spelling: str, present: str | None, wanted: str | None, problem: object, where: str) -> CannotEdit:
+    """Where a file that was changed, read again, says something else than was wanted."""
+    return CannotEdit(
+        f"after the change {spelling} would be {present} and not {wanted}" + (f": {problem}" if problem else ""),
+        where=where, next_step="make the change by hand",
+    )
+
+
 _SHELLS = re.compile(r"^#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(?:bash|sh|dash|ksh)(?:\s|$)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PYTHON = re.compile(r"^#!.*\bpython[\d.]*(?:\s|$)")

@@ -13,7 +13,7 @@ from math import prod
 from runbook.model.units import GIB
 from runbook.remedy.constraints.setting_values import in_force
 from runbook.remedy.lever_context import Arguments, LeverContext, product_of, text_of, texts_of
-from runbook.remedy.template_settings import RefusalReason, Refused
+from runbook.remedy.template_settings import Refused, ranks_not_known
 
 
 def budget_holds_longest(context: LeverContext, arguments: Arguments) -> None:
@@ -102,8 +102,7 @@ def divides_ranks(context: LeverContext, arguments: Arguments) -> None:
     degrees = product_of(context, texts_of(arguments, "degrees"), unset_is_one=True)
     world = context.world_size
     if world is None:
-        question = f"Does {degrees} divide the number of GPUs?"
-        raise Refused("the number of ranks is not known", question, RefusalReason.RANKS_NOT_KNOWN)
+        raise ranks_not_known(f"Does {degrees} divide the number of GPUs?")
     if world % degrees == 0:
         return
     raise Refused(f"{_shown(context, arguments, 'degrees')} does not divide the {world} ranks")
@@ -154,8 +153,7 @@ def whole_per_rank(context: LeverContext, arguments: Arguments) -> None:
     world = context.world_size
     named = " × ".join(context.template.spelling(item) for item in texts_of(arguments, "parameters"))
     if world is None:
-        question = f"Is {named} = {whole} a multiple of the GPUs?"
-        raise Refused("the number of ranks is not known", question, RefusalReason.RANKS_NOT_KNOWN)
+        raise ranks_not_known(f"Is {named} = {whole} a multiple of the GPUs?")
     if whole % world == 0:
         return
     raise Refused(f"{named} would be {whole}, which does not give each of {world} ranks a whole part")
@@ -188,8 +186,7 @@ def whole_rounds(context: LeverContext, arguments: Arguments) -> None:
         return
     spelling = context.template.spelling(text_of(arguments, "total"))
     if ranks is None:
-        question = f"Is {spelling} {total} a multiple of {micro} × the ranks?"
-        raise Refused("the number of ranks is not known", question, RefusalReason.RANKS_NOT_KNOWN)
+        raise ranks_not_known(f"Is {spelling} {total} a multiple of {micro} × the ranks?")
     if total % (micro * ranks) == 0:
         return
     raise Refused(f"{spelling} {total} is no multiple of {micro} × {ranks} ranks")
@@ -214,8 +211,7 @@ def whole_groups(context: LeverContext, arguments: Arguments) -> None:
         return
     spelling = context.template.spelling(group_name)
     if ranks is None:
-        question = f"Is {size} × the ranks a multiple of {spelling} {group}?"
-        raise Refused("the number of ranks is not known", question, RefusalReason.RANKS_NOT_KNOWN)
+        raise ranks_not_known(f"Is {size} × the ranks a multiple of {spelling} {group}?")
     if size * ranks % group == 0:
         return
     raise Refused(f"{size} × {ranks} ranks is no multiple of {spelling} {group}", str(arguments.get("question", "")))

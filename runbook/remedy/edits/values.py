@@ -11,7 +11,7 @@ from runbook.remedy.constraints.sizes import longest_sequence
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, no_default, product_of, texts_of, unknown_parameter
 from runbook.remedy.lever_document import Parameter
-from runbook.remedy.template_settings import RefusalReason, Refused
+from runbook.remedy.template_settings import Refused, not_known, ranks_not_known
 
 
 def lower_budget(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
@@ -119,9 +119,7 @@ def follow(context: LeverContext, parameter: Parameter, arguments: Arguments) ->
     if new is None or setting is None or setting.value == "auto":
         return Edits(())
     if setting.value is None:
-        raise Refused(
-            f"{setting.spelling} is not known: {setting.unresolved}", f"What is {setting.spelling}? It has to agree."
-        )
+        raise not_known(setting, f"What is {setting.spelling}? It has to agree.")
     return Edits(()) if setting.value == new else edit_of(context, parameter, new)
 
 
@@ -290,7 +288,7 @@ def next_divisor_of_world(context: LeverContext, parameter: Parameter, arguments
     world = context.world_size
     spelling = parameter.spellings[0]
     if world is None:
-        raise Refused("the number of ranks is not known", reason=RefusalReason.RANKS_NOT_KNOWN)
+        raise ranks_not_known()
     present = context.template.number(parameter.id)
     if present is None:
         raise Refused(f"{spelling} is not in the template, so over how many ranks the states are shared is not known")
@@ -308,5 +306,5 @@ def remove(context: LeverContext, parameter: Parameter, arguments: Arguments) ->
     if setting is None:
         return Edits(())
     if setting.value is None:
-        raise Refused(f"{setting.spelling} is not known: {setting.unresolved}")
+        raise not_known(setting)
     return edit_of(context, parameter, None)

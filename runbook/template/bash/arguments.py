@@ -69,14 +69,18 @@ def without_hydra_quotes(atoms: tuple[Atom, ...]) -> tuple[tuple[Atom, ...], boo
     return (atoms[1:-1], True) if inner and text[0] not in inner and "\\" not in inner else (atoms, False)
 
 
-def hydra_value(value: str, *, inside_quotes: bool = False) -> str | None:
-    """A value as Hydra reads it; None for one that it could not be told to read so."""
-    if inside_quotes:
-        return value if not set(value) & set("\"'\\$") else None
-    if _HYDRA_BARE.fullmatch(value) or (value[:1] + value[-1:] in ("[]", "{}") and "\\" not in value):
+def hydra_value(value: str, where: str, *, inside_quotes: bool = False) -> str:
+    """A value as Hydra reads it. Raises `CannotEdit` for one that it could not be told to read so."""
+    bare = _HYDRA_BARE.fullmatch(value) or (value[:1] + value[-1:] in ("[]", "{}") and "\\" not in value)
+    if bare and not inside_quotes:
         return value
-    if "\\" in value or "$" in value or ("'" in value and '"' in value):
-        return None
+    quotes = set(value) & {"'", '"'}
+    if set(value) & {"\\", "$"} or len(quotes) > (0 if inside_quotes else 1):
+        raise CannotEdit(
+            f"the value {value!r} cannot be written for Hydra for certain", where=where, next_step="set it by hand"
+        )
+    if inside_quotes:
+        return value
     return f'"{value}"' if "'" in value else f"'{value}'"
 
 

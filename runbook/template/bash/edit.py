@@ -14,7 +14,16 @@ from runbook.template.bash.launchers import starts_program
 from runbook.template.bash.script import Script, occurrences_in_force, read_script, written_at
 from runbook.template.bash.state import Quote, Token, Use, span_of, text_of
 from runbook.template.bash.syntax import broken_nodes, parse
-from runbook.template.text_files import CannotEdit, Change, line_end, line_of, line_start, to_bytes
+from runbook.template.text_files import (
+    CannotEdit,
+    Change,
+    line_end,
+    line_of,
+    line_start,
+    not_in_force,
+    not_safely,
+    to_bytes,
+)
 
 
 def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Change, str]:
@@ -67,14 +76,8 @@ def _encoded(occurrence: Occurrence, new: str, where: str) -> str:
         return launchers.json_string_body(new)
     if not occurrence.encoding:
         return new
-    text = arguments.hydra_value(
-        arguments.spelled_like(text_of(occurrence.value), new), inside_quotes=occurrence.encoding == "hydra, quoted"
-    )
-    if text is None:
-        raise CannotEdit(
-            f"the value {new!r} cannot be written for Hydra for certain", where=where, next_step="set it by hand"
-        )
-    return text
+    text = arguments.spelled_like(text_of(occurrence.value), new)
+    return arguments.hydra_value(text, where, inside_quotes=occurrence.encoding == "hydra, quoted")
 
 
 def remove_value(script: Script, edit: Edit, occurrence: Occurrence) -> Change:
@@ -239,10 +242,7 @@ def _changes_of_edit(script: Script, edit: Edit) -> tuple[list[Change], list[str
     if problem:
         _refuse_hazards(script)
         also = "".join(f"; and at line {broken.line} {broken.what}" for broken in script.hazards[:1])
-        raise CannotEdit(
-            f"{edit.spellings[0]} cannot be set safely: {problem}{also}",
-            where=where, next_step=f"set {edit.spellings[0]} to {edit.new} by hand, or write it as plain text",
-        )
+        raise not_safely(edit.spellings[0], edit.new, f"{problem}{also}", where)
     wanted = wanted_value(edit)
     if not occurrences:
         if wanted is None:
@@ -315,11 +315,8 @@ def check_result(
         wanted = wanted_value(edit)
         present = text_of(occurrences[0].value) if occurrences else None
         if problem or not same_value(edit.kind, present, wanted):
-            raise CannotEdit(
-                f"after the change {edit.spellings[0]} would be {present} and not {wanted}"
-                + (f": {problem}" if problem else ""),
-                where=f"{after.path}:{occurrences[0].line if occurrences else 1}", next_step="make the change by hand",
-            )
+            line = occurrences[0].line if occurrences else 1
+            raise not_in_force(edit.spellings[0], present, wanted, problem, f"{after.path}:{line}")
         line = _mentions(before, script, name)
         if line:
             raise CannotEdit(

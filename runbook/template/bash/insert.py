@@ -135,9 +135,7 @@ def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
             f"{first} is a key of a configuration file, and the command takes no overrides", where=where,
             next_step="give the configuration file that the script names as well",
         )
-    value = arguments.hydra_value(edit.new or "")
-    if value is None:
-        raise CannotEdit(f"the value {edit.new!r} cannot be written for Hydra for certain", where=where)
+    value = arguments.hydra_value(edit.new or "", where)
     neighbour = arguments.last_override(command)
     token = neighbour or arguments.last_word(command)
     if token is None:

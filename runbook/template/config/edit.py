@@ -22,7 +22,7 @@ from runbook.template.config.config_tree import (
 )
 from runbook.template.config.json_toml import read_json, read_toml
 from runbook.template.config.yaml_file import read_yaml
-from runbook.template.text_files import CannotEdit, Change, Language, line_of
+from runbook.template.text_files import CannotEdit, Change, Language, line_of, not_in_force, not_safely
 
 
 @lru_cache(maxsize=8)
@@ -191,10 +191,7 @@ def _changes_of_edit(config: Config, edit: Edit) -> list[Change]:
     leaf, problem = deciding_leaf(config, name)
     where = f"{config.file.path}:{leaf.line if leaf is not None else config.broken.line if config.broken else 1}"
     if problem:
-        raise CannotEdit(
-            f"{bare_key(spelling)} cannot be set safely: {problem}", where=where,
-            next_step=f"set {bare_key(spelling)} to {edit.new} by hand, or write it as plain text",
-        )
+        raise not_safely(bare_key(spelling), edit.new, problem, where)
     if leaf is None:
         return [] if edit.new is None else _added(config, edit, keys)
     if edit.new is not None and has_value(leaf, edit.new):
@@ -259,11 +256,8 @@ def check_result(before: Config, after: Config, edits: Sequence[Edit]) -> None:
         in_force = leaf is None if edit.new is None else leaf is not None and has_value(leaf, edit.new)
         if problem or not in_force:
             present = leaf.value if leaf is not None else "absent"
-            raise CannotEdit(
-                f"after the change {bare_key(edit.spellings[0])} would be {present} and not {edit.new}"
-                + (f": {problem}" if problem else ""),
-                where=f"{after.file.path}:{leaf.line if leaf is not None else 1}", next_step="make the change by hand",
-            )
+            line = leaf.line if leaf is not None else 1
+            raise not_in_force(bare_key(edit.spellings[0]), present, edit.new, problem, f"{after.file.path}:{line}")
     old, new_leaves = _rest(before, wanted), _rest(after, wanted)
     for path in dict.fromkeys((*old, *new_leaves)):
         if [item[0] for item in old.get(path, [])] != [item[0] for item in new_leaves.get(path, [])]:
