@@ -39,6 +39,16 @@ _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
 @dataclass(frozen=True, slots=True)
+class WorkingFolder:
+    """Where the script says that a command runs."""
+
+    said: str
+    """By what: "cd /x at line 4"."""
+    path: str = ""
+    """Absolute; "" where it is not certain."""
+
+
+@dataclass(frozen=True, slots=True)
 class NamedFile:
     """A file that a script names."""
 
@@ -51,8 +61,8 @@ class NamedFile:
     """Why the path is not known."""
     program: bool = False
     """The Python program itself, whose literals may be the configuration."""
-    folder: str = ""
-    """What the script says of the folder in which the command runs: "cd /x at line 4"; "" when it says nothing."""
+    folder: WorkingFolder | None = None
+    """In which the command runs; None when the script says nothing of it."""
     script: bool = False
     """A shell script that this one runs or sources: it is read behind it, and goes on from what it exports."""
     hydra: bool = False
@@ -223,7 +233,7 @@ def _without_option(command: Command, found: Sequence[NamingWord]) -> list[Namin
     return words
 
 
-def program_named(command: Command, folder: str) -> list[NamedFile]:
+def program_named(command: Command, folder: WorkingFolder | None) -> list[NamedFile]:
     at = program_position(command.argv)
     if at is None:
         return []
@@ -234,23 +244,25 @@ def program_named(command: Command, folder: str) -> list[NamedFile]:
     return [NamedFile("", token.text, token.line, why_unknown(token.atoms), True, folder)]
 
 
-def _working_folder(script: Script, command: Command) -> str:
+def _working_folder(script: Script, command: Command) -> WorkingFolder | None:
     """The last `cd` in front of the command, or Slurm's own option."""
     for current in command_chain(command):
         for token in current.argv:
             if re.match(r"--chdir(=|$)|-D$", token.prefix):
-                return f"--chdir at line {token.line}"
-    found = ""
+                return WorkingFolder(f"--chdir at line {token.line}")
+    found: WorkingFolder | None = None
     directive = script.header.last(("--chdir", "-D"))
     if directive is not None:
-        found = f"#SBATCH --chdir {directive.value} at line {directive.line}"
+        found = WorkingFolder(f"#SBATCH --chdir {directive.value} at line {directive.line}")
     for item in script.commands:
         if item is command:
             break
         if item.argv and item.argv[0].text in ("cd", "pushd"):
             target = item.argv[1].text if len(item.argv) > 1 else ""
             shown = "a folder that is not known" if target is None else target
-            found = f"cd {shown} at line {item.line}" + (f", {item.condition}" if item.condition else "")
+            said = f"cd {shown} at line {item.line}" + (f", {item.condition}" if item.condition else "")
+            certain = not item.condition and target is not None and re.fullmatch(r"/\S*", target)
+            found = WorkingFolder(said, target if certain and target else "")
     return found
 
 
@@ -282,7 +294,7 @@ def point_to_copies(
                 edited += _hydra_to_copy(script, command, word, copy)
             else:
                 edited.append(_rewritten(script, word, copy))
-        for program in program_named(command, ""):
+        for program in program_named(command, None):
             if copies.get(program.path or "", program.path) != program.path:
                 raise CannotEdit(
                     f"{program.path} is the program: a copy elsewhere would not find its own modules",

@@ -210,8 +210,9 @@ def _values(
               ("all values", settings(all_settings(files, known)))]
     for file in files:
         named = [
-            f"{item.line}: {item.option} {item.path} program={item.program} script={item.script} folder={item.folder} "
-            f"{item.unresolved}".rstrip() for item in named_files(file, known)
+            f"{item.line}: {item.option} {item.path} program={item.program} script={item.script} "
+            f"folder={item.folder.said if item.folder else ''} {item.unresolved}".rstrip()
+            for item in named_files(file, known)
         ]
         parts += [(f"files that {file.path} names", "\n".join(named))] if named else []
     return parts

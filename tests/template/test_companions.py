@@ -43,7 +43,10 @@ def test_what_is_no_configuration_is_not_named() -> None:
 
 def test_the_program_is_named_too() -> None:
     found = named_files(script("cd /proj", "python src/train.py"))
-    assert [(item.path, item.program, item.folder) for item in found] == [("src/train.py", True, "cd /proj at line 2")]
+    (named,) = found
+    assert (named.path, named.program) == ("src/train.py", True)
+    assert named.folder is not None
+    assert (named.folder.said, named.folder.path) == ("cd /proj at line 2", "/proj")
 
 
 def test_variables_are_followed_and_what_is_computed_says_why() -> None:

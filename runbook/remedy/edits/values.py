@@ -112,10 +112,9 @@ def follow(context: LeverContext, parameter: Parameter, arguments: Arguments) ->
     where it refers to that parameter (`ref.size: ${actor.size}`) and so changes with it."""
     new = context.changed.get(str(arguments["as"]))
     setting = context.template.setting(parameter.id)
-    if setting is not None and "referring" in arguments:
-        other = "${" + context.template.spelling(str(arguments["as"])) + "}"
-        if not any(step.startswith(other) for step in setting.trail):
-            return Edits(())
+    referred = setting.references if setting is not None and "referring" in arguments else None
+    if referred is not None and context.template.spelling(str(arguments["as"])) not in referred:
+        return Edits(())
     if new is None or setting is None or setting.value == "auto":
         return Edits(())
     if setting.value is None:

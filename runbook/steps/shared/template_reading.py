@@ -9,7 +9,6 @@ of what changes the relaunch gets a copy, and the script's own words are pointed
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,7 +138,6 @@ def _arguments(job: JobRecord) -> tuple[str, ...] | None:
 
 _MOST_FILES = 30
 _LARGEST_BYTES = 1 << 20
-_FOLDER = re.compile(r"cd (/\S*) at line \d+")
 
 
 def read_companions(
@@ -225,12 +223,12 @@ def _read(files: Files, job: JobRecord, named: NamedFile, work_dir: str, where: 
     """The file, or a sentence on why what it sets is not known."""
     assert named.path is not None
     shown = f"{named.path} (named at {where})"
-    place = _FOLDER.fullmatch(named.folder)
+    folder = named.folder.path if named.folder is not None else work_dir or "/"
     if named.hydra and not posixpath.isabs(named.path):
         return f"{shown}: it lies in a folder of the program's own, which is not known"
-    if named.folder and place is None and not posixpath.isabs(named.path):
-        return f"{shown}: the command runs in another folder ({named.folder})"
-    path = posixpath.normpath(posixpath.join(place[1] if place else work_dir or "/", named.path))
+    if named.folder is not None and not folder and not posixpath.isabs(named.path):
+        return f"{shown}: the command runs in another folder ({named.folder.said})"
+    path = posixpath.normpath(posixpath.join(folder or work_dir or "/", named.path))
     try:
         listed = files.entries(posixpath.dirname(path), job.owner)
         entry = next((item for item in listed if item.path == path and not item.is_dir), None)
