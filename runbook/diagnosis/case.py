@@ -12,7 +12,16 @@ from typing import TypeVar
 from runbook.model import units
 from runbook.model.diagnosis import Detail, KindEntry, Kinds
 from runbook.model.job import JobRecord
-from runbook.model.log import Finding, LogStory, MemoryFields
+from runbook.model.log import (
+    Collateral,
+    Event,
+    Finding,
+    Framework,
+    FrameworkRole,
+    LogStory,
+    Meanings,
+    MemoryFields,
+)
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.units import GIB, MIB, NodeName, Unknown
 
@@ -234,16 +243,6 @@ def _minors(version: str | None) -> list[int]:
 
 # What the rules work on, and what they answer with.
 
-_COLOCATE = frozenset({"verl", "slime", "relax", "areal", "openrlhf", "roll", "skyrl", "nemo-rl", "trl"})
-"""Reinforcement learning frameworks that put trainer and engine on one card, by default or by an option."""
-_TRAINERS = frozenset({"megatron", "torchtitan", "deepspeed", "lightning", "transformers", "nemo", "accelerate"})
-_RL_FRAME = re.compile(r"[/ .(](?:verl|slime|areal|openrlhf|nemo_rl|skyrl_train|easyr1)/[\w/]{1,200}\.py")
-"""The last of a path's folders; `relax` and `roll` are words that stand in other paths too."""
-_EXPANDABLE_ONLY = frozenset({"PT-CUDA-13", "PT-CUDA-16"})
-"""Raised by the virtual memory calls that only expandable segments make."""
-_ENGINE_MESSAGES = {"vllm": "VLLM-", "sglang": "SGL-", "tensorrt-llm": "TRT-"}
-
-
 _NOTHING = KindEntry()
 
 
@@ -261,12 +260,15 @@ class Case:
     """Process ids known to be this job's own."""
     allocator: AllocatorSettings
     version: str | None
-    kinds: Kinds
-    """What the playbook says of each kind."""
+    meanings: Meanings
 
     @property
     def root(self) -> Finding | None:
         return self.story.root_cause
+
+    @property
+    def kinds(self) -> Kinds:
+        return self.meanings.kinds
 
     @property
     def meant(self) -> KindEntry:
@@ -287,20 +289,30 @@ class Case:
     @property
     def engines(self) -> tuple[str, ...]:
         """Inference engines that speak in the job's own logs, by their start-up lines or by any message of theirs."""
-        seen = self.signatures()
-        spoke = [name for name, start in _ENGINE_MESSAGES.items() if any(one.startswith(start) for one in seen)]
+        told = {self.meanings.of(one).engine for one in self.signatures()}
+        spoke = [one.id for one in self.programs(FrameworkRole.ENGINE) if one.id in told]
         return tuple(dict.fromkeys((*self.story.engines, *spoke)))
+
+    def programs(self, role: FrameworkRole) -> tuple[Framework, ...]:
+        """Those that the documents know in a role."""
+        return tuple(one for one in self.meanings.frameworks if one.role is role)
+
+    def reports(self, one: Finding | Collateral, *events: Event) -> bool:
+        """Whether a line tells any of these events, by its signature."""
+        return self.meanings.reports(one.signature, *events)
 
     @property
     def colocation(self) -> float:
         """How likely a trainer and an inference engine of this very job share the card, as far as the logs tell.
 
         0 where no engine is in sight; the weights are orders of magnitude, not measurements."""
-        framework = (self.story.framework or "").lower()
+        framework = self.meanings.framework(self.story.framework or "")
+        role = framework.role if framework is not None else None
         excerpt = self.root.excerpt if self.root is not None else ""
-        if framework in _COLOCATE or _RL_FRAME.search(excerpt):
+        colocated = [one for one in self.programs(FrameworkRole.COLOCATED) if one.folder]
+        if role is FrameworkRole.COLOCATED or any(one.in_frames.search(excerpt) for one in colocated):
             return 0.8
-        trains = self.story.progress.last_step is not None or framework in _TRAINERS
+        trains = self.story.progress.last_step is not None or role is FrameworkRole.TRAINER
         return 0.6 if self.engines and trains else 0.4 if self.engines else 0.0
 
     def signatures(self) -> frozenset[str]:
@@ -380,7 +392,7 @@ def line_rule(function: _AnyLineRule) -> _AnyLineRule:
 
 def build_case(
     story: LogStory, job: JobRecord | None, judgements: Sequence[NodeJudgement], facts: Sequence[NodeFacts],
-    settings: Mapping[str, str], kinds: Kinds,
+    settings: Mapping[str, str], meanings: Meanings,
 ) -> Case:
     """Bring the evidence together."""
     root = story.root_cause
@@ -389,7 +401,7 @@ def build_case(
     return Case(
         story, job, tuple(judgements), tuple(facts), settings,
         figures_of(root.fields if root else MemoryFields(), own), own,
-        allocator_settings(settings, version, _said_of_the_allocator(story)), version, kinds,
+        allocator_settings(settings, version, _said_of_the_allocator(story, meanings)), version, meanings,
     )
 
 
@@ -409,12 +421,12 @@ def _own_pids(story: LogStory, job: JobRecord | None, facts: Sequence[NodeFacts]
     return frozenset(pids)
 
 
-def _said_of_the_allocator(story: LogStory) -> dict[str, str]:
+def _said_of_the_allocator(story: LogStory, meanings: Meanings) -> dict[str, str]:
     """What the log shows of its settings; some messages are printed only with expandable segments on."""
     said = dict(story.settings)
     root = story.root_cause
     findings = (*((root,) if root else ()), *story.candidates, *story.harmless)
-    if any(one.signature in _EXPANDABLE_ONLY for one in findings) or (
+    if any(meanings.reports(one.signature, Event.EXPANDABLE_SEGMENTS) for one in findings) or (
         root is not None and "expandable_segments is enabled" in root.excerpt
     ):
         said.setdefault("expandable segments mode", "")

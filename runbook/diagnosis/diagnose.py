@@ -9,7 +9,7 @@ from runbook.diagnosis import co_tenant_rules, growth, message_rules, signature_
 from runbook.diagnosis.case import LINE_RULES, RULES, Case, Conclusion, Vote, build_case
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kinds
 from runbook.model.job import JobRecord
-from runbook.model.log import LogStory
+from runbook.model.log import LogStory, Meanings
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 
 _RULES_STAND_IN = (co_tenant_rules, growth, message_rules, signature_rules, undecided_rules)
@@ -23,17 +23,18 @@ def diagnose(
     story: LogStory,
     *,
     job: JobRecord | None,
-    kinds: Kinds,
+    meanings: Meanings,
     judgements: Sequence[NodeJudgement] = (),
     facts: Sequence[NodeFacts] = (),
     settings: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Judge one failure. `settings` are the template's parameters in force, with "pytorch_version" where known.
+    """Judge one failure. `meanings` are of the playbook by whose documents the logs were read; `settings` are the
+    template's parameters in force, with "pytorch_version" where known.
 
     Confidences of one diagnosis sum to at most 1. What could not be seen is named in `missing`."""
-    case = build_case(story, job, judgements, facts, settings or {}, kinds)
+    case = build_case(story, job, judgements, facts, settings or {}, meanings)
     votes: list[Vote] = []
-    for name in kinds.rules:
+    for name in meanings.kinds.rules:
         vote = RULES[name](case)
         votes += vote if isinstance(vote, tuple) else (vote,) if vote is not None else ()
     if not votes:

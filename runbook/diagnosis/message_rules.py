@@ -20,14 +20,13 @@ from runbook.diagnosis.case import (
 )
 from runbook.diagnosis.growth import reserved_creeps, static_or_grown
 from runbook.model.diagnosis import Detail
-from runbook.model.log import Phase
+from runbook.model.log import Event, FrameworkRole, Phase
 
 _ABSURD_BYTES = 1 << 50
 _DOUBTFUL_BYTES = 1 << 44
 """16 TiB: a shape can ask for that by mistake, and garbage can too (R-13)."""
 _MATERIAL_SHARE = 0.05
 _ENGINE_PHASES = frozenset({Phase.ROLLOUT, Phase.WEIGHT_SYNC})
-_ENGINE_FILES = re.compile(r"(?:vllm|sglang)/")
 
 
 @rule
@@ -137,7 +136,7 @@ def free_enough(case: Case) -> Vote | None:
     if tried is None or free is None or free < tried + print_error(tried, free):
         return None
     said = f"Tried {size(tried)} while {size(free)} were free: the figures contradict a plain shortage."
-    if case.root is not None and case.root.signature == "PT-XPU-01":
+    if case.root is not None and case.reports(case.root, Event.FREE_ESTIMATED):
         return Vote(
             "R-10 free is an estimate", Conclusion.UNDETERMINED, 0.5,
             (said, "On Intel's devices the free figure is capacity less what PyTorch reserved, an estimate: another "
@@ -193,9 +192,11 @@ def outside_allocator(case: Case) -> tuple[Vote, ...]:
     if excess < tried or outside < 2 * ORDINARY_CONTEXT_BYTES:
         return ()
     excerpt = case.root.excerpt.lower() if case.root else ""
-    engine = case.colocation > 0 or any(name in excerpt for name in ("vllm", "sglang", "cumem"))
+    engines = case.programs(FrameworkRole.ENGINE)
+    engine = case.colocation > 0 or any(word in excerpt for one in engines for word in one.words)
     phase = case.root.phase if case.root else Phase.UNKNOWN
-    in_engine = phase in _ENGINE_PHASES or (phase is Phase.INIT and _ENGINE_FILES.search(excerpt) is not None)
+    starting = phase is Phase.INIT and any(f"{one.folder}/" in excerpt for one in engines if one.folder)
+    in_engine = phase in _ENGINE_PHASES or starting
     confidence = 0.75 if engine and in_engine and case.colocation >= 0.6 else 0.65
     reasons = [
         f"This process holds {size(outside)} outside PyTorch's allocator (ordinary is up to "
@@ -381,7 +382,7 @@ def fragmentation(case: Case) -> Vote | None:
     else:
         confidence += 0.08
         reasons.append(f"{done} steps had succeeded before.")
-    retries = any(one.signature == "OK-02" for one in case.story.harmless)
+    retries = any(case.reports(one, Event.ALLOCATOR_RETRIES) for one in case.story.harmless)
     if retries:
         confidence += 0.1
         reasons.append("The log counts retries of the allocator, a sign of pressure from fragments.")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from runbook.diagnosis.case import LINE_RULES, Case, Conclusion, Vote, line_rule, rule, size
 from runbook.diagnosis.co_tenant_rules import UNTOLD
 from runbook.model.diagnosis import Detail, Died
-from runbook.model.log import Finding
+from runbook.model.log import DerivedSignature, Event, Finding
 from runbook.model.node import NodeVerdict
 
 _COLOCATED = 0.6
@@ -72,7 +72,8 @@ def engine_capture(case: Case) -> Vote | None:
         return None
     # The engine prints its list of solutions, which speaks of the capture, a few lines below the exception.
     advised = any(
-        one.signature == "SGL-02S" and one.file == root.file and 0 <= one.offset - root.offset < _ADVICE_WITHIN
+        case.reports(one, Event.CAPTURE_ADVICE)
+        and one.file == root.file and 0 <= one.offset - root.offset < _ADVICE_WITHIN
         for one in case.story.harmless
     )
     if not advised and not _CAPTURE.search(root.excerpt):
@@ -93,7 +94,7 @@ def host_memory(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         if case.kinds.of(one.means).entry.died is Died.MAIN_MEMORY and one.signature != root.signature
     ]
     reasons, confidence, missing, detail = [*vote.reasons], vote.confidence, [*vote.missing], vote.detail
-    pinned = root.signature == "CU-01"
+    pinned = case.reports(root, Event.CARD_OR_PINNED)
     if pinned:
         confidence, detail = min(confidence, 0.6), Detail.PINNED
         reasons.append("The frames of the traceback pin host memory, and CUDA reports that in the card's words (R-21).")
@@ -128,13 +129,13 @@ def host_memory(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
 @line_rule
 def broken_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     judgement = case.judgement()
-    if root.signature == "GF-03N":
+    if case.reports(root, Event.NO_KERNEL_STAMP):
         vote = replace(vote, reasons=(
             *vote.reasons,
             "The line stands in the job's own output without the kernel's stamp, and anybody may print it: a hint, "
             "until the node's own records say so.",
         ))
-    elif root.signature == "GF-03":
+    elif case.reports(root, Event.KERNEL_STAMP):
         vote = replace(vote, reasons=(*vote.reasons, "The kernel's line came through the job's own output."))
     if judgement is None:
         return (replace(vote, missing=("the node's own ECC, row remap and XID records",)),)
@@ -153,11 +154,12 @@ def outside_the_allocator(case: Case, root: Finding, vote: Vote) -> tuple[Vote, 
     if vote.confidence < 0.5:
         against.append("The same status comes from a driver mismatch, an earlier fault or an unsupported layout.")
         missing.append("the first CUDA error of the process (CUDA_LAUNCH_BLOCKING=1)")
-    if root.signature == "CU-01":
+    pinned = case.reports(root, Event.CARD_OR_PINNED)
+    if pinned:
         against.append("Refused pinned host memory prints the same words, and these frames do not tell (R-21).")
         missing.append("the frames of the call: pin_memory or cudaHostAlloc mean host memory")
     told = replace(vote, against=tuple(against), missing=tuple(missing))
-    if root.signature != "CU-01":
+    if not pinned:
         return (told,)
     return (told, Vote(
         "R-21 device or pinned host memory", Conclusion.HOST_OOM, 0.15,
@@ -207,9 +209,10 @@ def shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
 def failed_program(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     """An exception that no document knows says that the program failed; beside a kill for memory it may be an echo."""
     steps = killed_steps(case)
-    detail = vote.detail if vote.detail is not Detail.NONE or root.signature != "PY-EXC" else Detail.PROGRAM
-    if root.signature != "PY-EXC" or not steps:
-        firmness = 0.85 if root.signature == "PY-EXC" and root.firmness is None else vote.confidence
+    unknown = root.signature == DerivedSignature.UNKNOWN_EXCEPTION
+    detail = vote.detail if vote.detail is not Detail.NONE or not unknown else Detail.PROGRAM
+    if not unknown or not steps:
+        firmness = 0.85 if unknown and root.firmness is None else vote.confidence
         return (replace(vote, detail=detail, confidence=firmness),)
     return (replace(
         vote, confidence=0.3, detail=detail, decisive=False,

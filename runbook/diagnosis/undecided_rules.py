@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from runbook.diagnosis.case import Case, Conclusion, Vote, rule, size
 from runbook.diagnosis.growth import static_or_grown
 from runbook.diagnosis.signature_rules import killed_steps
 from runbook.model.diagnosis import Detail, Died
 from runbook.model.job import JobClass
+from runbook.model.log import SUSPECTED_RANKS, Collateral, DerivedSignature, Event, Finding, FrameworkRole
 
-_TIMEOUTS = frozenset({"NCCL-05", "NCCL-06", "FOLLOW-07"})
-_CANCELLING = frozenset({"SL-CANCEL-01", "SL-TASK-03", "SL-TASK-04", "FR-TE-CLOSE", "RANK-KILLED"})
-_ENGINE_FRAMES = ("/vllm/", "/sglang/", "/tensorrt_llm/")
+_BY_SIGKILL = "SIGKILL"
+_BY_SIGTERM = "SIGTERM"
 
 
 @rule
@@ -35,7 +37,8 @@ def without_figures(case: Case) -> Vote | None:
 def engine_process(case: Case) -> Vote | None:
     """The failing process is the inference engine itself: its share may leave too little for its own work."""
     root = case.root
-    if root is None or not case.meant.by_figures or not any(name in root.excerpt for name in _ENGINE_FRAMES):
+    folders = [one.folder for one in case.programs(FrameworkRole.ENGINE) if one.folder]
+    if root is None or not case.meant.by_figures or not any(f"/{one}/" in root.excerpt for one in folders):
         return None
     return Vote(
         "engine's own process", Conclusion.INFERENCE_RESERVATION, 0.3,
@@ -60,7 +63,7 @@ def by_accounting(case: Case) -> Vote | None:
             "Slurm accounting", Conclusion.HOST_OOM, 0.85, (f"{told}; the logs name no other failure.", not_the_card),
             (helper,), missing, detail=Detail.CGROUP,
         )
-    if root.signature == "PY-EXC":
+    if root.signature == DerivedSignature.UNKNOWN_EXCEPTION:
         return Vote(
             "Slurm accounting", Conclusion.HOST_OOM, 0.65,
             (f"{told}; the log's only exception may be what a killed process left behind.", not_the_card),
@@ -79,41 +82,46 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
     if case.root is not None:
         return ()
     state = case.job.state if case.job else None
-    signatures = {one.signature for one in case.story.collateral} | {one.signature for one in case.story.candidates}
+    followed: tuple[Finding | Collateral, ...] = (*case.story.collateral, *case.story.candidates)
     if state is not None and state.job_class in (JobClass.SUCCEEDED, JobClass.CANCELLED, JobClass.STOPPED):
         return (Vote(
             "scheduler state", Conclusion.NOT_OOM, 0.85,
             (f"The job's state is {state.name}, and its logs show no failure of their own.",),
             detail=Detail.FINISHED if state.job_class is JobClass.SUCCEEDED else Detail.STOPPED,
         ),)
-    stopped = _stopped(case, signatures)
+    stopped = _stopped(case, followed)
     if stopped is not None:
         return (stopped,)
-    reasons = [one.why for one in case.story.collateral]
-    if signatures & {"HOST-06", "RANK-KILLED"} or any("SIGKILL" in why or "(killed)" in why for why in reasons):
+    if any(case.reports(one, Event.SIGKILL) or _is(one, DerivedSignature.RANK_KILLED) for one in followed) or any(
+        one.signal == _BY_SIGKILL for one in case.story.collateral
+    ):
         return _killed()
-    if "RANK-ENDED" in signatures:
+    ended = next((one for one in case.story.candidates if _is(one, DerivedSignature.RANK_ENDED)), None)
+    if ended is not None:
         return (Vote(
             "ended without a word", Conclusion.UNDETERMINED, 0.6,
-            (f"{next(one.excerpt for one in case.story.candidates if one.signature == 'RANK-ENDED')[:1].upper()}"
-             f"{next(one.excerpt for one in case.story.candidates if one.signature == 'RANK-ENDED')[1:]}; what it said "
-             "is not in the logs.",),
+            (f"{ended.excerpt[:1].upper()}{ended.excerpt[1:]}; what it said is not in the logs.",),
             missing=("the output of the rank that ended first", "Slurm's accounting of every step"),
         ),)
-    if signatures & _TIMEOUTS or any("stuck" in reason for reason in reasons):
+    if any(case.reports(one, Event.WATCHDOG, Event.TRANSFER_BROKE) for one in followed):
         return (_hang(case),)
-    if signatures & {"NCCL-02", "NCCL-07"}:
-        return _lost_rank(signatures)
-    ended = _ran_to_its_end(case, bool(signatures))
-    if ended is not None:
-        return (ended,)
+    lost = any(case.reports(one, Event.CONNECTION_LOST) for one in followed)
+    if lost or any(case.reports(one, Event.COLLECTIVE_FAILED) for one in followed):
+        return _lost_rank(lost)
+    at_its_end = _ran_to_its_end(case, bool(followed))
+    if at_its_end is not None:
+        return (at_its_end,)
     return (Vote(
         "no failure found", Conclusion.UNDETERMINED, 0.6, (
-            "The logs show processes that ended, and no line that any signature knows tells why." if signatures
+            "The logs show processes that ended, and no line that any signature knows tells why." if followed
             else "The logs hold no failure that any signature knows.",
         ),
         missing=("the logs of all ranks", "Slurm's accounting of every step"),
     ),)
+
+
+def _is(one: Finding | Collateral, what: DerivedSignature) -> bool:
+    return one.signature == what
 
 
 def _ran_to_its_end(case: Case, hurt: bool) -> Vote | None:
@@ -138,7 +146,7 @@ def _ran_to_its_end(case: Case, hurt: bool) -> Vote | None:
     )
 
 
-def _stopped(case: Case, signatures: set[str]) -> Vote | None:
+def _stopped(case: Case, followed: Sequence[Finding | Collateral]) -> Vote | None:
     """Cancelled by somebody: besides Slurm's line there is only what cancelling itself does, to all ranks alike."""
     story = case.story
     if any("KeyboardInterrupt" in one.excerpt for one in story.candidates):
@@ -147,20 +155,24 @@ def _stopped(case: Case, signatures: set[str]) -> Vote | None:
             ("The only exception is KeyboardInterrupt: a person, or the launcher, sent SIGINT.",),
             missing=("who sent the signal",), detail=Detail.STOPPED,
         )
-    if signatures == {"FR-TE-CLOSE"} and any("death signal" in one.excerpt for one in story.candidates):
+    if all(case.reports(one, Event.CLOSING) for one in followed) and any(
+        "death signal" in one.excerpt for one in story.candidates
+    ):
         return Vote(
             "signalled from outside", Conclusion.NOT_OOM, 0.6,
             ("The launcher received a signal from outside and shut its workers down; nothing had failed before.",),
             ("The failure of another node, whose log is not here, ends in the same signal.",),
             ("who sent the signal: Slurm's accounting, and the logs of the job's other nodes",), detail=Detail.STOPPED,
         )
-    if "SL-CANCEL-01" not in signatures or not signatures <= _CANCELLING:
+    if not any(case.reports(one, Event.STEP_CANCELLED) for one in followed) or not all(
+        case.reports(one, Event.BY_CANCELLING) or _is(one, DerivedSignature.RANK_KILLED) for one in followed
+    ):
         return None
-    killed = {(one.file, one.offset) for one in story.candidates if one.signature == "RANK-KILLED"}
-    ranks = sum(1 for one in story.candidates if one.signature == "RANK-KILLED")
-    signals = [one.why for one in story.collateral if one.signature == "SL-TASK-03"]
-    all_at_once = len(killed) == 1 and ranks > 1 and len(signals) == ranks
-    if not all_at_once and (killed or any("(terminated)" not in why for why in signals)):
+    ranks = [one for one in story.candidates if _is(one, DerivedSignature.RANK_KILLED)]
+    killed = {(one.file, one.offset) for one in ranks}
+    signals = [one.signal for one in story.collateral if one.signal]
+    all_at_once = len(killed) == 1 and len(ranks) > 1 and len(signals) == len(ranks)
+    if not all_at_once and (killed or any(signal != _BY_SIGTERM for signal in signals)):
         return None
     return Vote(
         "cancelled", Conclusion.NOT_OOM, 0.6,
@@ -171,10 +183,10 @@ def _stopped(case: Case, signatures: set[str]) -> Vote | None:
     )
 
 
-def _lost_rank(signatures: set[str]) -> tuple[Vote, ...]:
-    """A connection was lost, or CUDA failed inside NCCL, and no line says why."""
+def _lost_rank(connection: bool) -> tuple[Vote, ...]:
+    """A connection was lost, or else CUDA failed inside NCCL, and no line says why."""
     missing = ("the logs of the rank that went away", "Slurm's accounting of every step", "the kernel log of its node")
-    if "NCCL-07" not in signatures:
+    if not connection:
         return (Vote(
             "R-19 no word of memory", Conclusion.NOT_OOM, 0.55,
             ("NCCL reports a failure of CUDA, and neither its last error nor a warning speaks of memory.",),
@@ -225,8 +237,8 @@ def _hang(case: Case) -> Vote:
 
 def _silent_ranks(case: Case) -> list[int]:
     world = case.story.world_size
-    loud = {one.rank for one in case.story.collateral if one.signature.startswith("NCCL")}
-    loud |= {one.rank for one in case.story.candidates if not one.signature.startswith("RANK-")}
+    loud = {one.rank for one in case.story.collateral if case.reports(one, Event.NCCL)}
+    loud |= {one.rank for one in case.story.candidates if one.signature not in SUSPECTED_RANKS}
     if world is None or world > 4096:
         return []
     silent = [rank for rank in range(world) if rank not in loud]

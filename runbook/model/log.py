@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
-from runbook.model.diagnosis import Kind
+from runbook.model.diagnosis import Kind, Kinds
 from runbook.model.units import Bytes, NodeName
 
 
@@ -84,6 +87,88 @@ class Event(StrEnum):
     """A process aborted itself, as a watchdog makes it do, too."""
     OWN_STATUS = "own_status"
     """A program says with which status it leaves."""
+    EXPANDABLE_SEGMENTS = "expandable_segments"
+    """A call failed that only expandable segments make."""
+    ALLOCATOR_RETRIES = "allocator_retries"
+    """The allocator tried again, or handled a failure: pressure from fragments."""
+    FREE_ESTIMATED = "free_estimated"
+    """Its free memory is an estimate: the device's capacity less what PyTorch reserved."""
+    CARD_OR_PINNED = "card_or_pinned"
+    """The same words are printed for the card's memory and for pinned memory of the host."""
+    KERNEL_STAMP = "kernel_stamp"
+    """The line stands in the kernel's own form."""
+    NO_KERNEL_STAMP = "no_kernel_stamp"
+    """The line reads like the kernel's, without its stamp: anybody may print it."""
+    CAPTURE_ADVICE = "capture_advice"
+    """What an engine advises when it could not capture its graphs."""
+    TRANSFER_BROKE = "transfer_broke"
+    """A transfer between ranks timed out or broke."""
+    CONNECTION_LOST = "connection_lost"
+    """A rank lost the connection to another one."""
+    STEP_CANCELLED = "step_cancelled"
+    """Slurm cancelled the step, by whomever and for whatever reason."""
+    BY_CANCELLING = "by_cancelling"
+    """What cancelling a step does to all of its processes alike; without a failure, too."""
+
+
+class FrameworkRole(StrEnum):
+    """What a program of a training job does with the cards."""
+
+    TRAINER = "trainer"
+    COLOCATED = "colocated"
+    """It trains, and puts an inference engine on the same cards, by default or by an option."""
+    ENGINE = "engine"
+    """It infers, for rollouts."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A program that training jobs run, as the documents know it."""
+
+    id: str
+    role: FrameworkRole
+    folder: str = ""
+    """Folder of its sources, as paths in its frames show it; "" where other paths hold that word, too."""
+    words: tuple[str, ...] = ()
+    """Of an engine: words in a traceback, in small letters, any of which shows that the engine is in it."""
+
+    @cached_property
+    def in_frames(self) -> re.Pattern[str]:
+        """Finds one of its sources; only where it has a folder."""
+        return re.compile(rf"[/ .(]{re.escape(self.folder)}/[\w/]{{1,200}}\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureTraits:
+    """What a signature's document says of every line that matches."""
+
+    reports: frozenset[Event] = frozenset()
+    engine: str = ""
+    """The inference engine that prints it."""
+
+
+_NO_TRAITS = SignatureTraits()
+
+
+@dataclass(frozen=True, slots=True)
+class Meanings:
+    """What the documents of a playbook say of what a story names: kinds, signatures, programs."""
+
+    kinds: Kinds
+    signatures: Mapping[str, SignatureTraits]
+    frameworks: tuple[Framework, ...]
+
+    def of(self, signature: str) -> SignatureTraits:
+        """Findings that follow from several lines have none."""
+        return self.signatures.get(signature, _NO_TRAITS)
+
+    def reports(self, signature: str, *events: Event) -> bool:
+        """Whether lines of a signature tell any of these."""
+        return not self.of(signature).reports.isdisjoint(events)
+
+    def framework(self, name: str) -> Framework | None:
+        """The program that a story names, if the documents know it."""
+        return next((one for one in self.frameworks if one.id == name.lower()), None)
 
 
 class LogNote(StrEnum):
@@ -106,6 +191,10 @@ class DerivedSignature(StrEnum):
     """A rank that ended by itself without a word."""
     RANK_KILLED = "RANK-KILLED"
     """A rank that died by SIGKILL."""
+
+
+SUSPECTED_RANKS = frozenset(DerivedSignature) - {DerivedSignature.UNKNOWN_EXCEPTION}
+"""Those that name a rank to look at, without a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +329,8 @@ class Collateral:
     node: NodeName | None
     why: str
     signature: str = ""
+    signal: str = ""
+    """Name of the signal that ended it ("SIGKILL"), where a line tells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ def run(context: StepContext) -> StepResult:
     failure = context.failure
     story = failure.story or LogStory(root_cause=None)
     diagnosis = diagnose(
-        story, job=failure.job, kinds=context.playbook.kinds, judgements=failure.judgements, facts=failure.nodes,
-        settings=context.template.values,
+        story, job=failure.job, meanings=context.playbook.signatures.meanings, judgements=failure.judgements,
+        facts=failure.nodes, settings=context.template.values,
     )
     failure = replace(failure, diagnosis=diagnosis)
     avoid = (*context.incident.excluded_nodes, *_nodes_to_avoid(failure, diagnosis.best))

@@ -28,6 +28,7 @@ OWN_WORDS = frozenset({
     # Figures of nvidia-smi's report and of the node probe's document, after which rules of the node check are called:
     "recovery_action", "row_remap_failed", "row_remap_pending", "unrepairable_memory",
     "cgroup", "program",  # of /proc, and of a launcher's command line; details of kinds are called so, too
+    "accelerate", "trl",  # programs of a command line, as torchrun is one
     "log_probs", "optimizer_step", "weight_sync", "data_loading",  # phases of a training step (`model/log.py`)
 })
 """Words of the code's own vocabulary that are ids of a document by chance."""
@@ -56,8 +57,9 @@ def _ids(folder: Path) -> tuple[frozenset[str], frozenset[str], frozenset[int]]:
                 ids.add(value["id"])
             if isinstance(value.get("xid"), int):
                 xids.add(value["xid"])
-            if isinstance(value.get("framework"), str):
-                systems.add(value["framework"])
+            systems.update(value[key] for key in ("framework", "engine") if isinstance(value.get(key), str))
+            if isinstance(value.get("frameworks"), list):
+                systems.update(item["id"] for item in value["frameworks"])
             if isinstance(value.get("boxes"), dict):
                 ids.update(value["boxes"])
             for item in value.values():

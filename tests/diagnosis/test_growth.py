@@ -14,7 +14,7 @@ from runbook.diagnosis.series import kendall, mann_kendall, slope, steady_rise
 from runbook.model.diagnosis import Detail
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Progress
 from runbook.model.units import GIB, MIB, Bytes
-from tests.kinds import KINDS, Kind
+from tests.kinds import KINDS, MEANINGS, Kind
 
 RANK = 3
 SEEDS = range(12)
@@ -29,7 +29,7 @@ def case(samples: Sequence[MemorySample], means: str = "true_oom", failed: int |
     )
     root = Finding("PT-CUDA-07", KINDS[means], "train.out", 0, 1, "", rank=RANK, step=failed or last + 1, fields=fields)
     story = LogStory(root, progress=Progress(last, first_step=1, memory=tuple(samples)), world_size=8)
-    return build_case(story, None, (), (), {}, KINDS)
+    return build_case(story, None, (), (), {}, MEANINGS)
 
 
 def sample(step: int, **figures: float | str) -> MemorySample:
@@ -190,9 +190,9 @@ def test_nothing_else_is_called_a_leak(shape: Shape, count: int, seed: int) -> N
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("count", [12, 100])
 def test_a_leak_leads_the_diagnosis_and_a_curriculum_does_not(count: int, seed: int) -> None:
-    found = diagnose(case(leaking(Random(seed), 80)).story, kinds=KINDS, job=None)
+    found = diagnose(case(leaking(Random(seed), 80)).story, meanings=MEANINGS, job=None)
     assert found.best.kind == Kind.MEMORY_LEAK
-    other = diagnose(case(curriculum(Random(seed), count)).story, kinds=KINDS, job=None)
+    other = diagnose(case(curriculum(Random(seed), count)).story, meanings=MEANINGS, job=None)
     assert (other.best.kind, other.best.detail) == (Kind.TRUE_OOM, Detail.SEQUENCE_LENGTH)
     assert all(one.kind != Kind.MEMORY_LEAK for one in other.runners_up)
 

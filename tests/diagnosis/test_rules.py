@@ -17,7 +17,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, ProcessUse, Progress
 from runbook.model.node import GpuFacts, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, UserName
-from tests.kinds import KINDS, Kind
+from tests.kinds import MEANINGS, Kind
 
 sizes = st.integers(0, 200 * GIB).map(Bytes)
 maybe = st.one_of(st.none(), sizes)
@@ -51,7 +51,7 @@ def kind(diagnosis: Diagnosis) -> str:
 
 @given(fields_of_messages)
 def test_every_diagnosis_keeps_its_promises(fields: MemoryFields) -> None:
-    diagnosis = diagnose(story(fields, last_step=10, first_step=1), kinds=KINDS, job=None)
+    diagnosis = diagnose(story(fields, last_step=10, first_step=1), meanings=MEANINGS, job=None)
     every = (diagnosis.best, *diagnosis.runners_up)
     assert all(0.0 <= one.confidence <= 1.0 for one in every)
     assert sum(one.confidence for one in every) <= 1.0 + 1e-9
@@ -64,7 +64,7 @@ def test_every_diagnosis_keeps_its_promises(fields: MemoryFields) -> None:
 @given(fields_of_messages)
 def test_fragmentation_is_never_claimed_where_nothing_could_have_fitted(fields: MemoryFields) -> None:
     """R-04, the strongest rule: free plus unallocated below the request."""
-    diagnosis = diagnose(story(fields, last_step=10, first_step=1), kinds=KINDS, job=None)
+    diagnosis = diagnose(story(fields, last_step=10, first_step=1), meanings=MEANINGS, job=None)
     figures = figures_of(fields)
     assert figures.available_bytes is not None
     assert figures.tried is not None
@@ -75,7 +75,7 @@ def test_fragmentation_is_never_claimed_where_nothing_could_have_fitted(fields: 
 @given(fields_of_messages)
 def test_expandable_segments_never_raise_fragmentation(fields: MemoryFields) -> None:
     def share(settings: dict[str, str]) -> float:
-        diagnosis = diagnose(story(fields, last_step=10, first_step=1), kinds=KINDS, job=None, settings=settings)
+        diagnosis = diagnose(story(fields, last_step=10, first_step=1), meanings=MEANINGS, job=None, settings=settings)
         every = (diagnosis.best, *diagnosis.runners_up)
         return next((one.confidence for one in every if one.kind == Kind.FRAGMENTATION), 0.0)
 
@@ -90,11 +90,11 @@ def test_the_edge_of_r04_is_the_rounding_of_the_message() -> None:
     at = message(2 * GIB, GIB, 70 * GIB, GIB)
     above = message(2 * GIB, GIB, 60 * GIB, 9 * GIB)
     progress = {"last_step": 500, "first_step": 1}
-    assert diagnose(story(below, **progress), kinds=KINDS, job=None).best.confidence >= 0.9
-    assert kind(diagnose(story(below, **progress), kinds=KINDS, job=None)) == Kind.TRUE_OOM
-    undecided = diagnose(story(at, **progress), kinds=KINDS, job=None)
+    assert diagnose(story(below, **progress), meanings=MEANINGS, job=None).best.confidence >= 0.9
+    assert kind(diagnose(story(below, **progress), meanings=MEANINGS, job=None)) == Kind.TRUE_OOM
+    undecided = diagnose(story(at, **progress), meanings=MEANINGS, job=None)
     assert undecided.best.confidence < 0.9
-    assert kind(diagnose(story(above, **progress), kinds=KINDS, job=None)) == Kind.FRAGMENTATION
+    assert kind(diagnose(story(above, **progress), meanings=MEANINGS, job=None)) == Kind.FRAGMENTATION
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_the_log_shows_of_the_allocator_outweighs_the_template(
 def test_a_message_alone_never_makes_a_stranger_of_a_process(fields: MemoryFields, framework: str | None) -> None:
     """Without the pids of the job's own processes and without a node check (R-17)."""
     told = replace(story(fields, last_step=10, first_step=1), framework=framework)
-    best = diagnose(told, kinds=KINDS, job=None).best
+    best = diagnose(told, meanings=MEANINGS, job=None).best
     assert best.kind != Kind.CO_TENANT or best.confidence < 0.7
 
 
@@ -157,7 +157,7 @@ def test_the_failing_process_under_its_hosts_pid_is_no_tenant() -> None:
     figures = figures_of(fields)
     assert figures.self_pid == 771234
     assert figures.self_certain
-    assert kind(diagnose(story(fields), kinds=KINDS, job=None)) == Kind.TRUE_OOM
+    assert kind(diagnose(story(fields), meanings=MEANINGS, job=None)) == Kind.TRUE_OOM
 
 
 def test_processes_that_the_node_knows_as_the_jobs_own_are_no_tenants() -> None:
@@ -168,15 +168,15 @@ def test_processes_that_the_node_knows_as_the_jobs_own_are_no_tenants() -> None:
     job = JobRecord(JobId("7"), "c", "n", UserName("ada"), JobState("FAILED", JobClass.FAILED))
     process = GpuProcess(4711, Bytes(37 * GIB), job=JobId("7"))
     facts = NodeFacts(NodeName("gpu-22"), Reach.OK, gpus=(GpuFacts(0, processes=(process,)),))
-    assert kind(diagnose(story(fields), kinds=KINDS, job=job)) == Kind.CO_TENANT
-    assert kind(diagnose(story(fields), kinds=KINDS, job=job, facts=[facts])) != Kind.CO_TENANT
+    assert kind(diagnose(story(fields), meanings=MEANINGS, job=job)) == Kind.CO_TENANT
+    assert kind(diagnose(story(fields), meanings=MEANINGS, job=job, facts=[facts])) != Kind.CO_TENANT
 
 
 @pytest.mark.parametrize("verdict", list(NodeVerdict))
 def test_an_unknown_node_is_named_as_missing_and_only_then(verdict: NodeVerdict) -> None:
     fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
     judgement = NodeJudgement(NodeName("gpu-22"), verdict, ("why",), missing=("ssh timed out",))
-    best = diagnose(story(fields), kinds=KINDS, job=None, judgements=[judgement]).best
+    best = diagnose(story(fields), meanings=MEANINGS, job=None, judgements=[judgement]).best
     assert any("gpu-22" in one and "ssh timed out" in one for one in best.missing) is (verdict is NodeVerdict.UNKNOWN)
     assert (best.kind == Kind.HARDWARE_FAULT) is (verdict is NodeVerdict.FAULTY)
 
@@ -184,7 +184,7 @@ def test_an_unknown_node_is_named_as_missing_and_only_then(verdict: NodeVerdict)
 def test_a_judgement_on_another_node_does_not_count() -> None:
     fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
     judgement = NodeJudgement(NodeName("gpu-99"), NodeVerdict.FAULTY, ("GPU 0: row remap failed",))
-    assert kind(diagnose(story(fields), kinds=KINDS, job=None, judgements=[judgement])) == Kind.TRUE_OOM
+    assert kind(diagnose(story(fields), meanings=MEANINGS, job=None, judgements=[judgement])) == Kind.TRUE_OOM
 
 
 def test_memory_that_levels_off_is_no_leak() -> None:
@@ -195,7 +195,7 @@ def test_memory_that_levels_off_is_no_leak() -> None:
         fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
         told = story(fields, last_step=len(values), first_step=1)
         read = LogStory(told.root_cause, progress=Progress(len(values), memory=samples))
-        return kind(diagnose(read, kinds=KINDS, job=None))
+        return kind(diagnose(read, meanings=MEANINGS, job=None))
 
     assert diagnosed([100, *range(200, 720, 40)]) == Kind.MEMORY_LEAK
     assert diagnosed([100, 200, 400, 400, 401, 400, 400]) == Kind.TRUE_OOM
@@ -204,7 +204,7 @@ def test_memory_that_levels_off_is_no_leak() -> None:
 
 def test_the_contract_has_every_field_even_where_nothing_is_known() -> None:
     nothing = LogStory(None)
-    said = to_contract(nothing, diagnose(nothing, kinds=KINDS, job=None))
+    said = to_contract(nothing, diagnose(nothing, meanings=MEANINGS, job=None))
     assert list(said) == ["version", "diagnosis", "runners_up", "root_cause", "fields", "collateral"]
     assert said["root_cause"] is None
     fields = said["fields"]
@@ -214,7 +214,7 @@ def test_the_contract_has_every_field_even_where_nothing_is_known() -> None:
         "reserved_bytes", "process_bytes", "limit_bytes", "private_pool_bytes", "other_processes",
     }
     full = story(message(GIB, 0, 70 * GIB, 0))
-    root = to_contract(full, diagnose(full, kinds=KINDS, job=None))["root_cause"]
+    root = to_contract(full, diagnose(full, meanings=MEANINGS, job=None))["root_cause"]
     assert isinstance(root, dict)
     assert set(root) == {
         "signature", "rank", "node", "pid", "device", "node_device", "phase", "step", "time", "file", "line", "offset",
@@ -232,7 +232,7 @@ def checked(judgement: NodeJudgement, *processes: tuple[int, int]) -> Diagnosis:
     )
     facts = NodeFacts(NodeName("gpu-22"), Reach.OK, gpus=gpus)
     fields = message(12 * GIB, 2 * GIB, 30 * GIB, 0)
-    return diagnose(story(fields), kinds=KINDS, job=None, judgements=(judgement,), facts=(facts,))
+    return diagnose(story(fields), meanings=MEANINGS, job=None, judgements=(judgement,), facts=(facts,))
 
 
 def test_a_tenant_of_the_failing_gpu_explains_the_error_and_one_of_another_does_not() -> None:

@@ -1,4 +1,5 @@
-"""A kind of failure that only a playbook's folder knows: one entry in its kinds.yaml and a signature that means it."""
+"""What only a playbook's folder knows: a kind of failure (one entry in its kinds.yaml, a signature that means it), and
+an inference engine."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from runbook.documents import DocumentsInvalid
 from runbook.kinds import load_kinds
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.signatures import load_signatures
+from runbook.logs.signatures import Signatures, load_signatures
 from runbook.model.diagnosis import Died, Hypothesis
 from runbook.model.log import LogStory
 from runbook.report.json_documents import dump_incident, load_incident
@@ -25,6 +26,7 @@ from runbook.report.narrative import what_happened
 from runbook.report.summary import summarize
 from runbook.report.text.diagnosis_text import render_diagnosis
 from runbook.steps import classify
+from runbook.steps.shared.base import load_playbook
 from tests.flow.test_nodes_of_a_log import begun
 
 KIND = """\
@@ -67,21 +69,26 @@ def playbook(tmp_path: Path) -> Path:
     return folder
 
 
+def signatures(playbook: Path) -> Signatures:
+    return load_signatures(playbook / "signatures", load_kinds(playbook))
+
+
 def read(playbook: Path) -> LogStory:
     text = LINE.encode()
-    reader = LogReader(load_signatures(playbook / "signatures", load_kinds(playbook)))
+    reader = LogReader(signatures(playbook))
     return reader.read([("train.out", io.BytesIO(text), len(text))])
 
 
 def best(playbook: Path) -> Hypothesis:
-    return diagnose(read(playbook), kinds=load_kinds(playbook), job=None).best
+    return diagnose(read(playbook), meanings=signatures(playbook).meanings, job=None).best
 
 
 def test_it_is_diagnosed_and_titled(playbook: Path) -> None:
     found = best(playbook)
     assert (found.kind, found.confidence) == ("scratch_full", 0.77)
     assert found.kind.entry.reason in found.reasons
-    told = render_diagnosis(read(playbook), diagnose(read(playbook), kinds=load_kinds(playbook), job=None))
+    meanings = signatures(playbook).meanings
+    told = render_diagnosis(read(playbook), diagnose(read(playbook), meanings=meanings, job=None), meanings)
     assert told.startswith("Scratch file system full, confidence 0.77\n")
     assert "No room was left on the node's scratch file system." in told
 
@@ -96,9 +103,7 @@ def test_it_leads_to_its_outcome_and_is_counted(playbook: Path) -> None:
     context = begun(LINE, ("gpu-21",))
     kinds = load_kinds(playbook)
     failure = replace(context.failure, story=read(playbook))
-    context = replace(
-        context, playbook=replace(context.playbook, kinds=kinds), incident=replace(context.incident, failure=failure)
-    )
+    context = replace(context, playbook=load_playbook(playbook), incident=replace(context.incident, failure=failure))
     result = classify.run(context)
     assert result.outcome == "host_oom"
     assert result.summary == "a full scratch file system, confidence 0.77"
@@ -146,3 +151,46 @@ def test_every_kind_of_the_installed_playbook_says_how_it_is_handled() -> None:
     for kind in load_kinds().values():
         assert kind.entry.title and kind.entry.meaning and kind.entry.named and kind.entry.short
         assert (kind.entry.died is Died.UNKNOWN) == (kind == "undetermined")
+
+
+ENGINE = """\
+version: 1
+id: own_engine
+title: An inference engine of the site's own
+why: a test
+source: a test
+frameworks:
+  - {id: own-engine, role: engine}
+signatures:
+  - id: OWN-01
+    title: The engine finds no room
+    why: a test
+    source: a test
+    literal: engine finds no room
+    pattern: 'engine finds no room'
+    means: inference_reservation
+    engine: own-engine
+"""
+SHARED = "runs its trainer on the same cards"
+
+
+@pytest.mark.parametrize(("document", "shared"), [
+    (ENGINE, True),
+    (ENGINE.replace("    engine: own-engine\n", ""), False),
+])
+def test_a_new_engine_beside_a_trainer_shares_its_card(playbook: Path, document: str, shared: bool) -> None:
+    (playbook / "signatures" / "own_engine.yaml").write_text(document, encoding="utf-8")
+    known = signatures(playbook)
+    step = " iteration {}/ 100 | consumed samples: 12 | elapsed time per iteration (ms): 1230.5 | lm loss: 2.0 |\n"
+    text = f"{''.join(map(step.format, range(1, 9)))}engine finds no room\n".encode()
+    told = LogReader(known).read([("train.out", io.BytesIO(text), len(text))])
+    found = diagnose(told, meanings=known.meanings, job=None).best
+    assert found.kind == "inference_reservation"
+    assert any(SHARED in reason for reason in found.reasons) is shared
+
+
+def test_an_engine_that_no_document_describes_is_refused(playbook: Path) -> None:
+    document = ENGINE.replace("    engine: own-engine\n", "    engine: own_engin\n")
+    (playbook / "signatures" / "own_engine.yaml").write_text(document, encoding="utf-8")
+    with pytest.raises(DocumentsInvalid, match="'own_engin' is no engine among the frameworks"):
+        signatures(playbook)

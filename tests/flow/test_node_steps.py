@@ -11,7 +11,7 @@ import pytest
 from runbook.config import PolicyDocument
 from runbook.errors import BadInput
 from runbook.locations import data_folder
-from runbook.logs.signatures import Signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.incident import Failure, Incident, Policy
 from runbook.model.job import JobRecord, NodeState
 from runbook.model.log import Finding, LogStory
@@ -30,6 +30,7 @@ from tests.flow.test_resuming import Scene as WithTemplate
 from tests.kinds import Kind
 
 DOCUMENTS = load_node_documents(data_folder("playbooks") / "oom")
+SIGNATURES = load_signatures(data_folder("playbooks") / "oom" / "signatures")
 GPU = GpuFacts(
     index=0, bus_id="0000:10:00", total_bytes=Bytes(80 * GIB), used_bytes=Bytes(0), free_bytes=Bytes(80 * GIB),
     ecc_uncorrectable_volatile=0, ecc_uncorrectable_aggregate=0, sram_threshold_exceeded=False,
@@ -96,7 +97,7 @@ class Scene:
         ports = Ports(
             self.scheduler, self.nodes, nothing, place, self.scheduler.clock, self.history,  # type: ignore[arg-type]
         )
-        return StepContext(self.incident, ports, Playbook(Signatures(()), (), DOCUMENTS), self.settings)
+        return StepContext(self.incident, ports, Playbook(SIGNATURES, (), DOCUMENTS), self.settings)
 
     def run(self, *steps: Any) -> list[str]:
         outcomes = []

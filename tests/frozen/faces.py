@@ -49,6 +49,7 @@ from runbook.service.app import Shown, create_app
 from runbook.template import CannotEdit, all_settings, apply, find_settings, named_files, settings_in_force
 from tests.checkpoints import test_checkpoints_judged as checkpoint_cases
 from tests.diagnosis import test_nodes as node_cases
+from tests.kinds import MEANINGS
 from tests.levers import test_lever_cases as lever_cases
 from tests.levers.lever_cases import LeverCase
 from tests.logs import corpus
@@ -108,7 +109,7 @@ def judged_logs(case: corpus.Case) -> Parts:
     told = corpus.told(case)
     contract = {**to_contract(told.story, told.diagnosis), **story_to_contract(told.story)}
     return [("with all that is known, json", as_json(contract)),
-            ("with all that is known", render_diagnosis(told.story, told.diagnosis, width=WIDTH))]
+            ("with all that is known", render_diagnosis(told.story, told.diagnosis, MEANINGS, WIDTH))]
 
 
 def as_json(value: object) -> str:

@@ -24,7 +24,7 @@ from runbook.model.job import JobClass, JobRecord, JobState, StepRecord
 from runbook.model.log import LogStory, Phase
 from runbook.model.node import GpuProcess, NodeJudgement, NodeVerdict
 from runbook.model.units import Bytes, JobId, NodeName, UserName
-from tests.kinds import KINDS, Kind
+from tests.kinds import MEANINGS, Kind
 
 HERE = Path(__file__).parent
 FILES = HERE / "files"
@@ -188,7 +188,7 @@ def told(case: Case) -> Told:
     job = case.job.record() if case.job else None
     story = reader().read([part.source() for part in case.logs], job=job)
     judgements = [one.value() for one in case.judgements]
-    return Told(story, diagnose(story, kinds=KINDS, job=job, judgements=judgements, settings=case.settings))
+    return Told(story, diagnose(story, meanings=MEANINGS, job=job, judgements=judgements, settings=case.settings))
 
 
 def field_value(story: LogStory, name: str) -> object:

@@ -6,7 +6,7 @@ import pytest
 
 from runbook.diagnosis.diagnose import diagnose
 from runbook.logs.lines import FileProfile, learn_prefixes, parse_line
-from tests.kinds import KINDS, Kind
+from tests.kinds import MEANINGS, Kind
 from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, prefixed, root, story
 
 TABLE = (
@@ -24,11 +24,11 @@ IN_FRONT = (
 
 @pytest.mark.parametrize("before", IN_FRONT)
 def test_a_traceback_behind_it_keeps_its_phase_and_its_confidence(before: str) -> None:
-    bare = diagnose(story(("train.out", chatter("") + prefixed("", FAILURE))), kinds=KINDS, job=None).best
+    bare = diagnose(story(("train.out", chatter("") + prefixed("", FAILURE))), meanings=MEANINGS, job=None).best
     told = story(("train.out", chatter(before) + prefixed(before, FAILURE)))
     assert told.root_cause is not None
     assert (told.root_cause.phase, told.root_cause.excerpt.split("\n")[0]) == ("backward", STACK[0])
-    best = diagnose(told, kinds=KINDS, job=None).best
+    best = diagnose(told, meanings=MEANINGS, job=None).best
     assert (best.kind, best.confidence) == (bare.kind, bare.confidence)
 
 
@@ -77,9 +77,10 @@ def test_of_a_cut_message_the_limit_settles_why_free_memory_did_not_help() -> No
         "15.75 GiB allowed; Of"
     )
     told = story(("train.out", chatter("") + cut.format("39.38 GiB", "22.71 GiB")))
-    free = diagnose(told, kinds=KINDS, job=None).best
+    free = diagnose(told, meanings=MEANINGS, job=None).best
     assert (free.kind, free.confidence >= 0.8) == (Kind.PER_PROCESS_LIMIT, True)
-    full = diagnose(story(("train.out", chatter("") + cut.format("39.38 GiB", "0.71 GiB"))), kinds=KINDS, job=None).best
+    nearly = story(("train.out", chatter("") + cut.format("39.38 GiB", "0.71 GiB")))
+    full = diagnose(nearly, meanings=MEANINGS, job=None).best
     assert full.kind != Kind.PER_PROCESS_LIMIT
 
 

@@ -11,7 +11,7 @@ import pytest
 from runbook.diagnosis.diagnose import diagnose
 from runbook.logs.lines import FileProfile, parse_line, parse_lines
 from runbook.model.log import LogStory, Phase
-from tests.kinds import KINDS, Kind
+from tests.kinds import MEANINGS, Kind
 from tests.logs.launcher_logs import OOM, job, reader
 
 TRACEBACK = (
@@ -50,7 +50,7 @@ def test_a_traceback_inside_a_record_is_read_as_one(form: str) -> None:
     assert (root.means, root.rank, root.phase) == (Kind.TRUE_OOM, 3, Phase.BACKWARD)
     assert root.fields.tried_bytes is not None
     assert "loss.backward()" in root.excerpt or form == "structlog's dicts"
-    assert diagnose(told, kinds=KINDS, job=None).best.kind == Kind.TRUE_OOM
+    assert diagnose(told, meanings=MEANINGS, job=None).best.kind == Kind.TRUE_OOM
     assert told.progress.last_step == 7
     assert root.line == 2
 
@@ -92,7 +92,7 @@ def test_what_is_no_loggers_record_stays_as_it_is(line: str) -> None:
 ])
 def test_a_sample_that_holds_a_traceback_is_no_cause_of_high_confidence(sample: dict[str, object]) -> None:
     told = story('{"step": 7, "loss": 2.0}', json.dumps(sample), '{"step": 8, "loss": 2.0}', '{"step": 9, "loss": 2.0}')
-    assert told.root_cause is None or diagnose(told, kinds=KINDS, job=None).best.confidence < 0.7
+    assert told.root_cause is None or diagnose(told, meanings=MEANINGS, job=None).best.confidence < 0.7
 
 
 def test_a_record_that_is_cut_counts_as_far_as_it_goes() -> None:

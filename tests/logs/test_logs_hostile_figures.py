@@ -17,7 +17,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.report.text.diagnosis_text import render_diagnosis
-from tests.kinds import KINDS
+from tests.kinds import MEANINGS
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
 OOM = (
@@ -35,8 +35,8 @@ def told(log: str, job: JobRecord | None = None, path: str = "train.out") -> Log
     """The story, after everything was made of it that is made of one: each of that may fail on a figure."""
     content = log.encode()
     story = READER.read([(path, io.BytesIO(content), len(content))], job=job)
-    diagnosis = diagnose(story, kinds=KINDS, job=job)
-    assert render_diagnosis(story, diagnosis)
+    diagnosis = diagnose(story, meanings=MEANINGS, job=job)
+    assert render_diagnosis(story, diagnosis, MEANINGS)
     json.dumps({**to_contract(story, diagnosis), **story_to_contract(story)}, allow_nan=False)
     return story
 

@@ -14,7 +14,7 @@ from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
 from runbook.masking import masked
 from runbook.report.text.diagnosis_text import render_diagnosis
-from tests.kinds import KINDS
+from tests.kinds import MEANINGS
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
 OOM = (
@@ -47,9 +47,9 @@ LOGS = {
 def test_a_secret_of_the_log_is_in_no_report(where: str) -> None:
     content = LOGS[where].encode()
     story = READER.read([("train.out", io.BytesIO(content), len(content))])
-    diagnosis = diagnose(story, kinds=KINDS, job=None)
+    diagnosis = diagnose(story, meanings=MEANINGS, job=None)
     assert story.root_cause is not None
-    shown = json.dumps(to_contract(story, diagnosis)) + render_diagnosis(story, diagnosis)
+    shown = json.dumps(to_contract(story, diagnosis)) + render_diagnosis(story, diagnosis, MEANINGS)
     assert SECRET[:12] not in shown
     assert SECRET[:12] not in repr(story)
 

@@ -18,7 +18,7 @@ from runbook.logs.reader import LogReader
 from runbook.logs.search import HEAD_BYTES, TAIL_BYTES, tails
 from runbook.logs.signatures import load_signatures
 from runbook.model.log import LogStory
-from tests.kinds import KINDS
+from tests.kinds import MEANINGS
 
 READER = LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
 RANKS = 10
@@ -158,7 +158,7 @@ def written(folder: Path, scene: Callable[[int, str], str], style: str) -> list[
 def told(story: LogStory) -> tuple[object, ...]:
     """What must not depend on how much was read."""
     root = story.root_cause
-    diagnosis = diagnose(story, kinds=KINDS, job=None)
+    diagnosis = diagnose(story, meanings=MEANINGS, job=None)
     cause = (root.signature, root.rank, root.file, root.offset, root.line, root.phase, root.step) if root else None
     return cause, diagnosis.best.kind, diagnosis.best.detail
 

@@ -15,7 +15,7 @@ from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
 from runbook.model.log import LogStory, Progress
 from runbook.model.units import GIB, MIB
-from tests.kinds import KINDS
+from tests.kinds import MEANINGS
 
 SIGNATURES = load_signatures(data_folder("playbooks") / "oom" / "signatures")
 READER = LogReader(SIGNATURES)
@@ -82,7 +82,7 @@ def test_nothing_is_done_at_a_bars_zero() -> None:
     assert found.progress.last_step == 0
     assert found.root_cause is not None
     assert found.root_cause.step == 1
-    assert build_case(found, None, (), (), {}, KINDS).steps_done() == 0
+    assert build_case(found, None, (), (), {}, MEANINGS).steps_done() == 0
 
 
 def test_epochs_add_up_and_never_go_back() -> None:
@@ -119,7 +119,7 @@ def test_a_program_that_counts_from_0_has_done_one_more() -> None:
     progress = found.progress
     assert (progress.last_step, progress.total_steps, progress.numbered_from) == (4, 250, 0)
     assert progress.step_duration_s == 2.5
-    assert build_case(found, None, (), (), {}, KINDS).steps_done() == 5
+    assert build_case(found, None, (), (), {}, MEANINGS).steps_done() == 5
     assert progress.memory[0].max_reserved_bytes == 127785762816
     assert progress.memory[0].peaks == "running"
 

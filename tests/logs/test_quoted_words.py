@@ -11,7 +11,7 @@ import pytest
 from runbook.diagnosis.diagnose import diagnose
 from runbook.model.diagnosis import Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
-from tests.kinds import KINDS, Kind
+from tests.kinds import MEANINGS, Kind
 from tests.logs.launcher_logs import OOM, job, reader
 
 KILL = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed."
@@ -25,7 +25,7 @@ RUNNING = replace(job(("gpu-21",), 8), state=JobState("RUNNING", JobClass.ACTIVE
 def best(*lines: str, told: JobRecord | None) -> Hypothesis:
     text = (STEPS + "".join(f"{line}\n" for line in lines)).encode()
     story = reader().read([("train.out", io.BytesIO(text), len(text))], job=told)
-    return diagnose(story, kinds=KINDS, job=told).best
+    return diagnose(story, meanings=MEANINGS, job=told).best
 
 
 @pytest.mark.parametrize("state", [None, job(("gpu-21",), 8), RUNNING], ids=["no job", "failed", "running"])

@@ -9,7 +9,7 @@ import pytest
 from runbook.diagnosis import diagnose
 from runbook.model.diagnosis import Detail, Diagnosis
 from runbook.model.log import LogStory
-from tests.kinds import KINDS, Kind
+from tests.kinds import MEANINGS, Kind
 from tests.logs.corpus import reader
 
 _OOM = (
@@ -33,7 +33,7 @@ def _story(text: str) -> LogStory:
 
 
 def _judged(story: LogStory) -> Diagnosis:
-    return diagnose(story, kinds=KINDS, job=None)
+    return diagnose(story, meanings=MEANINGS, job=None)
 
 
 @pytest.mark.parametrize("code", [48, 79])

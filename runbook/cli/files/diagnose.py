@@ -22,10 +22,10 @@ from runbook.errors import BadInput, Interrupted, Unavailable
 from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.signatures import load_signatures
+from runbook.logs.signatures import Signatures, load_signatures
 from runbook.model.diagnosis import Diagnosis, Died
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.log import LogSource, LogStory
+from runbook.model.log import LogSource, LogStory, Meanings
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
 
@@ -61,13 +61,14 @@ def diagnose(
         from runbook.cli.files.job_files import read_job_files
 
         job_files = read_job_files(template, pipe=True)
+    signatures = load_signatures(playbook_folder(playbook) / "signatures", load_kinds(playbook))
     with _Bar(total_bytes(files), sum(not file.refused for file in files)) as bar:
         how = HowToRead(bar.update, threads, tail_first=False if full else None, prefixes=prefixes)
-        story = read_logs(files, playbook, job=job, how=how)
+        story = read_logs(files, signatures, job=job, how=how)
     settings = _settings(job_files, story, playbook) if job_files is not None else {}
-    diagnosis = judge(story, job=job, kinds=load_kinds(playbook), settings=settings)
+    diagnosis = judge(story, job=job, meanings=signatures.meanings, settings=settings)
     try:
-        _print(story, diagnosis, as_json=as_json)
+        _print(story, diagnosis, signatures.meanings, as_json=as_json)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -89,13 +90,14 @@ def _check(prefixes: tuple[str, ...]) -> None:
             )
 
 
-def _print(story: LogStory, diagnosis: Diagnosis, *, as_json: bool) -> None:
+def _print(story: LogStory, diagnosis: Diagnosis, meanings: Meanings, *, as_json: bool) -> None:
     if as_json:
         told = {**to_contract(story, diagnosis), **story_to_contract(story)}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
 
-    text = render_diagnosis(story, diagnosis, width=min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns)))
+    width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
+    text = render_diagnosis(story, diagnosis, meanings, width)
     head, _, rest = text.partition("\n")
     click.echo(click.style(head, bold=True))
     click.echo(rest, nl=False)
@@ -191,12 +193,12 @@ class HowToRead:
 
 
 def read_logs(
-    files: Sequence[LogFile], playbook: Path | None, *, job: JobRecord | None, how: HowToRead = HowToRead()
+    files: Sequence[LogFile], signatures: Signatures, *, job: JobRecord | None, how: HowToRead = HowToRead()
 ) -> LogStory:
     """What files that `find_logs` found say; those that are refused are among its sources and its notes.
 
-    Raises `DocumentsInvalid`, `NotFound` for a file that may not be opened, `Interrupted` at Ctrl-C."""
-    reader = LogReader(load_signatures(playbook_folder(playbook) / "signatures", load_kinds(playbook)))
+    Raises `NotFound` for a file that may not be opened, `Interrupted` at Ctrl-C."""
+    reader = LogReader(signatures)
     try:
         with ExitStack() as stack:
             story = reader.read(

@@ -45,7 +45,7 @@ def patch(
     document = context.template.system
     try:
         asked = Asked(levers, assignments, yes, may_change_training)
-        planned = plan(context, asked, documents, job=job, from_log=seen.from_log)
+        planned = plan(context, asked, documents, job=job, from_log=seen.meanings is not None)
     except RunbookError as error:
         if as_json and error.exit_code == NEEDS_PERSON:
             _print_json({"system": document.id, "refused": error.what, "question": error.next_step})

@@ -16,9 +16,11 @@ from runbook.cli.main import NEEDS_PERSON
 from runbook.diagnosis import diagnose
 from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.kinds import load_kinds
+from runbook.locations import playbook_folder
+from runbook.logs.signatures import load_signatures
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kind, Kinds
 from runbook.model.job import JobRecord
-from runbook.model.log import LogStory
+from runbook.model.log import LogStory, Meanings
 from runbook.model.remedy import Effect, LeverUse
 from runbook.model.template import Edit, condition_of
 from runbook.remedy import (
@@ -42,22 +44,21 @@ from runbook.template import all_settings
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`kind` None: the command line names none. `from_log`: there were logs, so that the story says something.
+    """`kind` None: the command line names none. `meanings` None: there were no logs, and the story says nothing.
     `refused`: a sentence on logs that could not be read."""
 
     story: LogStory
     job: JobRecord
     kind: Kind | None
-    from_log: bool
-    kinds: Kinds
+    meanings: Meanings | None
     refused: str = ""
 
     def diagnosis(self, settings: dict[str, str]) -> Diagnosis | None:
         """By the logs, with what the template sets as evidence; the command line's kind wins. None: nothing is known
         of a failure."""
         found = None
-        if self.from_log:
-            found = diagnose(self.story, job=self.job, kinds=self.kinds, settings=settings)
+        if self.meanings is not None:
+            found = diagnose(self.story, job=self.job, meanings=self.meanings, settings=settings)
         if self.kind is None or (found is not None and found.best.kind == self.kind):
             return found
         return Diagnosis(Hypothesis(self.kind, 1.0, detail=Detail.NONE))
@@ -72,18 +73,20 @@ def evidence_of(
     kinds = load_kinds(playbook)
     said = _kind(kind, kinds)
     job = job_of(template, nodes=nodes, gpus_per_node=gpus)
-    story, refused = LogStory(root_cause=None), ""
+    story, refused, meanings = LogStory(root_cause=None), "", None
     if logs:
         from runbook.cli.files.diagnose import read_logs, refused_note
 
         files = find_logs(logs)
-        story, refused = read_logs(files, playbook, job=job), refused_note(files)
+        signatures = load_signatures(playbook_folder(playbook) / "signatures", kinds)
+        meanings = signatures.meanings
+        story, refused = read_logs(files, signatures, job=job), refused_note(files)
     if nodes and gpus and story.world_size and story.world_size != nodes * gpus:
         raise BadInput(
             f"--nodes {nodes} --gpus {gpus} make {nodes * gpus} ranks, and the log says {story.world_size}",
             next_step="leave them out, or name the log of this job",
         )
-    return Evidence(story, job, said, bool(logs), kinds, refused)
+    return Evidence(story, job, said, meanings, refused)
 
 
 def _kind(name: str | None, kinds: Kinds) -> Kind | None:

@@ -339,7 +339,7 @@ class Tables:
         """Learn which engine speaks, and which of the allocator's variables is set to what."""
         setting = match.text("setting")
         if Event.ENGINE_STARTS in match.signature.reports:
-            self.engines.add(match.signature.framework)
+            self.engines.add(match.signature.engine)
         if setting:
             name, _, value = setting.replace("'", "").replace('"', "").partition("=" if "=" in setting else ":")
             self.settings[name.strip()] = value.strip()

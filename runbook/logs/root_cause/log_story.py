@@ -21,6 +21,11 @@ UNNAMED_KEPT = 20
 RANKS_KEPT = 20_000
 
 _SIGNALS = {-6: "SIGABRT", -9: "SIGKILL", -15: "SIGTERM", -11: "SIGSEGV", -7: "SIGBUS"}
+_SIGNALS_SAID = {
+    "Killed": "SIGKILL", "Terminated": "SIGTERM", "Aborted": "SIGABRT", "Bus error": "SIGBUS", "Hangup": "SIGHUP",
+    "Interrupt": "SIGINT", "Quit": "SIGQUIT", "Segmentation fault": "SIGSEGV",
+}
+"""By the C library's words, which srun and mpirun print."""
 
 
 def collateral(
@@ -47,16 +52,18 @@ def collateral(
             if rank is None:
                 node = one.log_line.node or hosts
                 if len(unnamed) < UNNAMED_KEPT:
-                    unnamed.setdefault((identity, node), Collateral(None, one.log_line.node, _why(one), identity))
+                    told = Collateral(None, one.log_line.node, _why(one), identity, _signal(one))
+                    unnamed.setdefault((identity, node), told)
             else:
-                found[rank] = Collateral(rank, where.nodes.get(rank), _why(one), identity)
+                found[rank] = Collateral(rank, where.nodes.get(rank), _why(one), identity, _signal(one))
                 if Event.PROCESS_EXIT in one.reports and "tasks" not in one.match.values:
                     left.add(rank)
     for row in where.rows:
         if own is None and root is not None and row.exit_code not in TEARDOWN_CODES:
             continue  # one of these is the failure itself, and the log does not say which
         if row.rank != own and row.rank not in taken and row.rank not in found:
-            found[row.rank] = Collateral(row.rank, row.node, f"ended with {_code(row.exit_code)}", row.signature)
+            why = f"ended with {_code(row.exit_code)}"
+            found[row.rank] = Collateral(row.rank, row.node, why, row.signature, _SIGNALS.get(row.exit_code, ""))
     if own is None and root is not None:
         # A launcher's agent names whom it saw dead, and one of these is the failure itself.
         found = {rank: one for rank, one in found.items() if rank not in left}
@@ -71,6 +78,11 @@ def _why(seen: LogMatch) -> str:
         return f"ended by a signal ({signal.lower()})"
     signature = seen.match.signature
     return signature.of_a_rank or signature.title[:1].lower() + signature.title[1:]
+
+
+def _signal(seen: LogMatch) -> str:
+    said = seen.match.text("signal") or ""
+    return _SIGNALS.get(seen.match.integer("exit_code") or 0) or _SIGNALS_SAID.get(said, said)
 
 
 def _code(code: int) -> str:

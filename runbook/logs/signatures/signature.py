@@ -19,7 +19,16 @@ from runbook.kinds import load_kinds
 from runbook.logs.signatures.field_units import UNITS, Value, read_processes
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kind, Kinds
-from runbook.model.log import Event, MemoryFields, Phase, ProcessUse
+from runbook.model.log import (
+    Event,
+    Framework,
+    FrameworkRole,
+    Meanings,
+    MemoryFields,
+    Phase,
+    ProcessUse,
+    SignatureTraits,
+)
 from runbook.model.units import Bytes
 
 CONSEQUENCE = "consequence"
@@ -129,6 +138,7 @@ class Signature:
     first_number: int = 1
     peaks: str = ""
     framework: str = ""
+    engine: str = ""
     reports: frozenset[Event] = frozenset()
     of_a_rank: str = ""
     """What a consequence says of the rank whose line it is."""
@@ -190,12 +200,22 @@ class Signature:
 class Signatures:
     """All signatures of a folder, indexed by the literal that a line must hold."""
 
-    def __init__(self, entries: Iterable[Signature], phases: Iterable[PhaseRule] = ()) -> None:
+    def __init__(
+        self, entries: Iterable[Signature], phases: Iterable[PhaseRule], frameworks: Iterable[Framework], kinds: Kinds
+    ) -> None:
         self.all = tuple(entries)
         self.phases = tuple(phases)
+        self.frameworks = tuple(frameworks)
+        self.kinds = kinds
         self.by_id = {entry.id: entry for entry in self.all}
         self.progress = tuple(entry for entry in self.all if entry.means == PROGRESS)
         self.events = tuple(entry for entry in self.all if entry.means != PROGRESS)
+
+    @cached_property
+    def meanings(self) -> Meanings:
+        """What a diagnosis asks of them."""
+        traits = {one.id: SignatureTraits(one.reports, one.engine) for one in self.all}
+        return Meanings(self.kinds, traits, self.frameworks)
 
     def first_match(self, text: str, candidates: Iterable[Signature]) -> Match | None:
         """The first candidate that matches; fallbacks are tried last."""
@@ -234,7 +254,8 @@ def compiled_form(folder: Path, kinds: Kinds) -> Compiled | None:
     paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
     made_by = [Path(__file__), Path(__file__).with_name("signature_document.py")]
     units = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())]
-    return Compiled.of(folder, paths, made_by, (*units, *sorted(kinds), *sorted(Detail), *sorted(Event)))
+    words = (*units, *sorted(kinds), *sorted(Detail), *sorted(Event), *sorted(FrameworkRole))
+    return Compiled.of(folder, paths, made_by, words)
 
 
 def plain(signatures: Signatures) -> dict[str, Any]:
@@ -246,6 +267,7 @@ def plain(signatures: Signatures) -> dict[str, Any]:
             for each in signatures.all
         ],
         "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
+        "frameworks": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.frameworks],
     }
 
 
@@ -262,6 +284,11 @@ def restored(plain: Any, kinds: Kinds) -> Signatures | None:
                 for one in plain["signatures"]
             ],
             [PhaseRule(**{**one, "phase": Phase(one["phase"])}) for one in plain["phases"]],
+            [
+                Framework(**{**one, "role": FrameworkRole(one["role"]), "words": tuple(one["words"])})
+                for one in plain["frameworks"]
+            ],
+            kinds,
         )
     except (TypeError, ValueError, KeyError):
         return None

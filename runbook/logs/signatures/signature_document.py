@@ -30,7 +30,7 @@ from runbook.logs.signatures.signature import (
 )
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kinds
-from runbook.model.log import Event, Phase
+from runbook.model.log import Event, Framework, FrameworkRole, Phase
 
 
 class SignatureEntry(Document):
@@ -66,6 +66,8 @@ class SignatureEntry(Document):
     """Whether the line's peaks begin again after each print, or are the greatest since the start; "" is not known."""
     framework: str = ""
     """The program that prints such a line, where no other does; "" takes the document's."""
+    engine: str = ""
+    """The inference engine that prints such a line, by its id among the frameworks."""
     reports: tuple[Event, ...] = ()
     """What the line reports, beyond what it means; the document's are added to them."""
     of_a_rank: str = ""
@@ -97,6 +99,17 @@ class PhaseEntry(Document):
     """Expression over a failing line without a traceback, and the few lines before it."""
 
 
+class FrameworkEntry(Document):
+    """A program that training jobs run; `Framework` says what the attributes do."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
+    role: FrameworkRole
+    folder: str = Field(default="", pattern=r"^[A-Za-z0-9_]*$")
+    words: tuple[str, ...] = ()
+    why: str = ""
+    source: str = ""
+
+
 class SignatureDocument(Document):
     version: Literal[1]
     id: str
@@ -114,6 +127,7 @@ class SignatureDocument(Document):
     """Of all its signatures, beside their own."""
     signatures: tuple[SignatureEntry, ...]
     phases: tuple[PhaseEntry, ...] = ()
+    frameworks: tuple[FrameworkEntry, ...] = ()
 
 
 class Sample(Document):
@@ -145,6 +159,7 @@ def compile_signatures(folder: Path, kinds: Kinds) -> Signatures:
     """Every signature of a folder, from the documents. Raises `DocumentsInvalid` with all problems of all files."""
     loaded: list[Signature] = []
     phases: list[PhaseRule] = []
+    frameworks: list[Framework] = []
     problems: list[Problem] = []
     seen: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
@@ -156,6 +171,7 @@ def compile_signatures(folder: Path, kinds: Kinds) -> Signatures:
             problems.extend(error.problems)
             continue
         phases += [PhaseRule(one.phase, one.frames, one.near, one.line, one.also) for one in document.phases]
+        frameworks += [Framework(one.id, one.role, one.folder, one.words) for one in document.frameworks]
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:
@@ -165,18 +181,26 @@ def compile_signatures(folder: Path, kinds: Kinds) -> Signatures:
                 loaded.append(build(entry, document, kinds))
             except ValueError as error:
                 problems.append(Problem(str(path), 0, place, str(error)))
+    engines = {one.id for one in frameworks if one.role is FrameworkRole.ENGINE}
+    problems += [
+        Problem(str(folder / seen[one.id]), 0, one.id, f"engine: {one.engine!r} is no engine among the frameworks",
+                f"describe it, or name one of {', '.join(sorted(engines))}")
+        for one in loaded if engines and one.engine and one.engine not in engines
+    ]
     if not loaded and not problems:
         problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
     if problems:
         raise DocumentsInvalid(problems)
-    return Signatures(loaded, phases)
+    return Signatures(loaded, phases, frameworks, kinds)
 
 
 def keep_signatures(folder: Path, kinds: Kinds) -> None:
     """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they do."""
     made, compiled = compile_signatures(folder, kinds), compiled_form(folder, kinds)
     again = restored(json.loads(json.dumps(plain(made))), kinds)
-    if compiled is None or again is None or (again.all, again.phases) != (made.all, made.phases):
+    if compiled is None or again is None or (
+        (again.all, again.phases, again.frameworks) != (made.all, made.phases, made.frameworks)
+    ):
         raise RuntimeError(f"the signatures of {folder} cannot be compiled")
     compiled.write(plain(made))
 
@@ -194,8 +218,8 @@ def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> S
         raise ValueError(f"of_a_rank: only a consequence says something of a rank, not {entry.means!r}")
     framework = entry.framework or document.framework
     reports = frozenset((*document.reports, *entry.reports))
-    if Event.ENGINE_STARTS in reports and not framework:
-        raise ValueError("framework: an engine that starts has a name")
+    if Event.ENGINE_STARTS in reports and not entry.engine:
+        raise ValueError("engine: an engine that starts has a name")
     expression = entry.pattern
     for _ in range(4):
         expression = _PART.sub(lambda found: _part(document.parts, found[1]), expression)
@@ -219,7 +243,7 @@ def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> S
         fallback=entry.fallback, lines=entry.lines,
         why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
         first_number=entry.first_number, peaks=entry.peaks, framework=framework,
-        reports=reports, of_a_rank=entry.of_a_rank, incomplete=entry.incomplete,
+        engine=entry.engine, reports=reports, of_a_rank=entry.of_a_rank, incomplete=entry.incomplete,
         stands="" if stands == "anywhere" else stands,
         opening=document.parts.get("opening", "") if stands == AT_START else "",
     )

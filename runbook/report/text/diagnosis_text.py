@@ -7,7 +7,16 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from runbook.model.diagnosis import Detail, Diagnosis, Died, Hypothesis
-from runbook.model.log import Collateral, Finding, LogNote, LogSource, LogStory
+from runbook.model.log import (
+    SUSPECTED_RANKS,
+    Collateral,
+    Event,
+    Finding,
+    LogNote,
+    LogSource,
+    LogStory,
+    Meanings,
+)
 from runbook.model.units import moment, sentence, size
 from runbook.report.memory_picture import memory_at_failure, shortfall
 from runbook.report.text import paragraph
@@ -27,15 +36,16 @@ _RANGE = re.compile(r"^[<>]|-\d+\.\d|\d\+$")
 _MARKS = re.compile(r"[\s^~]+")
 
 
-def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) -> str:
+def render_diagnosis(story: LogStory, diagnosis: Diagnosis, meanings: Meanings, width: int = WIDTH) -> str:
     """Plain text, at most `width` columns but for long paths; ends with a newline. Nothing in it moves a terminal."""
     best = diagnosis.best
     root = story.root_cause
+    suspected = [one for one in story.candidates if _is_suspect(one, meanings)]
     lines = [
         *_paragraph(_title(best), width, ""),
         *_paragraph(sentence(titles.diagnosis_meaning(best)), width, "  "),
         "",
-        *_row("first failure", _first(story, best), width),
+        *_row("first failure", _first(story, best, suspected), width),
         *_row("when", _when(root, story), width),
         *_row("where", _where(root), width, whole=True),
         *_excerpt(root, width),
@@ -46,7 +56,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, width: int = WIDTH) 
         *_row("could also be", ", ".join(
             f"{titles.diagnosis_title(one)} {one.confidence:.2f}" for one in diagnosis.runners_up
         ), width),
-        *_others(story, width),
+        *_others(story, suspected, width),
         *_items("collateral", _collateral(story.collateral), width),
         *_items("no failure", _harmless(story.harmless), width, whole=True),
         *_row("progress", _progress(story), width),
@@ -82,15 +92,14 @@ def _items(label: str, items: Sequence[str], width: int, *, whole: bool = False)
         yield f"{indent}… and {len(items) - _ITEMS} more (--json has all)"
 
 
-def _first(story: LogStory, best: Hypothesis) -> str:
+def _first(story: LogStory, best: Hypothesis, suspected: Sequence[Finding]) -> str:
     if story.root_cause is not None:
         return _who(story.root_cause)
     if best.detail is Detail.FINISHED:
         return ""
-    suspects = [one for one in story.candidates if _is_suspect(one)]
-    if len({(one.rank, one.node) for one in suspects}) == 1 and suspects[0].rank is not None:
-        node = f" on {suspects[0].node}" if suspects[0].node else ""
-        return f"not certain; the first to look at is rank {suspects[0].rank}{node}"
+    if len({(one.rank, one.node) for one in suspected}) == 1 and suspected[0].rank is not None:
+        node = f" on {suspected[0].node}" if suspected[0].node else ""
+        return f"not certain; the first to look at is rank {suspected[0].rank}{node}"
     return "not in these logs: they show only what followed" if story.candidates or story.collateral else "none found"
 
 
@@ -171,20 +180,21 @@ def _figures(root: Finding | None, width: int) -> Iterator[str]:
         yield from _row("processes", f"named in the message: {', '.join(listed)}{more}", width)
 
 
-def _is_suspect(finding: Finding) -> bool:
+def _is_suspect(finding: Finding, meanings: Meanings) -> bool:
     """A rank that may have failed first, not one whose words merely come first ("lost the connection")."""
-    return finding.means != "consequence" or finding.signature.startswith(("RANK-", "SL-TASK-"))
+    if finding.means != "consequence" or finding.signature in SUSPECTED_RANKS:
+        return True
+    return meanings.reports(finding.signature, Event.TASK_END)
 
 
-def _others(story: LogStory, width: int) -> Iterator[str]:
+def _others(story: LogStory, suspected: Sequence[Finding], width: int) -> Iterator[str]:
     root = story.root_cause
     if root is not None:
         others = [one for one in story.candidates if (one.file, one.offset) != (root.file, root.offset)]
         yield from _items("also failed", _candidates(others), width, whole=True)
         return
-    suspected = [one for one in story.candidates if _is_suspect(one)]
     yield from _items("suspected", _candidates(suspected), width, whole=True)
-    first = [one for one in story.candidates if not _is_suspect(one)]
+    first = [one for one in story.candidates if one not in suspected]
     yield from _items("spoke first", _candidates(first), width, whole=True)
 
 

@@ -12,7 +12,6 @@ from runbook.config import Inventory
 from runbook.errors import NotAllowed, RunbookError
 from runbook.kinds import load_kinds
 from runbook.logs.signatures import Signatures, load_signatures
-from runbook.model.diagnosis import Kinds
 from runbook.model.incident import Act, Attempt, Failure, Incident
 from runbook.model.log import LogStory
 from runbook.model.node_rules import NodeDocuments
@@ -58,7 +57,6 @@ class Playbook:
     node: NodeDocuments
     restarters: tuple[Restarter, ...] = ()
     """What starts a job again in every framework."""
-    kinds: Kinds = field(default_factory=load_kinds)
 
 
 def load_playbook(folder: Path) -> Playbook:
@@ -69,7 +67,6 @@ def load_playbook(folder: Path) -> Playbook:
         levers=load_levers(folder / "levers", kinds),
         node=load_node_documents(folder),
         restarters=load_restarters(folder / "restarters.yaml"),
-        kinds=kinds,
     )
 
 
