@@ -21,15 +21,15 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 def compile_playbooks(root: Path) -> None:
     """Raises `DocumentsInvalid` with every problem of the documents."""
     sys.path.insert(0, str(root))
-    from runbook.kinds import keep_kinds
-    from runbook.logs.signatures.signature_document import keep_signatures
-    from runbook.remedy.loading import keep_levers, keep_restarters
+    from runbook.kinds import compiled_kinds
+    from runbook.logs.signatures import compiled_signatures
+    from runbook.remedy.loading import compiled_levers, compiled_restarters
 
     for flow in (root / "playbooks").glob("*/flow.yaml"):
-        kinds = keep_kinds(flow.with_name("kinds.yaml"))
-        keep_signatures(flow.with_name("signatures"), kinds)
-        keep_levers(flow.with_name("levers"), kinds)
-        keep_restarters(flow.with_name("restarters.yaml"))
+        kinds = compiled_kinds(flow.with_name("kinds.yaml")).keep()
+        compiled_signatures(flow.with_name("signatures"), kinds).keep()
+        compiled_levers(flow.with_name("levers"), kinds).keep()
+        compiled_restarters(flow.with_name("restarters.yaml")).keep()
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from runbook import __version__
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +56,36 @@ class Compiled:
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         temporary.write_text(json.dumps({"key": self.key, "content": content}, separators=(",", ":")), encoding="utf-8")
         temporary.replace(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledDocuments(Generic[_Made]):
+    """What is made of documents, by way of their compiled form."""
+
+    compiled: Compiled | None
+    read: Callable[[], _Made]
+    """Reads and checks the documents themselves. Raises `DocumentsInvalid` with all problems."""
+    plain: Callable[[_Made], Any]
+    restored: Callable[[Any], _Made]
+    """What `plain` was made of. Raises `AttributeError`, `KeyError`, `TypeError` or `ValueError` where it does not
+    fit."""
+
+    def load(self) -> _Made:
+        """Out of the compiled form; out of the documents where there is none of what they are now."""
+        plain = self.compiled.read() if self.compiled is not None else None
+        if plain is not None:
+            try:
+                return self.restored(plain)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                pass  # another program's, or changed by hand
+        return self.read()
+
+    def keep(self) -> _Made:
+        """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they
+        do."""
+        made = self.read()
+        plain = self.plain(made)
+        if self.compiled is None or self.restored(json.loads(json.dumps(plain))) != made:
+            raise RuntimeError(f"{type(made).__name__} cannot be compiled")
+        self.compiled.write(plain)
+        return made

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runbook.compiled import Compiled
+from runbook.compiled import Compiled, CompiledDocuments
 from runbook.locations import playbook_folder
 from runbook.model import diagnosis
 from runbook.model.diagnosis import DetailWords, DiagnosisOutcome, Died, Kind, KindEntry, Kinds, LogReading, Remedy
@@ -17,14 +17,7 @@ from runbook.model.diagnosis import DetailWords, DiagnosisOutcome, Died, Kind, K
 def load_kinds(playbook: Path | None = None) -> Kinds:
     """The kinds of a playbook's folder; those of the installed one where no folder is named, or it has none of its own.
     Raises `DocumentsInvalid` with all problems."""
-    file = kinds_file(playbook)
-    compiled = _compiled(file)
-    known = _restored(compiled.read()) if compiled is not None else None
-    if known is not None:
-        return known
-    from runbook.kinds.kinds_document import read_kinds
-
-    return read_kinds(file)
+    return compiled_kinds(kinds_file(playbook)).load()
 
 
 def kinds_file(playbook: Path | None) -> Path:
@@ -32,20 +25,15 @@ def kinds_file(playbook: Path | None) -> Path:
     return own if own.exists() else playbook_folder() / "kinds.yaml"
 
 
-def keep_kinds(file: Path) -> Kinds:
-    """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where there is no place for it."""
+def compiled_kinds(file: Path) -> CompiledDocuments[Kinds]:
+    made_by = [Path(__file__).with_name("kinds_document.py"), Path(diagnosis.__file__)]
+    return CompiledDocuments(Compiled.of(file, [file], made_by), lambda: _read(file), _plain, _restored)
+
+
+def _read(file: Path) -> Kinds:
     from runbook.kinds.kinds_document import read_kinds
 
-    made, compiled = read_kinds(file), _compiled(file)
-    if compiled is None:
-        raise RuntimeError(f"{file} cannot be compiled")
-    compiled.write(_plain(made))
-    return made
-
-
-def _compiled(file: Path) -> Compiled | None:
-    made_by = [Path(__file__).with_name("kinds_document.py"), Path(diagnosis.__file__)]
-    return Compiled.of(file, [file], made_by)
+    return read_kinds(file)
 
 
 def _plain(kinds: Kinds) -> dict[str, Any]:
@@ -62,18 +50,14 @@ def _plain(kinds: Kinds) -> dict[str, Any]:
     return {"rules": list(kinds.rules), "kinds": entries}
 
 
-def _restored(plain: Any) -> Kinds | None:
-    """Kinds out of their compiled form; None where it does not fit."""
-    try:
-        entries = [
-            Kind(one.pop("id"), KindEntry(**{
-                **one, "died": Died(one["died"]), "outcome": DiagnosisOutcome(one["outcome"]),
-                "remedy": Remedy(one["remedy"]),
-                "read_from": tuple(map(LogReading, one["read_from"])),
-                "details": {detail: DetailWords(*words) for detail, words in one["details"].items()},
-            }))
-            for one in plain["kinds"]
-        ]
-        return Kinds(entries, plain["rules"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
+def _restored(plain: Any) -> Kinds:
+    entries = [
+        Kind(one.pop("id"), KindEntry(**{
+            **one, "died": Died(one["died"]), "outcome": DiagnosisOutcome(one["outcome"]),
+            "remedy": Remedy(one["remedy"]),
+            "read_from": tuple(map(LogReading, one["read_from"])),
+            "details": {detail: DetailWords(*words) for detail, words in one["details"].items()},
+        }))
+        for one in plain["kinds"]
+    ]
+    return Kinds(entries, plain["rules"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Detail, Diagnosis
@@ -15,11 +14,6 @@ from runbook.remedy.lever_document import LeverDocument, Value
 from runbook.remedy.template_settings import Refusal, Refused, TemplateSettings
 
 # Which box of a system's training loop failed, by the names in the traceback and the process that speaks.
-
-@lru_cache(maxsize=512)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.MULTILINE)
-
 
 def phase_and_role(system: LeverDocument, cause: Finding | None) -> tuple[Phase, str]:
     """The phase and the role, each from the first cue of the system's document that says it.
@@ -37,7 +31,7 @@ def phase_and_role(system: LeverDocument, cause: Finding | None) -> tuple[Phase,
         for cue in system.cues:
             if (phase is not None or cue.phase is None) and (role or not cue.role):
                 continue
-            if _compiled(cue.pattern).search(text):
+            if re.search(cue.pattern, text, re.MULTILINE):
                 phase = phase if phase is not None else cue.phase
                 role = role or cue.role
     return phase if phase is not None else cause.phase, role

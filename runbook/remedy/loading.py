@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from runbook.compiled import Compiled
+from runbook.compiled import Compiled, CompiledDocuments
 from runbook.documents import DocumentsInvalid, Problem, load_folder
 from runbook.kinds import load_kinds
 from runbook.model.diagnosis import Detail, Kinds
@@ -28,52 +29,37 @@ def load_levers(folder: Path, kinds: Kinds | None = None) -> tuple[LeverDocument
     ladders may be for; the installed playbook's where none are given.
 
     Parsing and checking them takes seconds, so their compiled form is read."""
-    kinds = load_kinds() if kinds is None else kinds
-    return _restored(_compiled_levers(folder, kinds), LeverDocument) or read_levers(folder, kinds)
+    return compiled_levers(folder, load_kinds() if kinds is None else kinds).load()
 
 
 def load_restarters(file: Path) -> tuple[Restarter, ...]:
     """The restarters common to all systems. Raises `DocumentsInvalid`."""
-    return _restored(_compiled_restarters(file), Restarter) or checkpoint_rules.load_restarters(file)
+    return compiled_restarters(file).load()
 
 
-def keep_levers(folder: Path, kinds: Kinds) -> None:
-    """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they do."""
-    _keep(_compiled_levers(folder, kinds), read_levers(folder, kinds), LeverDocument)
-
-
-def keep_restarters(file: Path) -> None:
-    """As `keep_levers`."""
-    _keep(_compiled_restarters(file), checkpoint_rules.load_restarters(file), Restarter)
-
-
-def _compiled_levers(folder: Path, kinds: Kinds) -> Compiled | None:
+def compiled_levers(folder: Path, kinds: Kinds) -> CompiledDocuments[tuple[LeverDocument, ...]]:
     made_by = [Path(__file__).with_name(name) for name in ("lever_document.py", "loading.py", "checkpoint_rules.py")]
     words = (*sorted(FUNCTIONS), *sorted(CONSTRAINTS), *kinds, *Detail, *Phase, *Effect)
-    return Compiled.of(folder, sorted(folder.glob("*.yaml")), made_by, words)
+    compiled = Compiled.of(folder, sorted(folder.glob("*.yaml")), made_by, words)
+    return CompiledDocuments(compiled, lambda: read_levers(folder, kinds), _plain, partial(_restored, LeverDocument))
 
 
-def _compiled_restarters(file: Path) -> Compiled | None:
-    return Compiled.of(file, [file], [Path(__file__).with_name("checkpoint_rules.py")])
+def compiled_restarters(file: Path) -> CompiledDocuments[tuple[Restarter, ...]]:
+    compiled = Compiled.of(file, [file], [Path(__file__).with_name("checkpoint_rules.py")])
+    return CompiledDocuments(
+        compiled, lambda: checkpoint_rules.load_restarters(file), _plain, partial(_restored, Restarter)
+    )
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _keep(compiled: Compiled | None, made: tuple[_Model, ...], model: type[_Model]) -> None:
-    plain = [item.model_dump(mode="json", exclude_defaults=True, by_alias=True) for item in made]
-    if compiled is None or tuple(model.model_validate(item) for item in plain) != made:
-        raise RuntimeError(f"{model.__name__} cannot be compiled")
-    compiled.write(plain)
+def _plain(made: Sequence[BaseModel]) -> list[dict[str, Any]]:
+    return [item.model_dump(mode="json", exclude_defaults=True, by_alias=True) for item in made]
 
 
-def _restored(compiled: Compiled | None, model: type[_Model]) -> tuple[_Model, ...]:
-    """Documents out of their compiled form; none where it does not fit."""
-    plain = compiled.read() if compiled is not None else None
-    try:
-        return tuple(model.model_validate(item) for item in plain) if isinstance(plain, list) else ()
-    except ValidationError:
-        return ()
+def _restored(model: type[_Model], plain: Any) -> tuple[_Model, ...]:
+    return tuple(model.model_validate(item) for item in plain)
 
 
 def read_levers(folder: Path, kinds: Kinds) -> tuple[LeverDocument, ...]:

@@ -29,7 +29,7 @@ from runbook.diagnosis.nodes import NodePolicy, judge_node, judge_node_alone
 from runbook.flow import load_flow
 from runbook.kinds import load_kinds
 from runbook.locations import data_folder
-from runbook.logs.signatures.signature_document import keep_signatures
+from runbook.logs.signatures import compiled_signatures
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.message import Message
@@ -39,7 +39,7 @@ from runbook.model.template import Edit, ParameterNames, Patch, Setting, SubmitC
 from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.node import read_left_document
 from runbook.remedy import find_restarters, resume_edits, resume_findings
-from runbook.remedy.loading import keep_levers
+from runbook.remedy.loading import compiled_levers
 from runbook.report.json_documents import dump_node_check as dump_check
 from runbook.report.text.diagnosis_text import render_diagnosis
 from runbook.report.text.incident_text import one_line
@@ -91,8 +91,8 @@ def command(*words: str) -> str:
 def compile_playbook(folder: Path) -> None:
     """As the wheel's build does it, so that a command does not read the documents each time."""
     kinds = load_kinds(folder)
-    keep_signatures(folder / "signatures", kinds)
-    keep_levers(folder / "levers", kinds)
+    compiled_signatures(folder / "signatures", kinds).keep()
+    compiled_levers(folder / "levers", kinds).keep()
 
 
 # Logs

@@ -12,10 +12,9 @@ import pytest
 
 from runbook.documents import DocumentsInvalid
 from runbook.locations import data_folder
-from runbook.logs.signatures.signature import load_signatures
-from runbook.logs.signatures.signature_document import compile_signatures, keep_signatures
+from runbook.logs.signatures import compiled_signatures, load_signatures
 from runbook.remedy import load_levers, load_restarters
-from runbook.remedy.loading import keep_levers, keep_restarters, read_levers
+from runbook.remedy.loading import compiled_levers, compiled_restarters
 from tests.kinds import KINDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in ("pytorch.yaml", "nccl.yaml", "phases.yaml"):
         shutil.copy(SHIPPED / "signatures" / name, folder)
-    keep_signatures(folder, KINDS)
+    compiled_signatures(folder, KINDS).keep()
     return folder
 
 
@@ -49,8 +48,7 @@ def came_from_the_compiled_form(folder: Path) -> bool:
 
 
 def test_what_is_compiled_is_what_the_documents_say(folder: Path) -> None:
-    again, made = load_signatures(folder), compile_signatures(folder, KINDS)
-    assert (again.all, again.phases) == (made.all, made.phases)
+    assert load_signatures(folder) == compiled_signatures(folder, KINDS).read()
     forge(compiled(folder))
     assert came_from_the_compiled_form(folder)
 
@@ -58,9 +56,9 @@ def test_what_is_compiled_is_what_the_documents_say(folder: Path) -> None:
 def test_levers_and_restarters_too(tmp_path: Path) -> None:
     playbook = Path(shutil.copytree(SHIPPED, tmp_path / "oom", ignore=shutil.ignore_patterns("compiled")))
     levers, restarters = load_levers(playbook / "levers"), load_restarters(playbook / "restarters.yaml")
-    keep_levers(playbook / "levers", KINDS)
-    keep_restarters(playbook / "restarters.yaml")
-    assert load_levers(playbook / "levers") == levers == read_levers(playbook / "levers", KINDS)
+    compiled_levers(playbook / "levers", KINDS).keep()
+    compiled_restarters(playbook / "restarters.yaml").keep()
+    assert load_levers(playbook / "levers") == levers == compiled_levers(playbook / "levers", KINDS).read()
     assert load_restarters(playbook / "restarters.yaml") == restarters
     (playbook / "levers" / "verl.yaml").unlink()
     assert len(load_levers(playbook / "levers")) == len(levers) - 1
@@ -93,7 +91,7 @@ def test_a_document_that_became_faulty_is_refused_although_the_old_one_is_compil
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"key": 1}', "\x00" * 50, "[" * 100_000])
 def test_a_damaged_form_is_read_around(folder: Path, content: str) -> None:
     compiled(folder).write_text(content)
-    assert len(load_signatures(folder).all) == len(compile_signatures(folder, KINDS).all)
+    assert len(load_signatures(folder).all) == len(compiled_signatures(folder, KINDS).read().all)
 
 
 def test_another_form_of_the_same_documents_is_read_around(folder: Path) -> None:
@@ -108,7 +106,7 @@ def test_reading_writes_nothing(folder: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     program = (
-        "from pathlib import Path\nfrom runbook.logs.signatures.signature import load_signatures\n"
+        "from pathlib import Path\nfrom runbook.logs.signatures import load_signatures\n"
         f"load_signatures(Path({str(folder)!r}))\n"
     )
     subprocess.run((sys.executable, "-c", program), check=True, env={"HOME": str(home), "PYTHONPATH": str(REPOSITORY)})
@@ -118,7 +116,7 @@ def test_reading_writes_nothing(folder: Path, tmp_path: Path) -> None:
 def test_reading_a_log_needs_no_parser_of_documents(folder: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\nfrom runbook.logs.reader import LogReader\n"
-        "from runbook.logs.signatures.signature import load_signatures\nimport runbook.diagnosis\n"
+        "from runbook.logs.signatures import load_signatures\nimport runbook.diagnosis\n"
         f"LogReader(load_signatures(Path({str(folder)!r})))\n"
         "print(sorted({'pydantic', 'ruamel', 'ruamel.yaml', 'runbook.documents', 'zstandard'} & set(sys.modules)))\n"
     )

@@ -77,8 +77,8 @@ def test_installed_elsewhere_it_reads_the_compiled_documents(wheel: Path, tmp_pa
         "import sys\n"
         "from runbook.kinds import load_kinds\n"
         "from runbook.locations import playbook_folder\n"
-        "from runbook.logs.signatures.signature import compiled_form\n"
-        "form = compiled_form(playbook_folder() / 'signatures', load_kinds())\n"
+        "from runbook.logs.signatures import compiled_signatures\n"
+        "form = compiled_signatures(playbook_folder() / 'signatures', load_kinds()).compiled\n"
         "print(len(form.read()['signatures']) > 100 and 'runbook.kinds.kinds_document' not in sys.modules)\n"
     )
     done = run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=str(site))

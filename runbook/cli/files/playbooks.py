@@ -14,7 +14,7 @@ from runbook.flow import load_flow
 from runbook.kinds import kinds_file, load_kinds
 from runbook.kinds.kinds_document import read_kinds
 from runbook.locations import data_folder, playbook_folder
-from runbook.logs.signatures.signature import load_signatures
+from runbook.logs.signatures import load_signatures
 from runbook.model.diagnosis import Kinds
 from runbook.node.catalogues import load_gpu_models, load_node_rules, load_xids
 from runbook.remedy import load_levers, load_restarters

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import islice
 
 from runbook.logs.collect.collection import FileState
@@ -155,13 +154,13 @@ def is_quoted(match: Match, text: str, raised: bool) -> bool:
     """Whether a match in a line (without its launcher's prefix) may be a quotation, by where its signature must stand.
     `raised`: the line ends a traceback, so it is the exception itself."""
     if match.signature.stands == AT_START:
-        return _late_in_line(text[: match.start], match.signature.opening)
+        return _late_in_line(text[: match.start], match.signature.opening_pattern)
     if match.signature.stands == OUTSIDE_PROSE:
         return not raised and _in_prose(text, match.start or _literal(match, text), match.start)
     return False
 
 
-def _late_in_line(before: str, opening: str) -> bool:
+def _late_in_line(before: str, opening: re.Pattern[str] | None) -> bool:
     """Whether something else than prefixes and the speaker's name stands in front of the message."""
     if not before.strip():
         return False
@@ -170,7 +169,7 @@ def _late_in_line(before: str, opening: str) -> bool:
     logged = _JSON_LOG.match(before)
     position = logged.end() if logged is not None else 0
     for _ in range(_PREFIXES_AT_MOST):
-        if opening and _compiled(opening).fullmatch(before, position):
+        if opening is not None and opening.fullmatch(before, position):
             return False
         found = _TOKEN.match(before, position)
         if found is None or not _is_prefix(found[1]):
@@ -204,8 +203,3 @@ def _in_prose(text: str, words: int, start: int) -> bool:
     if not (bare[-1].isalpha() or bare[-1] == ",") or _LEVEL.match(last) or _is_prefix(last):
         return False
     return not _LOGGED.search(bare[-160:])
-
-
-@lru_cache(maxsize=64)
-def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression)

@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
-from runbook.compiled import Compiled
-from runbook.kinds import load_kinds
 from runbook.logs.signatures.field_units import UNITS, Value, read_processes
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kind, Kinds
 from runbook.model.log import (
     Event,
     Framework,
-    FrameworkRole,
     Meanings,
     MemoryFields,
-    Phase,
     ProcessUse,
     SignatureTraits,
 )
@@ -155,6 +149,10 @@ class Signature:
         return re.compile(self.expression)
 
     @cached_property
+    def opening_pattern(self) -> re.Pattern[str] | None:
+        return re.compile(self.opening) if self.opening else None
+
+    @cached_property
     def encoded(self) -> tuple[bytes, ...]:
         return tuple(literal.encode() for literal in self.literals)
 
@@ -217,6 +215,11 @@ class Signatures:
         traits = {one.id: SignatureTraits(one.reports, one.engine) for one in self.all}
         return Meanings(self.kinds, traits, self.frameworks)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Signatures) and (
+            (self.all, self.phases, self.frameworks) == (other.all, other.phases, other.frameworks)
+        )
+
     def first_match(self, text: str, candidates: Iterable[Signature]) -> Match | None:
         """The first candidate that matches; fallbacks are tried last."""
         waiting: list[Signature] = []
@@ -231,64 +234,4 @@ class Signatures:
             found = signature.pattern.search(text)
             if found is not None:
                 return signature.read(found)
-        return None
-
-
-def load_signatures(folder: Path, kinds: Kinds | None = None) -> Signatures:
-    """Every signature of a folder's `*.yaml`. Raises `DocumentsInvalid` with all problems of all files. `kinds`: what
-    they may mean; the installed playbook's where none are given.
-
-    Checking and compiling the documents takes longer than reading most logs, so the compiled form is read."""
-    kinds = load_kinds() if kinds is None else kinds
-    compiled = compiled_form(folder, kinds)
-    known = restored(compiled.read(), kinds) if compiled is not None else None
-    if known is not None:
-        return known
-    from runbook.logs.signatures.signature_document import compile_signatures
-
-    return compile_signatures(folder, kinds)
-
-
-def compiled_form(folder: Path, kinds: Kinds) -> Compiled | None:
-    """Where the compiled form of a folder's signatures is, and what it has to be made of."""
-    paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
-    made_by = [Path(__file__), Path(__file__).with_name("signature_document.py")]
-    units = [f"{name} {unit.expression}" for name, unit in sorted(UNITS.items())]
-    words = (*units, *sorted(kinds), *sorted(Detail), *sorted(Event), *sorted(FrameworkRole))
-    return Compiled.of(folder, paths, made_by, words)
-
-
-def plain(signatures: Signatures) -> dict[str, Any]:
-    """The compiled form."""
-    return {
-        "signatures": [
-            {one.name: getattr(each, one.name) for one in fields(each) if one.name != "kinds"}
-            | {"reports": sorted(each.reports)}
-            for each in signatures.all
-        ],
-        "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
-        "frameworks": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.frameworks],
-    }
-
-
-def restored(plain: Any, kinds: Kinds) -> Signatures | None:
-    """Signatures out of their compiled form; None where it does not fit."""
-    try:
-        return Signatures(
-            [
-                Signature(**{
-                    **one, "literals": tuple(one["literals"]), "detail": Detail(one["detail"]),
-                    "reports": frozenset(map(Event, one["reports"])),
-                    "means": kinds.of(one["means"]), "kinds": kinds,
-                })
-                for one in plain["signatures"]
-            ],
-            [PhaseRule(**{**one, "phase": Phase(one["phase"])}) for one in plain["phases"]],
-            [
-                Framework(**{**one, "role": FrameworkRole(one["role"]), "words": tuple(one["words"])})
-                for one in plain["frameworks"]
-            ],
-            kinds,
-        )
-    except (TypeError, ValueError, KeyError):
         return None

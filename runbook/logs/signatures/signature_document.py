@@ -1,11 +1,10 @@
 """The documents behind the signatures: their shape, how they are checked, and what is made of them.
 
-Reading a log does not come here as long as the documents are as they were compiled: see `signature.load_signatures`.
+Reading a log does not come here as long as the documents are as they were compiled.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,9 +23,6 @@ from runbook.logs.signatures.signature import (
     PROGRESS,
     Signature,
     Signatures,
-    compiled_form,
-    plain,
-    restored,
 )
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kinds
@@ -155,7 +151,7 @@ _FIELD = re.compile(r"<([a-z_]+):([a-z]+)>")
 _PART = re.compile(r"<@([a-z_]+)>")
 
 
-def compile_signatures(folder: Path, kinds: Kinds) -> Signatures:
+def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
     """Every signature of a folder, from the documents. Raises `DocumentsInvalid` with all problems of all files."""
     loaded: list[Signature] = []
     phases: list[PhaseRule] = []
@@ -192,17 +188,6 @@ def compile_signatures(folder: Path, kinds: Kinds) -> Signatures:
     if problems:
         raise DocumentsInvalid(problems)
     return Signatures(loaded, phases, frameworks, kinds)
-
-
-def keep_signatures(folder: Path, kinds: Kinds) -> None:
-    """Write the compiled form. Raises `DocumentsInvalid`, and `RuntimeError` where the form tells less than they do."""
-    made, compiled = compile_signatures(folder, kinds), compiled_form(folder, kinds)
-    again = restored(json.loads(json.dumps(plain(made))), kinds)
-    if compiled is None or again is None or (
-        (again.all, again.phases, again.frameworks) != (made.all, made.phases, made.frameworks)
-    ):
-        raise RuntimeError(f"the signatures of {folder} cannot be compiled")
-    compiled.write(plain(made))
 
 
 def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> Signature:
