@@ -1,5 +1,5 @@
 """Pure judgement: evidence in, ranked hypotheses with their reasons, and what is missing, out."""
 
-from runbook.diagnosis.diagnose import diagnose, unknown_names
+from runbook.diagnosis.decision import diagnose, unknown_names
 
 __all__ = ["diagnose", "unknown_names"]

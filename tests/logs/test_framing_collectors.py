@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.diagnosis.diagnose import diagnose
+from runbook.diagnosis import diagnose
 from runbook.logs.lines import FileProfile, learn_prefixes, parse_line
 from tests.kinds import MEANINGS, Kind
 from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, prefixed, root, story

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from runbook.diagnosis.diagnose import diagnose
+from runbook.diagnosis import diagnose
 from runbook.logs.lines import FileProfile, parse_line, parse_lines
 from runbook.model.log import LogStory, Phase
 from tests.kinds import MEANINGS, Kind

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.diagnosis.diagnose import diagnose
+from runbook.diagnosis import diagnose
 from runbook.model.diagnosis import Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from tests.kinds import MEANINGS, Kind
