@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from runbook.documents import Document, DocumentsInvalid, Problem, load_document
-from runbook.steps.shared.base import Proposal, StepContext, StepResult
+from runbook.steps.shared.base import ACTS, Proposal, StepContext, StepResult
 
 END = "end"
 
@@ -19,8 +19,8 @@ END = "end"
 class BoxDocument(Document):
     title: str
     why: str
-    acts: bool = False
-    """It does something outside: it needs the policy's leave, and a plan only names it."""
+    acts: tuple[str, ...] = ()
+    """What it does outside, by the method of the port: it needs the policy's leave, and a plan only names it."""
     step: str = ""
     """Module of `runbook.steps`; the box's own name when empty."""
     next: dict[str, str]
@@ -46,6 +46,8 @@ class FlowDocument(Document):
     """Boxes with which that work is over."""
     proof: str = ""
     """The box that watches a relaunched job until it is proven."""
+    person: str = ""
+    """The box that hands over to a person, where another cannot go on."""
     boxes: dict[str, BoxDocument]
 
 
@@ -56,7 +58,7 @@ class Box:
     name: str
     title: str
     why: str
-    acts: bool
+    acts: tuple[str, ...]
     next: Mapping[str, str]
     closes: bool
     """Nothing follows it: it only tells what was done."""
@@ -75,6 +77,7 @@ class Flow:
     phases: Mapping[str, PhaseDocument] = field(default_factory=dict)
     afterwards: frozenset[str] = frozenset()
     proof: str = ""
+    person: str = ""
 
     def after(self, box: str, outcome: str) -> str:
         """The box that follows, or `END`. Unknown outcomes cannot happen in a checked flow."""
@@ -110,6 +113,8 @@ def load_flow(path: Path) -> Flow:
         propose = getattr(module, "propose", None)
         if entry.acts and propose is None:
             wrong(name, "acts, but its step proposes nothing to approve", "add propose() to the step")
+        for act in sorted(set(entry.acts) - ACTS):
+            wrong(name, f"acts by {act!r}, which no port does", f"name one of {', '.join(sorted(ACTS))}")
         closes = set(entry.next.values()) == {END}
         boxes[name] = Box(name, entry.title, entry.why, entry.acts, entry.next, closes, module.run, propose)
     if document.start not in document.boxes:
@@ -120,14 +125,14 @@ def load_flow(path: Path) -> Flow:
     if not any(END in entry.next.values() for entry in document.boxes.values()):
         problems.append(Problem(str(path), 1, "boxes", "no outcome leads to `end`", "wire one"))
     named = [name for phase in document.phases.values() for name in phase.boxes] + document.afterwards
-    for name in [*named, *([document.proof] if document.proof else [])]:
+    for name in [*named, *filter(None, (document.proof, document.person))]:
         if name not in document.boxes:
-            wrong(name, "named by phases, afterwards or proof, and no box", "name a box")
+            wrong(name, "named by phases, afterwards, proof or person, and no box", "name a box")
     if problems:
         raise DocumentsInvalid(problems)
     return Flow(
         document.id, document.title, document.start, boxes, document.phases, frozenset(document.afterwards),
-        document.proof,
+        document.proof, document.person,
     )
 
 

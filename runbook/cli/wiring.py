@@ -244,7 +244,7 @@ def flow_picture(flow: Flow, incident: Incident) -> FlowPicture:
     from runbook.flow import END
     from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPhase, FlowPicture
 
-    boxes = tuple(FlowBox(box.name, box.title, box.acts) for box in flow.boxes.values())
+    boxes = tuple(FlowBox(box.name, box.title, bool(box.acts)) for box in flow.boxes.values())
     arrows = tuple(
         FlowArrow(box.name, target, outcome)
         for box in flow.boxes.values()
@@ -252,7 +252,7 @@ def flow_picture(flow: Flow, incident: Incident) -> FlowPicture:
         if target != END
     )
     phases = tuple(
-        FlowPhase(name, phase.title, frozenset(phase.boxes), all(flow.boxes[box].acts for box in phase.boxes))
+        FlowPhase(name, phase.title, frozenset(phase.boxes), all(bool(flow.boxes[box].acts) for box in phase.boxes))
         for name, phase in flow.phases.items()
     )
     return FlowPicture(flow.title, boxes, arrows, incident.visits, phases, flow.afterwards, flow.proof)

@@ -160,7 +160,8 @@ def with_notes(incident: Incident, *notes: str) -> Incident:
     return replace(incident, notes=(*incident.notes, *fresh)) if fresh else incident
 
 
-_ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace", "end_process"})
+ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace", "end_process"})
+"""Methods of ports that do something outside."""
 
 
 def read_only_ports(ports: Ports) -> Ports:
@@ -179,7 +180,7 @@ class _ReadOnly:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        return _refuse if name in _ACTS else getattr(self._inner, name)
+        return _refuse if name in ACTS else getattr(self._inner, name)
 
 
 def _refuse(*_arguments: object, **_named: object) -> NoReturn:
