@@ -17,6 +17,9 @@ from runbook.errors import NotAllowed, NothingToDo
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.triggers import Opened, Opening, again
 
+_SETTLES_S = 30.0
+"""Between the verdict and the report."""
+
 
 def approve(incident: str, decline: bool, inventory: str | None) -> int:
     """`runbook approve`."""
@@ -86,7 +89,7 @@ def promote(incident: str, yes: bool, inventory: str | None) -> int:
     from runbook.steps.promote import promote as write_back
 
     app = application(inventory)
-    stored = _load(app, incident)
+    stored = _settled(app, incident)
     if stored.promoted:
         raise NothingToDo(f"already promoted; the backup is {stored.promoted}")
     target = stored.original.job.command if stored.original else ""
@@ -105,7 +108,7 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
     from runbook.service.decisions import check_undoable, evidence, undo, what_is_undone
 
     app = application(inventory)
-    stored = _load(app, incident)
+    stored = _settled(app, incident)
     check_undoable(stored, undrain=undrain)
     if undrain and stored.drained_nodes:
         for line in evidence(stored, app.context):
@@ -119,6 +122,18 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
 
 def _load(app: Application, incident: str) -> Incident:
     stored: Incident = app.store.load(check_incident_id(incident))
+    return stored
+
+
+def _settled(app: Application, incident: str) -> Incident:
+    """The incident once its report is written: whoever still works on it would write over what is changed here."""
+    until_s = app.clock.now() + _SETTLES_S
+    while (stored := _load(app, incident)).state.ended and not stored.finished:
+        if app.clock.now() > until_s:
+            raise NotAllowed(
+                f"{stored.id} is still at work", next_step=f"try again, or `runbook resume {stored.id}` where nobody is"
+            )
+        app.clock.sleep(0.2)
     return stored
 
 
