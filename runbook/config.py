@@ -205,6 +205,22 @@ class WebhookDocument(Document):
         return value
 
 
+class CageDocument(Document):
+    """What reading one job's files may use at a time. Beyond it the reading is ended and tried once more; after that
+    the incident goes to a person."""
+
+    memory_mib: int = Field(default=512, ge=64, le=65_536)
+    cpu_s: int = Field(default=120, ge=1, le=3600)
+    wall_s: int = Field(default=300, ge=1, le=7200)
+    """Time in which it computes or reads; waiting for Slurm or a node does not count."""
+    whole_s: int = Field(default=3600, ge=1, le=86_400)
+    """All time together."""
+    file_mib: int = Field(default=128, ge=65, le=4096)
+    """The largest copy of a log that it makes; kept logs are at most 64 MiB."""
+    answer_mib: int = Field(default=16, ge=1, le=256)
+    """The largest incident that it gives back."""
+
+
 def _is_address(value: SecretStr) -> SecretStr:
     # What apprise makes of it is looked at by `runbook doctor`: importing it here would cost every command.
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,40}://.", value.get_secret_value()):
@@ -282,8 +298,9 @@ class Inventory(Document):
     sign_in: SignInDocument | None = None
     webhook: WebhookDocument = WebhookDocument()
     notify: NotifyDocument = NotifyDocument()
+    cage: CageDocument = CageDocument()
     workers: int = Field(default=4, ge=1, le=64)
-    """Incidents that the daemon works on at a time."""
+    """Boxes that the daemon works on at a time, at most half of them for jobs of one owner."""
 
     @model_validator(mode="after")
     def _has_a_spool_of_its_own(self) -> Inventory:

@@ -10,13 +10,13 @@ import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from dbos import DBOS, SetWorkflowID
 
 from runbook.config import PolicyDocument
-from runbook.errors import RunbookError, Unavailable
-from runbook.flow import END, Box, Flow
+from runbook.errors import BoxFault, BoxStopped, RunbookError, Unavailable
+from runbook.flow import END, Box, Boxes, Flow, Here
 from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentState, Policy, declined
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
@@ -28,6 +28,10 @@ APPLICATION_VERSION = "1"
 
 QUEUE = "incidents"
 WORKFLOW = "incident"
+STOPPED = "stopped"
+"""The outcome of a box that was ended as often as it was tried."""
+_MOST_STOPPED = 2
+_MORE_THREADS = 16
 _BY_POLICY = "policy"
 """Who said yes where the policy is `apply`."""
 
@@ -55,6 +59,8 @@ class BoxRecord(TypedDict):
     poll_s: float
     unavailable: str
     bug: str
+    stopped: NotRequired[str]
+    """What ended a box that used more than it may."""
 
 
 class Asked(TypedDict):
@@ -66,6 +72,14 @@ class Asked(TypedDict):
     token: str
     unavailable: str
     bug: str
+    stopped: NotRequired[str]
+
+
+class Handed(TypedDict):
+    """What DBOS keeps of an incident that goes to a person because a box was ended."""
+
+    incident: str
+    box: str
 
 
 class Answer(TypedDict):
@@ -88,12 +102,17 @@ class Engine:
     tell: Callable[[Incident | None, Incident], None] = lambda _before, _after: None
     """Tells people what came with the step from one state of an incident to the next. Asked again when a box runs again
     after a crash; must not raise."""
+    boxes: Boxes = field(default_factory=Here)
     _workflow: Callable[[str], str] | None = field(default=None, init=False, repr=False)
 
     def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
         """Connect DBOS. With a concurrency, incidents put on the queue by other processes are taken too."""
         silence_library_logs()
-        DBOS(config=dbos_config(database_url, executor))  # type: ignore[arg-type]
+        config = dbos_config(database_url, executor)
+        if queue_concurrency is not None:
+            # Each incident that is begun has a thread, also while it waits.
+            config["max_executor_threads"] = queue_concurrency + _MORE_THREADS
+        DBOS(config=config)  # type: ignore[arg-type]
 
         def walk(request: str) -> str:
             return self._walk(request)
@@ -187,7 +206,7 @@ class Engine:
         """The workflow: deterministic, so that a resumed run takes the same path through recorded results."""
         incident = from_text(request)
         name = incident.box or self.flow.start
-        waited_s = 0.0
+        waited_s, stopped = 0.0, 0
         while name != END:
             box = self.flow.boxes[name]
             before = to_text(incident)
@@ -195,6 +214,12 @@ class Engine:
             record = decided or DBOS.run_step({"name": name}, self._run_box, name, before, by)
             if record["bug"]:
                 return "bug"
+            if why := record.get("stopped", ""):
+                stopped += 1
+                if stopped >= _MOST_STOPPED:
+                    handed = DBOS.run_step({"name": f"{name}.to_a_person"}, self._to_a_person, name, before, why)
+                    incident, name, stopped = from_text(handed["incident"]), handed["box"], 0
+                continue
             if record["unavailable"]:
                 if waited_s >= self.policy.unavailable_patience_s:
                     DBOS.run_step({"name": f"{name}.give_up"}, self._give_up, before, record["unavailable"])
@@ -203,7 +228,7 @@ class Engine:
                 waited_s += pause_s
                 DBOS.sleep(pause_s)
                 continue
-            waited_s = 0.0
+            waited_s, stopped = 0.0, 0
             if record["incident"]:
                 incident = from_text(record["incident"])
             following = self.flow.after(name, record["outcome"])
@@ -219,8 +244,9 @@ class Engine:
         if incident.policy is Policy.APPLY:
             return None, _BY_POLICY
         asked = DBOS.run_step({"name": f"{box.name}.propose"}, self._propose, box.name, before)
-        if asked["unavailable"] or asked["bug"]:
+        if asked["unavailable"] or asked["bug"] or asked.get("stopped"):
             unasked = BoxRecord(outcome="", incident="", poll_s=0, unavailable=asked["unavailable"], bug=asked["bug"])
+            unasked["stopped"] = asked.get("stopped", "")
             return unasked, ""
         if not asked["sentence"]:
             return None, ""
@@ -249,14 +275,19 @@ class Engine:
             context = self._context(incident)
             if box.acts and not by:
                 context = replace(context, ports=read_only_ports(context.ports))
-            result = box.run(context)
+            result = self.boxes.run(box, context)
             return self._left(box, _signed(result, len(incident.acts), by), before)
         except Unavailable as error:
             # A full disk as well: nothing of this box was recorded, and it is safe to run again.
             self.watcher.line(incident.id, f"{error.what}; trying again")
             return BoxRecord(outcome="", incident="", poll_s=0, unavailable=str(error), bug="")
+        except BoxStopped as error:
+            self.watcher.line(incident.id, error.what)
+            return BoxRecord(outcome="", incident="", poll_s=0, unavailable="", bug="", stopped=str(error))
         except RunbookError as error:
             return self._stopped(incident, str(error))
+        except BoxFault as fault:
+            return self._stopped(incident, "", fault.trace)
         except Exception:
             return self._stopped(incident, "", traceback.format_exc())
 
@@ -264,7 +295,7 @@ class Engine:
         box = self.flow.boxes[name]
         incident = from_text(before)
         try:
-            proposal = box.propose(self._context(incident)) if box.propose else None
+            proposal = self.boxes.propose(box, self._context(incident))
             if proposal is not None and incident.policy is Policy.APPROVE:
                 asking = replace(
                     self._entered(box, incident), state=IncidentState.AWAITING_APPROVAL, awaiting=proposal.sentence
@@ -275,6 +306,9 @@ class Engine:
         except Unavailable as error:
             self.watcher.line(incident.id, f"{error.what}; trying again")
             return Asked(sentence="", what="", target="", token="", unavailable=str(error), bug="")
+        except BoxStopped as error:
+            self.watcher.line(incident.id, error.what)
+            return Asked(sentence="", what="", target="", token="", unavailable="", bug="", stopped=str(error))
         except RunbookError as error:
             stopped = self._stopped(self._entered(box, incident), str(error))
             return Asked(sentence="", what="", target="", token="", unavailable="", bug=stopped["bug"])
@@ -326,6 +360,28 @@ class Engine:
         self.store.save(stopped)
         self.watcher.line(incident.id, conclusion)
         self.tell(incident, stopped)
+
+    def _to_a_person(self, name: str, before: str, why: str) -> Handed:
+        """A box that was ended as often as it was tried: it is not tried again, and a person is told what ended it."""
+        box = self.flow.boxes[name]
+        what, *rest = (line.strip() for line in why.splitlines())
+        told = f"Stopped at {name}, which was tried {_MOST_STOPPED} times: {what}."
+        to_do = tuple(line.removeprefix("next: ") for line in rest)
+        incident = self._entered(box, from_text(before))
+        incident = replace(incident, conclusion=told, to_do=tuple(dict.fromkeys((*to_do, *incident.to_do))))
+        now = self.clock.now()
+        visit = replace(incident.visits[-1], summary=what, ended_s=now, outcome=STOPPED)
+        incident = replace(incident, visits=(*incident.visits[:-1], visit), updated_s=now)
+        following = self.flow.person if name != self.flow.person and not box.closes else ""
+        if following:
+            incident = replace(incident, box=following)
+        else:
+            incident = replace(incident, state=IncidentState.ESCALATED, closed_s=now)
+            self.draw(incident)
+        self.store.save(incident)
+        self.watcher.left(box, visit, incident)
+        self.tell(from_text(before), incident)
+        return Handed(incident=to_text(incident), box=following or END)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 

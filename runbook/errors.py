@@ -5,6 +5,7 @@
     ├── NotFound            no such job, file, incident                       exit 3
     ├── NotAllowed          not yours, or the policy forbids it               exit 3
     ├── NothingToDo         the job is healthy, or did not die of memory      exit 5
+    ├── BoxStopped          what a job left behind took more than it may      exit 4
     └── Unavailable         Slurm, SSH, a file, the disk: try again, resume   exit 6
     Interrupted             a person or the system stopped us; resumable      exit 130
     anything else           a bug: saved to a file, named in one line         exit 70
@@ -55,6 +56,21 @@ class Unavailable(RunbookError):
     """Something outside did not answer or had no room. Nothing was half done; trying again is safe."""
 
     exit_code = 6
+
+
+class BoxStopped(RunbookError):
+    """A box in the cage used more than it may, or asked for or answered what is not believed, and was ended. It may be
+    tried once more."""
+
+    exit_code = 4
+
+
+class BoxFault(Exception):
+    """A bug of a box in the cage, told where the box is kept."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(trace.strip().splitlines()[-1] if trace.strip() else "a fault without words")
+        self.trace = trace
 
 
 class Interrupted(Exception):

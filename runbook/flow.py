@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import Field
 
@@ -82,6 +83,22 @@ class Flow:
     def after(self, box: str, outcome: str) -> str:
         """The box that follows, or `END`. Unknown outcomes cannot happen in a checked flow."""
         return self.boxes[box].next[outcome]
+
+
+class Boxes(Protocol):
+    """Where a box's own functions run: here, or in the cage."""
+    def run(self, box: Box, context: StepContext) -> StepResult: ...
+    def propose(self, box: Box, context: StepContext) -> Proposal | None: ...
+
+
+class Here:
+    """In this process."""
+
+    def run(self, box: Box, context: StepContext) -> StepResult:
+        return box.run(context)
+
+    def propose(self, box: Box, context: StepContext) -> Proposal | None:
+        return box.propose(context) if box.propose else None
 
 
 def load_flow(path: Path) -> Flow:

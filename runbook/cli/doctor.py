@@ -44,6 +44,7 @@ def doctor(node: str | None, inventory: str | None) -> int:
         ("playbooks", _playbooks),
         ("scheduler", _scheduler),
         ("acting as owners", _identity),
+        ("reading apart", _cage),
         ("nodes", lambda a: _nodes(a, node)),
         ("pages", _pages),
         ("notifications", _notifications),
@@ -86,6 +87,22 @@ def _state(app: Application) -> Iterator[Found]:
 def _playbooks(app: Application) -> Iterator[Found]:
     flow, playbook = app.flow, app.playbook
     yield Found(Mark.GOOD, f"{len(flow.boxes)} boxes, {len(playbook.signatures.all)} signatures, documents are sound")
+
+
+def _cage(app: Application) -> Iterator[Found]:
+    """What keeps in the process that reads what jobs left behind, by starting it."""
+    try:
+        walls = app.cage.walls()
+    finally:
+        app.cage.close()
+    there, missing = walls.there, walls.missing
+    if missing:
+        yield Found(
+            Mark.WARNING, f"{there}; this machine does not give {' or '.join(missing)}",
+            "docs/trust.md says what that costs; a kernel from 6.7 on with landlock in its `lsm=` gives both",
+        )
+    else:
+        yield Found(Mark.GOOD, there)
 
 
 def _pages(app: Application) -> Iterator[Found]:

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("runbook")
 _ROLLBACK_WAIT_S = 60.0
+_BEGUN_A_WORKER = 16
+"""Incidents that are begun for each box that may be at work: most wait, for a job to run or for a person's yes."""
 
 
 class LogWatcher:
@@ -92,8 +94,16 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
         sign_in = _sign_in_of(app)
         if warning := shown_to_anybody(app, listen or app.inventory.reports.listen):
             LOG.warning("%s", warning)
-        engine = app.engine(LogWatcher())
-        engine.launch(app.inventory.database_url, executor=_executor(app), queue_concurrency=app.inventory.workers)
+        # Started before any thread of the service, and before anything that a job left behind is read.
+        kept = app.cage.walls()
+        LOG.info("what jobs left behind is read apart, %s", kept.there)
+        if kept.missing:
+            LOG.warning("this machine does not give the cage %s: see docs/trust.md", " or ".join(kept.missing))
+        engine = app.engine(LogWatcher(), boxes=app.cage)
+        engine.launch(
+            app.inventory.database_url, executor=_executor(app),
+            queue_concurrency=app.inventory.workers * _BEGUN_A_WORKER,
+        )
         try:
             _take_up_unfinished(app, engine)
             for workflow in engine.adopt():
@@ -146,6 +156,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             )
         finally:
             engine.close()
+            app.cage.close()
     return 0
 
 

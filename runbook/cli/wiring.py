@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from runbook.adapters.slurm.commands import SlurmCommands
     from runbook.adapters.store import IncidentStore
     from runbook.adapters.store.read_model import ReadModel
+    from runbook.cage import Cage
     from runbook.engine import Engine, Watcher
-    from runbook.flow import Flow
+    from runbook.flow import Boxes, Flow
     from runbook.ports import Clock, Files, Nodes, Scheduler
     from runbook.report.charts.flow_chart import FlowPicture
     from runbook.steps.shared.base import Playbook, Ports, StepContext
@@ -203,13 +204,23 @@ class Application:
 
         return StepContext(incident, self.ports, self.playbook, self.settings, tell)
 
-    def engine(self, watcher: Watcher, *, attended: bool = False) -> Engine:
-        """The durable engine over all of it; `launch` it before use. `attended` as in `Telling`."""
+    @cached_property
+    def cage(self) -> Cage:
+        """Where boxes run that read files of others."""
+        from runbook.cage import Cage
+
+        return Cage(self.flow, self.playbook_folder, self.inventory.cage, self.inventory.workers)
+
+    def engine(self, watcher: Watcher, *, attended: bool = False, boxes: Boxes | None = None) -> Engine:
+        """The durable engine over all of it; `launch` it before use. `attended` as in `Telling`; `boxes`: where they
+        run, here unless it is said."""
         from runbook.engine import Engine
+        from runbook.flow import Here
 
         told = self.telling(attended=attended).of if self.notify.reaches else _nobody
         return Engine(
-            self.flow, self.context, self.store, self.clock, self.settings.policy, watcher, self.draw, told
+            self.flow, self.context, self.store, self.clock, self.settings.policy, watcher, self.draw, told,
+            boxes or Here(),
         )
 
     def draw(self, incident: Incident) -> None:

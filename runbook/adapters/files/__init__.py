@@ -116,7 +116,7 @@ class OwnerFiles:
         except queue.Empty:
             raise _hung(path, self._timeout_s) from None
         if isinstance(error, OSError):
-            raise _translated(error.errno or 0, error.strerror or str(error), path, owner) from error
+            raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
         if error is not None:
             raise error
         return result  # type: ignore[return-value]
@@ -154,7 +154,7 @@ class OwnerFiles:
         if "errno" in answer:
             _close(descriptors)
             number = answer["errno"]
-            raise _translated(number if isinstance(number, int) else 0, str(answer["words"]), path, identity.name)
+            raise translated(number if isinstance(number, int) else 0, str(answer["words"]), path, identity.name)
         return answer, descriptors[0] if descriptors else -1
 
 
@@ -212,7 +212,7 @@ def _hung(path: str, timeout_s: float) -> Unavailable:
     )
 
 
-def _translated(number: int, words: str, path: str, owner: str) -> RunbookError:
+def translated(number: int, words: str, path: str, owner: str) -> RunbookError:
     """The kernel's answer as one of ours."""
     where = f"{path} (as {owner})"
     if number in (errno.ENOENT, errno.ENOTDIR):

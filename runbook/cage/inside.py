@@ -1,0 +1,228 @@
+"""Inside the cage: a box is run with ports that are a line to whoever keeps it.
+
+Everything that reads what a job left behind runs here: scripts, configurations, logs, packed files, metadata of
+checkpoints, answers of nodes. Files come opened, from the owner's own rights; nothing else is in reach."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from queue import SimpleQueue
+from socket import socket
+from typing import Any, BinaryIO, NoReturn, cast
+
+from pydantic import TypeAdapter
+
+from runbook.adapters.files import translated
+from runbook.adapters.log_files import THREADS, on_threads
+from runbook.adapters.store import copy_windows
+from runbook.cage.calls import methods, packed_error, unpacked_error
+from runbook.cage.wire import Broken, Channel
+from runbook.config import Inventory, NodesDocument, PolicyDocument, SchedulerDocument
+from runbook.errors import RunbookError
+from runbook.logs.reader import LogReader
+from runbook.model.checkpoint import DirectoryEntry
+from runbook.model.units import IncidentId, UserName
+from runbook.ports import Clock, Files, History, Nodes, Scheduler
+from runbook.report.json_documents import dump_incident, incident_adapter, load_incident
+from runbook.steps.shared.base import IncidentFolder, Playbook, Ports, Proposal, StepContext, StepResult
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+"""Of a memory file that is handed over: nobody changes it while it is read."""
+_LONGEST_TRACE = 20_000
+_BALLAST_BYTES = 4 << 20
+"""Given back when memory ran out, so that this can still be said."""
+_FOREVER_S = 86_400.0 * 7
+
+
+@dataclass
+class Box:
+    """What the warm process has ready for every box."""
+
+    playbook: Playbook
+    limit_bytes: int
+    """The largest answer of the other side."""
+
+    def warm(self) -> None:
+        """Make what every box would make anew."""
+        incident_adapter()
+        methods()
+        _proposals()
+        LogReader(self.playbook.signatures).read([("warm", io.BytesIO(b"step 1: loss 1.0\n" * 4), 68)])
+
+    def serve(self, connection: socket) -> NoReturn:
+        """Run one box and say what came of it."""
+        channel = Channel(connection, self.limit_bytes)
+        ballast = bytearray(_BALLAST_BYTES)
+        try:
+            asked = channel.receive(_FOREVER_S)
+            assert asked is not None
+            answer = self._answer(asked[0], Line(channel, self.playbook))
+        except RunbookError as error:
+            answer = {"error": packed_error(error)}
+        except MemoryError:
+            del ballast
+            answer = {"spent": "memory"}
+        except RecursionError:
+            answer = {"spent": "depth"}
+        except BaseException as error:
+            too_large = isinstance(error, OSError) and error.errno == errno.EFBIG
+            answer = {"spent": "file"} if too_large else {"fault": traceback.format_exc()[-_LONGEST_TRACE:]}
+        channel.send(answer)
+        os._exit(0)
+
+    def _answer(self, asked: dict[str, Any], line: Line) -> dict[str, Any]:
+        incident = load_incident(asked["incident"].encode("utf-8"), "the cage", self.playbook.signatures.kinds)
+        context = StepContext(
+            incident, _ports(line, asked["history"]), self.playbook, _settings(asked["settings"]), line.tell
+        )
+        function: Callable[[StepContext], object] = getattr(import_module(asked["module"]), asked["function"])
+        result = function(context)
+        if isinstance(result, StepResult):
+            return {"result": {
+                "outcome": str(result.outcome), "incident": dump_incident(result.incident).decode("utf-8"),
+                "summary": result.summary, "poll_s": result.poll_s,
+            }}
+        return {"proposal": _proposals().dump_python(cast("Proposal | None", result), mode="json")}
+
+
+class Line:
+    """The line to the keeper, for any number of threads."""
+
+    def __init__(self, channel: Channel, playbook: Playbook) -> None:
+        self._channel = channel
+        self._kinds = playbook.signatures.kinds
+        self._waiting: dict[int, SimpleQueue[tuple[dict[str, Any], tuple[int, ...]]]] = {}
+        self._lock = threading.Lock()
+        self._number = 0
+        self._reader: threading.Thread | None = None
+
+    def call(self, port: str, method: str, *arguments: Any, **named: Any) -> Any:
+        """What the outside answers. Raises what it raises."""
+        how = methods()[port, method]
+        packed, descriptors = how.pack(arguments, named)
+        answers: SimpleQueue[tuple[dict[str, Any], tuple[int, ...]]] = SimpleQueue()
+        with self._lock:
+            self._number += 1
+            number = self._number
+            self._waiting[number] = answers
+            if self._reader is None:
+                self._reader = threading.Thread(target=self._read, name="cage-line", daemon=True)
+                self._reader.start()
+        self._channel.send({"id": number, "port": port, "method": method, "arguments": packed}, descriptors)
+        answer, came = answers.get()
+        try:
+            if "error" in answer:
+                raise unpacked_error(answer["error"])
+            return how.returns.load(answer["value"], self._kinds, came)
+        finally:
+            for descriptor in came:
+                os.close(descriptor)
+
+    def tell(self, text: str) -> None:
+        self._channel.send({"tell": text})
+
+    def _read(self) -> None:
+        try:
+            while (came := self._channel.receive(_FOREVER_S)) is not None:
+                self._waiting.pop(came[0]["id"]).put(came)
+        except Broken:
+            os._exit(2)
+
+
+class _Remote:
+    """A port whose every method is a call over the line."""
+
+    def __init__(self, line: Line, port: str) -> None:
+        self._line, self._port = line, port
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        if (self._port, method) not in methods():
+            raise AttributeError(method)
+        line, port = self._line, self._port
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return line.call(port, method, *arguments, **named)
+
+        return call
+
+
+class _Files:
+    """Opened there, read here: a file system that hangs while a file is read hangs this process alone."""
+
+    def __init__(self, there: Files) -> None:
+        self._there = there
+
+    def open(self, path: str, owner: UserName) -> BinaryIO:
+        return self._there.open(path, owner)
+
+    def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
+        return self._there.entries(folder, owner, depth)
+
+    def read_small(self, path: str, owner: UserName, limit: int = 1 << 20) -> bytes:
+        with self.open(path, owner) as stream:
+            try:
+                return stream.read(limit)
+            except OSError as error:
+                raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
+
+    def replace(self, path: str, owner: UserName, content: bytes, expected_sha256: str) -> str:
+        return self._there.replace(path, owner, content, expected_sha256)
+
+
+class _Folder(_Remote):
+    """Copies of logs are made here, in memory files, and only put in their place there."""
+
+    def copy_stream(
+        self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int
+    ) -> tuple[Path, bool]:
+        made = os.memfd_create("log", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with os.fdopen(made, "w+b") as held:
+            shortened = copy_windows(stream, held, max(limit_bytes, 1))
+            held.flush()
+            held.seek(0)
+            fcntl.fcntl(made, fcntl.F_ADD_SEALS, SEALS)
+            path, _ = self._line.call("folder", "copy_stream", incident, relative, held, limit_bytes)
+        return path, shortened
+
+
+def _ports(line: Line, history: bool) -> Ports:
+    return Ports(
+        scheduler=cast(Scheduler, _Remote(line, "scheduler")),
+        nodes=cast(Nodes, _Remote(line, "nodes")),
+        files=_Files(cast(Files, _Remote(line, "files"))),
+        folder=cast(IncidentFolder, _Folder(line, "folder")),
+        clock=cast(Clock, _Remote(line, "clock")),
+        history=cast(History, _Remote(line, "history")) if history else None,
+        in_order=on_threads(THREADS),
+    )
+
+
+def packed_settings(settings: Inventory) -> dict[str, Any]:
+    """What boxes are decided by; nothing of what the service alone has to know, such as passwords."""
+    return {
+        "id": settings.id, "title": settings.title, "cluster": settings.cluster, "version": settings.version,
+        "nodes": settings.nodes.model_dump(mode="json", include={"kind", "fan_out", "gpus_per_node"}),
+        "policy": settings.policy.model_dump(mode="json"), "kind": settings.scheduler.kind,
+    }
+
+
+def _settings(packed: dict[str, Any]) -> Inventory:
+    # Not checked as a whole: the document's own folders are out of reach here.
+    return Inventory.model_construct(
+        id=packed["id"], title=packed["title"], cluster=packed["cluster"], version=packed["version"],
+        scheduler=SchedulerDocument(kind=packed["kind"]),
+        nodes=NodesDocument.model_validate(packed["nodes"]), policy=PolicyDocument.model_validate(packed["policy"]),
+    )
+
+
+def _proposals() -> TypeAdapter[Proposal | None]:
+    return TypeAdapter(Proposal | None)
