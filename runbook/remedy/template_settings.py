@@ -424,7 +424,9 @@ def unresolved_argument(listed: Sequence[Setting]) -> str:
 
 
 def _is_unresolved(item: Setting) -> bool:
-    """Whether it is a word of the training program that is not known."""
+    """Whether it is a word of the training program that is not known, or a script of which none are."""
+    if not item.parameter and item.kind is SettingKind.ARGUMENT:
+        return item.unresolved is not None
     if item.kind is not SettingKind.ARGUMENT or item.value is not None or item.launcher:
         return False
     return item.spelling.lstrip('"').startswith("$")

@@ -14,6 +14,7 @@ from runbook.template.bash.insert import insert
 from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, program_position
 from runbook.template.bash.script import Script, read_script
 from runbook.template.bash.state import Command, Token, text_of, why_unknown
+from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config
 from runbook.template.editing import apply
@@ -72,14 +73,21 @@ class NamedFile:
 
 def named_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:
     """The files that the training command and its launchers name, in order; of a configuration file those that its
-    own keys name (`deepspeed: ds.json`). What is in no language of ours names none."""
+    own keys name (`deepspeed: ds.json`). What is in no language of ours names none. A script that is past a budget
+    names one whose path is not known."""
     try:
         language = language_of(file)
     except CannotEdit:
         return ()
     if language is not Language.BASH:
         return tuple(_named_by_keys(config_edit.read_config(file, language)))
-    script = read_script(file, naming_options(), known)
+    try:
+        return _named_by_script(read_script(file, naming_options(), known))
+    except TooMuch as cut:
+        return (NamedFile("", None, 1, cut.what, script=True),)
+
+
+def _named_by_script(script: Script) -> tuple[NamedFile, ...]:
     found = scripts_named(script)
     for command in naming_commands(script):
         if not only_prepares(command):
@@ -119,12 +127,13 @@ def scripts_named(script: Script) -> list[NamedFile]:
 
 def _scripts_run(command: Command) -> list[NamingWord]:
     """A shell script that the command runs: `srun bash train.sh`, `./train.sh`."""
+    bare_launcher = basename(command.argv[0]) in LAUNCHERS and program_position(command.argv) is None
     for at, token in enumerate(command.argv):
         text = token.prefix
         if not text.endswith(".sh") or text.startswith("-") or _SET_UP.search(text):
             continue
         shell = at > 0 and bool(_SHELL.fullmatch(command.argv[at - 1].text or ""))
-        if at and not shell and not (basename(command.argv[0]) in LAUNCHERS and program_position(command.argv) is None):
+        if at and not shell and not bare_launcher:
             continue
         condition = token.condition or command.condition
         reason = why_unknown(token.atoms) or (condition and f"it is run only {condition}")

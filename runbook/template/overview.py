@@ -12,6 +12,7 @@ from dataclasses import replace
 from runbook.model.template import ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile, Unresolved
 from runbook.template.bash.listing import listed_settings
 from runbook.template.bash.script import Script, read_script
+from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config, Form, Leaf, key_paths
 from runbook.template.editing import file_settings, read_all
@@ -31,9 +32,23 @@ def settings_in_force(
     """The parameters that a job's files set, at most one setting each, in the order of `names`.
 
     `files` are the job script and the configuration files that it names. A key that the script gives as an override
-    or as an option wins over the files, and its trail says so; a key that several files set is not known.
+    or as an option wins over the files, and its trail says so; a key that several files set is not known. Where a
+    script is past a budget nothing is known.
     """
-    read = read_all([file for file in files if _language(file) is not None], names, known)
+    try:
+        read = read_all([file for file in files if _language(file) is not None], names, known)
+        return _in_force(read, names, known)
+    except TooMuch as cut:
+        path = cut.where.rpartition(":")[0]
+        return tuple(
+            Setting(name.parameter, name.kind, name.spellings[0], None, path, 1, (), Unresolved(cut.what))
+            for name in {item.parameter: item for item in names}.values()
+        )
+
+
+def _in_force(
+    read: Sequence[Script | Config], names: Sequence[ParameterNames], known: SubmitContext | None
+) -> tuple[Setting, ...]:
     several = sum(not isinstance(item, Config) for item in read) > 1
     scripts: dict[str, list[Setting]] = {}
     configs: dict[str, list[Setting]] = {}
@@ -97,10 +112,12 @@ def all_settings(files: Sequence[TemplateFile], known: SubmitContext | None = No
             found.append(Setting("", SettingKind.KEY, "", None, file.path, 1, (), Unresolved(refusal.what)))
             continue
         if language is Language.BASH:
-            script = read_script(file, (), known, scripts)
-            scripts.append(script)
-            found += _directives(script)
-            found += listed_settings(script)
+            try:
+                script = read_script(file, (), known, scripts)
+                found += (*_directives(script), *listed_settings(script))
+                scripts.append(script)
+            except TooMuch as cut:
+                found.append(Setting("", SettingKind.ARGUMENT, "the script", None, file.path, 1, (), Unresolved(cut.what)))
         else:
             files_read.append(config_edit.read_config(file, language))
     keys = [item for config in files_read for item in _keys(config)]

@@ -137,6 +137,9 @@ def _arguments(job: JobRecord) -> tuple[str, ...] | None:
 
 
 _MOST_FILES = 30
+_MOST_ASKED = 100
+"""Files that are looked for, whether they are there or not: each is asked for as the owner."""
+_MOST_SENTENCES = 20
 _LARGEST_BYTES = 1 << 20
 
 
@@ -157,8 +160,9 @@ def read_companions(
             if named.path is not None and named.path in seen:
                 continue
             where = f"{posixpath.basename(parent.path)}:{named.line}"
-            if named.path is None or len(found) >= _MOST_FILES:
-                why = named.unresolved or f"more than {_MOST_FILES} files are named"
+            if named.path is None or len(found) >= _MOST_FILES or len(seen) > _MOST_ASKED:
+                most = _MOST_FILES if len(found) >= _MOST_FILES else _MOST_ASKED
+                why = named.unresolved or f"more than {most} files are named"
                 if not named.program:
                     unread.append(f"a file that {where} names ({named.option or 'a script'}): {why}")
                 continue
@@ -170,6 +174,8 @@ def read_companions(
                     queue.append(companion.file)
             elif not named.program:
                 unread.append(companion)
+    if len(unread) > _MOST_SENTENCES:
+        unread[_MOST_SENTENCES:] = [f"{len(unread) - _MOST_SENTENCES} further files that are named"]
     return tuple(found), tuple(unread)
 
 

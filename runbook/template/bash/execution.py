@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -27,6 +28,9 @@ from runbook.template.bash.syntax import Source, parse, tree_nodes
 
 _DEPTH = 8
 """How deep functions and `bash -c` may stand inside each other before we stop following."""
+
+_COMMAND = 50
+"""What a command costs of a script's budget, beside its words: it is looked at for each parameter later."""
 
 _PRINTING = ("echo", "printf", "logger", "print")
 _SHELLS = re.compile(r"^(?:.*/)?(?:ba|da|k)?sh$")
@@ -80,6 +84,7 @@ def run_command(walk: Walk, node: Node, scope: Scope, heredoc: Node | None) -> N
         return
     if _builtin(walk, argv, scope, line):
         return
+    state.budget.spend(_COMMAND + len(state.exported) // 2)
     exported = {key: state.variables[key] for key in state.exported if key in state.variables}
     command = Command(
         tuple(argv), tuple(prefix), exported, line, start, end, scope.condition, scope.outer,
@@ -250,7 +255,7 @@ def _submitted(walk: Walk, command: Command, scope: Scope, heredoc: Node | None)
 def _child(command: Command, scope: Scope, arguments: Sequence[Token]) -> Scope:
     """What a child shell knows: exported variables and its own arguments."""
     variables = {**command.exported, **dict(command.prefix)}
-    state = State(variables, set(variables), positional=tuple(arguments))
+    state = State(variables, set(variables), positional=tuple(arguments), budget=scope.state.budget)
     return Scope(scope.source, state, command.condition, command)
 
 
@@ -308,6 +313,8 @@ def _second_reading(walk: Walk, atoms: Sequence[Atom], scope: Scope, line: int) 
     if walk.depth >= _DEPTH:
         return
     data, places = bytes_of(atoms)
+    source = Source(data, places, line, Counter(atom.uses for atom in places))
+    scope.state.budget.spend(len(data))
     walk.depth += 1
-    walk.block(parse(data).children, replace(scope, source=Source(data, places, line)))
+    walk.block(parse(data).children, replace(scope, source=source))
     walk.depth -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ from runbook.template.bash.state import (
     unplaced,
 )
 from runbook.template.bash.syntax import Piece, Source, characters, parse
+from runbook.template.budget import MOST_DIGITS, MOST_VALUE, TooMuch
 
 _SLURM_SET = re.compile(r"^(SLURM|PMI|PMIX|CUDA_VISIBLE|HOSTNAME$|USER$|HOME$|PWD$|RANDOM$|SECONDS$)")
 _ALWAYS_SET = frozenset(
@@ -92,6 +94,7 @@ class Expander:
         """The arguments that a word becomes: usually one, for `"${ARGS[@]}"` and `$ARGS` any number."""
         whole = self._whole_array(node, scope)
         if whole is not None:
+            scope.state.budget.spend(sum(10 + len(token.atoms) for token in whole))
             return whole
         pieces = self._checked(self.pieces(node, scope, quoted=False), node, scope)
         site = scope.place(node.start_byte, node.end_byte)
@@ -137,10 +140,12 @@ class Expander:
         if not alone:
             return replace(token, quote=Quote.NESTED)
         assert scope.source.atoms is not None
-        around = scope.source.atoms[: node.start_byte] + scope.source.atoms[node.end_byte :]
-        mine = shared_uses([atom.uses for atom in token.atoms])
-        level = max((len(shared_uses([mine, uses])) for uses in {atom.uses for atom in around}), default=0)
         inside = replace(token, atoms=scope.source.atoms[node.start_byte : node.end_byte])
+        within = Counter(atom.uses for atom in inside.atoms)
+        scope.state.budget.spend(len(scope.source.paths))
+        around = [uses for uses, atoms in scope.source.paths.items() if atoms > within[uses]]
+        mine = shared_uses([atom.uses for atom in token.atoms])
+        level = max((len(shared_uses([mine, uses])) for uses in around), default=0)
         placed = at_level(inside, level)
         return replace(placed, atoms=token.atoms, quote=Quote.NESTED)
 
@@ -153,6 +158,14 @@ class Expander:
         return tuple(atom for atom, _ in pieces)
 
     def pieces(self, node: Node, scope: Scope, quoted: bool) -> list[Piece]:
+        """What the node expands to, character by character. Raises `TooMuch`."""
+        pieces = self._pieces(node, scope, quoted)
+        if len(pieces) > MOST_VALUE:
+            raise TooMuch(f"a value grows past {MOST_VALUE} characters at line {scope.line(node)}")
+        scope.state.budget.spend(1 + len(pieces))
+        return pieces
+
+    def _pieces(self, node: Node, scope: Scope, quoted: bool) -> list[Piece]:
         kind = node.type
         if kind in ("word", "number", "command_name", "variable_name", "file_descriptor") and not node.named_children:
             return self._bare(node, scope)
@@ -223,7 +236,8 @@ class Expander:
             default = match.end() + _start(node, scope) if match[2] in _DEFAULTS else None
             return self._value(match[1], node, scope, quoted, default, empty_counts=":" not in match[2])
         match = re.fullmatch(r"\$\{(\w+)\[(\d+)\]\}", shown)
-        if match and (binding := scope.state.variables.get(match[1])) is not None and binding.elements is not None:
+        binding = scope.state.variables.get(match[1]) if match else None
+        if match and len(match[2]) <= MOST_DIGITS and binding is not None and binding.elements is not None:
             use = self.use(match[1], node, scope, quoted)
             at = int(match[2])
             if at < len(binding.elements) and not any(token.condition or token.several for token in binding.elements):
@@ -246,7 +260,7 @@ class Expander:
         self, use: Use, node: Node, scope: Scope, default: int | None, empty_counts: bool
     ) -> Sequence[Atom]:
         name, state = use.name, scope.state
-        if name.isdecimal():
+        if name.isdecimal() and len(name) <= MOST_DIGITS:
             given = _argument(int(name), use, state)
             absent = state.positional is not None and int(name) > len(state.positional)
             kept = given or default is None or (empty_counts and not absent)

@@ -224,8 +224,9 @@ def environment_entry(command: Command, name: str, header: Header) -> Environmen
     """The setting of a variable that wins for this command, nearest first; None when the script sets none."""
     for current in command_chain(command):
         own = launcher_words(current)
+        words = {basename(token) for token in own}
         for token in reversed(own):
-            entry = _entry_in_word(token, name, own)
+            entry = _entry_in_word(token, name, own, words)
             if entry is not None:
                 return entry
         given = ray_environment(current)
@@ -298,15 +299,16 @@ def why_kept_away(command: Command, name: str, binding: Binding, header: Header)
     return ""
 
 
-def _entry_in_word(token: Token, name: str, argv: Sequence[Token]) -> EnvironmentEntry | None:
-    """`env NAME=value` and `--export=ALL,NAME=value`."""
-    words = {basename(other) for other in argv}
-    if token.prefix.startswith(f"{name}=") and "env" in words:
+def _entry_in_word(token: Token, name: str, argv: Sequence[Token], words: set[str]) -> EnvironmentEntry | None:
+    """`env NAME=value` and `--export=ALL,NAME=value`. `words` are the last parts of those in `argv`."""
+    text = token.prefix
+    if f"{name}=" not in text:
+        return None
+    if text.startswith(f"{name}=") and "env" in words:
         return _entry_of_piece(token, len(name) + 1, len(token.atoms), "env")
-    if token.prefix.startswith(f"{name}=") and {"mpirun", "mpiexec"} & words and _is_value_of(token, argv, "-x"):
+    if text.startswith(f"{name}=") and {"mpirun", "mpiexec"} & words and _is_value_of(token, argv, "-x"):
         return _entry_of_piece(token, len(name) + 1, len(token.atoms), "mpirun -x")
     if "srun" in words or "sbatch" in words:
-        text = token.prefix
         match = re.search(rf"(?:^--export=|,|^){re.escape(name)}=", text)
         if match and (text.startswith("--export=") or _is_value_of(token, argv, "--export")):
             stop = next(

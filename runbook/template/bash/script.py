@@ -12,6 +12,7 @@ from functools import lru_cache
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile, Unresolved
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import Occurrence, by_spelling, options_among, shown_use
+from runbook.template.bash.expansion import Expander
 from runbook.template.bash.launchers import (
     command_chain,
     environment_entry,
@@ -23,7 +24,10 @@ from runbook.template.bash.launchers import (
 from runbook.template.bash.state import Atom, Binding, Command, Quote, not_known, text_of, unknown_of, unplaced
 from runbook.template.bash.syntax import Hazard, Header, hazards, parse, read_header
 from runbook.template.bash.walk import Walker, follow_script
-from runbook.template.text_files import line_of, to_bytes
+from runbook.template.budget import MOST_SCRIPT_BYTES, Budget, TooMuch, refuse_large
+from runbook.template.text_files import line_of, line_start, to_bytes
+
+_COMMENT = re.compile(rb"\s*#")
 
 
 @dataclass(slots=True)
@@ -44,6 +48,8 @@ class Script:
     """By position of the command: by parameter: its occurrences in order."""
     clusters: tuple[Command, ...] = ()
     """The commands that start a Ray cluster."""
+    budget: Budget = field(default_factory=Budget)
+    """For what is asked of it once it is read."""
 
     @property
     def commands(self) -> Sequence[Command]:
@@ -59,7 +65,7 @@ class Script:
 def read_script(
     file: TemplateFile, names: Sequence[ParameterNames], known: SubmitContext | None, above: Sequence[Script] = ()
 ) -> Script:
-    """Read a script with these parameters in mind. `above` are the scripts that run this one."""
+    """Read a script with these parameters in mind. `above` are the scripts that run this one. Raises `TooMuch`."""
     data = to_bytes(file.text)
     environment = known.environment if known else None
     arguments = known.arguments if known else None
@@ -67,9 +73,12 @@ def read_script(
         walked = _walk(data, environment, arguments if not above else None, inherited(above))
     else:
         walked = _walk_alone(data, environment is not None, arguments)
+    if walked.cut:
+        raise TooMuch(f"the script is not read: {walked.cut}", where=f"{file.path}:1")
     script = Script(
         file, data, walked.hazards, walked.header, walked.walker, environment, arguments is not None and not above,
         tuple(names), clusters=ray_starts(walked.walker.commands) if b"start" in data else (),
+        budget=Budget(f"{file.path}:1"),
     )
     arguments_wanted = [name for name in names if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
     scores = []
@@ -92,15 +101,24 @@ class _Walked:
     hazards: tuple[Hazard, ...]
     header: Header
     walker: Walker
+    cut: str = ""
+    """Why the rest is empty: the script is past a budget."""
 
 
 def _walk(
     data: bytes, environment: dict[str, str] | None, arguments: tuple[str, ...] | None, given: dict[str, Binding]
 ) -> _Walked:
-    root = parse(data)
-    header = read_header(data)
-    walker = follow_script(data, root, environment, arguments, {**_header_variables(header), **given})
-    return _Walked(hazards(data, root), header, walker)
+    try:
+        refuse_large(len(data), MOST_SCRIPT_BYTES)
+        root = parse(data)
+        header = read_header(data)
+        walker = follow_script(data, root, environment, arguments, {**_header_variables(header), **given})
+        return _Walked(hazards(data, root), header, walker)
+    except TooMuch as cut:
+        why = cut.what
+    except RecursionError:
+        why = "what it runs is nested deeper than is followed"
+    return _Walked((), Header((), 0), Walker(Expander(environment)), why)
 
 
 @lru_cache(maxsize=4)
@@ -175,13 +193,12 @@ def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Oc
     if name.kind is SettingKind.ENVIRONMENT:
         return _variable_in_force(script, name)
     deciding: list[Occurrence] = []
-    commands = script.training if name.training_program else tuple(
-        command for command in script.commands if _reaches(script, command)
-    )
+    commands = script.training if name.training_program else _reaching(script)
     if name.program:
         commands = tuple(command for command in script.commands if _starts(command, name.program.split()))
+    chosen = {id(command) for command in commands}
     for index, command in enumerate(script.commands):
-        occurrences = script.found[index].get(name.parameter, []) if command in commands else []
+        occurrences = script.found[index].get(name.parameter, []) if id(command) in chosen else []
         if not occurrences:
             continue
         last = occurrences[-1]
@@ -202,9 +219,10 @@ def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Oc
     return tuple(deciding), None
 
 
-def _reaches(script: Script, command: Command) -> bool:
-    """Whether a launcher option on this command concerns the training: it is that command, or runs it."""
-    return not script.training or any(command in command_chain(item) for item in script.training)
+def _reaching(script: Script) -> Sequence[Command]:
+    """The commands whose launcher options concern the training: they are it, or run it."""
+    chains = {id(command) for item in script.training for command in command_chain(item)}
+    return [command for command in script.commands if id(command) in chains] if chains else script.commands
 
 
 def _starts(command: Command, words: Sequence[str]) -> bool:
@@ -221,6 +239,7 @@ def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occu
     found: list[Occurrence] = []
     absent: list[Command] = []
     for command in commands:
+        script.budget.spend(sum(map(_cost, command_chain(command))))
         for spelling in name.spellings:
             entry = environment_entry(command, spelling, script.header)
             if entry is None:
@@ -266,13 +285,19 @@ def _variable_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Occu
     return tuple(dict.fromkeys(found)), None
 
 
+def _cost(command: Command) -> int:
+    """What it takes to look for a variable on a command: all its words and assignments."""
+    return 1 + sum(2 + len(token.atoms) // 4 for token in command.argv) + len(command.prefix)
+
+
 def with_cluster(script: Script) -> tuple[Command, ...]:
     """The commands that train, and those that start the Ray cluster in which they run, where no runtime environment
     says otherwise."""
     commands = script.starting
     if not script.clusters or all(ray_environment_of(command) is not None for command in commands):
         return commands
-    return (*commands, *(item for item in script.clusters if item not in commands))
+    there = {id(item) for item in commands}
+    return (*commands, *(item for item in script.clusters if id(item) not in there))
 
 
 def _in_header(script: Script, at: int) -> bool:
@@ -319,11 +344,12 @@ def _mentioned_elsewhere(script: Script, name: ParameterNames) -> tuple[tuple[Oc
         if spelling.encode() not in script.data:
             continue
         for match in re.finditer(front + re.escape(spelling.encode()) + tail, script.data):
+            script.budget.spend(10 + len(script.walker.quiet) // 8)
             if any(start <= match.start() < end for start, end in script.walker.quiet):
                 continue
-            line = line_of(script.data, match.start())
-            if script.data.split(b"\n")[line - 1].lstrip().startswith(b"#"):
+            if _COMMENT.match(script.data, line_start(script.data, match.start())):
                 continue
+            line = line_of(script.data, match.start())
             place = Occurrence(spelling, (), (match.start(), match.end()), Quote.BARE, 0, line)
             where = f"{spelling} stands at line {line}"
             return (place,), Unresolved(f"{where}, where the trail from the training command does not lead")

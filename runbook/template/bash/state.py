@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from runbook.model.template import Unresolved
+from runbook.template.budget import MOST_DIGITS, Budget
 
 # Shell words as characters that remember where they were written and through which variables they came.
 
@@ -62,7 +63,8 @@ class Atom:
     """Why it may not be there: "inside the `if` at line 12"."""
 
     def through(self, use: Use) -> Atom:
-        return replace(self, uses=(use, *self.uses))
+        uses = (use, *self.uses)
+        return Atom(self.char, self.start, self.end, self.quote, uses, self.unknown, self.condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,9 @@ def split_words(pieces: Sequence[tuple[Atom, bool]], site: tuple[int, int], line
         condition = next((atom.condition for atom in atoms if atom.condition), "")
         token = Token(atoms, *site, Quote.BARE, line, condition=condition, several=several)
         if len(groups) > 1:
-            others = [shared_uses([shared[index], other]) for at, other in enumerate(shared) if at != index]
-            level = max(len(other) for other in others)
+            # Words are in the order in which expansions were entered and left, so a neighbour shares most.
+            beside = [shared[at] for at in (index - 1, index + 1) if 0 <= at < len(groups)]
+            level = max(len(shared_uses([shared[index], other])) for other in beside)
             token = at_level(token, level) if level else token
         tokens.append(token)
     return tokens
@@ -278,11 +281,14 @@ class State:
     """In a function: what its local variables were before; None outside of functions."""
     stopped: str = ""
     """"exit" or "return" was reached: what follows in the script, or in the function, does not run."""
+    budget: Budget = field(default_factory=Budget)
+    """One for all that is followed in a script."""
 
     def copy(self) -> State:
+        self.budget.spend(1 + len(self.variables) // 8)
         return State(
             dict(self.variables), set(self.exported), dict(self.functions), self.positional, self.sourced,
-            self.export_all, self.local, self.stopped,
+            self.export_all, self.local, self.stopped, self.budget,
         )
 
     def forget(self, name: str, reason: str, line: int) -> None:
@@ -396,6 +402,8 @@ def evaluate_arithmetic(node: Node, variable: Callable[[str], int | None]) -> in
     text = (node.text or b"").decode("utf-8", "replace")
     kind = node.type
     if kind in ("number", "word"):
+        if len(text) > MOST_DIGITS and not text.isidentifier():
+            return None
         return int(text) if text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0") else (
             variable(text) if text.isidentifier() else None
         )

@@ -5,14 +5,16 @@ text of a second shell stands in the file.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
-from runbook.template.bash.state import Atom, Quote
+from runbook.template.bash.state import Atom, Quote, Use
+from runbook.template.budget import refuse_deep
 from runbook.template.text_files import line_of
 
 # Parse a shell script to byte ranges, and find what the parser is known to miss.
@@ -47,9 +49,11 @@ def _command_names() -> Query:
 
 
 def parse(data: bytes) -> Node:
-    """The syntax tree's root. Byte offsets are those of `data`."""
+    """The syntax tree's root. Byte offsets are those of `data`. Raises `TooMuch` for one that is too deep."""
     blanked = _BACKQUOTE_COMMENT.sub(lambda match: b" " * len(match.group()), data)
-    return _parser().parse(blanked).root_node
+    root = _parser().parse(blanked).root_node
+    refuse_deep(root)
+    return root
 
 
 def broken_nodes(root: Node) -> Iterator[Node]:
@@ -77,11 +81,12 @@ def hazards(data: bytes, root: Node) -> tuple[Hazard, ...]:
         Hazard(node.start_point[0] + 1, "the shell syntax is not understood here", False)
         for node in broken_nodes(root)
     ]
+    lines = data.split(b"\n")
     for node in QueryCursor(_command_names()).captures(root).get("name", []):
         if node.text is None:
             continue
         if node.text.startswith(b"-"):
-            found.append(_orphan(data, node))
+            found.append(_orphan(lines, node))
         elif node.text in _RESERVED:
             word = node.text.decode()
             found.append(Hazard(node.start_point[0] + 1, f"{word!r} stands where a command should", True))
@@ -97,10 +102,10 @@ def tree_nodes(root: Node) -> Iterator[Node]:
         stack.extend(reversed(node.children))
 
 
-def _orphan(data: bytes, node: Node) -> Hazard:
+def _orphan(lines: Sequence[bytes], node: Node) -> Hazard:
     """A command that is an option: the command above ended before it was meant to."""
     line = node.start_point[0] + 1
-    above = data.split(b"\n")[line - 2].rstrip(b"\r") if line > 1 else b""
+    above = lines[line - 2].rstrip(b"\r") if line > 1 else b""
     option = (node.text or b"").decode("utf-8", "replace")[:40]
     if above.endswith((b" ", b"\t")) and above.rstrip(b" \t").endswith(b"\\"):
         cause = f"there is a blank after the backslash that ends line {line - 1}"
@@ -151,6 +156,8 @@ class Source:
     atoms: tuple[Atom, ...] | None = None
     """None: the file itself. Otherwise the outer atom of each byte."""
     first_line: int = 1
+    paths: Counter[tuple[Use, ...]] = field(default_factory=Counter)
+    """The expansions that the outer atoms came through, and how many of them each way."""
 
     def atom(self, start: int, end: int, char: str, quote: Quote) -> Atom:
         """The character that bytes `start` to `end` of this text stand for."""

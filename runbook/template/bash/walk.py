@@ -123,6 +123,10 @@ def _fits(text: str, pattern: Node, scope: Scope) -> bool | None:
     return re.fullmatch(expression, text, re.DOTALL) is not None
 
 
+_STATEMENT = 5
+"""What a statement costs of a script's budget."""
+
+
 @dataclass(slots=True)
 class Walker:
     """Collects the commands of a script."""
@@ -144,6 +148,7 @@ class Walker:
     def statement(self, node: Node, scope: Scope) -> None:
         kind = node.type
         line = scope.line(node)
+        scope.state.budget.spend(_STATEMENT)
         if kind == "comment":
             self.hush(node, scope)
         elif kind in ("variable_assignment", "variable_assignments"):
@@ -325,6 +330,7 @@ class Walker:
                 binding = replace(binding, atoms=inherited + binding.atoms)
             elif before is None and self.expander.environment is None:
                 binding = not_known(f"{name} goes on from the submitting environment", binding.line, name)
+            state.budget.spend((len(binding.atoms) + len(binding.elements or ())) // 8)
         state.variables[name] = binding
         inherited_name = name in (self.expander.environment or {})
         if exporting or state.export_all or inherited_name:
@@ -422,6 +428,7 @@ def follow_script(
     if arguments is not None:
         positional = tuple(Token(unplaced(text), -1, -1, Quote.NOWHERE, 0) for text in arguments)
     state = State(dict(header), set(header), positional=positional)
+    state.budget.spend(sum(len(value) for value in (environment or {}).values()))
     for name, value in (environment or {}).items():
         state.variables.setdefault(name, Binding(unplaced(value)))
         state.exported.add(name)

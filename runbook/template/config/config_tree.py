@@ -14,6 +14,7 @@ from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser
 
 from runbook.model.template import ParameterNames, TemplateFile, condition_of
+from runbook.template.budget import MOST_CONFIG_BYTES, Budget, TooMuch, refuse_deep, refuse_large
 from runbook.template.text_files import Language
 
 MOST_LEAVES = 100_000
@@ -131,8 +132,27 @@ def _parser(grammar: str) -> Parser:
 
 
 def parsed(language: Language, data: bytes) -> Node:
-    """The root of the syntax tree. A grammar is loaded when a file of its language is read."""
-    return _parser(language.lower()).parse(data).root_node
+    """The root of the syntax tree. A grammar is loaded when a file of its language is read. Raises `TooMuch`."""
+    refuse_large(len(data), MOST_CONFIG_BYTES)
+    if language is Language.YAML:
+        _refuse_indented(data)
+    root = _parser(language.lower()).parse(data).root_node
+    refuse_deep(root)
+    return root
+
+
+_MOST_COLUMNS = 200
+_INDENTED = re.compile(rb"(?:[ \t]|[-?:](?=[ \t\r\n]|\Z)){%d}" % _MOST_COLUMNS)
+"""What stands in front of a block's first word: blanks, and the marks of lists and keys that begin on the same line."""
+
+
+def _refuse_indented(data: bytes) -> None:
+    """The scanner of tree-sitter-yaml 0.7 keeps the columns of 250 blocks inside each other and writes past its memory
+    with more (`- - - …`), which ends the process. A block begins further right than the one around it."""
+    match = _INDENTED.search(data)
+    if match:
+        line = data.count(b"\n", 0, match.start()) + 1
+        raise TooMuch(f"what stands at line {line} is indented by more than {_MOST_COLUMNS} columns")
 
 
 def node_line(node: Node) -> int:
@@ -150,6 +170,7 @@ class TreeReader:
     data: bytes
     leaves: list[Leaf] = field(default_factory=list)
     mapping_nodes: list[MappingNode] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
 
     def text(self, node: Node) -> str:
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")
@@ -273,8 +294,8 @@ _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _MOST_REFERENCES = 8
 
 
-def with_references_resolved(leaves: Sequence[Leaf]) -> Iterator[Leaf]:
-    """The leaves with the value that their references lead to, or where the trail ended."""
+def with_references_resolved(leaves: Sequence[Leaf], budget: Budget) -> Iterator[Leaf]:
+    """The leaves with the value that their references lead to, or where the trail ended. Raises `TooMuch`."""
     if not any("${" in (leaf.value or "") for leaf in leaves):
         yield from leaves
         return
@@ -282,10 +303,10 @@ def with_references_resolved(leaves: Sequence[Leaf]) -> Iterator[Leaf]:
     for leaf in leaves:
         table.setdefault((leaf.document, ".".join(leaf.path)), []).append(leaf)
     for leaf in leaves:
-        yield _followed(leaf, table, 0) if "${" in (leaf.value or "") else leaf
+        yield _followed(leaf, table, 0, budget) if "${" in (leaf.value or "") else leaf
 
 
-def _followed(leaf: Leaf, table: dict[tuple[int, str], list[Leaf]], depth: int) -> Leaf:
+def _followed(leaf: Leaf, table: dict[tuple[int, str], list[Leaf]], depth: int, budget: Budget) -> Leaf:
     text = leaf.value or ""
     whole = _REFERENCE.fullmatch(text)
     trail, references = leaf.trail, leaf.references
@@ -298,11 +319,12 @@ def _followed(leaf: Leaf, table: dict[tuple[int, str], list[Leaf]], depth: int) 
         if len(found) == 1 and found[0].value is not None and depth < _MOST_REFERENCES:
             other = found[0]
             if "${" in (other.value or ""):
-                other = _followed(other, table, depth + 1)
+                other = _followed(other, table, depth + 1, budget)
         else:
             other = None
         if other is None or other.value is None:
             return replace(leaf, value=None, unresolved=f"the reference {match[0]} decides (line {leaf.line})")
+        budget.spend(10 + len(other.value) + len(trail))
         trail = (*trail, f"{match[0]} at line {leaf.line}", f"{target} at line {other.line}")
         references = (*references, target)
         pieces += [text[position : match.start()], other.value]

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, TemplateFile, Unresolved
+from runbook.template.budget import TooMuch
 from runbook.template.config import write
 from runbook.template.config.config_tree import (
     Config,
     Form,
     Leaf,
+    ParseProblem,
     bare_key,
     has_value,
     holds_in,
@@ -22,7 +24,7 @@ from runbook.template.config.config_tree import (
 )
 from runbook.template.config.json_toml import read_json, read_toml
 from runbook.template.config.yaml_file import read_yaml
-from runbook.template.text_files import CannotEdit, Change, Language, line_of, not_in_force, not_safely
+from runbook.template.text_files import CannotEdit, Change, Language, line_of, not_in_force, not_safely, to_bytes
 
 
 @lru_cache(maxsize=8)
@@ -34,7 +36,13 @@ def read_config(file: TemplateFile, language: Language) -> Config:
         from runbook.template.config.python_file import read_python
 
         read = read_python
-    return with_index(read(file))
+    try:
+        return with_index(read(file))
+    except TooMuch as cut:
+        why = cut.what
+    except RecursionError:
+        why = "the file is nested deeper than is read"
+    return Config(file, to_bytes(file.text), language, broken=ParseProblem(1, why), loose=language is Language.PYTHON)
 
 
 def deciding_leaf(config: Config, name: ParameterNames) -> tuple[Leaf | None, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from runbook.model.template import TemplateFile
+from runbook.template.budget import MOST_DIGITS
 from runbook.template.config.config_tree import (
     MOST_LEAVES,
     MOST_LEVELS,
@@ -127,11 +128,11 @@ _TOML_FORMS = {"integer": Form.NUMBER, "float": Form.NUMBER, "boolean": Form.BOO
 def read_toml(file: TemplateFile) -> Config:
     """The leaves of a TOML file. What `tomllib` refuses is broken: a key given twice, a table given twice."""
     data = to_bytes(file.text)
+    root = parsed(Language.TOML, data)
     try:
         tomllib.loads(file.text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return Config(file, data, Language.TOML, broken=ParseProblem(1, f"the TOML is not understood: {error}"))
-    root = parsed(Language.TOML, data)
     if root.has_error:
         return Config(file, data, Language.TOML, broken=ParseProblem(1, "the TOML is not understood"))
     reader = _TomlReader(data)
@@ -210,6 +211,8 @@ class _TomlReader(TreeReader):
             form = Form.LIST
             if not on_one_line(node):
                 text, reason = None, f"a list over several lines (line {line})"
+        elif node.type == "integer" and len(raw) > MOST_DIGITS:
+            text, reason = None, f"a number of {len(raw)} digits (line {line})"
         elif node.type == "string" or node.type == "integer":
             text = str(tomllib.loads(f"v = {raw}")["v"])
         pinned = "it is a text over several lines" if form is Form.STRING and "\n" in raw else ""

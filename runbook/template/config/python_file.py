@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tree_sitter import Node
 
 from runbook.model.template import TemplateFile
+from runbook.template.budget import MOST_DIGITS
 from runbook.template.config.config_tree import (
     MOST_LEAVES,
     MOST_LEVELS,
@@ -47,13 +48,13 @@ _PLAIN_STATEMENTS = frozenset({"expression_statement", "import_statement", "impo
 def read_python(file: TemplateFile) -> Config:
     """The leaves of a Python module. What Python itself does not compile is broken."""
     data = to_bytes(file.text)
+    root = parsed(Language.PYTHON, data)
     try:
         ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno or 1 if isinstance(error, SyntaxError) else 1
         trouble = ParseProblem(line, "the Python is not understood here")
         return Config(file, data, Language.PYTHON, broken=trouble, loose=True)
-    root = parsed(Language.PYTHON, data)
     if root.has_error:
         return Config(file, data, Language.PYTHON, broken=ParseProblem(1, "the Python is not understood"), loose=True)
     reader = _Reader(data)
@@ -68,10 +69,10 @@ def read_python(file: TemplateFile) -> Config:
     if reader.full:
         trouble = ParseProblem(1, "the file is larger or deeper than anybody writes")
         return Config(file, data, Language.PYTHON, broken=trouble, loose=True)
-    leaves = through_variables(written_over(reader.leaves, reader.changes), root)
+    leaves = through_variables(written_over(reader.leaves, reader.changes, reader.budget), root)
     return Config(
         file, data, Language.PYTHON, tuple(leaves), tuple(reader.mapping_nodes), loose=True,
-        mentions=code_without_keys(data, root, reader.keys),
+        mentions=code_without_keys(data, root, reader.keys, reader.budget),
     )
 
 
@@ -248,6 +249,8 @@ class _Reader(TreeReader):
             text = _string(raw)
             if text is None or "\n" in raw:
                 text, reason, pinned = None, f"a text of bytes or lines (line {node_line(node)})", "it is no plain text"
+        elif form is Form.NUMBER and len(raw) > MOST_DIGITS and node.type != "float":
+            text, reason = None, f"a number of {len(raw)} digits (line {node_line(node)})"
         elif form is Form.NUMBER:
             number = ast.literal_eval(raw)
             text = str(number) if isinstance(number, int) else raw

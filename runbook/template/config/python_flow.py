@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
+from runbook.template.budget import Budget
 from runbook.template.config.config_tree import Leaf
 
 
@@ -37,13 +38,14 @@ def builds_something(statement: Node) -> bool:
     return False
 
 
-def written_over(leaves: Sequence[Leaf], changes: Sequence[Reassignment]) -> list[Leaf]:
+def written_over(leaves: Sequence[Leaf], changes: Sequence[Reassignment], budget: Budget) -> list[Leaf]:
     """A value is not known where a later statement sets or changes what holds it: `c = dict(a=1)`, `c.update(d)`."""
     later: dict[tuple[str, ...], list[Reassignment]] = {}
     for change in changes:
         later.setdefault(change.path, []).append(change)
     found = []
     for leaf in leaves:
+        budget.spend(sum(len(later.get(leaf.path[:size], ())) for size in range(1, len(leaf.path) + 1)) // 8)
         over = [
             change for size in range(1, len(leaf.path)) for change in later.get(leaf.path[:size], ())
             if change.start > leaf.start
@@ -57,7 +59,7 @@ def written_over(leaves: Sequence[Leaf], changes: Sequence[Reassignment]) -> lis
     return found
 
 
-def code_without_keys(data: bytes, root: Node, keys: list[tuple[int, int]]) -> bytes:
+def code_without_keys(data: bytes, root: Node, keys: list[tuple[int, int]], budget: Budget) -> bytes:
     """The text with comments, docstrings, the keys that were read and what is only looked at blanked: what is left of a
     name may set it."""
     blanked = bytearray(data)
@@ -71,6 +73,7 @@ def code_without_keys(data: bytes, root: Node, keys: list[tuple[int, int]]) -> b
         if node.type == "comment" or documentation:
             looked_at = (node,)
         for part in looked_at:
+            budget.spend((part.end_byte - part.start_byte) // 8)
             for at in range(part.start_byte, part.end_byte):
                 if blanked[at] != 10:
                     blanked[at] = 32

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from tree_sitter import Node
 
 from runbook.model.template import TemplateFile
+from runbook.template.budget import TooMuch
 from runbook.template.config.config_tree import (
     MOST_LEAVES,
     MOST_LEVELS,
@@ -40,19 +41,12 @@ def read_yaml(file: TemplateFile) -> Config:
     if root.has_error:
         return Config(file, data, Language.YAML, broken=_broken(root))
     reader = _Reader(data)
-    try:
-        for number, document in enumerate(child for child in root.children if child.type == "document"):
-            reader.document(document, number)
-    except _TooMuch as trouble:
-        return Config(file, data, Language.YAML, broken=ParseProblem(1, str(trouble)))
-    leaves = tuple(with_references_resolved(reader.leaves))
+    for number, document in enumerate(child for child in root.children if child.type == "document"):
+        reader.document(document, number)
+    leaves = tuple(with_references_resolved(reader.leaves, reader.budget))
     return Config(
         file, data, Language.YAML, leaves, tuple(reader.mapping_nodes), reader.broken, reader.open_ended
     )
-
-
-class _TooMuch(Exception):
-    """More than anybody writes."""
 
 
 def _broken(root: Node) -> ParseProblem:
@@ -138,10 +132,11 @@ class _Reader(TreeReader):
                 self.leaves[at] = replace(leaf, unresolved=leaf.unresolved or reason, value=None)
 
     def value(self, node: Node | None, place: _Place, known: _Value | None = None) -> None:
+        self.budget.spend(1 + len(place.trail))
         if place.depth > MOST_LEVELS:
-            raise _TooMuch(f"the file is nested deeper than {MOST_LEVELS} levels")
+            raise TooMuch(f"the file is nested deeper than {MOST_LEVELS} levels")
         if len(self.leaves) > MOST_LEAVES:
-            raise _TooMuch(f"the file has more than {MOST_LEAVES} values, aliases counted")
+            raise TooMuch(f"the file has more than {MOST_LEAVES} values, aliases counted")
         found = known or _content(node)
         content = found.node
         if found.anchor and node is not None:
@@ -178,6 +173,7 @@ class _Reader(TreeReader):
         pinned = f"*{name} at line {line} leads to &{name} at line {at}, and what stands there serves both places"
         first = len(self.mapping_nodes)
         self.value(target, replace(place, trail=trail, pinned=pinned, depth=place.depth + 1))
+        self.budget.spend(len(self.mapping_nodes) - first)
         for index in range(first, len(self.mapping_nodes)):
             self.mapping_nodes[index] = replace(self.mapping_nodes[index], closed=pinned)
 
@@ -254,8 +250,7 @@ class _Reader(TreeReader):
                 if len(item.path) > depth and item.path[depth] not in taken
             ]
             taken |= {leaf.path[depth] for leaf in kept}
-            if len(self.leaves) > MOST_LEAVES:
-                raise _TooMuch(f"the file has more than {MOST_LEAVES} values, aliases counted")
+            self.budget.spend(len(kept) + len(self.mapping_nodes) - first_mapping)
 
     def _sequence(self, node: Node, place: _Place) -> None:
         flow = node.type == "flow_sequence"
