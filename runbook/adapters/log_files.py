@@ -202,6 +202,18 @@ def _opened(path: str, target: tuple[int, int] | None) -> int:
     return descriptor
 
 
+def _next_data(descriptor: int, offset: int, size: int) -> int:
+    """Where a file has blocks from an offset on, `size` where it has none; the offset itself on a file system that
+    cannot say. The descriptor's own position stays."""
+    here = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else offset
+    finally:
+        os.lseek(descriptor, here, os.SEEK_SET)
+
+
 class PlainFile(io.FileIO):
     """A regular file that is open for reading, of which several threads may read any part at a time."""
 
@@ -213,6 +225,10 @@ class PlainFile(io.FileIO):
     def read_at(self, buffer: memoryview, offset: int) -> int:
         """Bytes from an offset, wherever the stream itself stands."""
         return os.preadv(self.fileno(), [buffer], offset)
+
+    def next_data(self, offset: int) -> int:
+        """Where there are blocks from an offset on."""
+        return _next_data(self.fileno(), offset, self.size_bytes)
 
 
 class PathStream(io.RawIOBase):
@@ -249,6 +265,17 @@ class PathStream(io.RawIOBase):
         descriptor = _opened(self._path, self._target)
         try:
             return os.preadv(descriptor, [buffer], offset)
+        finally:
+            os.close(descriptor)
+
+    def next_data(self, offset: int) -> int:
+        """Where there are blocks from an offset on. The offset where it cannot be opened any more: reading says so."""
+        try:
+            descriptor = _opened(self._path, self._target)
+        except OSError:
+            return offset
+        try:
+            return _next_data(descriptor, offset, self.size_bytes)
         finally:
             os.close(descriptor)
 

@@ -112,7 +112,7 @@ class Pass:
         self._handler: FileReader | None = None
         self._index = -1
         self._lines = self._passed = self._done = 0
-        self._note = ""
+        self._note = self._cut = ""
         self._buffer = bytearray()
 
     def run(self) -> None:
@@ -146,6 +146,8 @@ class Pass:
             self._begin(segment.index)
         if self._note:
             return  # it broke off
+        if segment.cut_from >= 0 and not self._cut:
+            self._cut = f"cut: bytes {segment.cut_from} to {segment.start} were not read, as it is too large"
         handler = self._handler
         assert handler is not None
         if one.error is not None:
@@ -168,7 +170,7 @@ class Pass:
     def _begin(self, index: int) -> None:
         self._handler = FileReader(self.collection, index, self._sources.profiles[index])
         self._lines = self._passed = 0
-        self._note = ""
+        self._note = self._cut = ""
 
     def _end(self, index: int, reached: int) -> None:
         handler = self._handler
@@ -180,7 +182,7 @@ class Pass:
         handler.finish()
         self._see_attempts(handler, index)
         start = self._starts.get(index, 0)
-        notes = [self._note, passed_over(self._passed)]
+        notes = [self._note, self._cut, passed_over(self._passed)]
         size = self._sources.sizes[index]
         if reached < size and not self._note:
             notes.append(f"became shorter while it was read: it ends at byte {reached} of {size}")
@@ -191,7 +193,7 @@ class Pass:
         read = reached if not start else HEAD_BYTES + max(0, reached - start)
         self.notes.append(LogSource(
             self._sources.paths[index], size, handler.read_to if self._note else read,
-            "; ".join(note for note in notes if note),
+            "; ".join(note for note in notes if note), bool(self._cut),
         ))
         self._done += size
 
@@ -212,7 +214,7 @@ class Pass:
                 scanned = scan_stream(
                     stream, self.collection.events, handler, self._buffer, lambda done: self._report(before + done)
                 )
-                self.notes.append(LogSource(path, size, scanned.bytes_read, scanned.note))
+                self.notes.append(LogSource(path, size, scanned.bytes_read, scanned.note, scanned.cut))
             else:
                 converted = replace(self._sources.profiles[index], time_s=error_file.time_s, converted=True)
                 handler = FileReader(self.collection, index, converted)

@@ -342,6 +342,8 @@ class LogSource:
     bytes_read: int
     note: str = ""
     """What a reader must know: "binary data skipped", "read the last 64 MiB only"."""
+    cut: bool = False
+    """More is there that was not read, as it is too much: that no failure was seen says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

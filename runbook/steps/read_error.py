@@ -52,6 +52,9 @@ def run(context: StepContext) -> StepResult:
     failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
     if failed and (waiting := _may_be_at_a_step(context, job, story, incident)) is not None:
         return waiting
+    if outcome is Outcome.UNREADABLE:
+        conclusion = summary[:1].upper() + summary[1:] + "."
+        return StepResult(outcome, replace(incident, conclusion=conclusion), summary)
     if incident.attempts and outcome not in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT):
         conclusion = f"The relaunched job {job.id} ended without a memory error that the logs show: {summary}."
         return StepResult(Outcome.RELAUNCH_FAILED_OTHERWISE, replace(incident, conclusion=conclusion), summary)
@@ -104,6 +107,9 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
         killed = [step.id for step in job.steps if step.state.name == "OUT_OF_MEMORY"]
         if killed or job.state.name == "OUT_OF_MEMORY":
             return Outcome.MEMORY_ERROR, f"the host ran out of memory, by Slurm's word ({', '.join(killed) or job.id})"
+        cut = [f"{source.path}: {source.note}" for source in story.sources if source.cut]
+        if cut:
+            return Outcome.UNREADABLE, f"what job {job.id} died of is not known, as not all was read ({'; '.join(cut)})"
         if not job.state.job_class.ended:
             return Outcome.HEALTHY, f"job {job.id} is {job.state.name} and its logs show no failure"
         if not any(source.size_bytes for source in story.sources):

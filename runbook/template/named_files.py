@@ -90,6 +90,7 @@ def named_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple
 def _named_by_script(script: Script) -> tuple[NamedFile, ...]:
     found = scripts_named(script)
     for command in naming_commands(script):
+        script.budget.spend(len(script.commands) // 8)
         if not only_prepares(command):
             folder = _working_folder(script, command)
             found += [replace(item.file, folder=folder) for item in naming_words(command)]

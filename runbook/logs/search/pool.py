@@ -14,6 +14,8 @@ _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
 _LARGEST_BUFFER = KEPT_BYTES + CHUNK_BYTES + AHEAD_BYTES
 _SEGMENTS_A_BATCH = 64
+MOST_BYTES = 32 << 30
+"""Of one file: some ten seconds."""
 
 
 class Parts(Protocol):
@@ -25,6 +27,9 @@ class Parts(Protocol):
 
     def read_at(self, space: memoryview, offset: int) -> int:
         """Fill a space from an offset; the bytes that were read, 0 at the file's end. Raises OSError."""
+
+    def next_data(self, offset: int) -> int:
+        """Where the file has blocks from an offset on; its size where it has none behind."""
 
 
 class InOrder(Protocol):
@@ -57,6 +62,8 @@ class Segment:
     last: bool = False
     count: bool = True
     """Whether its line ends are counted."""
+    cut_from: int = -1
+    """Where the part in front begins that was not read as the file is too large; -1: there is none."""
 
 
 @dataclass(slots=True)
@@ -80,17 +87,29 @@ class Searched:
 
 
 def segments_of(index: int, parts: Parts, size: int, start: int = 0, count: bool = True) -> Iterator[Segment]:
-    """A file from `start` to its end in segments of a chunk each. `count` its line ends, of a whole file alone."""
-    at = start
+    """A file from `start` to its end in segments of a chunk each. `count` its line ends, of a whole file alone.
+
+    Holes are passed over: they hold no line end. Of what is larger than MOST_BYTES the middle is left out."""
+    at, read, cut_from = start, 0, -1
     while at < size or at == start:
         stop = min(at + CHUNK_BYTES, size)
         yield Segment(
             index, parts, max(start, at - KEPT_BYTES), at, stop, min(size, stop + AHEAD_BYTES),
-            at == 0, stop >= size, count,
+            at == 0, stop >= size, count and cut_from < 0, cut_from,
         )
         if stop >= size:
             return
-        at = stop
+        read += stop - at
+        at, here = _behind_holes(parts, stop, size), stop
+        tail = size - MOST_BYTES // 2
+        if cut_from < 0 and read >= MOST_BYTES // 2 and at < tail:
+            at, cut_from = _behind_holes(parts, tail, size), here
+
+
+def _behind_holes(parts: Parts, at: int, size: int) -> int:
+    """The next part to be read; a little is left of a hole that ends the file, so that its end is told."""
+    data = parts.next_data(at)
+    return at if data < at + CHUNK_BYTES else max(at, min(data, size - 1) // CHUNK_BYTES * CHUNK_BYTES)
 
 
 def batches(segments: Iterable[Segment | None]) -> Iterator[tuple[Segment, ...]]:

@@ -89,6 +89,10 @@ def excerpt(before: Sequence[str], line: str, after: Sequence[str] = ()) -> str:
     return masked("\n".join([*reversed(first), *chosen]))  # again: a private key has several lines
 
 
+MOST_UNPACKED_BYTES = 16 << 30
+_FREELY_UNPACKED_BYTES = 1 << 30
+_MOST_TIMES = 500
+"""So many times its size a packed log may hold, once it is that much: text packs to a hundredth."""
 CHUNK_BYTES = 4 << 20
 KEPT_BYTES = 192 << 10
 """What stays in front of a chunk, so that a failure's traceback can be read back."""
@@ -192,6 +196,8 @@ class Scanned:
 
     bytes_read: int
     note: str = ""
+    cut: bool = False
+    """More is there that was not read."""
 
 
 @dataclass(slots=True)
@@ -297,16 +303,18 @@ def scan_stream(
     stream: BinaryIO, search: LiteralSearch, handler: Handler, buffer: bytearray,
     report: Callable[[int], None] = lambda done: None,
 ) -> Scanned:
-    """Read a stream to its end once. `buffer` is working space of KEPT_BYTES + CHUNK_BYTES or more, used again by
-    the next call. `report` gets the bytes read so far. Raises OSError from the stream."""
+    """Read a stream to its end once, a packed one as far as it holds what a log may. `buffer` is working space of
+    KEPT_BYTES + CHUNK_BYTES or more, used again by the next call. `report` gets the bytes read so far. Raises OSError
+    from the stream."""
     source, note = unpacked(stream)
     base = filled = done = lines = passed = 0
     view_of_all = memoryview(buffer)
     while True:
         fresh, broken = _fill(source, view_of_all[filled:])
         filled += fresh
-        last = bool(broken) or filled < len(buffer)
-        note = broken or note
+        cut = _holds_too_much(stream, base + filled) if source is not stream else ""
+        last = bool(broken or cut) or filled < len(buffer)
+        note = broken or cut or note
         limit = filled if last else filled - AHEAD_BYTES
         if base == 0 and done == 0:
             strange = binary(view_of_all[:min(filled, 8192)])
@@ -321,10 +329,20 @@ def scan_stream(
         report(_position(stream, base + limit))
         if last:
             notes = [note or ("empty" if base + filled == 0 else ""), passed_over(passed)]
-            return Scanned(base + filled, "; ".join(one for one in notes if one))
+            return Scanned(base + filled, "; ".join(one for one in notes if one), bool(cut))
         drop = limit - KEPT_BYTES
         view_of_all[:filled - drop] = view_of_all[drop:filled]
         base, filled, done = base + drop, filled - drop, limit - drop
+
+
+def _holds_too_much(packed: BinaryIO, read_bytes: int) -> str:
+    """Why a packed log is read no further; "" where it is."""
+    if read_bytes <= _FREELY_UNPACKED_BYTES:
+        return ""
+    times = read_bytes // max(_position(packed, read_bytes), 1)
+    if times <= _MOST_TIMES and read_bytes <= MOST_UNPACKED_BYTES:
+        return ""
+    return f"cut at byte {read_bytes} of its text, {times} times what was unpacked for it: the rest was not read"
 
 
 def _sample(read_bytes: int, last: bool) -> int:

@@ -12,6 +12,7 @@ import posixpath
 from typing import BinaryIO, cast
 
 from runbook.errors import RunbookError, Unavailable
+from runbook.logs.search import Parts, parts_of
 from runbook.model.incident import LogMark
 from runbook.model.job import JobRecord
 from runbook.model.units import UserName
@@ -43,7 +44,9 @@ def after_mark(stream: BinaryIO, mark: LogMark | None) -> BinaryIO:
     stream.seek(0)
     if not appended:
         return stream
-    return cast(BinaryIO, io.BufferedReader(_From(stream, mark.size_bytes)))
+    parts = parts_of(stream)
+    from_mark = _From(stream, mark.size_bytes) if parts is None else _PartsFrom(stream, mark.size_bytes, parts)
+    return cast(BinaryIO, io.BufferedReader(from_mark))
 
 
 def _tail(stream: BinaryIO, end: int) -> str:
@@ -84,6 +87,21 @@ class _From(io.RawIOBase):
         if not self.closed:
             self._inner.close()
         super().close()
+
+
+class _PartsFrom(_From):
+    """The same of a file of which any part can be read: see `logs.search.Parts`."""
+
+    def __init__(self, inner: BinaryIO, start: int, parts: Parts) -> None:
+        super().__init__(inner, start)
+        self._parts = parts
+        self.size_bytes = max(parts.size_bytes - start, 0)
+
+    def read_at(self, space: memoryview, offset: int) -> int:
+        return self._parts.read_at(space, self._start + offset)
+
+    def next_data(self, offset: int) -> int:
+        return self._parts.next_data(self._start + offset) - self._start
 
 
 def silent_s(files: Files, job: JobRecord, now_s: float) -> float | None:
