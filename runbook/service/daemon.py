@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -97,6 +97,8 @@ def tell_systemd(message: str) -> bool:
 
 LOG = logging.getLogger("runbook.service")
 
+_MOST_AGAIN = 20
+"""Events that are tried again in a round, after those that come for the first time."""
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 300.0
 _PATIENCE_S = 3600.0
@@ -119,7 +121,9 @@ class NotYet(RunbookError):
 class Spool(Protocol):
     """Where events wait."""
 
-    def scan(self, limit: int = ...) -> tuple[SpoolEvent, ...]: ...
+    def scan(self, limit: int = ..., later: Container[str] = ...) -> tuple[SpoolEvent, ...]: ...
+
+    def read(self, files: Iterable[str]) -> tuple[SpoolEvent, ...]: ...
 
     def status(self) -> SpoolStatus: ...
 
@@ -141,6 +145,7 @@ class OpenIncident(Protocol):
 class _Trouble:
     """An event that could not be opened."""
 
+    event: SpoolEvent
     since_s: float
     again_s: float
     pause_s: float
@@ -177,8 +182,11 @@ class Daemon:
 
     def round(self) -> None:
         """One look into the spool."""
+        again: tuple[SpoolEvent, ...] = ()
         try:
-            waiting = self.spool.scan()
+            # Those that wait to be tried again take no place among the others: a new event must not wait for them.
+            waiting = self.spool.scan(later=self._trouble)
+            again = self._tried_again()
             self.status.spool_problem = ""
         except RunbookError as error:
             if not self.status.spool_problem:
@@ -189,11 +197,8 @@ class Daemon:
             LOG.exception("the spool could not be looked at")
             self.status.spool_problem = "a fault of this program; see its log"
             waiting = ()
-        present = {event.file for event in waiting}
-        self._trouble = {file: trouble for file, trouble in self._trouble.items() if file in present}
-        # Those that wait to be tried again take no place in the batch: a new event must not wait for them.
-        due = [(event, older) for event, older in _newest_of_each_job(waiting) if self._due(event)]
-        for event, older in due[: self.batch]:
+        due = _newest_of_each_job(waiting)[: self.batch]
+        for event, older in (*due, *_newest_of_each_job(again)):
             if self._stop.is_set():
                 break
             self._handle(event, older)
@@ -202,15 +207,22 @@ class Daemon:
         self._measure()
         self._beat()
 
-    def _due(self, event: SpoolEvent) -> bool:
-        trouble = self._trouble.get(event.file)
-        return trouble is None or self.clock.now() >= trouble.again_s
+    def _tried_again(self) -> tuple[SpoolEvent, ...]:
+        """Events whose pause is over, those that waited longest first. One whose file is gone is forgotten."""
+        now = self.clock.now()
+        over = sorted((trouble.again_s, file) for file, trouble in self._trouble.items() if now >= trouble.again_s)
+        files = [file for _, file in over[:_MOST_AGAIN]]
+        found = self.spool.read(files)
+        for file in set(files) - {event.file for event in found}:
+            del self._trouble[file]
+        return found
 
     def _handle(self, event: SpoolEvent, older: Sequence[SpoolEvent]) -> None:
         try:
             self.open_incident(event)
-            for told in (*older, event):
+            for told in (*older, *self._earlier(event), event):
                 self.spool.done(told)
+                self._trouble.pop(told.file, None)
         except Declined as error:
             self._decline(event, error.what)
         except NotYet as error:
@@ -219,15 +231,36 @@ class Daemon:
             self._later(event, error.what, give_up=False)
         except NotFound as error:
             self._later(event, error.what, give_up=True)
+        except BadInput as error:
+            self._set_aside(event, error.what)
         except RunbookError as error:
             self._later(event, error.what, give_up=True)
         except Exception as error:
             LOG.exception("event %s", event.file)
             self._later(event, f"a fault of this program: {type(error).__name__}", give_up=True)
         else:
-            self._trouble.pop(event.file, None)
             self.status.events_opened += 1
             LOG.info("job %s of %s: incident opened or joined", event.job, event.cluster)
+
+    def _earlier(self, event: SpoolEvent) -> list[SpoolEvent]:
+        """Earlier failures of the same job that still wait to be tried again: what was opened stands for them."""
+        return [
+            trouble.event for trouble in self._trouble.values()
+            if _same_job(trouble.event) == _same_job(event) and trouble.event.restart_count < event.restart_count
+        ]
+
+    def _set_aside(self, event: SpoolEvent, why: str) -> None:
+        """What will never come right is not tried again."""
+        LOG.error("job %s: %s; set aside in bad/", event.job, why)
+        self.status.last_problem = f"{event.file}: {why}"
+        try:
+            self.spool.set_aside(event.file, why)
+        except RunbookError as error:
+            LOG.error("%s", error)
+            now = self.clock.now()
+            self._trouble[event.file] = _Trouble(event, now, now + _LONGEST_PAUSE_S, _LONGEST_PAUSE_S)
+            return
+        self._trouble.pop(event.file, None)
 
     def _decline(self, event: SpoolEvent, why: str) -> None:
         """Forget an alert, and say why."""
@@ -248,21 +281,14 @@ class Daemon:
         self.status.last_problem = f"{event.file}: {why}"
         trouble = self._trouble.get(event.file)
         if trouble is None:
-            self._trouble[event.file] = _Trouble(now, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
+            self._trouble[event.file] = _Trouble(event, now, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
             LOG.warning("job %s: %s; trying again", event.job, why)
             return
         if give_up and event.trigger == "alert" and now - trouble.since_s > alert_patience_s:
             self._decline(event, why)
             return
         if give_up and now - trouble.since_s > _PATIENCE_S:
-            LOG.error("job %s: %s; set aside in bad/", event.job, why)
-            try:
-                self.spool.set_aside(event.file, why)
-            except RunbookError as error:
-                LOG.error("%s", error)
-                trouble.again_s = now + _LONGEST_PAUSE_S
-                return
-            del self._trouble[event.file]
+            self._set_aside(event, why)
             return
         trouble.pause_s = min(trouble.pause_s * 2, _LONGEST_PAUSE_S)
         trouble.again_s = now + trouble.pause_s
@@ -286,16 +312,19 @@ class Daemon:
 
 def _newest_of_each_job(events: Sequence[SpoolEvent]) -> list[tuple[SpoolEvent, tuple[SpoolEvent, ...]]]:
     """A job that was requeued and failed again is one failure: its newest event, with the older ones. An alert's word
-    never stands for what the epilog saw, and comes after all of it, however many there are; else oldest first."""
+    never stands for what the epilog saw, and comes after all of it, however many there are; else in their order."""
     by_job: dict[tuple[str, str, str], list[SpoolEvent]] = {}
     for event in events:
-        apart = event.file if event.trigger == "alert" else ""
-        by_job.setdefault((event.cluster, event.raw_job_id, apart), []).append(event)
+        by_job.setdefault(_same_job(event), []).append(event)
     together = []
     for same in by_job.values():
         same.sort(key=lambda event: event.restart_count)
         together.append((same[-1], tuple(same[:-1])))
-    return sorted(together, key=lambda pair: (pair[0].trigger == "alert", pair[0].time_s))
+    return sorted(together, key=lambda pair: pair[0].trigger == "alert")
+
+
+def _same_job(event: SpoolEvent) -> tuple[str, str, str]:
+    return event.cluster, event.raw_job_id, event.file if event.trigger == "alert" else ""
 
 
 # From an event of the spool to an incident that is durably open, joined, or declined.

@@ -11,7 +11,9 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from runbook.adapters.whole_file import whole_file
@@ -23,6 +25,8 @@ MOST_BYTES = 4096
 """An event has nine short lines."""
 MOST_AGED = 5000
 """Files whose age is looked at: in a flood of more, an estimate is enough."""
+MOST_LOOKED_AT = 5000
+"""Files that are read for the first time at a look, so that a flood of them holds up no beat."""
 MOST_BAD = 1000
 """Files kept in `bad/`; later ones are dropped."""
 
@@ -183,28 +187,54 @@ def _event(name: re.Match[str], values: dict[str, str], written_s: float) -> Spo
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What the file system says of an event's file."""
+
+    written_s: float
+    sharer: str
+    """Among whom the daemon's attention is shared out: whoever wrote the file, and where that was Slurm's own epilog
+    the owner of the job, as Slurm told it."""
+
+
 class SpoolReader:
     """One spool folder. One daemon reads it; any number of epilogs, and the webhook, write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._bad = folder / "bad"
+        self._waiting: dict[str, _Waiting] = {}
+        """Files that were read before: a name is never written twice."""
 
-    def scan(self, limit: int = 1000) -> tuple[SpoolEvent, ...]:
-        """Events that wait, oldest first, at most `limit`: where more do, what the epilog saw before what alerts say.
-        Bad files are set aside on the way.
+    def scan(self, limit: int = 1000, later: Container[str] = ()) -> tuple[SpoolEvent, ...]:
+        """Events that wait, without the files that are `later`'s, at most `limit`: what the epilog saw before what
+        alerts say, one of each owner in turn, each owner's oldest first. Bad files are set aside on the way.
 
         Raises `Unavailable` when the folder cannot be read."""
-        events: list[SpoolEvent] = []
-        for name in self._names()[:limit]:
-            found = self._read(name)
-            if isinstance(found, SpoolEvent):
-                events.append(found)
-            elif found is not None:
-                # One that cannot even be moved stays where it is; the others must not wait for it.
-                with contextlib.suppress(Unavailable):
-                    self.set_aside(found.file, found.why)
-        return tuple(sorted(events, key=lambda event: (event.time_s, event.file)))
+        names = self._names()
+        known = self._waiting
+        self._waiting = {name: known[name] for name in names if name in known}
+        for name in islice((name for name in names if name not in known and name not in later), MOST_LOOKED_AT):
+            self._event(name)
+        due = {name: waiting for name, waiting in self._waiting.items() if name not in later}
+        epilogs = _in_turn({name: each for name, each in due.items() if not name.endswith(".alert")})
+        alerts = _in_turn({name: each for name, each in due.items() if name.endswith(".alert")})
+        return self.read(islice((*epilogs, *alerts), limit))
+
+    def read(self, files: Iterable[str]) -> tuple[SpoolEvent, ...]:
+        """The events of these files, without those that are gone."""
+        events = (self._event(file) for file in files)
+        return tuple(event for event in events if event is not None)
+
+    def _event(self, name: str) -> SpoolEvent | None:
+        """None for one that went away meanwhile, and for a bad one, which is set aside."""
+        found = self._read(name)
+        if isinstance(found, BadEvent):
+            # One that cannot even be moved stays where it is; the others must not wait for it.
+            with contextlib.suppress(Unavailable):
+                self.set_aside(found.file, found.why)
+            return None
+        return found
 
     def status(self) -> SpoolStatus:
         """How many events wait and since when. Raises `Unavailable`."""
@@ -299,7 +329,27 @@ class SpoolReader:
             return BadEvent(name, f"it cannot be read: {error.strerror}")
         finally:
             os.close(descriptor)
-        return parse_event(name, data, status.st_mtime)
+        event = parse_event(name, data, status.st_mtime)
+        if isinstance(event, SpoolEvent):
+            self._waiting[name] = _Waiting(status.st_mtime, self._sharer(event, status.st_uid))
+        return event
+
+    def _sharer(self, event: SpoolEvent, writer: int) -> str:
+        try:
+            slurm = {0, os.geteuid(), self._folder.stat().st_uid}
+        except OSError:
+            slurm = set()
+        return f"{writer}:{event.uid}" if writer in slurm else str(writer)
+
+
+def _in_turn(files: dict[str, _Waiting]) -> Iterator[str]:
+    """One file of each sharer after the other, each one's oldest first."""
+    oldest_first = sorted(files, key=lambda name: (files[name].written_s, name))
+    by_sharer: dict[str, list[str]] = {}
+    for name in oldest_first:
+        by_sharer.setdefault(files[name].sharer, []).append(name)
+    for turn in zip_longest(*by_sharer.values()):
+        yield from (name for name in turn if name is not None)
 
 
 def _unavailable(error: OSError, path: Path) -> Unavailable:

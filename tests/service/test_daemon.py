@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.errors import BadInput, NotFound, Unavailable
+from runbook.errors import NotFound, Unavailable
 from runbook.service.daemon import LATE_S, Daemon, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader
 
@@ -115,7 +115,7 @@ def test_what_is_down_is_asked_again_with_growing_pauses_and_never_given_up(spoo
     assert daemon.status.events_waiting_again == 0
 
 
-@pytest.mark.parametrize("problem", [NotFound("no such job"), BadInput("no"), ZeroDivisionError(), KeyError("x")])
+@pytest.mark.parametrize("problem", [NotFound("no such job"), ZeroDivisionError(), KeyError("x")])
 def test_what_cannot_come_right_is_set_aside_after_an_hour(spool: Path, problem: Exception) -> None:
     _write(spool, 1)
     _write(spool, 2)
