@@ -117,7 +117,8 @@ def all_settings(files: Sequence[TemplateFile], known: SubmitContext | None = No
                 found += (*_directives(script), *listed_settings(script))
                 scripts.append(script)
             except TooMuch as cut:
-                found.append(Setting("", SettingKind.ARGUMENT, "the script", None, file.path, 1, (), Unresolved(cut.what)))
+                why = Unresolved(cut.what)
+                found.append(Setting("", SettingKind.ARGUMENT, "the script", None, file.path, 1, (), why))
         else:
             files_read.append(config_edit.read_config(file, language))
     keys = [item for config in files_read for item in _keys(config)]

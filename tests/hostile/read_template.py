@@ -34,7 +34,8 @@ def main(kind: str) -> None:
         print(json.dumps({
             "path": file.path, "everything": [str(item.unresolved or "") for item in everything],
             "names": [str(item.unresolved) for item in names],
-            "wanted": {item.parameter: [item.value, str(item.unresolved or "")] for item in wanted}, "refused": _refused(file),
+            "wanted": {item.parameter: [item.value, str(item.unresolved or "")] for item in wanted},
+            "refused": _refused(file),
         }))
 
 
