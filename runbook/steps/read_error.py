@@ -19,6 +19,8 @@ from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
 
 KEPT_LOG_BYTES = 64 << 20
+_KEPT_OF_OTHERS_BYTES = 1 << 20
+"""Of the logs of a job that did not die of memory or of a GPU: any user's failed jobs are kept, each with this much."""
 _STEPS_OF_SILENCE = 3.0
 """A step with an evaluation or a checkpoint in it takes longer than the others."""
 _LONGEST_WAIT_S = 3600.0
@@ -39,7 +41,7 @@ class Outcome(StrEnum):
 def run(context: StepContext) -> StepResult:
     """Copy the logs into the incident's folder, read them, and fill `incident.failure.story`."""
     job = context.failure.job
-    kept, problems = _keep(context, job)
+    kept, problems = _keep(context, job, KEPT_LOG_BYTES)
     incident = replace(context.incident, evidence_files=tuple(dict.fromkeys((*context.incident.evidence_files, *kept))))
     if not kept:
         conclusion = f"None of the logs of job {job.id} could be read: {'; '.join(problems)}."
@@ -55,6 +57,8 @@ def run(context: StepContext) -> StepResult:
     if outcome is Outcome.UNREADABLE:
         conclusion = summary[:1].upper() + summary[1:] + "."
         return StepResult(outcome, replace(incident, conclusion=conclusion), summary)
+    if not failed and job.state.job_class.ended:
+        _keep(context, job, _KEPT_OF_OTHERS_BYTES)
     if incident.attempts and outcome not in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT):
         conclusion = f"The relaunched job {job.id} ended without a memory error that the logs show: {summary}."
         return StepResult(Outcome.RELAUNCH_FAILED_OTHERWISE, replace(incident, conclusion=conclusion), summary)
@@ -167,7 +171,7 @@ def _has_ended(context: StepContext, job: JobRecord) -> bool:
         return True
 
 
-def _keep(context: StepContext, job: JobRecord) -> tuple[list[str], list[str]]:
+def _keep(context: StepContext, job: JobRecord, limit_bytes: int) -> tuple[list[str], list[str]]:
     """Copies of the logs in the incident's folder, and what could not be kept. A requeue truncates logs."""
     kept: list[str] = []
     problems: list[str] = []
@@ -176,13 +180,13 @@ def _keep(context: StepContext, job: JobRecord) -> tuple[list[str], list[str]]:
         name = f"evidence/{job.id}-{number}-{posixpath.basename(path)[-100:]}"
         try:
             with context.ports.files.open(path, job.owner) as stream:
-                _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, KEPT_LOG_BYTES)
+                _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, limit_bytes)
         except (NotFound, NotAllowed) as error:
             problems.append(f"{path}: {error.what}")
             continue
         kept.append(name)
         if shortened:
-            problems.append(f"{path}: only its first and last part were kept ({KEPT_LOG_BYTES >> 20} MiB in all)")
+            problems.append(f"{path}: only its first and last part were kept ({limit_bytes >> 20} MiB in all)")
     return kept, problems
 
 

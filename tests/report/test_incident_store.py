@@ -227,6 +227,13 @@ def test_a_log_is_kept_whole_or_as_head_and_tail(store: IncidentStore, seekable:
     assert len(kept) <= limit + 200
 
 
+def test_what_is_sparse_is_kept_sparse_and_byte_for_byte(store: IncidentStore) -> None:
+    log = b"step 1\n" + bytes(8 << 20) + b"step 2\n" + bytes(4 << 20)
+    path, shortened = store.copy_stream(recovered().id, "evidence/sparse.out", io.BytesIO(log), 64 << 20)
+    assert not shortened and path.read_bytes() == log
+    assert path.stat().st_blocks * 512 < 1 << 20
+
+
 def test_a_log_without_a_line_end_is_kept_too(store: IncidentStore) -> None:
     path, shortened = store.copy_stream(recovered().id, "evidence/one.out", io.BytesIO(b"z" * 5_000_000), 1_000_000)
     assert shortened

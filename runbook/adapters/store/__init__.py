@@ -29,6 +29,7 @@ from runbook.report.json_documents import dump_incident, load_contract, load_inc
 
 _CHUNK_BYTES = 1 << 20
 _LINE_SEARCH_BYTES = 1 << 16
+_HOLE_BYTES = 1 << 16
 
 
 def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
@@ -37,13 +38,13 @@ def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
     head_bytes = max(limit // 4, 1)
     tail_bytes = max(limit - head_bytes, 1)
     head = _read_up_to(source, head_bytes)
-    target.write(head)
+    _put(target, head)
     if len(head) < head_bytes:
         return False
     skipped, tail = _skip_to_tail(source, tail_bytes)
     if skipped == 0:
         for chunk in tail:
-            target.write(chunk)
+            _put(target, chunk)
         return False
     first = next(tail, b"")
     cut = first.find(b"\n", 0, _LINE_SEARCH_BYTES) + 1
@@ -54,8 +55,18 @@ def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
     target.write((b"" if head.endswith(b"\n") else b"\n") + note.encode())
     target.write(first[cut:])
     for chunk in tail:
-        target.write(chunk)
+        _put(target, chunk)
     return True
+
+
+def _put(target: IO[bytes], data: bytes) -> None:
+    """Write, where there is anything but zeros: what is sparse stays sparse. The caller ends the file where it is."""
+    for at in range(0, len(data), _HOLE_BYTES):
+        piece = data[at : at + _HOLE_BYTES]
+        if piece.count(0) == len(piece):
+            target.seek(len(piece), os.SEEK_CUR)
+        else:
+            target.write(piece)
 
 
 def _read_up_to(source: BinaryIO, limit: int) -> bytes:
@@ -181,6 +192,7 @@ class IncidentStore:
         path = self._place(incident, relative)
         with replacing(path, 0o600, None) as target:
             shortened = copy_windows(stream, target, max(limit_bytes, 1))
+            target.truncate()
         return path, shortened
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes:
