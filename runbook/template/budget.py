@@ -21,7 +21,7 @@ MOST_VALUE = 128 << 10
 """Characters of one value: what Linux takes as one argument or variable (MAX_ARG_STRLEN, execve(2))."""
 MOST_DIGITS = 18
 """Of a number that is reckoned with."""
-_MOST_WORK = 1_000_000
+_MOST_WORK = 1_500_000
 
 
 class TooMuch(CannotEdit):
