@@ -35,7 +35,7 @@ class DriverLock:
         if self._descriptor is not None:
             return True
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Unavailable(
                 f"the driver's lock cannot be opened: {error.strerror}",

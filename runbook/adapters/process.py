@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from runbook.adapters.identity import Identity, PrivilegeMode, privilege_mode, stage_interpreter, sudo_refused
+from runbook.adapters.whole_file import private_folder
 from runbook.errors import NotFound, Unavailable
 
 OUTPUT_LIMIT_BYTES = 64 << 20
@@ -391,8 +392,8 @@ def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
     that takes longer than `timeout_s`."""
     path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private_folder(folder, 0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Unavailable(f"a lock cannot be made: {error.strerror}", where=str(path)) from error
     try:

@@ -1,13 +1,28 @@
-"""Files that a reader, or a machine after a crash, finds whole or as they were before."""
+"""Files that are ours, as they are written and as they are found: a reader, or a machine after a crash, finds each
+whole or as it was before; nobody else reads them, whatever the umask; and no planted link is followed.
+
+A folder that a user may write to can hold a link by the time it is used, made so that root writes where it leads. So
+such a folder is entered part by part, a link only where it belongs to root or to whoever runs this, and a file in it is
+made new: it follows nothing and takes nothing's place.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+FOLDER_MODE = 0o711
+"""Passable: a job's owner reaches the patched copy that is submitted for him."""
+_MOST_LINKS = 40
+_PASSED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
@@ -43,3 +58,172 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def private_folder(folder: Path, mode: int = FOLDER_MODE) -> None:
+    """A folder, with those above it that are missing, of exactly this mode; one that is there is left as it is. Raises
+    `OSError`."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        try:
+            each.mkdir(mode=0o700)
+        except FileExistsError:
+            if not each.is_dir():
+                raise
+            continue  # another process was quicker
+        each.chmod(mode)
+
+
+def private_file(path: Path) -> None:
+    """An empty file that only its owner may read, for whoever opens it by its name later (SQLite gives what it puts
+    beside it the same mode). One that is there is left as it is. Raises `OSError`."""
+    with contextlib.suppress(FileExistsError):
+        os.close(_made(str(path), 0o600))
+
+
+@contextlib.contextmanager
+def settled_folder(folder: Path) -> Iterator[Path]:
+    """A path that leads to this very folder while the block lasts, whatever becomes of its name: made where it is
+    missing, reached through no link of another user's. Raises `OSError`."""
+    descriptor = os.open("/", _PASSED | os.O_DIRECTORY)
+    parts = deque(part for part in folder.absolute().parts[1:] if part != ".")
+    links = 0
+    try:
+        while parts:
+            part = parts.popleft()
+            if part == "..":
+                descriptor = _instead(descriptor, os.open("..", _PASSED | os.O_DIRECTORY, dir_fd=descriptor))
+                continue
+            with contextlib.suppress(FileExistsError, PermissionError):
+                if not _there(part, descriptor):
+                    os.mkdir(part, 0o700, dir_fd=descriptor)
+            following = os.open(part, _PASSED, dir_fd=descriptor)
+            status = os.fstat(following)
+            if not stat.S_ISLNK(status.st_mode):
+                descriptor = _instead(descriptor, following)
+                continue
+            os.close(following)
+            links += 1
+            if links > _MOST_LINKS or status.st_uid not in (0, os.geteuid()):
+                raise OSError(errno.ELOOP, "a link of another user is in the way", str(folder))
+            target = Path(os.readlink(part, dir_fd=descriptor))
+            if target.is_absolute():
+                descriptor = _instead(descriptor, os.open("/", _PASSED | os.O_DIRECTORY))
+            parts.extendleft(reversed([each for each in target.parts if each != "/"]))
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """A file that was not there, of exactly this mode. Raises `OSError`, `FileExistsError` for whatever has the name, a
+    link as well."""
+    descriptor = _made(str(path), 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        os.fchmod(descriptor, mode)
+
+
+def is_own_file(path: Path) -> bool:
+    """A plain file of whoever runs this, under this name alone: it may be replaced."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+
+
+def _made(path: str, mode: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def _there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _instead(before: int, after: int) -> int:
+    os.close(before)
+    return after
+
+
+# What lies there already: whose it is, and who else may read or change it.
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Something of the state folder that others can read or change, or that another user has put there."""
+
+    path: Path
+    why: str
+    mode: int | None = None
+    """The mode that mends it; None: a person has to look."""
+
+
+def wrong_in(root: Path, apart: Path | None = None) -> Iterator[Wrong]:
+    """What is wrong in a state folder and all below it, but for `apart`. Folders may be passed through by all
+    and listed by their owner alone, files are their owner's alone; that is the folder's, or the job's for a patched
+    copy. Raises `OSError`."""
+    status = root.stat()
+    yield from _folder_wrong(root, status)
+    owner = status.st_uid
+    if owner not in (0, os.geteuid()) and os.geteuid() != 0:
+        yield Wrong(root, f"it belongs to user {owner}, not to you")
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path, found = Path(entry.path), entry.stat(follow_symlinks=False)
+                if path == apart:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append(path)
+                    yield from _folder_wrong(path, found)
+                    yield from _owner_wrong(path, found.st_uid, owner)
+                elif not stat.S_ISREG(found.st_mode):
+                    yield Wrong(path, "it is neither a file nor a folder, and nothing here makes such a thing")
+                else:
+                    if stat.S_IMODE(found.st_mode) & ~0o700:
+                        yield _open_to_others(path, found, 0o700)
+                    if "attempts" not in path.parts:
+                        yield from _owner_wrong(path, found.st_uid, owner)
+
+
+def mend(wrong: Wrong) -> None:
+    """Give the mode. Nothing is followed, and a file with a second name is left. Raises `OSError`."""
+    if wrong.mode is None:
+        return
+    descriptor = os.open(wrong.path, _PASSED)
+    try:
+        status = os.fstat(descriptor)
+        several = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+        if several or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise OSError(errno.EPERM, "it is not what it was, or has a second name", str(wrong.path))
+        Path(f"/proc/self/fd/{descriptor}").chmod(wrong.mode)
+    finally:
+        os.close(descriptor)
+
+
+def _folder_wrong(path: Path, status: os.stat_result) -> Iterator[Wrong]:
+    allowed = 0o700 if path.name == "evidence" else FOLDER_MODE
+    if stat.S_IMODE(status.st_mode) & ~allowed & 0o777:
+        yield _open_to_others(path, status, allowed)
+
+
+def _open_to_others(path: Path, status: os.stat_result, allowed: int) -> Wrong:
+    mode = stat.S_IMODE(status.st_mode)
+    return Wrong(path, f"others can read or change it (mode {mode:04o})", mode & allowed)
+
+
+def _owner_wrong(path: Path, found: int, wanted: int) -> Iterator[Wrong]:
+    if found not in (0, wanted):
+        yield Wrong(path, f"it belongs to user {found}, the state folder to user {wanted}")

@@ -474,6 +474,7 @@ def notify_test() -> None:
 
 @_command("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do.")
 @click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
+@click.option("--mend", "mending", is_flag=True, help="Take others' rights to what is kept; a terminal is asked.")
 @inventory_option
 def doctor() -> None:
     """Check the inventory, the scheduler and its rights, SSH to a node, the state folder and the playbooks."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 import click
 
 from runbook.adapters.delivery import service_of
 from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.whole_file import Wrong, mend, wrong_in
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import find_inventory
@@ -34,13 +37,14 @@ class Found:
     next_step: str = ""
 
 
-def doctor(node: str | None, inventory: str | None) -> int:
+def doctor(node: str | None, mending: bool, inventory: str | None) -> int:
     """`runbook doctor`."""
     click.echo(f"inventory: {find_inventory(inventory)}")
     app = application(inventory)
     worst = Mark.GOOD
     for title, check in (
         ("state folder", _state),
+        ("rights", lambda a: _rights(a, mending)),
         ("playbooks", _playbooks),
         ("scheduler", _scheduler),
         ("acting as owners", _identity),
@@ -82,6 +86,49 @@ def _state(app: Application) -> Iterator[Found]:
     if waiting:
         names = ", ".join(row.id for row in waiting[:5])
         yield Found(Mark.WARNING, f"interrupted: {names}", "runbook resume INCIDENT")
+
+
+_MOST_TOLD = 10
+"""Files of the same fault that are named one by one."""
+
+
+def _rights(app: Application, mending: bool) -> Iterator[Found]:
+    """Whether what the tool has made is private, and everything is whose it should be."""
+    spool = Path(app.inventory.paths.spool)
+    try:
+        found = list(wrong_in(app.state, apart=spool))
+    except OSError as error:
+        what = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+        yield Found(Mark.BAD, what, "run as the folder's owner")
+        return
+    if spool.is_dir() and spool.stat().st_mode & 0o002:
+        yield Found(Mark.BAD, f"anybody can write into {spool}", f"chmod o-rwx {spool} (deploy/slurm/README.md)")
+    if not found:
+        yield Found(Mark.GOOD, "what lies in the state folder is private")
+        return
+    for one in found[:_MOST_TOLD]:
+        mark = Mark.WARNING if mending and one.mode is not None else Mark.BAD
+        yield Found(mark, f"{one.path}: {one.why}", "" if one.mode is not None else "look who has put it there")
+    if len(found) > _MOST_TOLD:
+        yield Found(Mark.BAD, f"and {len(found) - _MOST_TOLD} more")
+    ours = [one for one in found if one.mode is not None]
+    if not ours:
+        return
+    if mending or (sys.stdin.isatty() and click.confirm(f"take others' rights to {len(ours)} of them?")):
+        yield from _mended(ours)
+    else:
+        yield Found(Mark.BAD, f"{len(ours)} can be mended", "runbook doctor --mend")
+
+
+def _mended(wrong: list[Wrong]) -> Iterator[Found]:
+    done = 0
+    for one in wrong:
+        try:
+            mend(one)
+            done += 1
+        except OSError as error:
+            yield Found(Mark.BAD, f"{one.path}: not mended: {(error.strerror or str(error)).lower()}")
+    yield Found(Mark.GOOD, f"{done} mended; what others have read meanwhile stays read: change the secrets in it")
 
 
 def _playbooks(app: Application) -> Iterator[Found]:

@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
@@ -88,14 +87,14 @@ def say_error(error: RunbookError) -> None:
 
 
 def _keep_trace(trace: str) -> str:
-    name = f"runbook-fault-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:
-        path = Path(tempfile.gettempdir()) / name
-        path.touch(mode=0o600)
-        path.write_text(trace, encoding="utf-8")
+        # A name that nobody can guess, made new: others may put links into this folder.
+        descriptor, path = tempfile.mkstemp(".txt", f"runbook-fault-{time.strftime('%Y%m%d-%H%M%S')}-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(trace)
     except OSError:
         return trace.strip().splitlines()[-1]
-    return str(path)
+    return path
 
 
 def main(arguments: list[str] | None = None) -> None:

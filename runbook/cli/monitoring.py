@@ -14,7 +14,7 @@ import click
 from runbook import __version__
 from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
-from runbook.adapters.whole_file import whole_file
+from runbook.adapters.whole_file import private_folder, whole_file
 from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import Inventory, find_inventory, load_inventory
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
@@ -162,9 +162,11 @@ def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> list[
             )
         changed[path] = text
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder, 0o755)
         for path, text in changed.items():
-            path.write_text(text, encoding="utf-8")
+            # Prometheus reads them as a user of its own, and they hold no secret.
+            with whole_file(path, 0o644, durable=False) as stream:
+                stream.write(text.encode("utf-8"))
     except OSError as error:
         raise Unavailable(
             f"the files cannot be written: {error.strerror}",

@@ -101,7 +101,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             LOG.warning("this machine does not give the cage %s: see docs/trust.md", " or ".join(kept.missing))
         engine = app.engine(LogWatcher(), boxes=app.cage)
         engine.launch(
-            app.inventory.database_url, executor=_executor(app),
+            app.database_url, executor=_executor(app),
             queue_concurrency=app.inventory.workers * _BEGUN_A_WORKER,
         )
         try:

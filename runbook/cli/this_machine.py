@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from runbook.adapters.whole_file import whole_file
 from runbook.errors import BadInput, NotAllowed
 from runbook.model.job import JobClass
 from runbook.report.vocabulary.clean import clean_line
@@ -72,8 +73,8 @@ def _build(target: Path) -> int:
     except NoPynvml as error:
         raise BadInput(str(error), next_step="pip install nvidia-ml-py, then build again") from error
     try:
-        target.write_bytes(data)
-        target.chmod(0o755)
+        with whole_file(target, 0o755, durable=False) as stream:
+            stream.write(data)
     except OSError as error:
         raise NotAllowed(
             f"the file cannot be written: {error.strerror}", where=str(target), next_step="name another file"

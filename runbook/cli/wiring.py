@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.delivery import Target
 from runbook.adapters.offline import NoNodes
+from runbook.adapters.whole_file import private_file, private_folder
 from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load_inventory
 from runbook.errors import Unavailable
 from runbook.locations import playbook_folder
@@ -51,7 +52,7 @@ class Application:
         """The state folder, made if it is missing. Raises `Unavailable` where that fails."""
         folder = self.inventory.state_folder
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+            private_folder(folder)
         except OSError as error:
             raise Unavailable(
                 f"the state folder cannot be made: {error.strerror}",
@@ -65,6 +66,20 @@ class Application:
                 next_step="run as the user that it belongs to, or name another under paths.state of the inventory",
             )
         return folder
+
+    @cached_property
+    def database_url(self) -> str:
+        """Of the workflows. A file of them is made here, so that nobody else reads the scripts in it, whatever the
+        umask. Raises `Unavailable`."""
+        if not self.inventory.database:
+            try:
+                private_file(self.state / "workflows.sqlite")
+            except OSError as error:
+                raise Unavailable(
+                    f"the workflow database cannot be made: {error.strerror}", where=str(self.state),
+                    next_step="make room or mend the folder's rights, then try again",
+                ) from error
+        return self.inventory.database_url
 
     @cached_property
     def clock(self) -> Clock:

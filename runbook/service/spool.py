@@ -8,6 +8,7 @@ beside it, so that nothing is lost silently and nothing is looked at twice.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -270,14 +271,19 @@ class SpoolReader:
         """Move a file to `bad/` and write the reason beside it. Raises `Unavailable`."""
         source = self._folder / file
         try:
-            self._bad.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self._bad.mkdir(mode=0o700)
+            if not stat.S_ISDIR(self._bad.lstat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "bad is no folder of its own")
             if self._count_bad() >= MOST_BAD:
                 self._remove(source)
                 return
             # A name from outside is kept as a name only: without separators, which a name cannot have.
             target = self._bad / file.lstrip(".")
             source.rename(target)
-            target.with_name(target.name[:200] + ".reason").write_text(why[:500] + "\n", encoding="utf-8")
+            reason = target.with_name(target.name[:200] + ".reason")
+            with whole_file(reason, durable=False) as stream:
+                stream.write(f"{why[:500]}\n".encode())
         except FileNotFoundError:
             return
         except OSError as error:

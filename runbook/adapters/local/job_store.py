@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.adapters.local.supervisor import boot_id, process_start, write_json
+from runbook.adapters.whole_file import private_folder, write_new
 from runbook.errors import NotFound, Unavailable
 from runbook.model.job import JobClass, JobState
 from runbook.model.units import JobId
@@ -34,8 +35,7 @@ class LocalStore:
             folder = self.jobs / f".new-{number}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
-            (folder / "script").write_bytes(script)
-            (folder / "script").chmod(0o700)
+            write_new(folder / "script", script, 0o700)
             descriptor = os.open(folder / "environment.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
                 json.dump(environment, stream)
@@ -143,8 +143,8 @@ class LocalStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with _full_disk(self.folder):
-            self.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            private_folder(self.jobs, 0o700)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from runbook.adapters.process import Streams, start
+from runbook.adapters.whole_file import whole_file
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -28,7 +29,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 def write_json(path: Path, value: dict[str, Any], durable: bool = True) -> None:
     """By rename; `durable`: on the disk before the name is, so that it outlives a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as stream:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         json.dump(value, stream)
         if durable:
             stream.flush()
@@ -205,9 +207,8 @@ class Supervisor:
             "cluster": self.job["cluster"],
         }  # fmt: skip
         spool = Path(self.job["spool"])
-        temporary = spool / f".{stem}.{os.getpid()}"
-        temporary.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="ascii")
-        temporary.replace(spool / f"{stem}.event")
+        with whole_file(spool / f"{stem}.event", 0o640, durable=False) as stream:
+            stream.write("".join(f"{name}={value}\n" for name, value in lines.items()).encode("ascii"))
 
 
 def main(folder: Path) -> NoReturn:
@@ -223,7 +224,7 @@ def main(folder: Path) -> NoReturn:
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     os.chdir("/")
-    lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     # A job is started once: whoever comes second, or after a crash, leaves it alone.
     if not (folder / "started.json").exists() and not (folder / "ended.json").exists():

@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from runbook.adapters.whole_file import sync_folder, whole_file
+from runbook.adapters.whole_file import private_folder, sync_folder, whole_file
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident
@@ -245,8 +245,7 @@ class IncidentStore:
         for folder in reversed(missing):
             mode = 0o700 if folder.name in _PRIVATE_FOLDERS else 0o711
             try:
-                folder.mkdir(mode=mode, exist_ok=True, parents=folder == self._root)
-                folder.chmod(mode)
+                private_folder(folder, mode)
                 sync_folder(folder.parent)
             except OSError as error:
                 raise _problem(error, "making", folder) from error

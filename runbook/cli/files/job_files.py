@@ -5,12 +5,15 @@ are written beside the originals.
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.identity import current_identity
+from runbook.adapters.whole_file import is_own_file, settled_folder, whole_file, write_new
 from runbook.errors import BadInput, Unavailable
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
@@ -125,6 +128,12 @@ def write_copies(patch: Patch, template: Path, output: Path) -> list[Path]:
 
     `patch.copies` says which files beside it need a copy; where it says that they lie is not looked at. Raises
     `CannotEdit` before anything is written, `OSError`."""
+    with settled_folder(output) as settled:
+        return [output.absolute() / path.name for path in _written(patch, template, settled, output.absolute())]
+
+
+def _written(patch: Patch, template: Path, settled: Path, output: Path) -> list[Path]:
+    """In the folder that is `settled`; the texts name it `output`."""
     copies: dict[str, str] = {}
     texts: dict[str, Path] = {}
     for file in patch.files[1:]:
@@ -133,26 +142,50 @@ def write_copies(patch: Patch, template: Path, output: Path) -> list[Path]:
             # What names another copy will have another text than this.
             rewired = any(item.path in patch.copies for item in named_files(file))
             text = None if rewired else file.text
-            texts[file.path] = _free(output, f"{name.stem}.runbook", name.suffix, text, set(texts.values()))
-            copies[file.path] = str(texts[file.path])
+            texts[file.path] = _free(settled, f"{name.stem}.runbook", name.suffix, text, set(texts.values()))
+            copies[file.path] = str(output / texts[file.path].name)
     files = wire_copies(patch.files, copies).files if copies else patch.files
     taken = set(texts.values())
-    texts[files[0].path] = _free(output, f"{template.stem}.runbook", template.suffix, files[0].text, taken)
+    texts[files[0].path] = _free(settled, f"{template.stem}.runbook", template.suffix, files[0].text, taken)
     for file in files:
-        if file.path in texts:
-            texts[file.path].write_text(file.text, encoding="utf-8", errors="surrogateescape", newline="")
+        if file.path in texts and not is_own_file(texts[file.path]):
+            original = template if file is files[0] else Path(file.path)
+            content = file.text.encode("utf-8", "surrogateescape")
+            write_new(texts[file.path], content, _mode_of_copy(original))
     return [texts[file.path] for file in files if file.path in texts]
+
+
+def put_beside(output: Path, stem: str, suffix: str, content: bytes) -> Path:
+    """A new file for whoever runs this alone, in place of nothing but an earlier one of his own. Raises `OSError`."""
+    with settled_folder(output) as settled:
+        earlier = settled / f"{stem}{suffix}"
+        if is_own_file(earlier):
+            with whole_file(earlier, durable=False) as stream:
+                stream.write(content)
+            return output.absolute() / earlier.name
+        path = _free(settled, stem, suffix, None, set())
+        write_new(path, content)
+        return output.absolute() / path.name
+
+
+def _mode_of_copy(original: Path) -> int:
+    """That of the file that was read. Root's copies are root's alone: by now the name may lead to another file."""
+    try:
+        mode = stat.S_IMODE(original.stat().st_mode) & 0o777
+    except OSError:
+        mode = 0o600
+    return (mode & 0o700 if os.geteuid() == 0 else mode) | 0o600
 
 
 def _free(folder: Path, stem: str, suffix: str, text: str | None, taken: set[Path]) -> Path:
     """A name that no other file has; the same text under the same name is no other file."""
     content = text.encode("utf-8", "surrogateescape") if text is not None else None
     for number in range(1, 1000):
-        target = folder.absolute() / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
+        target = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
         if target in taken:
             continue
         if not target.exists() and not target.is_symlink():
             return target
-        if content is not None and target.is_file() and not target.is_symlink() and target.read_bytes() == content:
+        if content is not None and is_own_file(target) and target.read_bytes() == content:
             return target
     raise Unavailable("a thousand patched templates lie there already", where=str(folder))

@@ -94,7 +94,6 @@ def _written(made: Patch, template: Path, folder: Path | None) -> list[Path]:
         return []
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         return write_copies(made, template, folder)
     except OSError as error:
         raise Unavailable(

@@ -81,7 +81,7 @@ def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -
     watcher = QueueWatcher()
     caged = _of_another(app, opened.incident)
     engine = app.engine(watcher, attended=interactive, boxes=app.cage if caged else None)
-    engine.launch(app.inventory.database_url, executor=f"command-{uuid.uuid4().hex}")
+    engine.launch(app.database_url, executor=f"command-{uuid.uuid4().hex}")
     incident = opened.incident
     try:
         taken_up = opened.opening is Opening.JOIN and engine.take_up(incident)
@@ -155,7 +155,7 @@ def send_answer(incident: Incident, yes: bool) -> None:
 
 def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:
     """Answer to whichever process drives the incident, now or later."""
-    client = DBOSClient(system_database_url=app.inventory.database_url)
+    client = DBOSClient(system_database_url=app.database_url)
     try:
         topic = approval_topic_of(incident)
         client.send(
@@ -169,8 +169,8 @@ def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:
 
 
 def _enqueue(app: Application, incident: Incident) -> None:
-    config = dbos_config(app.inventory.database_url, "command")
-    client = DBOSClient(system_database_url=app.inventory.database_url)
+    config = dbos_config(app.database_url, "command")
+    client = DBOSClient(system_database_url=app.database_url)
     try:
         if incident.run > 1:
             client.cancel_workflow(workflow_id(replace(incident, run=incident.run - 1)))

@@ -139,17 +139,15 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
 
 def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:
     """The patched copy and the report, under new names: an existing file of the user is never replaced."""
-    from runbook.cli.files.job_files import write_copies
+    from runbook.cli.files.job_files import put_beside, write_copies
 
     written: list[Path] = []
     try:
-        output.mkdir(parents=True, exist_ok=True)
         if template is not None and incident.patch is not None and incident.patch.diff:
             written += write_copies(incident.patch, template, output)
         if (folder / "report.html").exists():
-            report = output / f"{incident.id}.html"
-            report.write_bytes((folder / "report.html").read_bytes())
-            written.append(report)
+            content = (folder / "report.html").read_bytes()
+            written.append(put_beside(output, f"{incident.id}", ".html", content))
     except OSError as error:
         raise Unavailable(
             f"the result could not be written: {error.strerror}",
