@@ -6,19 +6,26 @@ with the shape of its value ("token: 4096" is a count); some tokens are known by
 their issuers publish: GitHub, GitLab, Hugging Face, OpenAI, Anthropic, AWS, Google, Slack, NVIDIA, npm, PyPI,
 Databricks, our own (service/tokens.py), RFC 7519 (JWT), RFC 3986 (user information of a URL), RFC 7468 (PEM).
 
+Of a command line the program decides: `-p` is a password to sshpass and a port to `docker run`. Which options and
+words of which program hold a secret is a table (`_PROGRAMS`); a new one is a line in it.
+
 None of the expressions repeats a repetition, so a hostile line costs linear time.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 MASK = "***"
 
 _HINTS = (
     "token", "secret", "passw", "passphrase", "pwd", "key", "credential", "bearer", "authorization", "://", "eyj",
     "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "xox", "akia", "asia", "aiza",
-    "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "rbk_", "_jwt", "sig=", "_pass", "_auth=", "_pat=", "-u ",
+    "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "rbk_", "_jwt", "sig=", "pass", "_auth=", "_pat=", "-u ", "login",
+    "mysql", "mariadb", "redis-cli", "valkey-cli", "openssl", "curl", "ldap", "mongo", "sqlcmd", "7z", "zip", "lftp",
+    "smbclient", "configure", "alias", "consul", "nomad", "doctl", "twine", "http", "mc", "useradd",
 )
 """Without one of these, in capitals or not, there is nothing to mask: most lines are done here. Plain words, as an
 expression that disregards capitals takes twenty times as long."""
@@ -70,6 +77,61 @@ _QUERY = re.compile(
 _WEBHOOK = re.compile(r"(?P<name>hooks\.slack\.com/(?:services|workflows)/)[\w/-]{8,400}")
 _PEM = re.compile(r"(?P<name>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END)[A-Za-z0-9+/=\s\\:,-]){1,20000}")
 
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Where the command lines of some programs hold a secret."""
+
+    names: str
+    options: str = ""
+    """Options whose value, in the next word or behind `=`, is one."""
+    joined: str = ""
+    """Options whose value stands in the same word: -pSECRET."""
+    only: str = ""
+    """The subcommand that they belong to; "": any."""
+    after: str = ""
+    """Words after which the next one is a secret, where it looks like one."""
+    skipped: int = 0
+    """Words between those and the secret."""
+    keeps: str = ""
+    """What is shown of a value: up to this and with it (user:SECRET). A value without it is no secret."""
+
+
+_PROGRAMS = (
+    _Program("wandb cargo vault swanlab", options="-k --key", after="login"),
+    _Program("docker podman nerdctl buildah skopeo crane helm oras apptainer singularity", "-p", "-p", only="login"),
+    _Program("docker podman buildah skopeo", "--creds --src-creds --dest-creds", keeps=":"),
+    _Program("sshpass twine mongo mongosh mongodump mongorestore mongoexport mongoimport", "-p", "-p"),
+    _Program("mysql mysqldump mysqladmin mysqlimport mysqlshow mariadb mariadb-dump 7z 7za 7zz", joined="-p"),
+    _Program("redis-cli valkey-cli", "-a --pass"),
+    _Program("openssl", "-pass -passin -passout -password", keeps="pass:"),
+    _Program("openssl", "-k -K"),
+    _Program("curl", "-u --user -U --proxy-user", "-u -U", keeps=":"),
+    _Program("curl", "--oauth2-bearer --pass --proxy-pass"),
+    _Program("http https xh", "-a --auth", keeps=":"),
+    _Program("smbclient", "-U --user", "-U", keeps="%"),
+    _Program("lftp", "-u", keeps=","),
+    _Program("ldapsearch ldapadd ldapmodify ldapdelete ldapwhoami ldappasswd", "-w -s", "-w"),
+    _Program("sqlcmd zip unzip", "-P", "-P"),
+    _Program("huggingface-cli hf kubectl oc gh glab doctl", "--token --access-token -t"),
+    _Program("consul nomad vault", "-token"),
+    _Program("az", "-p", only="login"),
+    _Program("aws", after="configure set", skipped=1),
+    _Program("mc", after="alias set", skipped=3),
+    _Program("keytool jarsigner", "-storepass -keypass -srcstorepass -deststorepass"),
+    _Program("useradd usermod", "-p"),
+)
+_BY_NAME = {
+    name: [program for program in _PROGRAMS if name in program.names.split()]
+    for name in " ".join(program.names for program in _PROGRAMS).split()
+}
+_LONGEST_FIRST = sorted(map(re.escape, _BY_NAME), key=len, reverse=True)
+_PROGRAM = re.compile(rf"(?<![\w.=-])(?:{'|'.join(_LONGEST_FIRST)})(?![\w.=:/-])")
+_SHELL_WORD = re.compile(r"""[ \t]{1,20}((?:[^\s"'|;&<>()]|"[^"\n]{0,400}"|'[^'\n]{0,400}')++)""")
+_LISTED_WORD = re.compile(r"""["'][ \t]{0,9},[ \t]{0,9}["']([^"'\n]{0,4000})(?=["'])""")
+_MOST_WORDS = 60
+
 _COLOUR = re.compile(r"\x1b?\[\d{0,3}(?:;\d{1,3}){0,4}m(?=[\w./+=~-])")
 _COLOUR_AT_ALL = re.compile(r"\[[\d;]{0,19}m")
 """Quicker, as it begins with a character that is always there."""
@@ -111,6 +173,7 @@ def _masked(text: str) -> str:
     text = _URL.sub(_url, text)
     text = _HEADER.sub(_keep_name, text)
     text = _SHAPES.sub(lambda found: (found["kept"] or found["jwt"]) + MASK, text)
+    text = _commands(text)
     text = _OPTION.sub(_option, text)
     text = _NAMED.sub(_named, text)
     text = _SETENV.sub(_option, text)
@@ -118,6 +181,72 @@ def _masked(text: str) -> str:
     text = _NETRC.sub(_keep_name, text)
     text = _QUERY.sub(_keep_name, text)
     return _WEBHOOK.sub(_keep_name, text)
+
+
+def _commands(text: str) -> str:
+    """The secrets of command lines, by the table."""
+    parts: list[str] = []
+    at = 0
+    for found in _PROGRAM.finditer(text):
+        for start, end in sorted(_secrets(text, found)):
+            if start >= at:
+                parts += [text[at:start], MASK]
+                at = end
+    return "".join((*parts, text[at:])) if parts else text
+
+
+def _secrets(text: str, found: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """Where the secrets of one command stand. It ends where another program of the table begins."""
+    listed = text[found.end():found.end() + 1] in ("'", '"')
+    pattern = _LISTED_WORD if listed else _SHELL_WORD
+    programs = _BY_NAME[found[0]]
+    plain: list[str] = []
+    valued: list[_Program] = []
+    at = found.end()
+    for _ in range(_MOST_WORDS):
+        word = pattern.match(text, at)
+        if word is None:
+            return
+        (start, at), said = word.span(1), word[1].strip("\"'")
+        if said in _BY_NAME:
+            return
+        if valued:
+            for program in valued:
+                yield from _of_value(program, text, start, at)
+            valued = []
+            continue
+        fitting = [program for program in programs if not program.only or program.only in plain]
+        name, equals, _ = said.partition("=")
+        valued = [program for program in fitting if said in program.options.split()]
+        if valued:
+            continue
+        for program in fitting:
+            joined = next((each for each in program.joined.split() if said.startswith(each)), "")
+            if equals and name in program.options.split():
+                yield from _of_value(program, text, start + word[1].index("=") + 1, at)
+            elif joined and len(said) > len(joined) and not said.startswith("--"):
+                yield from _of_value(program, text, start + word[1].index(joined) + len(joined), at)
+        if not said.startswith("-"):
+            plain.append(said)
+            for program in fitting:
+                words = program.after.split()
+                like_one = len(said) >= _SHORTEST_TOKEN and _MIXED.match(said)
+                if words and plain[:-1 - program.skipped] == words and like_one:
+                    yield from _of_value(program, text, start, at)
+
+
+def _of_value(program: _Program, text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What of a value is masked: never its quotes, nor what the shell fills in."""
+    while start < end and text[start] in "\"'":
+        start += 1
+    while start < end and text[end - 1] in "\"'":
+        end -= 1
+    if program.keeps:
+        before, kept, _ = text[start:end].partition(program.keeps)
+        start = start + len(before) + len(kept) if kept else end
+    value = text[start:end]
+    if value and MASK not in value and not _NO_SECRET.match(value):
+        yield start, end
 
 
 def _keep_name(found: re.Match[str]) -> str:
