@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
@@ -30,11 +31,50 @@ class TimedConnection(H11Protocol):
     """HTTP/1.1 as uvicorn speaks it, with `arrival_s` for each request, head and body, to have arrived whole."""
 
     arrival_s = 20.0
+    most_waiting = 32
+    """Connections that are asking for nothing: beyond it one of them is closed for each new one, so that those who ask
+    always find room. It is the oldest of the address that holds the most."""
     _deadline: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _began_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._began_s = self.loop.time()
+        self._make_room()
         self._watch()
+
+    def _make_room(self) -> None:
+        others = [one for one in self.connections if isinstance(one, TimedConnection) and one is not self]
+        waiting = [one for one in others if not one.has_asked and not one.transport.is_closing()]
+        if len(waiting) >= self.most_waiting:
+            held = Counter(one.peer for one in waiting)
+            most = max(held.values())
+            min((one for one in waiting if held[one.peer] == most), key=lambda one: one._began_s).transport.close()
+
+    @property
+    def has_asked(self) -> bool:
+        """A whole request is here and not yet answered."""
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    @property
+    def peer(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # Who asks for a page and does not read it holds a connection, too.
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self.arrival_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._no_stall()
+        super().resume_writing()
+
+    def _no_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -46,12 +86,12 @@ class TimedConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._no_deadline()
+        self._no_stall()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
         """Between two requests uvicorn's own keep-alive time counts; it ends with the next one's first byte."""
-        arrived = self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
-        if arrived or self.timeout_keep_alive_task is not None:
+        if self.has_asked or self.timeout_keep_alive_task is not None:
             self._no_deadline()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self.arrival_s, self._give_up)
@@ -96,7 +136,8 @@ def serve(
         date_header=True,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=5,
-        limit_concurrency=64,
+        # Those that wait are limited apart from this (TimedConnection).
+        limit_concurrency=64 + TimedConnection.most_waiting,
         h11_max_incomplete_event_size=16_384,
         ws="none",
         lifespan="off",

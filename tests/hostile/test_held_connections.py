@@ -1,0 +1,74 @@
+"""Whoever opens connections and asks for nothing, or reads nothing of what he asked for, keeps nobody else out."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.service.test_serve import PROGRAM, _start
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "spool").mkdir()
+    return tmp_path
+
+
+def get(address: str) -> int:
+    with urllib.request.urlopen(address, timeout=5) as answer:
+        answer.read()
+        return int(answer.status)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9999\r\n\r\nx"],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_idle_connections_never_shut_out_health_and_metrics(root: Path, begun: bytes) -> None:
+    """At once, and not only when the time of the idle ones is up."""
+    with _start(root) as service, contextlib.ExitStack() as held:
+        assert service.stdout is not None
+        address = service.stdout.readline().strip()
+        where = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        for _ in range(200):
+            connection = held.enter_context(socket.create_connection(where, timeout=5))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(begun)
+        for name in ("healthz", "metrics", "healthz", "metrics"):
+            assert get(address + name) == 200
+
+
+def test_an_answer_that_nobody_reads_is_given_up(root: Path) -> None:
+    impatient = PROGRAM.replace(
+        "serve(app",
+        "from runbook.service.serve import TimedConnection\nTimedConnection.arrival_s = 0.5\n"
+        "page = app\n"
+        "async def app(scope, receive, send):\n"
+        "    if scope['path'] != '/big':\n"
+        "        return await page(scope, receive, send)\n"
+        "    await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n"
+        "    for _ in range(1000):\n"
+        "        await send({'type': 'http.response.body', 'body': b'x' * 65536, 'more_body': True})\n"
+        "    await send({'type': 'http.response.body', 'body': b''})\n"
+        "serve(app",
+    )
+    with _start(root, program=impatient) as service, contextlib.ExitStack() as held:
+        assert service.stdout is not None
+        address = service.stdout.readline().strip()
+        where = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        asking = [held.enter_context(socket.create_connection(where, timeout=10)) for _ in range(100)]
+        for connection in asking:
+            connection.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(2)
+        assert get(address + "healthz") == 200
+        read = 0
+        with contextlib.suppress(ConnectionError):
+            while block := asking[0].recv(1 << 20):
+                read += len(block)
+        assert read < 1000 * 65536
