@@ -435,7 +435,7 @@ class Engine:
         """A box that cannot go on: the incident is kept, and says what to do."""
         if trace:
             self.context_of(incident, lambda _text: None).ports.folder.write_file(
-                incident.id, "crash.txt", trace.encode()
+                incident.id, "crash.txt", trace.encode("utf-8", "backslashreplace")
             )
             why = f"a fault of this tool in {incident.box}: {trace.strip().splitlines()[-1]} (crash.txt has the whole)"
         lines = why.splitlines()

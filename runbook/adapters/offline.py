@@ -20,7 +20,7 @@ class FilesScheduler:
     def __init__(self, logs: tuple[Path, ...], template: Path | None) -> None:
         self._logs = logs
         self._template = template
-        digest = hashlib.sha256("\0".join(str(path) for path in logs).encode()).hexdigest()
+        digest = hashlib.sha256("\0".join(str(path) for path in logs).encode("utf-8", "surrogateescape")).hexdigest()
         self.job_id = JobId(digest[:8])
 
     def describe(self) -> str:

@@ -31,7 +31,8 @@ def whole_file(
 ) -> Iterator[IO[bytes]]:
     """A new file that takes the place of `path` when the block ends well. `owner`: user and group, where root asks.
     `durable`: it is on disk before it takes the place, and so is the place. Raises `OSError`; nothing is left then."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    # A name may have 255 bytes, and a letter may have four.
+    temporary = path.with_name(f".{path.name[:50]}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:

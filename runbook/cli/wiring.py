@@ -243,7 +243,7 @@ class Application:
         from runbook.report.html import render_html
 
         page = render_html(incident, flow_picture(self.flow, incident), contract_of(incident))
-        self.store.write_file(incident.id, "report.html", page.encode("utf-8"))
+        self.store.write_file(incident.id, "report.html", page.encode("utf-8", "replace"))
 
 
 def _nobody(before: Incident | None, after: Incident) -> None:

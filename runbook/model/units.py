@@ -36,6 +36,14 @@ def is_incident_id(text: str) -> bool:
     return _INCIDENT_ID.fullmatch(text) is not None and ".." not in text
 
 
+def name_within(name: str, most_bytes: int) -> str:
+    """The end of a file's name that fits: file systems count bytes, and a letter may have four."""
+    kept = name[-most_bytes:]
+    while len(kept.encode("utf-8", "surrogateescape")) > most_bytes:
+        kept = kept[1:]
+    return kept
+
+
 def playbook_of(incident: IncidentId) -> str:
     """The playbook whose flow an incident walks."""
     return incident.partition("-")[0]

@@ -31,6 +31,7 @@ CONTRACT_KEY = "contract"
 """Where the diagnosis contract stands in the document; the incident's own keys are those of `Incident`."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @cache
@@ -45,21 +46,23 @@ def dump_incident(incident: Incident, contract: Mapping[str, Any] | None = None)
     """The document as UTF-8 JSON, indented, ending with a newline.
 
     `contract` is the diagnosis in the shape of the diagnosis contract; null when there is no diagnosis yet.
-    Bytes of a path that were not UTF-8 become U+FFFD: JSON cannot hold them. Raises `ValueError` on a
-    figure that is infinite or not a number: nothing that is measured is.
+    Bytes of a script or a path that were not UTF-8 stand there as Python has them, as lone surrogates: `\\udce9` for
+    the byte 0xE9. They come back with `load_incident`, so that a copy is byte for byte what its owner wrote. Raises
+    `ValueError` on a figure that is infinite or not a number: nothing that is measured is.
     """
     document = incident_adapter().dump_python(incident, mode="json", warnings="error")
     document[CONTRACT_KEY] = dict(contract) if contract is not None else None
-    return json_bytes(document)
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:
-    """JSON as every document of ours is written: see `dump`."""
+    """JSON as documents are written that are only read: bytes that were not UTF-8 are U+FFFD there."""
     try:
         text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
         return text.encode() + b"\n"
     except UnicodeEncodeError:
-        text = json.dumps(_without_surrogates(document), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(without_surrogates(document), indent=1, ensure_ascii=False, allow_nan=False)
         return text.encode() + b"\n"
 
 
@@ -70,8 +73,10 @@ def load_incident(data: bytes, where: str = "incident.json", kinds: Kinds | None
     wrote it; the installed one where none are given."""
     from pydantic import ValidationError
 
-    _document(data, where)
+    document = _document(data, where)
     try:
+        if _ESCAPED_SURROGATE.search(data):  # pydantic's own reader of JSON refuses them
+            return incident_adapter().validate_python(document, context=load_kinds() if kinds is None else kinds)
         return incident_adapter().validate_json(data, context=load_kinds() if kinds is None else kinds)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -111,13 +116,14 @@ def _document(data: bytes, where: str) -> dict[str, Any]:
     return document
 
 
-def _without_surrogates(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
+    """A document's values with U+FFFD for bytes that were not UTF-8."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
+        return [without_surrogates(item) for item in value]
     return value
 
 

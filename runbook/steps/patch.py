@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from runbook.model.incident import Incident
 from runbook.model.template import Edit, Patch, TemplateFile
+from runbook.model.units import name_within
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.template_reading import copies_of, submitted_files
@@ -66,7 +67,7 @@ def copy_name(incident: Incident) -> str:
 
 def _file_name(path: str) -> str:
     """The owner's name for the script, without what a folder of ours does not take."""
-    return posixpath.basename(path).lstrip(".")[:150] or "job.sh"
+    return name_within(posixpath.basename(path), 150).lstrip(".") or "job.sh"
 
 
 def _resume_edits(context: StepContext) -> tuple[Edit, ...]:
@@ -98,8 +99,13 @@ def _write(context: StepContext, patch: Patch, submitted: Sequence[TemplateFile]
         if copy is None and file is not submitted[0]:
             continue
         name = copy_name(incident) if copy is None else f"{base}/{posixpath.basename(copy)}"
-        folder.write_file(incident.id, name, file.text.encode("utf-8"), 0o600, owner)
-    folder.write_file(incident.id, f"{base}/template.diff", patch.diff.encode("utf-8"), 0o600, owner)
+        folder.write_file(incident.id, name, _bytes(file.text), 0o600, owner)
+    folder.write_file(incident.id, f"{base}/template.diff", _bytes(patch.diff), 0o600, owner)
+
+
+def _bytes(text: str) -> bytes:
+    """As the owner wrote them, UTF-8 or not."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _summary(patch: Patch) -> str:

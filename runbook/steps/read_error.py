@@ -14,7 +14,7 @@ from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.log import Finding, LogStory
-from runbook.model.units import UserName, sentence
+from runbook.model.units import UserName, name_within, sentence
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
 
@@ -177,7 +177,7 @@ def _keep(context: StepContext, job: JobRecord, limit_bytes: int) -> tuple[list[
     problems: list[str] = []
     incident: Incident = context.incident
     for number, path in enumerate(job.log_paths):
-        name = f"evidence/{job.id}-{number}-{posixpath.basename(path)[-100:]}"
+        name = f"evidence/{job.id}-{number}-{name_within(posixpath.basename(path), 100)}"
         try:
             with context.ports.files.open(path, job.owner) as stream:
                 _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, limit_bytes)

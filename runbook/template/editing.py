@@ -122,7 +122,7 @@ def apply(
                 _refuse_generated(item, read)
                 config_edit.check_result(item, config_edit.read_config(after, item.language), share.edits)
         else:
-            edited = bash_edit.plan_changes(item, share.edits)
+            edited = _planned(item, share.edits)
             after, made = splice(item.file, edited.changes)
             if made:
                 bash_edit.check_result(item, after, share.edits, all_names, known, _scripts(read[:at]))
@@ -167,6 +167,17 @@ def _refuse_generated(item: Config, read: Sequence[Script | Config]) -> None:
 def invert(patch: Patch) -> tuple[TemplateFile, ...]:
     """The original files of a patch, byte for byte."""
     return restore(patch)
+
+
+def _planned(script: Script, edits: Sequence[Edit]) -> bash_edit.Edited:
+    """Raises `CannotEdit`, also where a value that is to be written anew is no UTF-8."""
+    try:
+        return bash_edit.plan_changes(script, edits)
+    except UnicodeEncodeError as error:
+        raise CannotEdit(
+            "what is to be changed is not UTF-8", where=script.file.path,
+            next_step="save the file as UTF-8, or change the value by hand",
+        ) from error
 
 
 def read_all(

@@ -57,6 +57,14 @@ _UNREADABLE = {".csh": "C shell", ".tcsh": "C shell"}
 
 def language_of(file: TemplateFile) -> Language:
     """The language of a template or of a configuration file that belongs to it. Raises `CannotEdit` for another."""
+    found = _language_by_name(file)
+    # A script's bytes stay as they are, whatever they mean; the formats of configuration files are UTF-8.
+    if found is not Language.BASH:
+        _refuse_other_than_utf_8(file)
+    return found
+
+
+def _language_by_name(file: TemplateFile) -> Language:
     _refuse_other_than_text(file)
     first = file.text.split("\n", 1)[0]
     suffix = next((name for end, name in _SUFFIXES.items() if file.path.endswith(end)), None)
@@ -105,6 +113,9 @@ def _refuse_other_than_text(file: TemplateFile) -> None:
             where=f"{file.path}:{line}",
             next_step="give the job script itself, not a program or an archive",
         )
+
+
+def _refuse_other_than_utf_8(file: TemplateFile) -> None:
     match = None if file.text.isascii() else _SURROGATE.search(file.text)
     if match:
         bad = match.start()

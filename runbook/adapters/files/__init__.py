@@ -64,6 +64,12 @@ class OwnerFiles:
             _, descriptor = self._there({"do": "open"}, path, identity)
             if descriptor < 0:
                 raise Unavailable("the opened file did not arrive", where=path, next_step="try again")
+            try:
+                # The child is a process of the owner's, who may have it send what he likes.
+                owner_side.must_be_a_file_to_read(descriptor, path)
+            except OSError as error:
+                os.close(descriptor)
+                raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
         return io.BufferedReader(PlainFile(descriptor))
 
     def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
@@ -76,7 +82,7 @@ class OwnerFiles:
         else:
             request = {"do": "entries", "depth": depth, "limit": self._most_entries}
             answer, _ = self._there(request, folder, identity)
-            found = answer.get("entries", [])  # type: ignore[assignment]
+            found = _entries_of(answer, folder)
         return tuple(sorted((DirectoryEntry(*item) for item in found), key=lambda entry: entry.path))
 
     def read_small(self, path: str, owner: UserName, limit: int = 1 << 20) -> bytes:
@@ -91,7 +97,7 @@ class OwnerFiles:
             )
         request = {"do": "replace", "size": len(content), "expected_sha256": expected_sha256}
         answer, _ = self._there(request, path, identity, content)
-        return str(answer["backup"])
+        return str(answer.get("backup", ""))
 
     def _checked(self, path: str, owner: UserName) -> Identity:
         if not path.startswith("/") or "\0" in path:
@@ -155,6 +161,7 @@ class OwnerFiles:
             _close(descriptors)
             number = answer["errno"]
             raise translated(number if isinstance(number, int) else 0, str(answer["words"]), path, identity.name)
+        _close(descriptors[1:])
         return answer, descriptors[0] if descriptors else -1
 
 
@@ -184,6 +191,21 @@ def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, obj
     return answer if isinstance(answer, dict) else None
 
 
+def _entries_of(answer: dict[str, object], folder: str) -> list[tuple[str, bool, int, float]]:
+    """What a process of the owner's has listed. Raises `NotAllowed` where it is nothing that our own program says."""
+    listed = answer.get("entries")
+    found: list[tuple[str, bool, int, float]] = []
+    for item in listed if isinstance(listed, list) else (None,):
+        match item:
+            case [str(path), bool(is_folder), int(size), float() | int() as modified_s]:
+                found.append((path, is_folder, size, float(modified_s)))
+            case _:
+                raise NotAllowed(
+                    "the list of files is none", where=folder, next_step="see what this user's processes do here"
+                )
+    return found
+
+
 def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookError:
     words = b""
     with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
@@ -201,7 +223,6 @@ def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookErr
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-    descriptors.clear()
 
 
 def _hung(path: str, timeout_s: float) -> Unavailable:

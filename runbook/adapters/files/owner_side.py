@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -26,14 +27,19 @@ def open_regular(path: str) -> int:
     """A descriptor of a regular file. FIFOs do not block, terminals are not taken over, devices are refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EPERM, NOT_REGULAR, path)
-        os.set_blocking(descriptor, True)
+        must_be_a_file_to_read(descriptor, path)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def must_be_a_file_to_read(descriptor: int, path: str) -> None:
+    """Raises `OSError` for a descriptor of anything else: reading a FIFO or a terminal may never end."""
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) or fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_PATH) != os.O_RDONLY:
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EPERM, NOT_REGULAR, path)
+    os.set_blocking(descriptor, True)
 
 
 def list_entries(folder: str, depth: int, limit: int) -> list[tuple[str, bool, int, float]]:
@@ -115,7 +121,8 @@ def _sha256_of(path: str) -> str:
 
 def _write_beside(path: str, content: bytes, facts: os.stat_result, replace: bool, must_be: str = "") -> None:
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name[:200]}.runbook-{os.getpid()}.tmp")
+    # A name may have 255 bytes, and a letter may have four.
+    temporary = os.path.join(folder, f".{name[:50]}.runbook-{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:

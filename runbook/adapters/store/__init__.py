@@ -267,7 +267,7 @@ def _relative(relative: str) -> PurePosixPath:
         not relative
         or path.is_absolute()
         or "\0" in relative
-        or any(part in ("..", ".") or part.startswith(".") or len(part) > 200 for part in path.parts)
+        or any(part in ("..", ".") or part.startswith(".") or len(os.fsencode(part)) > 200 for part in path.parts)
         or not path.parts
     ):
         raise BadInput(f"{relative[:80]!r} is no place inside an incident's folder")

@@ -32,6 +32,7 @@ from runbook.errors import RunbookError, Unavailable
 from runbook.kinds import load_kinds
 from runbook.model.remedy import Circumstances, Remembered, TriedLever
 from runbook.model.units import IncidentId
+from runbook.report.json_documents import without_surrogates
 from runbook.report.past_incidents import remember
 from runbook.report.summary import IncidentSummary, LeverTry, Tally, summarize
 
@@ -190,12 +191,12 @@ class ReadModel:
         except RunbookError:
             return _Made(name, stamp)
         row, past = summarize(incident), remember(incident)
-        made = _Made(name, stamp, figures_of(row), _summary().dump_json(row).decode())
+        made = _Made(name, stamp, figures_of(row), _text(_summary(), row))
         # What cannot be told in JSON is no witness.
         with contextlib.suppress(ValueError):
             if past is not None:
                 found_by = (past.kind, past.circumstances.system, past.script, past.series)
-                return replace(made, witness=_witness().dump_json(past).decode(), found_by=found_by)
+                return replace(made, witness=_text(_witness(), past), found_by=found_by)
         return made
 
     def _write(self, db: sqlite3.Connection, made: list[_Made], gone: list[str]) -> None:
@@ -332,6 +333,14 @@ def _make_tables(db: sqlite3.Connection) -> None:
         if not _is_ours(db):
             for statement in (*_TABLES, f"PRAGMA user_version = {_schema()}"):
                 db.execute(statement)
+
+
+def _text(adapter: TypeAdapter[_Parsed], value: _Parsed) -> str:
+    """Rows are shown to people and compared: bytes that were not UTF-8 are U+FFFD in them."""
+    try:
+        return adapter.dump_json(value).decode()
+    except ValueError:
+        return json.dumps(without_surrogates(adapter.dump_python(value, mode="json")), allow_nan=False)
 
 
 @cache

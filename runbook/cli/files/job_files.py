@@ -18,7 +18,7 @@ from runbook.errors import BadInput, Unavailable
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.template import Companion, Patch, SubmitContext, TemplateFile
-from runbook.model.units import JobId, Unknown, UserName
+from runbook.model.units import JobId, Unknown, UserName, name_within
 from runbook.remedy import LeverDocument, first_uncommented_match, mark_weight
 from runbook.steps.shared.template_reading import TemplateReading, read_companions
 from runbook.template import named_files, wire_copies
@@ -162,10 +162,10 @@ def put_beside(output: Path, stem: str, suffix: str, content: bytes) -> Path:
         if is_own_file(earlier):
             with whole_file(earlier, durable=False) as stream:
                 stream.write(content)
-            return output.absolute() / earlier.name
+            return output / earlier.name
         path = _free(settled, stem, suffix, None, set())
         write_new(path, content)
-        return output.absolute() / path.name
+        return output / path.name
 
 
 def _mode_of_copy(original: Path) -> int:
@@ -181,7 +181,7 @@ def _free(folder: Path, stem: str, suffix: str, text: str | None, taken: set[Pat
     """A name that no other file has; the same text under the same name is no other file."""
     content = text.encode("utf-8", "surrogateescape") if text is not None else None
     for number in range(1, 1000):
-        target = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
+        target = folder / name_within(f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}", 250)
         if target in taken:
             continue
         if not target.exists() and not target.is_symlink():

@@ -24,6 +24,7 @@ from runbook.model.units import Unknown, duration, moment, size
 from runbook.report import narrative
 from runbook.report.charts import incident_figures
 from runbook.report.charts.flow_chart import FlowPicture
+from runbook.report.json_documents import without_surrogates
 from runbook.report.narrative import timeline
 from runbook.report.vocabulary import titles
 from runbook.report.vocabulary.clean import Cleaned, clean, clean_line, cleaned_to, shorten, shorten_lines
@@ -181,7 +182,11 @@ def _part(name: str) -> str:
 
 def _beside(path: str) -> str:
     """A link to a file under the page's own folder; it cannot name another host or scheme."""
-    return "./" + quote("/".join(part for part in path.split("/") if part not in ("", ".", "..")), errors="replace")
+    inside = "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
+    try:
+        return "./" + quote(inside, errors="surrogateescape")  # a name's bytes that are no UTF-8 lead there as well
+    except UnicodeEncodeError:
+        return "./" + quote(inside, errors="replace")
 
 
 def _finalize(value: object) -> object:
@@ -278,7 +283,9 @@ def _cut_to(limits: Limits, contract: Mapping[str, Any] | None) -> dict[str, obj
         ),
         "cut": lambda text: cleaned_to(str(text), limits.text),
         "limits": limits,
-        "contract": None if contract is None else cleaned_to(json.dumps(contract, indent=1), limits.text * 12),
+        "contract": None if contract is None else cleaned_to(
+            json.dumps(without_surrogates(contract), indent=1), limits.text * 12
+        ),
     }
 
 

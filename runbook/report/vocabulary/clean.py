@@ -108,7 +108,8 @@ def masked_document(data: bytes, where: str = "incident.json") -> bytes:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", where=where, next_step="restore the file from a backup") from error
-    return json.dumps(_masked(document, {}), indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    text = json.dumps(_masked(document, {}), indent=1, ensure_ascii=False)
+    return _SURROGATE.sub("\ufffd", text).encode() + b"\n"
 
 
 def _masked(value: Any, known: dict[str, str]) -> Any:

@@ -27,7 +27,7 @@ from runbook.model.template import (
     TemplateFile,
     Unresolved,
 )
-from runbook.model.units import JobId, Unknown
+from runbook.model.units import JobId, Unknown, name_within
 from runbook.ports import Files
 from runbook.remedy import (
     LeverDocument,
@@ -220,9 +220,13 @@ def submitted_files(patch: Patch, known: SubmitContext) -> tuple[TemplateFile, .
 def _copy_name(path: str, all_paths: Sequence[str]) -> str:
     """The file's own name with a mark in front, so that it hides no other (Hydra looks names up in several folders);
     and a number where two have the same."""
-    name = posixpath.basename(path).lstrip(".")[:150] or "file"
-    same = [item for item in all_paths if (posixpath.basename(item).lstrip(".")[:150] or "file") == name]
+    name = _short(path)
+    same = [item for item in all_paths if _short(item) == name]
     return f"runbook-{name}" if len(same) < 2 else f"runbook-{same.index(path) + 1}-{name}"
+
+
+def _short(path: str) -> str:
+    return name_within(posixpath.basename(path), 150).lstrip(".") or "file"
 
 
 def _read(files: Files, job: JobRecord, named: NamedFile, work_dir: str, where: str) -> Companion | str:

@@ -26,7 +26,7 @@ from runbook.template.bash.syntax import Header
 from runbook.template.config import json_toml
 from runbook.template.config.config_tree import Config, Form, Leaf
 from runbook.template.config.write import into_brackets
-from runbook.template.text_files import CannotEdit, Change
+from runbook.template.text_files import CannotEdit, Change, to_text
 
 # The runtime environment of `ray job submit` as JSON on the command line: what of it reaches every worker.
 
@@ -94,7 +94,7 @@ class RuntimeEnvironment:
         before = self.atoms[changes[0].start - 1]
         if before.start < 0 or before.unknown or len(before.uses) != self.level:
             raise CannotEdit(f"the JSON of {_OPTION} is not written out here", where=where, next_step="add it by hand")
-        return Change(before.end, before.end, _in_quotes(changes[0].after.decode(), before.quote, where).encode())
+        return Change(before.end, before.end, _in_quotes(to_text(changes[0].after), before.quote, where).encode())
 
 
 def _in_quotes(text: str, quote: Quote, where: str) -> str:

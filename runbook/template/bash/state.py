@@ -16,6 +16,7 @@ from tree_sitter import Node
 
 from runbook.model.template import Unresolved
 from runbook.template.budget import MOST_DIGITS, Budget
+from runbook.template.text_files import to_text
 
 # Shell words as characters that remember where they were written and through which variables they came.
 
@@ -412,7 +413,7 @@ def evaluate_arithmetic(node: Node, variable: Callable[[str], int | None]) -> in
     if kind in ("simple_expansion", "expansion"):
         names = [child for child in node.children if child.type == "variable_name"]
         simple = len(node.named_children) == 1 and len(names) == 1
-        return variable((names[0].text or b"").decode()) if simple else None
+        return variable(to_text(names[0].text or b"")) if simple else None
     if kind in ("parenthesized_expression", "arithmetic_expansion"):
         inner = node.named_children
         return evaluate_arithmetic(inner[0], variable) if len(inner) == 1 else None

@@ -15,7 +15,7 @@ from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from runbook.template.bash.state import Atom, Quote, Use
 from runbook.template.budget import refuse_deep
-from runbook.template.text_files import line_of
+from runbook.template.text_files import line_of, to_text
 
 # Parse a shell script to byte ranges, and find what the parser is known to miss.
 
@@ -88,7 +88,7 @@ def hazards(data: bytes, root: Node) -> tuple[Hazard, ...]:
         if node.text.startswith(b"-"):
             found.append(_orphan(lines, node))
         elif node.text in _RESERVED:
-            word = node.text.decode()
+            word = to_text(node.text)
             found.append(Hazard(node.start_point[0] + 1, f"{word!r} stands where a command should", True))
     return tuple(sorted(found, key=lambda hazard: hazard.line))
 
@@ -205,17 +205,18 @@ def characters(data: bytes, start: int, end: int, escapes: str) -> list[tuple[st
                 continue
             if escapes == "all" or following in b'$`"\\':
                 position += 1
-        width = _width(data[position])
+        width = _width(data, position)
         char = data[position : min(position + width, end)].decode("utf-8", "surrogateescape")
         position = min(position + width, end)
         found.append((char, first, position))
     return found
 
 
-def _width(byte: int) -> int:
-    if byte < 0xC0:
-        return 1
-    return 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+def _width(data: bytes, position: int) -> int:
+    """Of the letter there; a byte that is no UTF-8 is one by itself, and takes no quote behind it along."""
+    byte = data[position]
+    width = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+    return width if all(0x80 <= each < 0xC0 for each in data[position + 1 : position + width]) else 1
 
 
 # The `#SBATCH` lines at the head of a job script, as Slurm reads them.
