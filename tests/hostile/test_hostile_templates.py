@@ -108,7 +108,7 @@ class CountedFiles(FakeFiles):
 
 
 def test_thousands_of_files_are_not_all_looked_for() -> None:
-    files = CountedFiles({"/work/there": b""})
+    files = CountedFiles({"/data/there": b""})
     text = "".join(f"srun python t.py --config c{at}.yaml\n" for at in range(1_000))
     found, unread = read_companions(files, JOB, TemplateFile("job.sh", f"#!/bin/bash\n{text}"), SubmitContext())
     assert not found and files.asked <= 100
@@ -116,11 +116,11 @@ def test_thousands_of_files_are_not_all_looked_for() -> None:
 
 
 def test_files_that_name_each_other_without_end_are_read_once() -> None:
-    other = b"#!/bin/bash\nsource /work/%s.sh\nbash /work/%s.sh\n"
-    texts = {"/work/a.sh": other % (b"b", b"b"), "/work/b.sh": other % (b"a", b"a")}
-    script = TemplateFile("/work/a.sh", texts["/work/a.sh"].decode())
+    other = b"#!/bin/bash\nsource /data/%s.sh\nbash /data/%s.sh\n"
+    texts = {"/data/a.sh": other % (b"b", b"b"), "/data/b.sh": other % (b"a", b"a")}
+    script = TemplateFile("/data/a.sh", texts["/data/a.sh"].decode())
     found, unread = read_companions(CountedFiles(texts), JOB, script, SubmitContext())
-    assert [item.file.path for item in found] == ["/work/b.sh"] and not unread
+    assert [item.file.path for item in found] == ["/data/b.sh"] and not unread
 
 
 def test_a_script_that_is_past_a_budget_leaves_every_key_open() -> None:
