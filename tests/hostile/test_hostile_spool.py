@@ -12,19 +12,10 @@ import pytest
 from runbook.errors import BadInput, NotFound
 from runbook.service.daemon import Daemon, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader
+from tests.contract.fakes import FakeClock
 
 MALLORY, ALICE = 1001, 1002
-
-
-@dataclass
-class StandingClock:
-    time_s: float = 2_000_000.0
-
-    def now(self) -> float:
-        return self.time_s
-
-    def sleep(self, seconds: float) -> None:
-        self.time_s += seconds
+NOW_S = 2_000_000.0
 
 
 @dataclass
@@ -56,7 +47,7 @@ def write(spool: Path, job: int, owner: int, age_s: float, *, writer: int | None
         os.chown(path, writer, -1)
 
 
-def daemon_of(spool: Path, controller: Controller, clock: StandingClock) -> Daemon:
+def daemon_of(spool: Path, controller: Controller, clock: FakeClock) -> Daemon:
     return Daemon(SpoolReader(spool), controller, clock, ServiceStatus(clock.now()))
 
 
@@ -64,7 +55,7 @@ def test_a_good_job_behind_1100_unknown_ones_of_another_is_opened_in_the_first_r
     for job in range(1_100):
         write(spool, job, MALLORY, age_s=100)
     write(spool, 9_999, ALICE, age_s=1)
-    clock = StandingClock()
+    clock = FakeClock(NOW_S)
     controller = Controller(lambda event: None if event.job == "9999" else NotFound("no such job"))
     daemon_of(spool, controller, clock).round()
     assert controller.asked.index("9999") < 2
@@ -73,12 +64,12 @@ def test_a_good_job_behind_1100_unknown_ones_of_another_is_opened_in_the_first_r
 def test_unknown_jobs_do_not_hold_up_those_of_the_same_owner_for_long(spool: Path) -> None:
     for job in range(1_100):
         write(spool, job, MALLORY, age_s=100)
-    clock = StandingClock()
+    clock = FakeClock(NOW_S)
     controller = Controller(lambda event: None if event.job == "9999" else NotFound("no such job"))
     daemon = daemon_of(spool, controller, clock)
     for _ in range(30):
         daemon.round()
-        clock.time_s += 1
+        clock.now_s += 1
     write(spool, 9_999, MALLORY, age_s=0)
     before = len(controller.asked)
     daemon.round()
@@ -106,7 +97,7 @@ def test_what_can_never_come_right_is_set_aside_at_once_with_its_reason(spool: P
     write(spool, 1, MALLORY, age_s=1)
     why = "the job is heterogeneous: its submit line has several components"
     controller = Controller(lambda event: BadInput(why))
-    daemon = daemon_of(spool, controller, StandingClock())
+    daemon = daemon_of(spool, controller, FakeClock(NOW_S))
     daemon.round()
     daemon.round()
     assert controller.asked == ["1"] and daemon.status.spool_bad == 1
@@ -118,7 +109,7 @@ def test_in_a_flood_of_20_000_files_every_owner_is_heard_within_seconds(spool: P
     for job in range(20_000):
         (spool / f"alpha-{job}-0.event").write_text(text % job)
     write(spool, 99_999, ALICE, age_s=0)
-    clock = StandingClock()
+    clock = FakeClock(NOW_S)
     controller = Controller(lambda event: None)
     daemon = daemon_of(spool, controller, clock)
     for _ in range(5):

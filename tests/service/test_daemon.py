@@ -13,19 +13,9 @@ import pytest
 from runbook.errors import NotFound, Unavailable
 from runbook.service.daemon import LATE_S, Daemon, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader
+from tests.contract.fakes import FakeClock
 
-
-@dataclass
-class StandingClock:
-    """Time that moves when a test says so."""
-
-    time_s: float = 1_000_000.0
-
-    def now(self) -> float:
-        return self.time_s
-
-    def sleep(self, seconds: float) -> None:
-        self.time_s += seconds
+NOW_S = 1_000_000.0
 
 
 @dataclass
@@ -57,8 +47,8 @@ def _write(spool: Path, job: int, restart: int = 0) -> None:
     (spool / f"alpha-{job}-{restart}.event").write_text(text)
 
 
-def _daemon(spool: Path, opener: Opener, clock: StandingClock | None = None) -> Daemon:
-    clock = clock or StandingClock()
+def _daemon(spool: Path, opener: Opener, clock: FakeClock | None = None) -> Daemon:
+    clock = clock or FakeClock(NOW_S)
     return Daemon(SpoolReader(spool), opener, clock, ServiceStatus(clock.now()), interval_s=0.01)
 
 
@@ -98,18 +88,18 @@ def test_a_requeued_job_is_one_failure(spool: Path) -> None:
 
 def test_what_is_down_is_asked_again_with_growing_pauses_and_never_given_up(spool: Path) -> None:
     _write(spool, 1)
-    clock = StandingClock()
+    clock = FakeClock(NOW_S)
     opener = Opener(lambda _event: Unavailable("Slurm does not answer"))
     daemon = _daemon(spool, opener, clock)
     for _ in range(7_200):
         daemon.round()
-        clock.time_s += 1
+        clock.now_s += 1
     assert 20 < len(opener.asked) < 50
     assert _events(spool) == ["alpha-1-0.event"]
     assert daemon.status.events_waiting_again == 1
     assert "Slurm does not answer" in daemon.status.last_problem
     opener.problem = lambda _event: None
-    clock.time_s += 301
+    clock.now_s += 301
     daemon.round()
     assert opener.opened == ["1"]
     assert daemon.status.events_waiting_again == 0
@@ -119,14 +109,14 @@ def test_what_is_down_is_asked_again_with_growing_pauses_and_never_given_up(spoo
 def test_what_cannot_come_right_is_set_aside_after_an_hour(spool: Path, problem: Exception) -> None:
     _write(spool, 1)
     _write(spool, 2)
-    clock = StandingClock()
+    clock = FakeClock(NOW_S)
     opener = Opener(lambda event: problem if event.job == "1" else None)
     daemon = _daemon(spool, opener, clock)
     daemon.round()
     assert opener.opened == ["2"]
     assert _events(spool) == ["alpha-1-0.event"]
     for _ in range(4_500):
-        clock.time_s += 1
+        clock.now_s += 1
         daemon.round()
     assert _events(spool) == []
     assert (spool / "bad" / "alpha-1-0.event").exists()
@@ -162,7 +152,7 @@ def test_a_flood_of_alerts_does_not_hold_up_what_the_epilog_saw(spool: Path) -> 
 
 
 def test_a_lost_spool_is_unhealthy_and_comes_back(spool: Path) -> None:
-    clock = StandingClock()
+    clock = FakeClock(NOW_S)
     daemon = _daemon(spool, Opener(), clock)
     daemon.round()
     assert daemon.status.healthy(clock.now())
@@ -176,7 +166,7 @@ def test_a_lost_spool_is_unhealthy_and_comes_back(spool: Path) -> None:
 
 
 def test_a_loop_that_stands_still_is_unhealthy(spool: Path) -> None:
-    clock = StandingClock()
+    clock = FakeClock(NOW_S)
     daemon = _daemon(spool, Opener(), clock)
     daemon.round()
     assert not daemon.status.healthy(clock.now() + LATE_S + 1)

@@ -26,9 +26,9 @@ from runbook.service.daemon import Daemon, Declined, NotYet, Opener, ServiceStat
 from runbook.service.spool import SpoolEvent, SpoolReader, alert_file, alert_text, parse_event
 from runbook.service.tokens import Role
 from runbook.service.webhook import MOST_BYTES, Webhook
+from tests.contract.fakes import FakeClock
 from tests.report.sample_incidents import awaiting, recovered
 from tests.service.signed_in import FORM, Place
-from tests.service.test_daemon import StandingClock
 
 PATH = "/webhooks/alertmanager"
 NOW = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -279,7 +279,7 @@ def opener(*jobs: JobRecord, had: tuple[str, ...] | None = None) -> Opener:
         return tuple(JobId(job) for job in had or ())
 
     return Opener(
-        cast(Scheduler, Jobs(*jobs)), Stored(), StandingClock(), "oom", "alpha", Policy.APPROVE,
+        cast(Scheduler, Jobs(*jobs)), Stored(), FakeClock(1_000_000.0), "oom", "alpha", Policy.APPROVE,
         on_node if had is not None else None, OwnerFiles(), 120.0,
     )
 
@@ -329,7 +329,7 @@ def test_a_job_that_runs_is_looked_at_when_its_logs_are_silent(tmp_path: Path) -
 def test_a_job_that_goes_on_writing_is_left_alone_at_last(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     folder.mkdir()
-    spool, clock = SpoolReader(folder), StandingClock()
+    spool, clock = SpoolReader(folder), FakeClock(1_000_000.0)
     spool.write(event())
     asked: list[float] = []
 
@@ -340,11 +340,11 @@ def test_a_job_that_goes_on_writing_is_left_alone_at_last(tmp_path: Path) -> Non
     daemon = Daemon(spool, busy, clock, ServiceStatus(clock.now()))
     for _ in range(590):
         daemon.round()
-        clock.time_s += 1
+        clock.now_s += 1
     assert len(list(folder.iterdir())) == 1
     for _ in range(310):
         daemon.round()
-        clock.time_s += 1
+        clock.now_s += 1
     # Before the rule that watches the spool's age (deploy/prometheus) has anything to say.
     assert list(folder.iterdir()) == []
     assert 5 < len(asked) < 20
@@ -354,7 +354,7 @@ def test_a_job_that_goes_on_writing_is_left_alone_at_last(tmp_path: Path) -> Non
 def test_what_opens_nothing_is_forgotten_and_told_and_is_not_bad(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     folder.mkdir()
-    spool, clock = SpoolReader(folder), StandingClock()
+    spool, clock = SpoolReader(folder), FakeClock(1_000_000.0)
     problems: dict[str, Exception] = {"1": Declined("2 jobs had gpu-21 then"), "2": NotFound("no job 2")}
 
     def look(event: SpoolEvent) -> object:
@@ -367,7 +367,7 @@ def test_what_opens_nothing_is_forgotten_and_told_and_is_not_bad(tmp_path: Path)
     assert len(list(folder.iterdir())) == 1
     assert daemon.status.document(clock.now())["last_declined"] == "GpuXid: 2 jobs had gpu-21 then"
     for _ in range(700):
-        clock.time_s += 1
+        clock.now_s += 1
         daemon.round()
     assert list(folder.iterdir()) == []
     assert (daemon.status.alerts_declined, daemon.status.spool_bad) == (2, 0)
@@ -376,7 +376,7 @@ def test_what_opens_nothing_is_forgotten_and_told_and_is_not_bad(tmp_path: Path)
 def test_the_epilogs_word_on_a_job_is_heard_beside_an_alerts(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     folder.mkdir()
-    spool, clock = SpoolReader(folder), StandingClock()
+    spool, clock = SpoolReader(folder), FakeClock(1_000_000.0)
     spool.write(event("7"))
     (folder / "alpha-7-0.event").write_text("format=1\njob_id=7\nrestart_count=0\ncluster=alpha\n", encoding="ascii")
     heard: list[str] = []
