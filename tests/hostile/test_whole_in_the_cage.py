@@ -13,22 +13,10 @@ from runbook.cli.wiring import Application
 from runbook.config import Inventory, NodesDocument, PathsDocument, PolicyDocument, SchedulerDocument
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.triggers import Terms, open_for
+from tests.crash.test_killed_anywhere import SCRIPT
 from tests.hostile.scene import Service, ended
 
 TRAIN = Path(__file__).parents[1] / "crash" / "tiny_train.py"
-SCRIPT = """\
-#!/bin/bash
-#SBATCH --job-name=tiny
-#SBATCH --output=%x-%j.out
-TRAIN_ARGS=(
-    --micro-batch-size 8
-    --gradient-accumulation-steps 1
-    --activation-checkpointing none
-    --save {work}/ckpt
-    --load {work}/ckpt
-)
-exec {python} {train} "${{TRAIN_ARGS[@]}}" --hang
-"""
 
 
 def _walked(folder: Path) -> tuple[Application, Incident]:
