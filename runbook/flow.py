@@ -24,6 +24,8 @@ class BoxDocument(Document):
     """What it does outside, by the method of the port: it needs the policy's leave, and a plan only names it."""
     step: str = ""
     """Module of `runbook.steps`; the box's own name when empty."""
+    late_s: float | None = Field(default=None, gt=0)
+    """As the document's, for this box."""
     next: dict[str, str]
 
 
@@ -49,6 +51,8 @@ class FlowDocument(Document):
     """The box that watches a relaunched job until it is proven."""
     person: str = ""
     """The box that hands over to a person, where another cannot go on."""
+    late_s: float = Field(default=300.0, gt=0)
+    """A box that is at work for longer is told of. What a box waits for between two looks does not count."""
     boxes: dict[str, BoxDocument]
 
 
@@ -65,6 +69,8 @@ class Box:
     """Nothing follows it: it only tells what was done."""
     run: Callable[[StepContext], StepResult]
     propose: Callable[[StepContext], Proposal | None] | None
+    late_s: float
+    """At work for longer than this, it is told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +139,10 @@ def load_flow(path: Path) -> Flow:
         for act in sorted(set(entry.acts) - ACTS):
             wrong(name, f"acts by {act!r}, which no port does", f"name one of {', '.join(sorted(ACTS))}")
         closes = set(entry.next.values()) == {END}
-        boxes[name] = Box(name, entry.title, entry.why, entry.acts, entry.next, closes, module.run, propose)
+        boxes[name] = Box(
+            name, entry.title, entry.why, entry.acts, entry.next, closes, module.run, propose,
+            entry.late_s or document.late_s,
+        )
     if document.start not in document.boxes:
         problems.append(Problem(str(path), 1, "start", f"{document.start!r} is no box", "name one"))
     else:

@@ -217,6 +217,16 @@ def _plain(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class BoxFigures:
+    """One box of the flow, over the incidents where it is at work now."""
+
+    box: str
+    oldest_s: float
+    late: int
+    """At work for longer than the flow document expects."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceFigures:
     """What the daemon adds. Times in epoch seconds; None: not known."""
 
@@ -230,6 +240,10 @@ class ServiceFigures:
     spool_bad: int = 0
     events_opened: int | None = 0
     """None: whoever asks is not the daemon."""
+    boxes: tuple[BoxFigures, ...] = ()
+    """At work now."""
+    boxes_waiting: int | None = 0
+    """For a place; None: whoever asks is not the daemon."""
     notifications: tuple[tuple[str, str, int], ...] = ()
     """Target, "delivered", "failed" or "held_back", and how many since the daemon's start."""
 
@@ -316,6 +330,14 @@ class _Service(Collector):
         yield self._gauge("runbook_spool_readable", "1 while the spool can be read.", float(service.spool_readable))
         yield self._gauge("runbook_spool_bad", "Files set aside in the spool's bad/.", service.spool_bad)
         yield self._gauge("runbook_driver_up", "1 while incidents are worked on.", float(service.driver_alive))
+        yield self._by_box("runbook_box_at_work_seconds", "For how long the oldest is at work, by box.", [
+            (one.box, one.oldest_s) for one in service.boxes
+        ])
+        yield self._by_box("runbook_boxes_late", "At work for longer than the flow document expects, by box.", [
+            (one.box, one.late) for one in service.boxes
+        ])
+        if service.boxes_waiting is not None:
+            yield self._gauge("runbook_boxes_waiting", "Boxes that wait for a place.", service.boxes_waiting)
         if service.heartbeat_s is not None:
             yield self._gauge(
                 "runbook_heartbeat_timestamp_seconds", "When the daemon's loop last came round.", service.heartbeat_s
@@ -338,6 +360,12 @@ class _Service(Collector):
         build = GaugeMetricFamily("runbook_build_info", "The version that runs.", labels=(*self._labels, "version"))
         build.add_metric((*self._labels.values(), service.version), 1)
         yield build
+
+    def _by_box(self, name: str, words: str, values: Sequence[tuple[str, float]]) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(name, words, labels=(*self._labels, "box"))
+        for box, value in values:
+            family.add_metric((*self._labels.values(), box), value)
+        return family
 
     def _gauge(self, name: str, words: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, words, labels=tuple(self._labels))

@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runbook.adapters import process
+from runbook.cage.at_work import AtWork, marked
 from runbook.cage.calls import methods, packed_error, unpacked_error
 from runbook.cage.inside import SEALS, packed_settings
 from runbook.cage.leave import Leave, NotItsBusiness, check_result
@@ -30,6 +31,7 @@ from runbook.config import CageDocument
 from runbook.errors import BoxFault, BoxStopped, RunbookError, Unavailable
 from runbook.flow import Box, Flow
 from runbook.model.incident import Incident
+from runbook.model.units import IncidentId
 from runbook.report.json_documents import dump_incident, load_incident
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.steps.shared.base import Proposal, StepContext, StepResult
@@ -40,9 +42,6 @@ _START_S = 120.0
 _LAST_WORDS_S = 2.0
 _ASKING = 32
 """Calls that a box may have open at a time: it asks nodes on so many threads."""
-_MARK = "reading.json"
-_MOST_BEGUN = 3
-"""A box that was begun so often and whose end no process lived to see is not begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +67,15 @@ class Cage:
     _control: socket.socket | None = field(default=None, init=False, repr=False)
     _server: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
     _kept: Kept = field(default=Kept("", ()), init=False)
-    _taken: dict[int, str] = field(default_factory=dict, init=False, repr=False)
-    """Places at work, and whose job is read there."""
+    _taken: dict[int, _Place] = field(default_factory=dict, init=False, repr=False)
+    _waiting: int = field(default=0, init=False)
     _closed: bool = field(default=False, init=False)
     _place: threading.Condition = field(default_factory=threading.Condition, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def run(self, box: Box, context: StepContext) -> StepResult:
         """As `box.run`. Raises `BoxStopped` when it used more than it may, and what `box.run` raises."""
-        answer, leave = self._visit(box.run, context, frozenset(box.acts))
+        answer, leave = self._visit(box, box.run, context, frozenset(box.acts))
         with _none_other():
             result = answer["result"]
             found = StepResult(
@@ -93,7 +92,7 @@ class Cage:
         """As `box.propose`. Nothing is done, whatever the box asks for."""
         if box.propose is None:
             return None
-        answer, _ = self._visit(box.propose, context, frozenset())
+        answer, _ = self._visit(box, box.propose, context, frozenset())
         with _none_other():
             return TypeAdapter(Proposal | None).validate_python(answer["proposal"])
 
@@ -103,6 +102,18 @@ class Cage:
         with self._lock:
             self._warm()
             return self._kept
+
+    def at_work(self) -> tuple[AtWork, ...]:
+        """The boxes at work, the longest first."""
+        now_s = time.monotonic()
+        with self._place:
+            taken = sorted(self._taken.values(), key=lambda place: place.since_s)
+        return tuple(AtWork(one.incident, one.box.name, now_s - one.since_s, one.box.late_s) for one in taken)
+
+    @property
+    def waiting(self) -> int:
+        """Boxes that wait for a place."""
+        return self._waiting
 
     def _check_open(self) -> None:
         if self._closed:
@@ -123,8 +134,14 @@ class Cage:
 
     # -- one visit -------------------------------------------------------------------------------------------
 
-    def _visit(self, function: Any, context: StepContext, acts: frozenset[str]) -> tuple[dict[str, Any], Leave]:
-        with self._slot(_owner(context)) as slot, _begun(context, function.__name__):
+    def _visit(
+        self, box: Box, function: Any, context: StepContext, acts: frozenset[str]
+    ) -> tuple[dict[str, Any], Leave]:
+        place = context.ports.folder.folder(context.incident.id)
+        with (
+            self._slot(_owner(context), context.incident.id, box) as slot,
+            marked(place, context.incident, box, function.__name__),
+        ):
             line, watch = self._start(slot)
             visit = _Visit(Channel(line, self.limits.answer_mib << 20), watch, context, self.limits, Leave(
                 context.incident, acts
@@ -198,25 +215,39 @@ class Cage:
         self._control, self._kept = ours, Kept(told["there"], tuple(told["missing"]))
 
     @contextlib.contextmanager
-    def _slot(self, owner: str) -> Iterator[int]:
+    def _slot(self, owner: str, incident: IncidentId, box: Box) -> Iterator[int]:
         """A place, waited for where all are taken, or the owner has his share. Each has a user of its own."""
         share = max(1, self.places // 2)
 
         def free() -> bool:
-            mine = list(self._taken.values()).count(owner)
+            mine = sum(place.owner == owner for place in self._taken.values())
             return self._closed or (len(self._taken) < self.places and mine < share)
 
         with self._place:
-            self._place.wait_for(free)
+            self._waiting += 1
+            try:
+                self._place.wait_for(free)
+            finally:
+                self._waiting -= 1
             self._check_open()
             slot = next(number for number in range(self.places) if number not in self._taken)
-            self._taken[slot] = owner
+            self._taken[slot] = _Place(owner, incident, box, time.monotonic())
         try:
             yield slot
         finally:
             with self._place:
                 del self._taken[slot]
                 self._place.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Who has one of the places, and since when by the machine's own clock."""
+
+    owner: str
+    incident: IncidentId
+    box: Box
+    since_s: float
 
 
 class _Visit:
@@ -448,34 +479,3 @@ def _not_started(why: str) -> Unavailable:
         f"the process that reads jobs' files apart did not start: {why}", where="the service's machine",
         next_step="look at the machine's memory and process limits, and at the service's log",
     )
-
-
-@contextlib.contextmanager
-def _begun(context: StepContext, function: str) -> Iterator[None]:
-    """Marks in the incident's folder that a box is at work, until it has ended in whatever way. Where the service
-    itself dies with it, again and again, the marks that nobody took away say so. Raises `BoxStopped`."""
-    mark = context.ports.folder.folder(context.incident.id) / _MARK
-    visit = f"{context.incident.run}/{len(context.incident.visits)}/{context.incident.box}/{function}"
-    times = 0
-    try:
-        left = json.loads(mark.read_bytes())
-        times = int(left["times"]) if left["visit"] == visit else 0
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    if times >= _MOST_BEGUN:
-        raise BoxStopped(
-            f"the service ended {times} times while it read what job {_job(context.incident)} left behind",
-            next_step="look at the job's script, configuration and logs yourself, and at the service's log",
-        )
-    with contextlib.suppress(OSError):
-        # Not made durable: it is for a service that falls, not for a machine that does.
-        new = mark.with_suffix(".new")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            json.dump({"visit": visit, "times": times + 1}, stream)
-        new.replace(mark)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            mark.unlink()

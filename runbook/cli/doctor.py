@@ -15,6 +15,7 @@ import click
 from runbook.adapters.delivery import service_of
 from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.whole_file import Wrong, mend, wrong_in
+from runbook.cli.daemon_seen import at_work_elsewhere
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import find_inventory
@@ -256,3 +257,9 @@ def _daemon(app: Application) -> Iterator[Found]:
     holder = lock.holder()
     who = f"{holder.kind}, pid {holder.pid}" if holder else "an unknown process"
     yield Found(Mark.GOOD, f"the database is driven by {who}")
+    for one in at_work_elsewhere(app):
+        if one.late:
+            yield Found(
+                Mark.WARNING, f"at work for too long: {one}",
+                f"runbook show {one.incident}; docs/alerts.md, RunbookBoxLate, says what to look at",
+            )

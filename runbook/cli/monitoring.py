@@ -5,16 +5,17 @@ textfile collector; `runbook deploy`: configuration of Prometheus and Alertmanag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
 from runbook import __version__
-from runbook.adapters.driver_lock import DriverLock
-from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
+from runbook.adapters.metrics import BoxFigures, IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.whole_file import private_folder, whole_file
+from runbook.cli.daemon_seen import at_work_elsewhere, daemon_drives
 from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import Inventory, find_inventory, load_inventory
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
@@ -22,6 +23,9 @@ from runbook.locations import data_folder
 from runbook.model.message import About, Message, Severity
 from runbook.report.vocabulary.clean import clean_line
 from runbook.service.spool import SpoolReader, SpoolStatus
+
+if TYPE_CHECKING:
+    from runbook.cage import AtWork
 
 
 def metrics(textfile: Path | None, inventory: str | None) -> int:
@@ -82,29 +86,25 @@ def _figures(app: Application) -> ServiceFigures:
     return ServiceFigures(
         now_s=app.clock.now(),
         version=__version__,
-        driver_alive=_daemon_drives(app.state),
+        driver_alive=daemon_drives(app.state),
         spool_depth=spool.depth,
         spool_oldest_s=spool.oldest_s,
         spool_readable=readable,
         spool_bad=spool.bad,
         events_opened=None,
+        boxes=box_figures(at_work_elsewhere(app)),
+        boxes_waiting=None,
     )
 
 
-def _daemon_drives(state: Path) -> bool:
-    """Whether a daemon holds the driver's lock. Looked up in the kernel's table: taking the lock to find out would be
-    in the way of a daemon that starts in that moment."""
-    holder = DriverLock(state, "metrics").holder()
-    if holder is None or holder.kind != "daemon":
-        return False
-    try:
-        inode = (state / "driver.lock").stat().st_ino
-        locks = Path("/proc/locks").read_text(encoding="ascii")
-    except OSError:
-        return False
-    # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234567 0 EOF"; a line with "->" is one that waits.
-    held = (line.split() for line in locks.splitlines() if "FLOCK" in line and "->" not in line)
-    return any(part[4] == str(holder.pid) and part[5].rpartition(":")[2] == str(inode) for part in held)
+def box_figures(at_work: Sequence[AtWork]) -> tuple[BoxFigures, ...]:
+    """By box of the flow, in the order of their names."""
+    names = sorted({one.box for one in at_work})
+    return tuple(
+        BoxFigures(name, max(one.for_s for one in same), sum(one.late for one in same))
+        for name in names
+        for same in [[one for one in at_work if one.box == name]]
+    )
 
 
 _ADDRESS = "http://127.0.0.1:8642"

@@ -21,7 +21,7 @@ from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.process import process_lock
 from runbook.adapters.slurm.commands import SlurmOnNode
-from runbook.cli.monitoring import labels_of, report_address
+from runbook.cli.monitoring import box_figures, labels_of, report_address
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, flow_picture
 from runbook.engine import Engine
@@ -109,7 +109,10 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             for workflow in engine.adopt():
                 LOG.info("going on with %s", workflow)
             # Without its database nothing is driven, however well the loop comes round.
-            status = ServiceStatus(started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers)
+            status = ServiceStatus(
+                started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers,
+                at_work=app.cage.at_work, waiting=lambda: app.cage.waiting, places=app.inventory.workers,
+            )
             spool = SpoolReader(_spool_folder(app))
             opener = _opener_of(app)
             daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
@@ -125,6 +128,8 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                     spool_readable=not status.spool_problem,
                     spool_bad=status.spool_bad,
                     events_opened=status.events_opened,
+                    boxes=box_figures(status.at_work()),
+                    boxes_waiting=status.waiting(),
                     notifications=app.notify.figures(),
                 )
 
@@ -254,6 +259,8 @@ def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch |
             found["loop"] = "the daemon's loop does not come round"
         if problem := database.problem():
             found["workflow database"] = problem
+        if late := status.late():
+            found["boxes"] = f"boxes take too long ({'; '.join(str(one) for one in late)})"
         return found
 
     limit_s = app.settings.policy.approval_limit_s

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runbook import __version__
+from runbook.cage import AtWork
 from runbook.errors import BadInput, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Policy
 from runbook.model.job import JobClass, JobRecord
@@ -49,14 +50,27 @@ class ServiceStatus:
     stopping: bool = False
     driver_alive: Callable[[], bool] = field(default=lambda: True)
     """Whether incidents are being worked on; wiring says how that is known."""
+    at_work: Callable[[], Sequence[AtWork]] = field(default=lambda: ())
+    """Boxes at work, the longest first."""
+    waiting: Callable[[], int] = field(default=lambda: 0)
+    """Boxes that wait for a place."""
+    places: int = 0
+    """Boxes that may be at work at a time; 0: not known."""
 
     def healthy(self, now_s: float) -> bool:
-        """The loop comes round, the spool can be read, and incidents are driven."""
+        """The loop comes round, the spool can be read, incidents are driven, and not every place is taken by a box that
+        takes too long."""
         last_s = self.last_scan_s if self.last_scan_s is not None else self.started_s
-        return not self.spool_problem and not self.stopping and now_s - last_s < LATE_S and self.driver_alive()
+        in_time = not self.spool_problem and not self.stopping and now_s - last_s < LATE_S
+        return in_time and self.driver_alive() and not 0 < self.places <= len(self.late())
+
+    def late(self) -> tuple[AtWork, ...]:
+        """Boxes that take too long, by the flow document."""
+        return tuple(one for one in self.at_work() if one.late)
 
     def document(self, now_s: float) -> dict[str, Any]:
         """The body of /healthz."""
+        at_work = self.at_work()
         return {
             "ok": self.healthy(now_s),
             "driver_alive": self.driver_alive(),
@@ -73,6 +87,11 @@ class ServiceStatus:
             "alerts_declined": self.alerts_declined,
             "last_declined": self.last_declined,
             "last_problem": self.last_problem,
+            "boxes_at_work": len(at_work),
+            "boxes_waiting": self.waiting(),
+            "boxes_late": sum(one.late for one in at_work),
+            "oldest_box_s": round(max((one.for_s for one in at_work), default=0.0), 3),
+            "late_boxes": "; ".join(str(one) for one in at_work if one.late),
             "uptime_s": round(now_s - self.started_s, 3),
         }
 
@@ -166,6 +185,7 @@ class Daemon:
     """Called every round that came to its end, and after every event."""
     _trouble: dict[str, _Trouble] = field(default_factory=dict, init=False, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    _told_late: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
 
     def run(self) -> None:
         """Until `stop` is called. Never raises for what is in the spool."""
@@ -205,7 +225,17 @@ class Daemon:
             # A long queue of slow questions to the scheduler is still a living daemon.
             self._beat()
         self._measure()
+        self._tell_late()
         self._beat()
+
+    def _tell_late(self) -> None:
+        """Once for each box that takes too long, and once more when it is no longer at work."""
+        late = {(str(one.incident), one.box): one for one in self.status.late()}
+        for which in late.keys() - self._told_late:
+            LOG.warning("%s: at work for too long; see docs/alerts.md, RunbookBoxLate", late[which])
+        for incident, box in self._told_late - late.keys():
+            LOG.info("%s: %s has ended at last", incident, box)
+        self._told_late = set(late)
 
     def _tried_again(self) -> tuple[SpoolEvent, ...]:
         """Events whose pause is over, those that waited longest first. One whose file is gone is forgotten."""

@@ -8,6 +8,7 @@ import time
 import click
 
 from runbook.adapters.store import check_incident_id
+from runbook.cli.daemon_seen import at_work_elsewhere
 from runbook.cli.incident import code_of
 from runbook.cli.wiring import application
 from runbook.errors import NotFound
@@ -29,6 +30,9 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
         return 0
     for name in unreadable:
         click.echo(f"unreadable: {name} (its incident.json is damaged or missing)", err=True)
+    for one in at_work_elsewhere(app):
+        if one.late:
+            click.echo(f"at work for too long: {one}", err=True)
     if not rows:
         click.echo("no incidents" + (f" in state {state}" if state else ""), err=True)
         return 0
