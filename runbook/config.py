@@ -221,6 +221,25 @@ class CageDocument(Document):
     """The largest incident that it gives back."""
 
 
+class KeepDocument(Document):
+    """How long and how much is kept of incidents that are closed. Of an open one nothing is ever removed."""
+
+    evidence_days: float = Field(default=90.0, ge=1)
+    """So long after it was closed the kept logs go."""
+    days: float = Field(default=730.0, ge=7)
+    """So long after it was closed the whole of it goes."""
+    total_gib: float = Field(default=50.0, gt=0)
+    """On disk, all incidents together."""
+    owner_gib: float = Field(default=5.0, gt=0)
+    """On disk, the incidents of one owner of jobs."""
+
+    @model_validator(mode="after")
+    def _evidence_goes_first(self) -> KeepDocument:
+        if self.evidence_days > self.days:
+            raise ValueError("evidence_days is more than days, and evidence goes with its incident at the latest")
+        return self
+
+
 def _is_address(value: SecretStr) -> SecretStr:
     # What apprise makes of it is looked at by `runbook doctor`: importing it here would cost every command.
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,40}://.", value.get_secret_value()):
@@ -299,6 +318,7 @@ class Inventory(Document):
     webhook: WebhookDocument = WebhookDocument()
     notify: NotifyDocument = NotifyDocument()
     cage: CageDocument = CageDocument()
+    keep: KeepDocument = KeepDocument()
     workers: int = Field(default=4, ge=1, le=64)
     """Boxes that the daemon works on at a time, at most half of them for jobs of one owner."""
 

@@ -5,61 +5,17 @@ What a command does is a function of the same name, imported when it is run.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from runbook import __version__
-
-
-class Command(click.Command):
-    """A command whose function stands in another module of this room, and is given the options by their names."""
-
-    def __init__(self, *arguments: Any, place: str, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.place = place
-
-    def invoke(self, ctx: click.Context) -> Any:
-        assert self.callback is not None
-        does = getattr(importlib.import_module(f"runbook.cli.{self.place}"), self.callback.__name__)
-        return ctx.invoke(does, **ctx.params)
-
-
-class _InOrder(click.Group):
-    """Commands in the order in which they stand here."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-class _Kind(click.ParamType[str]):
-    """A kind of the playbook, which is read only when one is given."""
-
-    name = "kind"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from runbook.kinds import load_kinds
-
-        chosen: str = click.Choice(list(load_kinds())).convert(value, param, ctx)
-        return chosen
-
-
-_PATH = click.Path(path_type=Path)
-_STATES = ["running", "awaiting_approval", "interrupted", "recovered", "planned", "escalated", "closed"]
-"""Of an incident; the module that has them takes longer to load than this one."""
-inventory_option = click.option(
-    "--inventory", "-i", metavar="NAME|FILE",
-    help="The cluster: a name in inventories/ or /etc/runbook, or a file. "
-    "Default: $RUNBOOK_INVENTORY, /etc/runbook/inventory.yaml, else `local`.",
-)
-playbook_option = click.option("--playbook", metavar="DIR", type=_PATH, help="Another playbook folder.")
+from runbook.cli.options import FILE_PATH, PATH, STATES, Command, InOrder, Kind, inventory_option, playbook_option
 
 
 @click.group(
-    cls=_InOrder,
+    cls=InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
         "Exit codes: 0 done · 2 bad input · 3 not found or not allowed · 4 a person is needed · "
@@ -85,10 +41,10 @@ def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable
 
 @_command("incident.oom", "Bring back a job that died of out-of-memory.")
 @click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
-@click.option("--log", "logs", multiple=True, metavar="FILE", type=_PATH, help="A launcher log; may repeat.")
-@click.option("--template", metavar="FILE", type=_PATH, help="The launch script, with --log.")
+@click.option("--log", "logs", multiple=True, metavar="FILE", type=PATH, help="A launcher log; may repeat.")
+@click.option("--template", metavar="FILE", type=PATH, help="The launch script, with --log.")
 @click.option(
-    "--output", metavar="DIR", type=_PATH,
+    "--output", metavar="DIR", type=PATH,
     help="With --log: where the patched template and the report go. Default: beside the template.",
 )
 @click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
@@ -112,7 +68,7 @@ def oom() -> None:
 @click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
 @click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
 @click.option(
-    "--template", metavar="FILE", type=_PATH,
+    "--template", metavar="FILE", type=PATH,
     help="The launch script: what it and the files that it names set is evidence.",
 )
 @click.option(
@@ -182,7 +138,7 @@ def template() -> None:
 
 
 @template.command("show", cls=Command, place="files.template")
-@click.argument("file", type=_PATH)
+@click.argument("file", type=PATH)
 @click.option("--all", "show_all", is_flag=True, help="Also everything else that the files set.")
 @click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
 @click.option("--json", "as_json", is_flag=True, help="All of it for machines.")
@@ -203,7 +159,7 @@ def template_show() -> None:
     help="A parameter of the system, by id or spelling, set to a value; may repeat.",
 )
 @click.option(
-    "--template", metavar="FILE", type=_PATH, required=True,
+    "--template", metavar="FILE", type=PATH, required=True,
     help="The launch script. What it names is looked for from its folder.",
 )
 @click.option(
@@ -219,7 +175,7 @@ def template_show() -> None:
     help="Also changes that make it another experiment (sequence length, samples).",
 )
 @click.option(
-    "--write", "folder", metavar="DIR", type=_PATH,
+    "--write", "folder", metavar="DIR", type=PATH,
     help="Write the changed copies there, wired to each other, under new names.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the change for machines.")
@@ -260,7 +216,7 @@ def node() -> None:
 
 
 @_command("incident.stored", "List incidents, newest first.")
-@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
 @inventory_option
 def incidents() -> None:
@@ -290,7 +246,7 @@ def report() -> None:
 @click.option("--system", default="", metavar="NAME", help="Only this framework: megatron, verl, … (runbook levers).")
 @click.option("--model", default="", metavar="TEXT", help="Only models with this in their name.")
 @click.option(
-    "--kind", type=_Kind(), metavar="KIND",
+    "--kind", type=Kind(), metavar="KIND",
     help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).",
 )
 @click.option("--since", default="", metavar="TIME", help="Only the last 30d, 12w, 6m, 1y.")
@@ -299,6 +255,19 @@ def report() -> None:
 @inventory_option
 def history() -> None:
     """What died of what before, and which lever worked; with --nodes, which node sees more of it than its peers."""
+
+
+@_command("prune", "Remove what was kept of closed incidents for too long, or is too much.")
+@click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@inventory_option
+def prune() -> None:
+    """Remove what was kept of closed incidents for too long, or is too much, by `keep` of the inventory.
+
+    Kept logs go first, long after them whole incidents; of an open incident nothing goes, nor of one whose relaunched
+    job has not ended, or whose drained nodes were not given back, more than its logs. What goes is shown before it
+    does. `runbook serve` does the same by itself (docs/keep.md).
+    """
 
 
 @_command("incident.act", "Say yes or no to what an incident waits for.")
@@ -348,7 +317,7 @@ def rollback() -> None:
     "this_machine", "Submit a job script to the local scheduler.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("script", type=_PATH)
+@click.argument("script", type=PATH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; exit with 0 only if it completed.")
 @inventory_option
@@ -364,7 +333,7 @@ def jobs() -> None:
 
 @_command("this_machine", "Look at this machine as the node check does, or build the probe's one file.")
 @click.option(
-    "--build", "target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--build", "target", type=FILE_PATH, metavar="FILE",
     help="Write the probe as one file that runs under any Python from 3.6 on, and end.",
 )
 @click.option(
@@ -424,7 +393,7 @@ def token_remove() -> None:
 
 @_command("monitoring", "Print the Prometheus metrics, or write them for node exporter.")
 @click.option(
-    "--textfile", metavar="FILE", type=_PATH,
+    "--textfile", metavar="FILE", type=PATH,
     help="Write FILE.prom, whole or not at all, readable for everybody; for node exporter's textfile collector.",
 )
 @inventory_option
@@ -441,7 +410,7 @@ def deploy() -> None:
 
 
 @deploy.command("prometheus", cls=Command, place="monitoring")
-@click.option("--output", "-o", metavar="DIR", type=_PATH, help="Write the files there instead.")
+@click.option("--output", "-o", metavar="DIR", type=PATH, help="Write the files there instead.")
 @click.option("--force", is_flag=True, help="Replace files that are there already.")
 @inventory_option
 def deploy_prometheus() -> None:
@@ -486,7 +455,7 @@ def playbooks() -> None:
 
 
 @playbooks.command("check", cls=Command, place="files.playbooks")
-@click.option("--folder", type=_PATH, help="A playbook folder. Default: the one that is installed.")
+@click.option("--folder", type=PATH, help="A playbook folder. Default: the one that is installed.")
 def playbooks_check() -> None:
     """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
 

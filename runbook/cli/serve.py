@@ -22,6 +22,7 @@ from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.process import process_lock
 from runbook.adapters.slurm.commands import SlurmOnNode
 from runbook.cli.monitoring import box_figures, labels_of, report_address
+from runbook.cli.prune import keep_pruning
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, flow_picture
 from runbook.engine import Engine
@@ -99,6 +100,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
         LOG.info("what jobs left behind is read apart, %s", kept.there)
         if kept.missing:
             LOG.warning("this machine does not give the cage %s: see docs/trust.md", " or ".join(kept.missing))
+        stopped = threading.Event()
         engine = app.engine(LogWatcher(), boxes=app.cage)
         engine.launch(
             app.database_url, executor=_executor(app),
@@ -149,6 +151,8 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 people=people,
                 more_routes=_webhook_routes(app, sign_in, spool),
             )
+            upkeep = threading.Thread(target=keep_pruning, args=(app, stopped), name="keep", daemon=True)
+            upkeep.start()
             watch = watch_of(app, engine, status)
             if watch is not None:
                 watch.start()
@@ -160,6 +164,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                 lambda address: LOG.info("reports and metrics at %s", address),
             )
         finally:
+            stopped.set()
             engine.close()
             app.cage.close()
     return 0

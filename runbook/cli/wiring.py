@@ -242,7 +242,7 @@ class Application:
         """Write the report page of an incident into its folder."""
         from runbook.report.html import render_html
 
-        page = render_html(incident, flow_picture(self.flow, incident), contract_of(incident))
+        page = render_html(self.store.as_kept(incident), flow_picture(self.flow, incident), contract_of(incident))
         self.store.write_file(incident.id, "report.html", page.encode("utf-8", "replace"))
 
 

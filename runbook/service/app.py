@@ -100,6 +100,10 @@ class Folders(Protocol):
 
     def read_file(self, incident: IncidentId, relative: str) -> bytes: ...
 
+    def evidence_gone(self, incident: IncidentId) -> bool: ...
+
+    def as_kept(self, incident: Incident) -> Incident: ...
+
 
 class Incidents(Protocol):
     """All incidents at once."""
@@ -150,13 +154,14 @@ def create_app(
     def incident_page(request: Request) -> Response:
         name = IncidentId(request.path_params["incident"])
         document = shown.folders.read_file(name, "incident.json")
-        tag = _tag(assets_version(), document, people.key(request) if people else "")
+        kept = "gone" if shown.folders.evidence_gone(name) else "kept"
+        tag = _tag(assets_version(), document, kept, people.key(request) if people else "")
         if _has(request, tag):
             return _unchanged(tag)
         where = f"incidents/{name}/incident.json"
         incident = load_incident(document, where)
         page = render_html(
-            incident,
+            shown.folders.as_kept(incident),
             shown.flow_picture(incident),
             load_contract(document, where),
             site=Site(live_s=0 if incident.finished else look_again_s[0], account=account_of(request)),

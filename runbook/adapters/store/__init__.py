@@ -2,10 +2,11 @@
 
     <root>/                        0711  passable: a job's owner reaches the patched copy that is submitted for him
       incidents.sqlite             0600  what lists, history and metrics ask (`read_model`)
+      pruned.json, trash/                what has gone, and is going (`keep`)
       incidents/<id>/              0711
         incident.json              0600
         report.html                0600
-        evidence/                  0700  users' logs
+        evidence/                  0700  users' logs; evidence-removed.txt once they were removed
         attempts/<n>/…             0711  patched copies, mode as the writer says
 """
 
@@ -15,6 +16,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -107,6 +109,8 @@ def _chunks(source: BinaryIO, length: int) -> Iterator[bytes]:
 
 
 _PRIVATE_FOLDERS = frozenset({"evidence"})
+REMOVED_NOTE = "evidence-removed.txt"
+"""In an incident's folder: its kept logs were removed, or are about to be."""
 
 Contract = Callable[[Incident], Mapping[str, Any] | None]
 
@@ -164,6 +168,15 @@ class IncidentStore:
         """Raises `NotFound`; `BadInput` when the document is damaged or of a newer version."""
         path = self.folder(incident) / "incident.json"
         return load_incident(self.read_file(incident, "incident.json"), str(path))
+
+    def evidence_gone(self, incident: IncidentId) -> bool:
+        """Whether its kept logs were removed: they go before the incident does (`keep` of the inventory)."""
+        folder = self.folder(incident)
+        return not (folder / "evidence").is_dir() and (folder / REMOVED_NOTE).is_file()
+
+    def as_kept(self, incident: Incident) -> Incident:
+        """The incident without the names of kept logs that were removed."""
+        return replace(incident, evidence_files=()) if self.evidence_gone(incident.id) else incident
 
     def load_contract(self, incident: IncidentId) -> dict[str, Any] | None:
         """The diagnosis contract that was saved with the incident."""

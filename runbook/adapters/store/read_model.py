@@ -27,6 +27,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 
 from runbook.adapters.store import IncidentStore, Stamp
+from runbook.adapters.store.keep import load_pruned
 from runbook.adapters.store.totals import Key, figures_of
 from runbook.errors import RunbookError, Unavailable
 from runbook.kinds import load_kinds
@@ -44,6 +45,7 @@ _READ_FOR_FEW = 64
 """Changed incidents that `like` reads before it answers: the choice of a lever must not wait for thousands."""
 _MOST_OWN = 200
 _MOST_OTHERS = 1000
+_MOST_LOOKS = 5
 
 _TABLES = (
     "DROP TABLE IF EXISTS incidents",
@@ -104,11 +106,22 @@ class ReadModel:
         return self._ask(lambda db: (self._rows(db), self._unreadable(db)))
 
     def totals(self) -> tuple[tuple[IncidentSummary, ...], Mapping[Key, int]]:
-        """`rows`, and the sums over them, from one look at the documents."""
+        """`rows`, and the sums over them and over those that were removed, from one look at the documents."""
         figures = "SELECT figure, value FROM totals"
-        return self._ask(
-            lambda db: (self._rows(db), {tuple(json.loads(key)): value for key, value in db.execute(figures)})
-        )
+        for _ in range(_MOST_LOOKS):
+            # Of incidents that have gone; what goes while this looks is neither missed nor counted twice.
+            pruned = load_pruned(self._store.root)
+            rows, sums, names = self._ask(
+                lambda db: (
+                    self._rows(db), {tuple(json.loads(key)): value for key, value in db.execute(figures)},
+                    frozenset(self._stamps),
+                )
+            )
+            if pruned == load_pruned(self._store.root):
+                break
+        whole = Counter(sums)
+        whole.update(pruned.figures(names.__contains__))
+        return rows, whole
 
     def all(self) -> dict[str, Remembered]:
         """Every witness by its incident's name."""

@@ -33,6 +33,10 @@ Key = tuple[str, ...]
 """Name of the figure, then its labels' values in the order that `adapters/metrics.py` gives them."""
 
 
+AS_THEY_STAND = frozenset({"incidents", "open", "drained", "unreached"})
+"""Figures of what is stored now: they go with an incident that is removed. All others only grow."""
+
+
 def zeros(cluster: str, flow: str, boxes: Sequence[str]) -> Iterator[Key]:
     """Figures that are there before anything is counted: `increase()` does not see a series' first value, and an alert
     on "more than none" needs a zero and not an absence."""

@@ -77,7 +77,7 @@ def show(incident: str, as_json: bool, inventory: str | None) -> int:
     stored = app.store.load(checked)
     from runbook.report.text.incident_text import render_text
 
-    click.echo(render_text(stored))
+    click.echo(render_text(app.store.as_kept(stored)))
     return 0 if stored.state is not IncidentState.ESCALATED else code_of(stored)
 
 

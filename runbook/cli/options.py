@@ -1,0 +1,55 @@
+"""What the commands of `command_line.py` are made of: a command whose function is imported when it is run, and the
+options and types that several of them have.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class Command(click.Command):
+    """A command whose function stands in another module of this room, and is given the options by their names."""
+
+    def __init__(self, *arguments: Any, place: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.place = place
+
+    def invoke(self, ctx: click.Context) -> Any:
+        assert self.callback is not None
+        does = getattr(importlib.import_module(f"runbook.cli.{self.place}"), self.callback.__name__)
+        return ctx.invoke(does, **ctx.params)
+
+
+class InOrder(click.Group):
+    """Commands in the order in which they stand here."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+class Kind(click.ParamType[str]):
+    """A kind of the playbook, which is read only when one is given."""
+
+    name = "kind"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from runbook.kinds import load_kinds
+
+        chosen: str = click.Choice(list(load_kinds())).convert(value, param, ctx)
+        return chosen
+
+
+PATH = click.Path(path_type=Path)
+FILE_PATH = click.Path(path_type=Path, dir_okay=False)
+STATES = ["running", "awaiting_approval", "interrupted", "recovered", "planned", "escalated", "closed"]
+"""Of an incident; the module that has them takes longer to load than this one."""
+inventory_option = click.option(
+    "--inventory", "-i", metavar="NAME|FILE",
+    help="The cluster: a name in inventories/ or /etc/runbook, or a file. "
+    "Default: $RUNBOOK_INVENTORY, /etc/runbook/inventory.yaml, else `local`.",
+)
+playbook_option = click.option("--playbook", metavar="DIR", type=PATH, help="Another playbook folder.")
