@@ -63,6 +63,8 @@ class SubmitContext:
     environment: dict[str, str] | None = None
     arguments: tuple[str, ...] | None = None
     """The script's own arguments: its `$1`, `"$@"`."""
+    sourced: dict[str, str] = field(default_factory=dict)
+    """The texts of files that the script sources, by the path as it names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,11 @@ class Setting:
     """Keys of the configuration that the value refers to (`${trainer.batch}`)."""
     launcher: bool = False
     """A word of the command that starts the training program, not of the program's own."""
+
+    @property
+    def only_possible(self) -> bool:
+        """Whether nothing of it was seen: it may stand in a file that could not be read."""
+        return self.value is None and not self.file
 
     @property
     def follows_slurm(self) -> bool:

@@ -74,7 +74,7 @@ def use_lever(
     """One lever in this context, with values. Raises `Refused`."""
     for conflict in rule.conflicts:
         setting = context.template.setting(conflict.parameter)
-        if setting is None or context.template.holds(conflict) is False:
+        if setting is None or setting.only_possible or context.template.holds(conflict) is False:
             continue
         shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
         question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""

@@ -343,6 +343,8 @@ class LeverDocument(Document):
     """What a Hydra override that adds a key begins with in this system; "" where a key must exist already."""
     batch: Batch | None = None
     configuration: Configuration | None = None
+    side_files: tuple[str, ...] = ()
+    """Options that name a file in which none of the program's own options stands (DeepSpeed's configuration)."""
     world: World = World()
     remembered: RememberedParameters = RememberedParameters()
     levers: tuple[LeverRule, ...]

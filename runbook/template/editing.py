@@ -197,6 +197,11 @@ def read_all(
     return read
 
 
+def sourced_files(read: Sequence[Script | Config]) -> frozenset[str]:
+    """The files that a script of these reads as its own lines."""
+    return frozenset(path for item in _scripts(read) for path in item.sources)
+
+
 def _scripts(read: Sequence[Script | Config]) -> list[Script]:
     return [item for item in read if not isinstance(item, Config)]
 
@@ -233,9 +238,14 @@ def _shares(read: Sequence[Script | Config], edits: Sequence[Edit]) -> list[_Sha
     if not read:
         raise CannotEdit("there is no template to change", where="the job", next_step="give one with --template")
     shares = [_Share() for _ in read]
+    parts = sourced_files(read)
     for edit in sorted(dict.fromkeys(edits), key=lambda edit: edit.kind is not SettingKind.SBATCH):
         name = bash_edit.names_of(edit)
-        setting = _without_handing_on(read, [at for at, item in enumerate(read) if _sets(item, name)], name)
+        sets = [
+            at for at, item in enumerate(read)
+            if _sets(item, name) and (edit.kind is SettingKind.ENVIRONMENT or item.file.path not in parts)
+        ]
+        setting = _without_handing_on(read, sets, name)
         scripts = [at for at, item in enumerate(read) if not isinstance(item, Config)]
         if edit.kind is SettingKind.KEY and len(setting) > 1 and setting[0] in scripts and setting[1] not in scripts:
             others = ", ".join(_path(read[at]) for at in setting[1:])
@@ -284,7 +294,11 @@ def _written(item: Script | Config, name: ParameterNames) -> bool:
 
 
 def _training(read: Sequence[Script | Config]) -> list[int]:
-    return [at for at, item in enumerate(read) if not isinstance(item, Config) and item.training]
+    parts = sourced_files(read)
+    return [
+        at for at, item in enumerate(read)
+        if not isinstance(item, Config) and item.training and item.file.path not in parts
+    ]
 
 
 def _for_a_new_key(read: Sequence[Script | Config], scripts: Sequence[int], edit: Edit) -> int:

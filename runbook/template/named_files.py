@@ -14,6 +14,7 @@ from runbook.template.bash.insert import insert
 from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, program_position
 from runbook.template.bash.script import Script, read_script
 from runbook.template.bash.state import Command, Token, text_of, why_unknown
+from runbook.template.bash.written_files import same_file
 from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config
@@ -66,6 +67,8 @@ class NamedFile:
     """In which the command runs; None when the script says nothing of it."""
     script: bool = False
     """A shell script that this one runs or sources: it is read behind it, and goes on from what it exports."""
+    sourced: bool = False
+    """Read as the script's own lines: what it sets may say which further files are named."""
     hydra: bool = False
     """Named by `--config-name`: the path is joined from it and `--config-path`; without that it is under the program's
     own folder, which is not known."""
@@ -93,7 +96,10 @@ def _named_by_script(script: Script) -> tuple[NamedFile, ...]:
         script.budget.spend(len(script.commands) // 8)
         if not only_prepares(command):
             folder = _working_folder(script, command)
-            found += [replace(item.file, folder=folder) for item in naming_words(command)]
+            found += [
+                replace(item.file, folder=folder) for item in naming_words(command)
+                if not any(same_file(item.occurrence.value, file.file.path) for file in script.written)
+            ]
             found += program_named(command, folder)
     return tuple(dict.fromkeys(found))
 
@@ -121,8 +127,8 @@ def scripts_named(script: Script) -> list[NamedFile]:
     """Shell scripts that this one sources; those that set up tools are none of the job's."""
     found: list[NamedFile] = []
     for item in script.walker.final.sourced:
-        if item.path.endswith(".sh") and "$" not in item.path:
-            found.append(NamedFile("source", item.path, item.line, script=True))
+        if item.path.endswith((".sh", ".bash", ".env")) and "$" not in item.path:
+            found.append(NamedFile("source", item.path, item.line, script=True, sourced=True))
     return found
 
 

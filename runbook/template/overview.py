@@ -15,7 +15,7 @@ from runbook.template.bash.script import Script, read_script
 from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config, Form, Leaf, key_paths
-from runbook.template.editing import file_settings, read_all
+from runbook.template.editing import file_settings, read_all, sourced_files
 from runbook.template.text_files import CannotEdit, Language, language_of
 
 _SHORT = {
@@ -54,8 +54,11 @@ def _in_force(
     configs: dict[str, list[Setting]] = {}
     handed_on: dict[str, list[Setting]] = {}
     by_name = {item.parameter: item for item in names}
+    parts = sourced_files(read)
     for item in read:
         for setting in file_settings(item, names):
+            if setting.kind is not SettingKind.ENVIRONMENT and item.file.path in parts:
+                continue  # it is read where the file is sourced
             if setting.kind is SettingKind.ENVIRONMENT and several and not setting.line:
                 continue  # it comes from the script that runs this one, and stands there
             into = configs if isinstance(item, Config) else scripts

@@ -122,7 +122,8 @@ class LeverCase:
     @property
     def surroundings(self) -> SubmitContext:
         environment = {"HOME": "/home/ada", "USER": "ada", "SLURM_SUBMIT_DIR": "/proj/ada"}
-        return SubmitContext(environment=environment, arguments=())
+        sourced = {file.path: file.text for file in self.files[1:]}
+        return SubmitContext(environment=environment, arguments=(), sourced=sourced)
 
     def _bytes(self, key: str) -> Bytes | None:
         return Bytes(int(float(self.failure[key]) * GIB)) if key in self.failure else None

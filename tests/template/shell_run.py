@@ -43,6 +43,12 @@ exec "$@"
 """
 
 
+_SBATCH = """#!/bin/bash
+exec bash /dev/stdin
+"""
+"""The job that is handed over on standard input."""
+
+
 @dataclass(frozen=True)
 class Started:
     """One program that was started: its arguments and the allocator's variable as it saw it."""
@@ -70,7 +76,7 @@ def run_script(
     programs = folder / "bin"
     if not programs.exists():
         programs.mkdir()
-        for name, body in (("srun", _SRUN), ("torchrun", _PROGRAM), ("python", _PROGRAM)):
+        for name, body in (("srun", _SRUN), ("sbatch", _SBATCH), ("torchrun", _PROGRAM), ("python", _PROGRAM)):
             path = programs / name
             path.write_text(body)
             path.chmod(0o755)

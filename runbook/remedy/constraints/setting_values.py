@@ -198,7 +198,9 @@ def not_set(context: LeverContext, arguments: Arguments) -> None:
             return
     why = f": {arguments['why']}" if "why" in arguments else ""
     shown = ", ".join(context.template.spelling(parameter) for parameter in there)
-    raise Refused(f"{shown} is set{why}", str(arguments.get("question", "")))
+    open_ones = [item for item in map(context.template.setting, there) if item is not None and item.value is None]
+    said = "stands there, and its value is not known" if len(open_ones) == len(there) else "is set"
+    raise Refused(f"{shown} {said}{why}", str(arguments.get("question", "")))
 
 
 def at_least(context: LeverContext, arguments: Arguments) -> None:
@@ -284,9 +286,9 @@ def not_overridden(context: LeverContext, arguments: Arguments) -> None:
 
 
 def in_force(context: LeverContext, parameter: str) -> bool:
-    """Set, and not to a word for no."""
+    """Set, and not to a word for no. What was not seen anywhere is not set."""
     setting = context.template.setting(parameter)
-    if setting is None:
+    if setting is None or setting.only_possible:
         return False
     return setting.value is None or not off(setting.value)
 

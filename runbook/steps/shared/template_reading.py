@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from runbook.errors import BadInput, NotAllowed, NotFound
@@ -77,7 +77,7 @@ class TemplateReading:
             # What sbatch itself sets for the script, as far as it does not change from one submission to the next.
             environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
             environment.setdefault("SLURM_JOB_NAME", job.name)
-        return SubmitContext(environment=environment, arguments=_arguments(job))
+        return SubmitContext(environment, _arguments(job), {file.path: file.text for file in self.files[1:]})
 
     @cached_property
     def system(self) -> LeverDocument | None:
@@ -97,19 +97,33 @@ class TemplateReading:
     @cached_property
     def settings(self) -> tuple[Setting, ...]:
         """Every memory parameter that the files set, with the value in force or why it is not known. A key that no file
-        sets may stand in a file that could not be read, so it is not known and no default is taken."""
+        sets may stand in a configuration that could not be read, so it is not known and no default is taken."""
         if self.system is None:
             return ()
         found = settings_in_force(self.files, self.parameter_names, self.submit_context)
         found = with_unresolved_batch(found, self.everything, self.system)
-        if not self.unread:
+        unread = self._unread_options if self.unread else frozenset()
+        if not unread:
             return found
         there = {item.parameter for item in found}
+        beside = unread <= set(self.system.side_files)
         why = Unresolved(f"it may stand in a file that could not be read: {self.unread[0]}")
         return (*found, *(
             Setting(name.parameter, name.kind, name.spellings[0], None, unresolved=why)
-            for name in self.parameter_names if name.kind is SettingKind.KEY and name.parameter not in there
+            for name in self.parameter_names
+            if name.kind is SettingKind.KEY and name.parameter not in there
+            and not (beside and name.training_program and any(item.startswith("-") for item in name.spellings))
         ))
+
+    @property
+    def _unread_options(self) -> frozenset[str]:
+        """The options that name a configuration which was not read, "" for one that stands without an option. What a
+        script that is sourced sets reaches the program by variables alone, and these are known or not by themselves."""
+        read = {file.path for file in self.files}
+        return frozenset(
+            named.option for file in self.files for named in named_files(file, self.submit_context)
+            if not named.program and not named.sourced and named.path not in read
+        )
 
     @property
     def values(self) -> dict[str, str]:
@@ -156,6 +170,7 @@ def read_companions(
     seen = {script.path}
     while queue:
         parent = queue.pop(0)
+        known = replace(known, sourced={item.file.path: item.file.text for item in found})
         for named in named_files(parent, known):
             if named.path is not None and named.path in seen:
                 continue
@@ -172,6 +187,9 @@ def read_companions(
                 found.append(companion)
                 if not companion.program:
                     queue.append(companion.file)
+                if named.sourced:
+                    queue.insert(0, parent)  # what it names further may hang on what that file sets
+                    break
             elif not named.program:
                 unread.append(companion)
     if len(unread) > _MOST_SENTENCES:

@@ -280,8 +280,10 @@ def _with_value_behind(
             option=token,
         )
     if value is None or missing:
+        atoms = value.atoms if value is not None and value.several else ()
         return Occurrence(
-            spelling, (), (-1, -1), token.quote, token.level, token.line, token.trail, token.condition, missing, token
+            spelling, atoms, (-1, -1), token.quote, token.level, token.line, token.trail, token.condition, missing,
+            token,
         )
     return Occurrence(
         spelling, value.atoms, (value.start, value.end), value.quote, value.level, value.line,
@@ -298,7 +300,7 @@ def trail_of(token: Token, value: Sequence[Atom]) -> tuple[str, ...]:
 
 def shown_use(use: Use) -> str:
     how = " (its default)" if use.default else ""
-    return f"{use.name}{how} at line {use.line}"
+    return f"{use.name}{how} at line {use.line}" if use.line else f"{use.name}{how} in a file that is sourced"
 
 
 # Write a value so that the shell gives exactly that value to the program.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.model.template import Edit, ParameterNames, SettingKind, SubmitContext, TemplateFile
@@ -25,9 +25,13 @@ from runbook.template.text_files import (
     to_bytes,
 )
 
+Alike = Mapping[str, set[tuple[int, int]]]
+"""By new value: the places where parameters that get it take it from a variable."""
 
-def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Change, str]:
-    """The one replacement that gives the parameter its new value, and a remark for the person ("" for none)."""
+
+def change_value(script: Script, occurrence: Occurrence, new: str, alike: Alike | None = None) -> tuple[Change, str]:
+    """The one replacement that gives the parameter its new value, and a remark for the person ("" for none). A
+    variable that serves only parameters which get the same value is changed itself."""
     where = f"{script.file.path}:{occurrence.line}"
     if occurrence.directive is not None:
         return _directive_value(script, occurrence, new, where)
@@ -37,13 +41,14 @@ def change_value(script: Script, occurrence: Occurrence, new: str) -> tuple[Chan
             where=where,
             next_step=f"export {occurrence.spelling} in the script and name it in --export without a value",
         )
+    beside = (alike or {}).get(new, set())
     new = _encoded(occurrence, new, where)
     value = occurrence.value
     chain = value[0].uses[occurrence.level :] if value else ()
     uniform = all(atom.uses[occurrence.level :] == chain for atom in value)
     outside = value[0].uses[: occurrence.level] if value else ()
     if value and uniform:
-        depth = _deepest(script, chain)
+        depth = _deepest(script, chain, beside)
         span = span_of(value)
         if depth == len(chain) and span is not None:
             text = quoted_as_there(new, value[0].quote, (*outside, *chain), where)
@@ -140,9 +145,9 @@ def _rest_of_word(occurrence: Occurrence) -> tuple[int, int] | None:
     return sign.end, token.end
 
 
-def _deepest(script: Script, chain: Sequence[Use]) -> int:
-    """How far towards the literal an edit may go: past each variable that nothing else uses."""
-    spans = {(use.start, use.end) for use in chain}
+def _deepest(script: Script, chain: Sequence[Use], beside: set[tuple[int, int]]) -> int:
+    """How far towards the literal an edit may go: past each variable that nothing else uses, but for `beside`."""
+    spans = {(use.start, use.end) for use in chain} | beside
     for depth, use in enumerate(chain):
         if not use.name.isidentifier() or _other_uses(script, use.name, spans):
             return depth
@@ -221,8 +226,9 @@ def plan_changes(script: Script, edits: Sequence[Edit]) -> Edited:
     """Every edit as changes of this script. Raises `CannotEdit`."""
     changes: list[Change] = []
     notes: list[str] = []
+    alike = _alike(script, edits)
     for edit in edits:
-        made, remarks = _changes_of_edit(script, edit)
+        made, remarks = _changes_of_edit(script, edit, alike)
         changes += made
         notes += remarks
     if changes:
@@ -234,7 +240,19 @@ def plan_changes(script: Script, edits: Sequence[Edit]) -> Edited:
     return Edited(tuple(dict.fromkeys(changes)), tuple(dict.fromkeys(note for note in notes if note)))
 
 
-def _changes_of_edit(script: Script, edit: Edit) -> tuple[list[Change], list[str]]:
+def _alike(script: Script, edits: Sequence[Edit]) -> Alike:
+    found: dict[str, set[tuple[int, int]]] = {}
+    for edit in edits:
+        name = next((item for item in script.names if item.parameter == edit.parameter), names_of(edit))
+        occurrences, problem = occurrences_in_force(script, name)
+        wanted = wanted_value(edit)
+        if wanted is not None and not problem:
+            spans = {(use.start, use.end) for item in occurrences for atom in item.value for use in atom.uses}
+            found.setdefault(wanted, set()).update(spans)
+    return found
+
+
+def _changes_of_edit(script: Script, edit: Edit, alike: Alike) -> tuple[list[Change], list[str]]:
     name = next((item for item in script.names if item.parameter == edit.parameter), names_of(edit))
     occurrences, problem = occurrences_in_force(script, name)
     line = written_at(script, occurrences[0]) if occurrences else 1
@@ -261,14 +279,42 @@ def _changes_of_edit(script: Script, edit: Edit) -> tuple[list[Change], list[str
         return [remove_value(script, edit, item) for item in occurrences], []
     changes, notes = [], []
     for item in occurrences:
+        if _elsewhere(script, item):
+            change, note = _behind_elsewhere(script, item, wanted, present)
+            changes.append(change)
+            notes.append(f"{script.file.path}: {note}")
+            continue
         if item.option is not None and item.quote is Quote.NOWHERE and item.option.text == item.spelling:
             raise CannotEdit(
                 f"{item.spelling} stands without a value", where=where, next_step="change it by hand",
             )
-        change, note = change_value(script, item, wanted)
+        change, note = change_value(script, item, wanted, alike)
         changes.append(change)
         notes.append(f"{script.file.path}: {note}" if note else "")
     return changes, notes
+
+
+def _elsewhere(script: Script, occurrence: Occurrence) -> bool:
+    """Whether the option and its value are written in a file that the script sources."""
+    option = occurrence.option
+    if not script.sources or option is None or option.start >= 0 or not option.atoms or not option.atoms[0].uses:
+        return False
+    inside = [use for atom in occurrence.value for use in atom.uses[occurrence.level :]]
+    placed = any(atom.start >= 0 for atom in occurrence.value) or any(use.start >= 0 for use in inside)
+    return not placed and option.atoms[0].uses[0].end >= 0
+
+
+def _behind_elsewhere(script: Script, occurrence: Occurrence, new: str, present: str | None) -> tuple[Change, str]:
+    """The option once more, behind the words that come out of that file: the last of equal options wins."""
+    where = f"{script.file.path}:{occurrence.line}"
+    assert occurrence.option is not None
+    use = occurrence.option.atoms[0].uses[0]
+    joint = " " if occurrence.value_token is not None else "="
+    text = f" {occurrence.spelling}{joint}".encode() + quoted_as_there(new, Quote.NESTED, (), where)
+    files = ", ".join(sorted(script.sources))
+    return Change(use.end, use.end, text), (
+        f"{occurrence.spelling} {present} stands in {files}, and the new one behind {use.name} wins over it"
+    )
 
 
 def _refuse_broken(script: Script, changes: Sequence[Change]) -> None:

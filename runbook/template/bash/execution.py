@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from runbook.template.bash.state import (
     change_by_arithmetic,
     merge,
     not_known,
+    unplaced,
 )
 from runbook.template.bash.syntax import Source, parse, tree_nodes
 
@@ -50,6 +51,8 @@ class Walk(Protocol):
     depth: int
     """How many texts and functions are being read inside each other."""
     root: Source
+    texts: Mapping[str, str]
+    """Files that may be sourced, by their paths."""
 
     def block(self, nodes: Iterable[Node], scope: Scope) -> None: ...
 
@@ -154,7 +157,10 @@ def _builtin(walk: Walk, argv: Sequence[Token], scope: Scope, line: int) -> bool
     if name in ("source", "."):
         shown = (rest[0] if rest and rest[0] else argv[1].prefix if len(argv) > 1 else "") or "a file"
         if not _ENVIRONMENT_SCRIPTS.search(shown):
-            state.sourced += (Sourced(shown, line),)
+            text = walk.texts.get(shown)
+            state.sourced += (Sourced(shown, line, text is not None and walk.depth < _DEPTH),)
+            if text is not None:
+                _sourced(walk, text, scope, argv[2:])
         return True
     if name == "set":
         if "--" in rest:
@@ -182,6 +188,25 @@ def _builtin(walk: Walk, argv: Sequence[Token], scope: Scope, line: int) -> bool
         _call(walk, name, argv[1:], scope)
         return True
     return False
+
+
+def _sourced(walk: Walk, text: str, scope: Scope, arguments: Sequence[Token]) -> None:
+    """The shell reads a file as its own: what it sets is known, and stands in no line of the script. Arguments behind
+    the file's name are its `$1`, and else it has the script's."""
+    if walk.depth >= _DEPTH:
+        return
+    data, places = bytes_of(unplaced(text))
+    scope.state.budget.spend(len(data))
+    kept = scope.state.positional
+    if arguments:
+        scope.state.positional = tuple(arguments)
+    walk.depth += 1
+    walk.block(parse(data).children, replace(scope, source=Source(data, places, elsewhere=True)))
+    walk.depth -= 1
+    if arguments:
+        scope.state.positional = kept
+    if scope.state.stopped == "return":
+        scope.state.stopped = ""
 
 
 def _call(walk: Walk, name: str, arguments: Sequence[Token], scope: Scope) -> None:
@@ -262,12 +287,12 @@ def _child(command: Command, scope: Scope, arguments: Sequence[Token]) -> Scope:
 def _child_reads(walk: Walk, heredoc: Node, scope: Scope, child: Scope) -> None:
     """A child shell reads a heredoc as its script."""
     body = _part(heredoc, "heredoc_body")
-    atoms = _heredoc_text(walk, heredoc, scope, Quote.NESTED, Quote.NESTED)
+    atoms = heredoc_text(walk, heredoc, scope, Quote.NESTED, Quote.NESTED)
     if body is not None and atoms is not None:
         _second_reading(walk, atoms, child, scope.line(body))
 
 
-def _heredoc_text(
+def heredoc_text(
     walk: Walk, heredoc: Node, scope: Scope, literal: Quote, expanded: Quote
 ) -> list[Atom] | None:
     """The text of a heredoc, written as `literal` where its end word is quoted; None for one that is not complete."""
@@ -293,11 +318,11 @@ def _read_heredoc(walk: Walk, argv: Sequence[Token], scope: Scope, heredoc: Node
         return False
     name = words[-1] or ""
     body = _part(heredoc, "heredoc_body")
-    if not name.isidentifier() or body is None or scope.source.atoms is not None:
+    if not name.isidentifier() or body is None or (scope.source.atoms is not None and not scope.source.elsewhere):
         return False
     if scope.text(heredoc).startswith("<<-") or '\\"' in scope.text(body):
         return False  # a backslash stays in front of a quote here, unlike inside double quotes
-    atoms = _heredoc_text(walk, heredoc, scope, Quote.SINGLE, Quote.DOUBLE)
+    atoms = heredoc_text(walk, heredoc, scope, Quote.SINGLE, Quote.DOUBLE)
     if atoms is None:
         return False
     while atoms and not atoms[-1].unknown and atoms[-1].char.isspace():

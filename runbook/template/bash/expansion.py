@@ -227,7 +227,7 @@ class Expander:
         return pieces + scope.source.literal(position, end, quote, escapes)
 
     def _expansion(self, node: Node, scope: Scope, quoted: bool) -> list[Piece]:
-        shown = scope.text(node).lstrip()
+        shown = _shown(node, scope)
         match = re.fullmatch(r"\$(?:(\w+)|\{(\w+)\})", shown)
         if match:
             return self._value(match[1] or match[2], node, scope, quoted)
@@ -272,8 +272,8 @@ class Expander:
             return [atom.through(use) for atom in binding.atoms]
         if binding is None and self.environment is not None and name in self.environment:
             return unplaced(self.environment[name], uses=(use,))
-        if binding is None and state.sourced:
-            reason = f"{name} may come from {state.sourced[-1]}, which is not followed"
+        if binding is None and state.not_followed:
+            reason = f"{name} may come from {state.not_followed}, which is not followed"
         elif default is not None and name in _ALWAYS_SET:
             reason = f"Slurm sets {name} (line {use.line})"
         elif default is not None:
@@ -336,7 +336,7 @@ class Expander:
 
     def _whole_array(self, node: Node, scope: Scope) -> list[Token] | None:
         """`"${A[@]}"`, `${A[*]}`, `"$@"` alone in a word: the elements as they are; `"${A[*]}"` is one word."""
-        shown = scope.text(node).lstrip()
+        shown = _shown(node, scope)
         quoted = shown.startswith('"')
         if quoted and re.fullmatch(r'"\$(?:\*|\{\*\}|\{\w+\[\*\]\})"', shown):
             return None
@@ -356,7 +356,7 @@ class Expander:
         if binding is None or binding.elements is None:
             known = None if binding is None else binding.unknown
             reason = known or Unresolved(f"the array {name} is not set in this file (line {line})", name)
-            if binding is None and self.environment is not None and not scope.state.sourced:
+            if binding is None and self.environment is not None and not scope.state.not_followed:
                 return []
             site = scope.place(node.start_byte, node.end_byte)
             return [Token((Atom("", unknown=reason),), *site, Quote.BARE, line, several=True)]
@@ -381,10 +381,19 @@ def _argument(number: int, use: Use, state: State) -> Sequence[Atom]:
     return [Atom("", unknown=Unresolved(f"the script's own argument ${number} decides (line {use.line})"))]
 
 
+_IN_FRONT = re.compile(rb"(?:\s|\\\r?\n)*")
+
+
 def _start(node: Node, scope: Scope) -> int:
-    """Where an expansion begins: between two in one string the grammar counts the blanks to the second."""
-    text = scope.source.data[node.start_byte : node.end_byte]
-    return node.start_byte + len(text) - len(text.lstrip())
+    """Where an expansion begins: between two in one string the grammar counts the blanks to the second, and the
+    backslash with which a line goes on."""
+    found = _IN_FRONT.match(scope.source.data, node.start_byte, node.end_byte)
+    return found.end() if found is not None else node.start_byte
+
+
+def _shown(node: Node, scope: Scope) -> str:
+    """The expansion itself, as it is written."""
+    return scope.source.data[_start(node, scope) : node.end_byte].decode("utf-8", "surrogateescape")
 
 
 def _arithmetic_alone(text: bytes) -> Node | None:

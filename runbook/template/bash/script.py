@@ -5,7 +5,7 @@ force of each parameter, or where the trail ended.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -24,6 +24,7 @@ from runbook.template.bash.launchers import (
 from runbook.template.bash.state import Atom, Binding, Command, Quote, not_known, text_of, unknown_of, unplaced
 from runbook.template.bash.syntax import Hazard, Header, hazards, parse, read_header
 from runbook.template.bash.walk import Walker, follow_script
+from runbook.template.bash.written_files import Written, configurations
 from runbook.template.budget import MOST_SCRIPT_BYTES, Budget, TooMuch, refuse_large
 from runbook.template.text_files import line_of, line_start, to_bytes
 
@@ -48,6 +49,8 @@ class Script:
     """By position of the command: by parameter: its occurrences in order."""
     clusters: tuple[Command, ...] = ()
     """The commands that start a Ray cluster."""
+    written: tuple[Written, ...] = ()
+    """Configuration that the script writes for its programs."""
     budget: Budget = field(default_factory=Budget)
     """For what is asked of it once it is read."""
 
@@ -55,6 +58,11 @@ class Script:
     def commands(self) -> Sequence[Command]:
         """All of them, in the order in which they run."""
         return self.walker.commands
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Files that are read as its own lines."""
+        return frozenset(item.path for item in self.walker.final.sourced if item.followed)
 
     @property
     def starting(self) -> tuple[Command, ...]:
@@ -69,8 +77,9 @@ def read_script(
     data = to_bytes(file.text)
     environment = known.environment if known else None
     arguments = known.arguments if known else None
-    if above or environment:
-        walked = _walk(data, environment, arguments if not above else None, inherited(above))
+    texts = known.sourced if known else {}
+    if above or environment or texts:
+        walked = _walk(data, environment, arguments if not above else None, inherited(above), texts)
     else:
         walked = _walk_alone(data, environment is not None, arguments)
     if walked.cut:
@@ -78,6 +87,7 @@ def read_script(
     script = Script(
         file, data, walked.hazards, walked.header, walked.walker, environment, arguments is not None and not above,
         tuple(names), clusters=ray_starts(walked.walker.commands) if b"start" in data else (),
+        written=configurations(walked.walker.writes, walked.walker.commands),
         budget=Budget(f"{file.path}:1"),
     )
     arguments_wanted = [name for name in names if name.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
@@ -106,13 +116,14 @@ class _Walked:
 
 
 def _walk(
-    data: bytes, environment: dict[str, str] | None, arguments: tuple[str, ...] | None, given: dict[str, Binding]
+    data: bytes, environment: dict[str, str] | None, arguments: tuple[str, ...] | None, given: dict[str, Binding],
+    texts: Mapping[str, str],
 ) -> _Walked:
     try:
         refuse_large(len(data), MOST_SCRIPT_BYTES)
         root = parse(data)
         header = read_header(data)
-        walker = follow_script(data, root, environment, arguments, {**_header_variables(header), **given})
+        walker = follow_script(data, root, environment, arguments, {**_header_variables(header), **given}, texts)
         return _Walked(hazards(data, root), header, walker)
     except TooMuch as cut:
         why = cut.what
@@ -125,7 +136,7 @@ def _walk(
 def _walk_alone(data: bytes, environment_is_known: bool, arguments: tuple[str, ...] | None) -> _Walked:
     """A script that nothing but its text decides is asked for its files, its settings and its changes in turn. A walk
     is not changed once it is over; one with an environment, which may hold secrets, is not kept."""
-    return _walk(data, {} if environment_is_known else None, arguments, {})
+    return _walk(data, {} if environment_is_known else None, arguments, {}, {})
 
 
 def inherited(above: Sequence[Script]) -> dict[str, Binding]:
@@ -215,8 +226,28 @@ def occurrences_in_force(script: Script, name: ParameterNames) -> tuple[tuple[Oc
         lines = ", ".join(f"{text_of(item.value)} at line {written_at(script, item)}" for item in deciding)
         return tuple(deciding), Unresolved(f"ambiguous: several commands take it with different values ({lines})")
     if not deciding:
+        written = _in_written_files(script, name)
+        if written is not None:
+            return written
         return _mentioned_elsewhere(script, name)
     return tuple(deciding), None
+
+
+def _in_written_files(
+    script: Script, name: ParameterNames
+) -> tuple[tuple[Occurrence, ...], Unresolved | None] | None:
+    """As a configuration has it that the script writes; None where none of them does."""
+    found = [item for file in script.written for item in (file.occurrence(name),) if item is not None]
+    if not found:
+        return None
+    if len(found) > 1:
+        lines = ", ".join(str(item.line) for item in found)
+        return tuple(found), Unresolved(f"ambiguous: it stands in several files that the script writes (lines {lines})")
+    first = found[0]
+    problem = first.unresolved or unknown_of(first.value)
+    if first.condition and problem is None:
+        problem = Unresolved(f"{first.spelling} is written at line {first.line} only {first.condition}")
+    return (first,), problem
 
 
 def _reaching(script: Script) -> Sequence[Command]:
@@ -341,8 +372,8 @@ def _mentioned_elsewhere(script: Script, name: ParameterNames) -> tuple[tuple[Oc
             tail, spelling = rb"(?![\w.-])", arguments.override_key(spelling)
             if "." not in spelling:
                 continue  # a word of the language: it means nothing without its section
-        if spelling.encode() not in script.data:
-            continue
+        if spelling.encode() not in script.data or re.fullmatch(r"-\w", spelling):
+            continue  # a short option's letter means something else in every other command
         for match in re.finditer(front + re.escape(spelling.encode()) + tail, script.data):
             script.budget.spend(10 + len(script.walker.quiet) // 8)
             if any(start <= match.start() < end for start, end in script.walker.quiet):

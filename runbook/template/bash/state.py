@@ -242,6 +242,8 @@ class Sourced(NamedTuple):
 
     path: str
     line: int
+    followed: bool = False
+    """Its text is known, and what it sets."""
 
     def __str__(self) -> str:
         return f"{self.path} at line {self.line}"
@@ -291,6 +293,11 @@ class State:
             dict(self.variables), set(self.exported), dict(self.functions), self.positional, self.sourced,
             self.export_all, self.local, self.stopped, self.budget,
         )
+
+    @property
+    def not_followed(self) -> Sourced | None:
+        """The last file that was read by `source` and whose text is not known."""
+        return next((item for item in reversed(self.sourced) if not item.followed), None)
 
     def forget(self, name: str, reason: str, line: int) -> None:
         """The variable is set to something that is not followed."""
@@ -377,9 +384,7 @@ def _differing(name: str, before: Binding | None, bindings: Sequence[Binding | N
                 replace(token, condition=token.condition or condition) for tokens in added for token in tokens
             )
             return replace(before, elements=kept + extra)
-    elif before is not None and before.atoms and all(
-        way.elements is None and way.atoms[: len(before.atoms)] == before.atoms for way in known
-    ):
+    elif before is not None and before.atoms and all(_goes_on(name, before, way) for way in known):
         extra_atoms = tuple(
             replace(atom, condition=atom.condition or condition)
             for way in known
@@ -390,7 +395,37 @@ def _differing(name: str, before: Binding | None, bindings: Sequence[Binding | N
     text = next(iter(texts))
     if len(texts) == 1 and text is not None:
         return Binding(unplaced(text), None, line)
+    options = _options_of_branches(known, condition)
+    if options:
+        return Binding(options, None, line)
     return not_known(f"{name} is set {condition}, which may not have run", line, name)
+
+
+def _options_of_branches(ways: Sequence[Binding], condition: str) -> tuple[Atom, ...]:
+    """Options that some of the branches put into a variable, each with its condition; () where a branch puts something
+    else there."""
+    texts = [text_of(way.atoms) for way in ways]
+    if any(text is None or way.elements is not None for text, way in zip(texts, ways)):
+        return ()
+    filled = [way for way, text in zip(ways, texts) if text and text.strip()]
+    if not all(re.match(r"\s*--?[A-Za-z]", text_of(way.atoms) or "") for way in filled):
+        return ()
+    found: list[Atom] = []
+    for way in filled:
+        found += [Atom(" ", condition=condition)] if found else []
+        found += [replace(atom, condition=atom.condition or condition) for atom in way.atoms]
+    return tuple(found)
+
+
+def _goes_on(name: str, before: Binding, way: Binding) -> bool:
+    """Whether a value is the one from before with more behind it: `A+=" --x"`, `A="$A --x"`."""
+    kept = way.atoms[: len(before.atoms)]
+    if way.elements is not None or len(kept) < len(before.atoms):
+        return False
+    return all(
+        now == old or (now.uses[:1] and now.uses[0].name == name and replace(now, uses=now.uses[1:]) == old)
+        for now, old in zip(kept, before.atoms)
+    )
 
 
 # Whole-number arithmetic of `$(( … ))` over known variables: + - * / % and parentheses, nothing else.

@@ -158,6 +158,8 @@ class Source:
     first_line: int = 1
     paths: Counter[tuple[Use, ...]] = field(default_factory=Counter)
     """The expansions that the outer atoms came through, and how many of them each way."""
+    elsewhere: bool = False
+    """Of a file of its own, so that its lines are none of the script's."""
 
     def atom(self, start: int, end: int, char: str, quote: Quote) -> Atom:
         """The character that bytes `start` to `end` of this text stand for."""
@@ -182,7 +184,7 @@ class Source:
         return inside[0].start, inside[-1].end
 
     def line(self, node: Node) -> int:
-        return node.start_point[0] + self.first_line
+        return 0 if self.elsewhere else node.start_point[0] + self.first_line
 
     def text(self, node: Node) -> str:
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "surrogateescape")

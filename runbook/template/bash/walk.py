@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from runbook.template.bash.execution import run_command
+from runbook.template.bash.execution import heredoc_text, run_command
 from runbook.template.bash.expansion import Expander, Scope
 from runbook.template.bash.state import (
     Binding,
@@ -24,6 +24,7 @@ from runbook.template.bash.state import (
     unplaced,
 )
 from runbook.template.bash.syntax import Source, tree_nodes
+from runbook.template.bash.written_files import WrittenFile, written_by
 
 # Which branch of a `case` or an `if` runs, where the words that decide it are known. Nothing is run for it.
 
@@ -135,9 +136,12 @@ class Walker:
     commands: list[Command] = field(default_factory=list)
     quiet: list[tuple[int, int]] = field(default_factory=list)
     """Stretches of the file that set nothing: comments, printed text."""
+    writes: list[WrittenFile] = field(default_factory=list)
+    """Texts that the script writes into files."""
     final: State = field(default_factory=State)
     depth: int = 0
     root: Source = field(default_factory=lambda: Source(b""))
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def block(self, nodes: Iterable[Node], scope: Scope) -> None:
         for node in nodes:
@@ -404,6 +408,8 @@ class Walker:
             self.statement(body, scope)
             return
         run_command(self, body, scope, heredoc)
+        whole = heredoc_text(self, heredoc, scope, Quote.SINGLE, Quote.DOUBLE) if heredoc is not None else None
+        self.writes += written_by(self.expander, node, scope, whole)
         if heredoc is None:
             return
         piped = [child for child in heredoc.named_children if child.type == "pipeline"]
@@ -419,11 +425,12 @@ class Walker:
 
 def follow_script(
     data: bytes, root: Node, environment: dict[str, str] | None, arguments: tuple[str, ...] | None,
-    header: dict[str, Binding],
+    header: dict[str, Binding], texts: Mapping[str, str],
 ) -> Walker:
-    """Follow the script from its first line. `header` holds variables that `#SBATCH --export` sets."""
+    """Follow the script from its first line. `header` holds variables that `#SBATCH --export` sets, `texts` the files
+    that it may source."""
     source = Source(data)
-    walker = Walker(Expander(environment), root=source)
+    walker = Walker(Expander(environment), root=source, texts=texts)
     positional = None
     if arguments is not None:
         positional = tuple(Token(unplaced(text), -1, -1, Quote.NOWHERE, 0) for text in arguments)
