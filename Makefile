@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help compiled setup demo test check lock frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
+.PHONY: help compiled setup demo test test-slurm check lock frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ demo: compiled ## The whole loop on this machine: no root, no Slurm, simulated G
 
 test: compiled ## All tests; on Debian as root also those on the sandbox cluster and in a browser; ROOM=template: one folder
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/run $(ROOM)
+
+test-slurm: compiled ## The cluster tests on Slurm 24.11 and 26.05, each on a machine of its own (Debian, root); SLURM="26.05": one, ONLY=FILE
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/cluster/on_other_slurms "$(or $(SLURM),24.11 26.05)" $(ONLY)
 
 check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a document and no decision on prose in Python
 	@$(BIN)/ruff check .

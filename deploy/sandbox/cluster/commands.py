@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from cluster import gpus, lifecycle, packages, slurm, ssh
+from cluster import gpus, lifecycle, machine, packages, slurm, ssh
 from cluster.settings import GPUS_PER_NODE, NODES, Node, node_named
 from cluster.system import SandboxError, only_one, require_root
 
@@ -23,9 +24,16 @@ NODE_COMMANDS: dict[str, tuple[Callable[[Node], None], str]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status: 0 done, 1 a problem, 2 wrong usage, 130 interrupted."""
-    options = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser().parse_args(words)
     started = time.monotonic()
     try:
+        if options.slurm is not None:
+            require_root()
+            after = words[words.index(options.command) + 1 :]
+            return machine.pass_on(options.slurm, options.command, after)
+        if options.command == "run":
+            return subprocess.call(options.words, env={**os.environ, **lifecycle.variables()})
         if options.command == "env":
             sys.stdout.write(lifecycle.exports())
             return 0
@@ -114,6 +122,8 @@ def tenant(word: str) -> tuple[int, float]:
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = argparse.ArgumentParser(prog="sandbox", description="A Slurm cluster with simulated GPUs.")
+    where = "on a machine of its own with the Debian that has this Slurm: " + ", ".join(machine.SUITES)
+    top.add_argument("--slurm", metavar="VERSION", help=where)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("up", "bring the cluster up; on one that is up, check and repair it"),
@@ -126,6 +136,8 @@ def parser() -> argparse.ArgumentParser:
         ("start-slurmctld", "start the controller"),
     ):
         commands.add_parser(name, help=text)
+    there = commands.add_parser("run", help="run a program with what `env` sets; with --slurm, on that machine")
+    there.add_argument("words", nargs=argparse.REMAINDER, metavar="PROGRAM")
     for name, (_, text) in NODE_COMMANDS.items():
         commands.add_parser(name, help=text).add_argument("node", metavar="NODE")
     gpu = commands.add_parser("gpu", help="show or change the simulated GPUs of a node")

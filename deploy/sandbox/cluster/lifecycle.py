@@ -116,9 +116,14 @@ def status() -> bool:
 
 def exports() -> str:
     """Shell lines that let a shell use the cluster."""
-    return (
-        f"export SLURM_CONF={SLURM_CONF}\n"
-        f"export SIMULATED_GPU_DIR={GPUS}\n"
-        f"export RUNBOOK_SPOOL={SPOOL}\n"
-        f"export RUNBOOK_SANDBOX_SSH_CONFIG={SSH}/ssh_config\n"
-    )
+    return "".join(f"export {name}={value}\n" for name, value in variables().items())
+
+
+def variables() -> dict[str, str]:
+    """What a program needs in its environment to use the cluster."""
+    return {
+        "SLURM_CONF": str(SLURM_CONF),
+        "SIMULATED_GPU_DIR": str(GPUS),
+        "RUNBOOK_SPOOL": str(SPOOL),
+        "RUNBOOK_SANDBOX_SSH_CONFIG": f"{SSH}/ssh_config",
+    }

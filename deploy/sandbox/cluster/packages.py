@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,11 +24,11 @@ def require_debian() -> None:
         )
 
 
-def missing_packages() -> tuple[str, ...]:
-    """The needed packages that are not installed."""
-    _, out, _ = attempt(("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *PACKAGES))
+def missing_packages(packages: Sequence[str]) -> tuple[str, ...]:
+    """Those of the packages that are not installed."""
+    _, out, _ = attempt(("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages))
     installed = {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
-    return tuple(package for package in PACKAGES if package not in installed)
+    return tuple(package for package in packages if package not in installed)
 
 
 @contextmanager
@@ -47,12 +47,12 @@ def no_service_starts() -> Iterator[None]:
             POLICY.unlink(missing_ok=True)
 
 
-def install() -> None:
-    """Install what is missing; nothing is done, and no network used, when all is there."""
+def install(*packages: str) -> None:
+    """Install what is missing of these, or of what a cluster needs; no network is used when all is there."""
     require_debian()
     if KEPT_POLICY.exists():  # an earlier install was killed before it could put this back
         KEPT_POLICY.replace(POLICY)
-    missing = missing_packages()
+    missing = missing_packages(packages or PACKAGES)
     if not missing:
         return
     with phase(f"install {len(missing)} packages"), no_service_starts():

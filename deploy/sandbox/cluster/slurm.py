@@ -153,7 +153,7 @@ def cgroup_conf() -> str:
     common = "ConstrainRAMSpace=yes\nConstrainCores=no\nConstrainDevices=no\n"
     if cgroup_version() == 2:
         return f"CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n{common}"
-    return f"CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n{common}"
+    return f"CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n{common}"
 
 
 TASK_PROLOG = f"""\
