@@ -16,7 +16,7 @@ from runbook.node.sections import NodeAnswers, printable
 SECTION = "slurm_gres"
 SCRIPT = """begin slurm_gres
 conf=; running=
-for f in $(grep -lsx slurmd /proc/[0-9]*/comm | head -n 64); do
+for f in $(grep -lsx -e slurmd -e slurmd-wlm /proc/[0-9]*/comm | head -n 64); do
   p=${f%/comm}
   a=$(tr '\\000' '\\n' 2>/dev/null <$p/cmdline)
   n=$(printf '%s\\n' "$a" | sed -n '/^-N$/{n;p;}')
@@ -41,8 +41,9 @@ done
 end slurm_gres 0
 """
 """Part of the check script: prints the files, changes nothing. NODE is the node's name. Anybody can call a program
-slurmd, and give root's own programs that name with a link: only root's slurmd counts (or that of who asks), which
-Debian calls slurmd-wlm."""
+slurmd, and give root's own programs that name with a link: only root's slurmd counts (or that of who asks). Debian
+calls its file slurmd-wlm, and so does the kernel once slurmd has started itself anew for `scontrol reconfigure` (24.11
+and later)."""
 
 _PAIR = re.compile(r"(?P<key>[A-Za-z]+)\s*=\s*(?P<value>\S+)")
 _FILES = re.compile(r"(?P<head>/dev/[A-Za-z0-9_./-]*?)(?:\[(?P<list>[0-9,-]{1,400})\])?\Z")

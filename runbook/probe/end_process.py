@@ -23,10 +23,14 @@ from typing import Any, Dict, List, Optional, Tuple
 _PIDFD_SEND_SIGNAL = 424
 _PIDFD_OPEN = 434
 """System call numbers, the same on every architecture: Python has the functions from 3.9 on only."""
-_HOLDERS = ("sshd", "sshd-session", "slurmstepd")
+_STEP_DAEMONS = ("slurmstepd", "slurmstepd-wlm")
+"""The second is what Debian calls the file."""
+_HOLDERS = ("sshd", "sshd-session", *_STEP_DAEMONS)
 """A process below one of these belongs to a session or step that lives."""
 _STEP_OF = re.compile(r"slurmstepd: \[(?P<job>\d{1,12})[.\]]")
 """How slurmstepd calls itself: "slurmstepd: [99.0]", "[99.batch]", "[99.extern]"."""
+_DEAD = ("Z", "X", "x")
+"""States of a process that has ended and that nobody has waited for: it holds nothing, and has no command line."""
 _MOST_ANCESTORS = 200
 
 
@@ -137,7 +141,7 @@ def _step_of(job: str) -> Optional[int]:
     all the same; and a job of another cluster's Slurm is known to nobody whom we ask."""
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         stat = _stat(pid)
-        if stat is None or stat[0] != "slurmstepd":
+        if stat is None or stat[0] not in _STEP_DAEMONS or stat[1][0] in _DEAD:
             continue
         said = _read("/proc/%d/cmdline" % pid)
         match = _STEP_OF.match(said)

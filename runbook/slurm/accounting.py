@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection
+from dataclasses import replace
 
 from runbook.host_lists import expand_hosts
 from runbook.model.job import JobRecord, StepRecord
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.slurm import fields
 from runbook.slurm.fields import rows
+from runbook.slurm.job_record import PatternValues, expanded_paths, step_paths
+from runbook.slurm.sbatch_options import last_value, step_options
 from runbook.slurm.states import job_state
 
 #: JobID must stay first. Restarts, StdOut and StdErr came with 24.05 and 24.11: what a version lacks is not asked for.
@@ -111,7 +115,20 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
     derived, _ = fields.exit_and_signal(row.get("DerivedExitCode"))
     num_nodes = fields.number(row.get("NNodes"))
     limit = fields.number(row.get("TimelimitRaw"))
-    stdout, stderr = (fields.text_or_empty(row.get(column)) for column in ("StdOut", "StdErr"))
+    nodes = expand_hosts(row.get("NodeList", ""))
+    restarts = fields.number(row.get("Restarts")) or 0
+    array_job, _, task = job.partition("_")
+    values = PatternValues(
+        job_id=row.get("JobIDRaw", "").strip(),
+        name=row.get("JobName", ""),
+        user=row.get("User", "").strip(),
+        node=nodes[0] if nodes else "",
+        array_job_id=array_job if task else "",
+        array_task_id=task,
+        restarts=restarts,
+    )
+    output, error = (fields.text_or_empty(row.get(column)) for column in ("StdOut", "StdErr"))
+    stdout, stderr = expanded_paths(output, error, row.get("WorkDir", ""), values)
     allocated = row.get("AllocTRES", "") or row.get("ReqTRES", "")
     launched = [step for step in steps if not step["JobID"].strip().endswith((".batch", ".extern"))]
     tasks = max((fields.number(step.get("NTasks")) or 0 for step in launched), default=0)
@@ -127,28 +144,43 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
         signal=signal if ended else None,
         derived_exit_code=derived if ended else None,
         reason="" if row.get("Reason", "None").strip() == "None" else row["Reason"].strip(),
-        nodes=expand_hosts(row.get("NodeList", "")),
+        nodes=nodes,
         num_nodes=num_nodes,
         num_tasks=tasks or None,
         gpus_per_node=fields.per_node_gpus("", allocated, num_nodes),
         memory_limit_bytes_per_node=fields.per_node_memory(allocated, num_nodes),
         submit_time_s=fields.epoch_s(row.get("Submit")),
-        start_time_s=fields.epoch_s(row.get("Start")),
+        start_time_s=fields.epoch_s(row.get("Start")) if nodes else None,
         end_time_s=fields.epoch_s(row.get("End")),
         time_limit_s=limit * 60.0 if limit else None,
         work_dir=row.get("WorkDir", ""),
         stdout_path=stdout,
-        stderr_path="" if stderr == stdout else stderr,
+        stderr_path=stderr,
+        more_log_paths=tuple(
+            dict.fromkeys(path for step in launched for path in _step_paths(step, values, row.get("WorkDir", "")))
+        ),
         submit_line=fields.text_or_empty(row.get("SubmitLine")),
         comment=_comment(row),
         partition=row.get("Partition", "").strip(),
         account=row.get("Account", "").strip(),
         qos=row.get("QOS", "").strip(),
-        restarts=fields.number(row.get("Restarts")) or 0,
-        array_job_id=JobId(job.partition("_")[0]) if "_" in job else None,
+        restarts=restarts,
+        array_job_id=JobId(array_job) if task else None,
         steps=tuple(_step(step) for step in steps),
         source="sacct",
     )
+
+
+def _step_paths(row: dict[str, str], values: PatternValues, work_dir: str) -> tuple[str, ...]:
+    """Where the tasks of a step wrote: 26.05 keeps the patterns, earlier versions the step's own submit line."""
+    options = step_options(row.get("SubmitLine", ""))
+    output, error = (
+        fields.text_or_empty(row.get(column)) or last_value(options, name) or ""
+        for column, name in (("StdOut", "output"), ("StdErr", "error"))
+    )
+    work_dir = posixpath.join(work_dir, last_value(options, "chdir") or "")
+    nodes, step = expand_hosts(row.get("NodeList", "")), row["JobID"].strip().partition(".")[2]
+    return step_paths(output, error, work_dir, replace(values, step=step), nodes, fields.number(row.get("NTasks")) or 1)
 
 
 def _step(row: dict[str, str]) -> StepRecord:

@@ -21,7 +21,7 @@ class Complaint(Enum):
     """Slurm understood and said no."""
 
 
-#: Messages of `src/common/slurm_errno.c` (22.05 to 25.11), first match wins.
+#: Messages of `src/common/slurm_errno.c` (22.05 to 26.05) and of pyslurm, first match wins.
 _PATTERNS: tuple[tuple[Complaint, re.Pattern[str]], ...] = tuple(
     (complaint, re.compile(pattern, re.IGNORECASE))
     for complaint, pattern in (
@@ -29,7 +29,8 @@ _PATTERNS: tuple[tuple[Complaint, re.Pattern[str]], ...] = tuple(
         (Complaint.ENDED, r"job/step already completing or completed|already (been )?(cancelled|complete)"),
         (
             Complaint.NO_SUCH,
-            r"invalid job id|invalid node name|node \S+ not found|unable to find (job|node)|unknown node name",
+            r"invalid job id|invalid node name|node \S+ (not found|does not exist)|unable to find (job|node)"
+            r"|unknown node name",
         ),
         (Complaint.DENIED, r"access/permission denied|invalid user id|not authorized|must be .*(admin|operator)"),
         (

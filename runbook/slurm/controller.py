@@ -11,7 +11,7 @@ from runbook.model.job import GpuIndices, JobRecord, NodeState
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.slurm import fields
 from runbook.slurm.fields import long_format, rows
-from runbook.slurm.job_record import PatternValues, expand_pattern
+from runbook.slurm.job_record import PatternValues, expanded_paths
 from runbook.slurm.states import job_state, node_class, node_states
 
 # `squeue`: a job as the controller remembers it (running, or ended less than MinJobAge ago).
@@ -117,9 +117,9 @@ def _record(row: dict[str, str]) -> JobRecord:
         array_task_id=row["ArrayTaskID"].strip() if array_job else "",
         restarts=record.restarts,
     )
-    stdout = expand_pattern(fields.text_or_empty(row["STDOUT"]), values) or ""
-    stderr = expand_pattern(fields.text_or_empty(row["STDERR"]), values) or ""
-    return replace(record, stdout_path=stdout, stderr_path="" if stderr == stdout else stderr)
+    output, error = (fields.text_or_empty(row[column]) for column in ("STDOUT", "STDERR"))
+    stdout, stderr = expanded_paths(output, error, record.work_dir, values)
+    return replace(record, stdout_path=stdout, stderr_path=stderr)
 
 
 # `sinfo`: nodes with all their state words, and the drain reason as it was written.

@@ -93,12 +93,12 @@ def gpu_count(value: str | None) -> int | None:
 
 
 def per_node_gpus(requested: str, allocated: str, num_nodes: int | None) -> int | None:
-    """GPUs a node as requested, or else the allocation's total where it divides evenly."""
-    asked = gpu_count(requested)
-    if asked is not None:
-        return asked
+    """GPUs a node: the allocation's total where it divides evenly, or else as requested. `--gpus-per-node=1` beside
+    `--gres=gpu:2` are two entries of one request, of which Slurm takes one."""
     total = gpu_count(allocated)
-    return total // num_nodes if total and num_nodes and total % num_nodes == 0 else None
+    if total and num_nodes and total % num_nodes == 0:
+        return total // num_nodes
+    return gpu_count(requested)
 
 
 def per_node_memory(allocated: str, num_nodes: int | None) -> Bytes | None:

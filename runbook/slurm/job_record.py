@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from runbook.errors import BadInput
 from runbook.host_lists import expand_hosts
 from runbook.model.job import JobRecord
-from runbook.model.units import JobId
+from runbook.model.units import JobId, NodeName
 from runbook.slurm import fields
 from runbook.slurm.sbatch_options import (
     SbatchOption,
@@ -28,6 +28,8 @@ from runbook.slurm.sbatch_options import (
 
 DEFAULT_OUTPUT = "slurm-%j.out"
 DEFAULT_ARRAY_OUTPUT = "slurm-%A_%a.out"
+_MOST_TASKS = 4096
+"""Files of a step that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class PatternValues:
     array_job_id: str = ""
     array_task_id: str = ""
     restarts: int = 0
+    step: str = "batch"
+    """A step's number, where the pattern is srun's."""
+    task: int = 0
+    node_number: int = 0
+    """Within the job."""
 
 
 def expand_pattern(pattern: str, values: PatternValues) -> str | None:
@@ -60,13 +67,13 @@ def expand_pattern(pattern: str, values: PatternValues) -> str | None:
             "A": values.array_job_id or values.job_id,
             "a": task or "4294967294",
             "b": str(int(task) % 10) if task.isdecimal() else "",
-            "J": values.job_id,
+            "J": values.job_id if values.step == "batch" else f"{values.job_id}.{values.step}",
             "j": values.job_id,
             "N": values.node.partition(".")[0],
-            "n": "0",
+            "n": str(values.node_number),
             "r": str(values.restarts),
-            "s": "batch",
-            "t": "0",
+            "s": values.step,
+            "t": str(values.task),
             "u": values.user,
             "x": values.name,
         }
@@ -83,10 +90,18 @@ def expand_pattern(pattern: str, values: PatternValues) -> str | None:
 def batch_paths(
     command_line: Sequence[SbatchOption], header: Sequence[SbatchOption], work_dir: str, values: PatternValues
 ) -> tuple[str, str]:
-    """(stdout, stderr) as absolute paths; stderr is "" when it is the same file, either is "" when not known."""
+    """(stdout, stderr) as `expanded_paths` has them, of the options of a submit line and a script."""
     default = DEFAULT_ARRAY_OUTPUT if values.array_job_id else DEFAULT_OUTPUT
     output = last_value(command_line, "output") or last_value(header, "output") or default
     error = last_value(command_line, "error") or last_value(header, "error") or ""
+    return expanded_paths(output, error, work_dir, values)
+
+
+def expanded_paths(output: str, error: str, work_dir: str, values: PatternValues) -> tuple[str, str]:
+    """(stdout, stderr) as absolute paths; stderr is "" when it is the same file, either is "" when not known.
+
+    Slurm resolves a relative pattern against the job's working directory, and does not say so: 24.11 prints the whole
+    path of a job without `--output`, 25.11 and 26.05 print `slurm-%j.out`."""
     paths = []
     for pattern in (output, error):
         path = expand_pattern(pattern, values) if pattern else ""
@@ -94,6 +109,23 @@ def batch_paths(
             path = posixpath.normpath(posixpath.join(work_dir, path)) if work_dir else ""
         paths.append(path or "")
     return paths[0], "" if paths[1] == paths[0] else paths[1]
+
+
+def step_paths(
+    output: str, error: str, work_dir: str, values: PatternValues, nodes: Sequence[NodeName], num_tasks: int
+) -> tuple[str, ...]:
+    """Where the tasks of a step write, by srun's `--output` and `--error`; () where that is the job's own log.
+
+    Source: srun(1), "I/O REDIRECTION": none, all and a task's number name no file. Tasks are taken to lie on the nodes
+    in blocks, which matters to patterns with both task and node only."""
+    wanted = [pattern for pattern in (output, error) if pattern not in ("", "none", "all") and not pattern.isdecimal()]
+    found: dict[str, None] = {}
+    for task in range(min(num_tasks, _MOST_TASKS)):
+        number = task * len(nodes) // num_tasks
+        here = replace(values, task=task, node_number=number, node=nodes[number] if nodes else "")
+        for pattern in wanted:
+            found.update(dict.fromkeys(filter(None, expanded_paths(pattern, "", work_dir, here))))
+    return tuple(found)
 
 
 def choose_record(records: Sequence[JobRecord], job: JobId) -> JobRecord | None:
@@ -122,6 +154,7 @@ def merge_records(controller: JobRecord | None, accounting: JobRecord | None) ->
         controller,
         submit_line=accounting.submit_line,
         steps=accounting.steps,
+        more_log_paths=accounting.more_log_paths,
         derived_exit_code=accounting.derived_exit_code or controller.derived_exit_code,
         excluded_nodes=accounting.excluded_nodes,
         source="squeue+sacct",
@@ -136,7 +169,7 @@ def with_submit_line(record: JobRecord, wrapped: str = "") -> JobRecord:
 
 
 def with_log_paths(record: JobRecord, script: str) -> JobRecord:
-    """Log paths for a record from accounting: its own columns, or patterns of submit line and script, expanded."""
+    """Log paths for a record from accounting whose columns have none: patterns of submit line and script, expanded."""
     task = record.id.partition("_")[2]
     values = PatternValues(
         job_id=record.id,
@@ -148,9 +181,7 @@ def with_log_paths(record: JobRecord, script: str) -> JobRecord:
         restarts=record.restarts,
     )
     if record.stdout_path:
-        stdout = expand_pattern(record.stdout_path, values) or ""
-        stderr = expand_pattern(record.stderr_path, values) or "" if record.stderr_path else ""
-        return replace(record, stdout_path=stdout, stderr_path="" if stderr == stdout else stderr)
+        return record
     line = _submit_line(record, wrapped_text(script))
     header: tuple[SbatchOption, ...] = ()
     try:

@@ -1,4 +1,5 @@
-"""sbatch's options: the table of which take a value, and the reading of submit lines and `#SBATCH` headers.
+"""sbatch's options: the table of which take a value, and the reading of submit lines and `#SBATCH` headers; srun's, as
+far as a step's submit line tells where its tasks write.
 
 Slurm stores a submit line as its arguments joined by single spaces, without quoting (`slurm_option_get_argv_str` in
 `src/common/slurm_opt.c`): `sbatch --comment "a b" x.sh` is kept as `sbatch --comment a b x.sh`. So it must not be read
@@ -21,6 +22,10 @@ class Takes(Enum):
     VALUE = auto()
     MAYBE = auto()
     """A value only behind `=` (long) or without a space (short)."""
+
+
+_Tables = tuple[Mapping[str, Takes], Mapping[str, str]]
+"""Long options, and short ones by the long."""
 
 
 def _table(kind: Takes, names: str) -> dict[str, Takes]:
@@ -58,6 +63,26 @@ SHORT_OPTIONS: dict[str, str] = {
     "M": "clusters", "n": "ntasks", "N": "nodes", "o": "output", "O": "overcommit", "p": "partition", "q": "qos",
     "Q": "quiet", "s": "oversubscribe", "S": "core-spec", "t": "time", "u": "usage", "v": "verbose",
     "V": "version", "w": "nodelist", "W": "wait", "x": "exclude",
+}  # fmt: skip
+
+#: Where srun's table is another. Source: srun(1) of Slurm 22.05 to 26.05.
+_SRUN_LONG: dict[str, Takes] = {
+    **LONG_OPTIONS,
+    **_table(
+        Takes.VALUE,
+        """accel-bind bcast-exclude cpu-bind epilog het-group jobid msg-timeout mpi prolog relative slurmd-debug
+        task-epilog task-prolog threads treewidth tres-per-job wait""",
+    ),
+    **_table(
+        Takes.NOTHING,
+        """disable-status exact external interactive label multi-prog no-allocate overlap preserve-env
+        quit-on-interrupt unbuffered whole""",
+    ),
+    **_table(Takes.MAYBE, "bcast compress kill-on-bad-exit pty resv-ports send-libs x11"),
+}
+_SRUN_SHORT: dict[str, str] = {
+    **SHORT_OPTIONS, "E": "preserve-env", "K": "kill-on-bad-exit", "l": "label", "r": "relative", "T": "threads",
+    "u": "unbuffered", "X": "disable-status", "Z": "no-allocate",
 }  # fmt: skip
 
 _SAME = {"workdir": "chdir", "share": "oversubscribe"}
@@ -99,7 +124,9 @@ def last_value(options: Iterable[SbatchOption], name: str) -> str | None:
     return found
 
 
-def parse_arguments(arguments: Sequence[str], *, script: str = "") -> SubmitLine:
+def parse_arguments(
+    arguments: Sequence[str], *, script: str = "", tables: _Tables = (LONG_OPTIONS, SHORT_OPTIONS)
+) -> SubmitLine:
     """Arguments of sbatch, as a shell would hand them over. `script`, where known, settles unknown site options.
 
     Raises `BadInput` where an option that is not in the table stands before something that may be its value."""
@@ -113,9 +140,9 @@ def parse_arguments(arguments: Sequence[str], *, script: str = "") -> SubmitLine
             rest.insert(0, word)
             break
         if word.startswith("--"):
-            options.append(_long(word, rest, script))
+            options.append(_long(word, rest, script, tables[0]))
         else:
-            options.extend(_short(word, rest))
+            options.extend(_short(word, rest, tables))
     return SubmitLine(tuple(options), rest[0] if rest else "", tuple(rest[1:]))
 
 
@@ -159,6 +186,17 @@ def parse_submit_line(
     return parsed
 
 
+def step_options(line: str) -> tuple[SbatchOption, ...]:
+    """srun's options in a step's submit line; () where a step was started otherwise, or its line cannot be read."""
+    program, _, text = line.strip().partition(" ")
+    if program.rpartition("/")[2] != "srun":
+        return ()
+    try:
+        return parse_arguments(text.split(" "), tables=(_SRUN_LONG, _SRUN_SHORT)).options
+    except BadInput:
+        return ()
+
+
 def header_options(script: str) -> tuple[SbatchOption, ...]:
     """The options of a script's `#SBATCH` lines: those before its first command, with shell quoting."""
     options: list[SbatchOption] = []
@@ -181,10 +219,10 @@ def wrapped_text(script: str) -> str:
     return body.strip("\n") if mark and head.startswith("#!") else ""
 
 
-def _long(token: str, rest: list[str], script: str) -> SbatchOption:
+def _long(token: str, rest: list[str], script: str, table: Mapping[str, Takes]) -> SbatchOption:
     name, equals, value = token[2:].partition("=")
-    full = _full_name(name)
-    takes = LONG_OPTIONS.get(full)
+    full = _full_name(name, table)
+    takes = table.get(full)
     full = _SAME.get(full, full)
     if equals:
         return SbatchOption(full, value)
@@ -201,27 +239,27 @@ def _long(token: str, rest: list[str], script: str) -> SbatchOption:
     return SbatchOption(full)
 
 
-def _full_name(name: str) -> str:
+def _full_name(name: str, table: Mapping[str, Takes]) -> str:
     """getopt takes an unambiguous beginning of a long option for the option."""
-    if name in LONG_OPTIONS:
+    if name in table:
         return name
-    candidates = [known for known in LONG_OPTIONS if known.startswith(name)] if len(name) > 2 else []
+    candidates = [known for known in table if known.startswith(name)] if len(name) > 2 else []
     return candidates[0] if len(candidates) == 1 else name
 
 
-def _short(token: str, rest: list[str]) -> list[SbatchOption]:
+def _short(token: str, rest: list[str], tables: _Tables) -> list[SbatchOption]:
     options: list[SbatchOption] = []
     letters = token[1:]
     while letters:
         letter, letters = letters[0], letters[1:]
-        name = SHORT_OPTIONS.get(letter)
+        name = tables[1].get(letter)
         if name is None:
             raise BadInput(
                 f"-{letter} is not an option of sbatch",
                 where=token,
                 next_step="submit by hand with the patched script",
             )
-        takes = LONG_OPTIONS[name]
+        takes = tables[0][name]
         if takes is Takes.VALUE:
             if not letters and not rest:
                 raise BadInput(f"sbatch's option -{letter} has no value", where=token)

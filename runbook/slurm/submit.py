@@ -36,6 +36,8 @@ _SILENTLY_LEFT_OUT = frozenset({"wrap", "wait", "parsable", "quiet", "verbose", 
     "usage", "version",
 })  # fmt: skip
 _OURS = frozenset({"comment", "chdir", "job-name"})
+#: What a task that is submitted alone sees otherwise (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
+_OF_ALL_TASKS = ("SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP")
 
 #: Variables that sbatch reads as options (sbatch(1), "INPUT ENVIRONMENT VARIABLES"). They rank below its command line
 #: and above `#SBATCH` lines, so an option on the command line says the same.
@@ -76,12 +78,19 @@ def sbatch_command(
 
     Options of `submission.options` replace the original's of the same name; excluded nodes are merged and taken out of
     `--nodelist`. Script arguments are the submission's, or else the original's. `wrapped` is the text behind `--wrap`.
-    Raises `NotAllowed` for array tasks and heterogeneous jobs, `BadInput` for a submit line that cannot be read."""
-    refuse_families(original)
+    A task of an array becomes an array of that one index. Raises `NotAllowed` where `check_relaunchable` does, and
+    `BadInput` for a submit line that cannot be read."""
+    check_relaunchable(original, wrapped)
     notes: list[str] = []
     line = _original_line(original, wrapped, notes)
-    if line.has("array"):
-        raise _array(original)
+    task = _task(original)
+    if task:
+        notes.append(
+            f"submitted as an array of its own with the one index {task}: SLURM_ARRAY_JOB_ID is another, and "
+            "SLURM_ARRAY_TASK_COUNT is 1"
+        )
+    elif line.has("array"):
+        raise _array(original, "a job array is not relaunched as a whole")
     replacing = parse_arguments(submission.options).options
     replaced = {option.name for option in replacing}
     if submission.environment is not None:
@@ -92,7 +101,7 @@ def sbatch_command(
     for option in (*inherited, *line.options):
         if option.name in _LEFT_OUT:
             notes.append(_LEFT_OUT[option.name])
-        elif option.name not in replaced | _OURS | _SILENTLY_LEFT_OUT | {"exclude", "nodelist"}:
+        elif option.name not in replaced | _OURS | _SILENTLY_LEFT_OUT | {"exclude", "nodelist", "array"}:
             kept.append(option)
     kept += [option for option in replacing if option.name not in _OURS | {"exclude", "nodelist"}]
     kept += _node_options((*inherited, *line.options), replacing, notes)
@@ -103,6 +112,7 @@ def sbatch_command(
         sbatch,
         "--parsable",
         *(option.argument() for option in kept),
+        *((f"--array={task}",) if task else ()),
         *((f"--job-name={name}",) if name else ()),
         f"--chdir={submission.work_dir}",
         f"--comment={_comment(submission.claim.token, last_value(replacing, 'comment') or original.comment)}",
@@ -120,10 +130,16 @@ def options_in_force(original: JobRecord, script: str, variables: Mapping[str, s
     return {option.name: option.value for option in sources if option.value is not None}
 
 
-def refuse_families(original: JobRecord) -> None:
-    """Raises `NotAllowed` for a task of an array and a component of a heterogeneous job."""
+def check_relaunchable(original: JobRecord, script: str) -> None:
+    """Raises `NotAllowed` for a component of a heterogeneous job, for several tasks of an array at once, and for a task
+    whose script asks how many tasks there are. To be asked before anything is done to the job."""
     if original.array_job_id or "_" in original.id:
-        raise _array(original)
+        if not _task(original):
+            raise _array(original, "several tasks of a job array are not relaunched at once")
+        counted = next((name for name in _OF_ALL_TASKS if name in script), None)
+        if counted is not None:
+            raise _array(original, f"the script of this task of a job array reads {counted}, which alone it would see "
+                         "otherwise")
     if "+" in original.id:
         raise NotAllowed(
             "a component of a heterogeneous job is not relaunched alone",
@@ -172,9 +188,15 @@ def read_submitted(text: str) -> str | None:
     return None
 
 
-def _array(original: JobRecord) -> NotAllowed:
+def _task(original: JobRecord) -> str:
+    """The index of the one task of an array that the job is, or ""."""
+    task = original.id.partition("_")[2]
+    return task if task.isascii() and task.isdecimal() else ""
+
+
+def _array(original: JobRecord, why: str) -> NotAllowed:
     return NotAllowed(
-        "a task of a job array is not relaunched: alone it would see another SLURM_ARRAY_TASK_COUNT",
+        why,
         where=f"job {original.id}",
         next_step="submit by hand with the patched script, e.g. `sbatch --array=TASK …`",
     )

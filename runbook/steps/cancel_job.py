@@ -8,12 +8,15 @@ from enum import StrEnum
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Incident
 from runbook.model.job import JobRecord
+from runbook.model.units import sentence
 from runbook.slurm.ownership import check_ours, check_same_run
-from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act
+from runbook.slurm.submit import check_relaunchable
+from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
 
 
 class Outcome(StrEnum):
     CANCELLED = "cancelled"
+    LEFT_RUNNING = "left_running"
     ALREADY_GONE = "already_gone"
     PLANNED = "planned"
     DECLINED = "declined"
@@ -21,9 +24,9 @@ class Outcome(StrEnum):
 
 
 def propose(context: StepContext) -> Proposal | None:
-    """Nothing to approve when the job has ended by itself."""
+    """Nothing to approve when the job has ended by itself, and none for one that could not be submitted again."""
     job = context.failure.job
-    if job.state.job_class.ended or _ended(context, job):
+    if job.state.job_class.ended or not_relaunchable(context) is not None or _ended(context, job):
         return None
     nodes = ", ".join(job.nodes[:4]) + (" …" if len(job.nodes) > 4 else "")
     return Proposal(
@@ -39,6 +42,10 @@ def run(context: StepContext) -> StepResult:
         return StepResult(
             Outcome.ALREADY_GONE, _with_record(context, now), f"job {job.id} had ended: {(now or job).state.name}"
         )
+    refusal = not_relaunchable(context)
+    if refusal is not None:
+        why = f"job {job.id} is left as it is: {refusal.what}"
+        return StepResult(Outcome.LEFT_RUNNING, with_notes(_with_record(context, now), sentence(why)), why)
     check_ours(context.incident, now)
     check_same_run(now, job)
     if not context.incident.evidence_files:
@@ -66,6 +73,17 @@ def run(context: StepContext) -> StepResult:
         _with_record(context, now), Act("cancel", job.id, started, result=f"ended after {waited_s:.1f} s")
     )
     return StepResult(Outcome.CANCELLED, incident, f"job {job.id} ended {waited_s:.1f} s after the cancel")
+
+
+def not_relaunchable(context: StepContext) -> NotAllowed | None:
+    """Why the job cannot be submitted again, whatever the plan will be; None when it can."""
+    original = context.incident.original or context.failure
+    script = context.incident.script
+    try:
+        check_relaunchable(original.job, script.text if script else "")
+    except NotAllowed as refusal:
+        return refusal
+    return None
 
 
 def _record(context: StepContext, job: JobRecord) -> JobRecord | None:

@@ -16,6 +16,7 @@ from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt
 from runbook.steps.shared.template_reading import read_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
+_HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
 _AT_A_TERMINAL = frozenset({"salloc", "srun"})
 
 
@@ -48,15 +49,16 @@ def run(context: StepContext) -> StepResult:
     if incident.original is None:
         incident = replace(incident, original=incident.failure)
     where = f"job {job.id} ({job.name or 'unnamed'}, {job.owner})"
-    if job.state.job_class is JobClass.WAITING:
+    if job.state.job_class is JobClass.WAITING and not _held_after_its_end(job):
         return _closed(incident, Outcome.WAITING, f"{where} has not started yet: {job.state.name}")
-    if job.state.job_class is JobClass.SUCCEEDED and not job.derived_exit_code:
+    asked = incident.trigger in PERSON_TRIGGERS
+    if job.state.job_class is JobClass.SUCCEEDED and not job.derived_exit_code and not asked:
         return _closed(incident, Outcome.SUCCEEDED, f"{where} completed; there is nothing to bring back")
     ours = any(act.what == "cancel" and act.target == job.id and not act.planned_only for act in incident.acts)
-    if job.state.job_class is JobClass.CANCELLED and not ours and incident.trigger not in PERSON_TRIGGERS:
+    if job.state.job_class is JobClass.CANCELLED and not ours and not asked:
         return _closed(incident, Outcome.CANCELLED_BY_USER, f"{where} was cancelled by a person; it is not relaunched")
     typed = posixpath.basename(job.submit_line.partition(" ")[0])
-    if typed in _AT_A_TERMINAL and not job.log_paths and incident.trigger not in PERSON_TRIGGERS:
+    if typed in _AT_A_TERMINAL and not job.log_paths and not asked:
         # Its exit status is that of somebody's last command. Nobody is woken for it.
         return _closed(incident, Outcome.INTERACTIVE, f"{where} was started by {typed} and not as a batch job: it has "
                        "no log, and what it printed went to a terminal")
@@ -77,6 +79,12 @@ def run(context: StepContext) -> StepResult:
         )
     nodes = f"{len(job.nodes)} node{'s' if len(job.nodes) != 1 else ''}"
     return StepResult(Outcome.IDENTIFIED, incident, f"{where}, {job.state.name}, {nodes}, from {job.source}")
+
+
+def _held_after_its_end(job: JobRecord) -> bool:
+    """Whether a waiting job has run, failed, and is kept from starting again (`scontrol requeuehold`, the exit codes of
+    RequeueExitHold). Nothing else will bring it back, and its log is that of the run that failed."""
+    return job.restarts > 0 and job.reason_code in _HELD
 
 
 def subject(incident: Incident) -> JobId:

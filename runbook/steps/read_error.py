@@ -12,8 +12,8 @@ from runbook.errors import NotAllowed, NotFound, RunbookError
 from runbook.logs.reader import LogReader
 from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident, IncidentState
-from runbook.model.job import JobClass, JobRecord
-from runbook.model.log import Finding, LogStory
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import Collateral, Finding, LogStory
 from runbook.model.units import UserName, name_within, sentence
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
@@ -46,7 +46,12 @@ def run(context: StepContext) -> StepResult:
     if not kept:
         conclusion = f"None of the logs of job {job.id} could be read: {'; '.join(problems)}."
         return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=conclusion), conclusion)
-    story = read_story(context, job)
+    story = read_story(context, _as_evidence(job))
+    if job.state.job_class is JobClass.SUCCEEDED and story.root_cause is not None:
+        problems.append(
+            f"Slurm calls job {job.id} {job.state.name}: that is how the last command of its script ended, and a pipe "
+            "without `set -o pipefail` ends as its last part does"
+        )
     incident = with_notes(replace(incident, failure=replace(context.failure, story=story)), *problems)
     if incident.original is not None and incident.original.job.id == job.id:
         incident = replace(incident, original=incident.failure)
@@ -79,6 +84,14 @@ def read_story(context: StepContext, job: JobRecord) -> LogStory:
             sources.append((path, stream, _size(stream)))
         reader = LogReader(context.playbook.signatures)
         return on_own_nodes(reader.read(sources, job=job, in_order=context.ports.in_order), job)
+
+
+def _as_evidence(job: JobRecord) -> JobRecord:
+    """The record as the logs are judged by. A job that Slurm calls COMPLETED had a last command that ended well: behind
+    `srun … | tee` that is tee, so that nothing is known of the ranks."""
+    if job.state.job_class is not JobClass.SUCCEEDED:
+        return job
+    return replace(job, state=JobState(job.state.name, JobClass.UNKNOWN))
 
 
 def on_own_nodes(story: LogStory, job: JobRecord) -> LogStory:
@@ -114,12 +127,23 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
         cut = [f"{source.path}: {source.note}" for source in story.sources if source.cut]
         if cut:
             return Outcome.UNREADABLE, f"what job {job.id} died of is not known, as not all was read ({'; '.join(cut)})"
+        followed = story.collateral[0] if story.collateral else None
+        if not job.state.job_class.ended and followed is not None:
+            # A task that has ended with a code died of something: that no log that is known says it, is no health.
+            return Outcome.UNREADABLE, (
+                f"job {job.id} is {job.state.name}, and {_who(followed)} {followed.why}; what it died of stands in no "
+                "log that was read"
+            )
         if not job.state.job_class.ended:
             return Outcome.HEALTHY, f"job {job.id} is {job.state.name} and its logs show no failure"
+        if job.state.job_class is JobClass.SUCCEEDED:
+            return Outcome.NO_ERROR_FOUND, f"job {job.id} completed, and its logs show no failure"
         if not any(source.size_bytes for source in story.sources):
             return Outcome.NO_ERROR_FOUND, f"the logs of job {job.id} are empty: what it died of is not known"
         return Outcome.NO_ERROR_FOUND, f"the logs of job {job.id} show no memory error"
-    if not job.state.job_class.ended and not _shows_an_end(story, cause, job):
+    completed = job.state.job_class is JobClass.SUCCEEDED
+    shown = _shows_an_end(story, cause, job) and not (completed and cause.quoted)
+    if (completed or not job.state.job_class.ended) and not shown:
         return Outcome.HEALTHY, (
             f"job {job.id} is {job.state.name}; its log mentions {cause.signature}, but nothing shows that a process "
             "ended, and a mention is no reason to cancel it"
@@ -131,6 +155,11 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
     if not job.state.job_class.ended:
         return Outcome.HEALTHY, f"job {job.id} is {job.state.name}; its log shows {cause.signature}, no memory error"
     return Outcome.OTHER_ERROR, f"job {job.id} did not die of memory: {cause.signature} at {describe(cause)}"
+
+
+def _who(follower: Collateral) -> str:
+    rank = "a task" if follower.rank is None else f"task {follower.rank}"
+    return f"{rank} on {follower.node}" if follower.node else rank
 
 
 def _shows_an_end(story: LogStory, cause: Finding, job: JobRecord) -> bool:
@@ -175,6 +204,7 @@ def _keep(context: StepContext, job: JobRecord, limit_bytes: int) -> tuple[list[
     """Copies of the logs in the incident's folder, and what could not be kept. A requeue truncates logs."""
     kept: list[str] = []
     problems: list[str] = []
+    absent, more = 0, frozenset(job.more_log_paths)
     incident: Incident = context.incident
     for number, path in enumerate(job.log_paths):
         name = f"evidence/{job.id}-{number}-{name_within(posixpath.basename(path), 100)}"
@@ -182,11 +212,16 @@ def _keep(context: StepContext, job: JobRecord, limit_bytes: int) -> tuple[list[
             with context.ports.files.open(path, job.owner) as stream:
                 _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, limit_bytes)
         except (NotFound, NotAllowed) as error:
-            problems.append(f"{path}: {error.what}")
+            if isinstance(error, NotFound) and path in more:
+                absent += 1
+            else:
+                problems.append(f"{path}: {error.what}")
             continue
         kept.append(name)
         if shortened:
             problems.append(f"{path}: only its first and last part were kept ({limit_bytes >> 20} MiB in all)")
+    if absent:
+        problems.append(f"{absent} of the {len(more)} files that its steps' tasks were told to write to are not there")
     return kept, problems
 
 

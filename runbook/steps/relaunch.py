@@ -12,6 +12,7 @@ from runbook.model.job import Claim, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, sentence
 from runbook.remedy import relaunch_refused
 from runbook.slurm.ownership import Doubt, attempt_mark, doubts, in_words, new_claim
+from runbook.steps.cancel_job import not_relaunchable
 from runbook.steps.find_checkpoint import before_relaunch
 from runbook.steps.patch import copy_name
 from runbook.steps.reduce_world import excluded
@@ -31,7 +32,7 @@ class Outcome(StrEnum):
 def propose(context: StepContext) -> Proposal | None:
     """What would be submitted, in a sentence."""
     incident = context.incident
-    if _limit(context) or _same_again(context):
+    if _limit(context) or _same_again(context) or not_relaunchable(context) is not None:
         return None
     number = len(incident.attempts) + 1
     plan = incident.whole_plan
@@ -54,6 +55,9 @@ def run(context: StepContext) -> StepResult:
     for outcome, why in ((Outcome.LIMIT_REACHED, _limit(context)), (Outcome.NOTHING_DIFFERS, _same_again(context))):
         if why:
             return StepResult(outcome, replace(incident, conclusion=why), why)
+    refusal = not_relaunchable(context)
+    if refusal is not None:
+        return _refused(incident, refusal)
     failure = context.failure
     number = len(incident.attempts) + 1
     scheduler, clock = context.ports.scheduler, context.ports.clock
@@ -85,13 +89,17 @@ def run(context: StepContext) -> StepResult:
         try:
             submitted = (scheduler.submit(submission, original),)
         except NotAllowed as error:
-            conclusion = f"The scheduler refused the relaunch: {error.what}"
-            return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion), conclusion)
+            return _refused(incident, error)
         result = "submitted"
     act = Act("submit", submitted[0], started, claim.token, result)
     incident = _submitted(context, incident, submitted, claim, act)
     incident = with_last_attempt(incident, replace(incident.attempts[-1], log_marks=marks))
     return StepResult(Outcome.SUBMITTED, incident, f"job {submitted[0]}, attempt {number}")
+
+
+def _refused(incident: Incident, error: NotAllowed) -> StepResult:
+    conclusion = f"The scheduler refused the relaunch: {error.what}"
+    return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion), conclusion)
 
 
 def _claim(context: StepContext, number: int, original: JobRecord) -> Claim:

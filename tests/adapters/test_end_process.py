@@ -177,6 +177,20 @@ def test_a_daemon_of_a_job_whose_step_lives_stays(
     assert not refused or "step that lives here" in ended.detail
 
 
+def test_a_step_that_has_ended_and_that_nobody_waited_for_keeps_nothing(
+    nodes: Nodes, leak: Leak, tmp_path: Path
+) -> None:
+    program = tmp_path / "slurmstepd"
+    shutil.copy("/bin/true", program)
+    process = leak()
+    with subprocess.Popen(("slurmstepd: [7.0]",), executable=program) as step:
+        while lives(step.pid):
+            time.sleep(0.01)
+        assert Path(f"/proc/{step.pid}/stat").exists(), "a zombie"
+        ended = end(nodes, process)
+    assert ended.how is EndedHow.TERMINATED, ended
+
+
 def with_python(folder: Path, text: str) -> Nodes:
     """A node whose `python3` is a script."""
     (folder / "python3").write_text(f"#!/bin/sh\n{text}\n")

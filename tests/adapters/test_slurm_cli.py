@@ -7,12 +7,13 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from runbook.adapters.slurm import choose_scheduler
 from runbook.adapters.slurm.commands import SlurmCommands
-from runbook.adapters.slurm.pyslurm import SlurmPyslurm, read_gpu_indices
+from runbook.adapters.slurm.pyslurm import SlurmPyslurm, read_gpu_indices, read_job
 from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.job import GpuIndices, JobEnvironment, JobRecord, JobScript, Submission
@@ -199,6 +200,15 @@ def test_a_job_is_known_without_its_gpus_too(desk: Desk, tmp_path: Path) -> None
     assert desk.slurm.job(JobId("115")).gpu_indices == ()
     desk.answer("scontrol", f"echo '{DETAIL}'")
     assert desk.slurm.job(JobId("115")).indices_on(NodeName("gpu-22")) == (0, 3)
+
+
+def test_pyslurm_s_job_that_waits_has_no_start_and_one_without_an_output_option_has_a_log() -> None:
+    waiting = SimpleNamespace(
+        id=7, state="PENDING", start_time=1795259620, allocated_nodes=None, working_directory="/home/alice",
+        standard_output="slurm-%j.out", standard_error=None,
+    )
+    record = read_job(waiting, "c")
+    assert (record.start_time_s, record.log_paths) == (None, ("/home/alice/slurm-7.out",))
 
 
 def test_pyslurm_tells_a_running_jobs_gpus_by_the_layout_of_its_nodes() -> None:

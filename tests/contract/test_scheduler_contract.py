@@ -114,9 +114,9 @@ def test_a_token_is_not_found_in_a_longer_one(bench: Bench) -> None:
         assert bench.scheduler.find_submitted(replace(claim, token=other)) == ()
 
 
-def test_a_task_of_an_array_is_refused(bench: Bench) -> None:
-    original = replace(bench.scheduler.job(bench.start(QUICK)), id=JobId("7_3"), array_job_id=JobId("7"))
-    with pytest.raises(NotAllowed, match="array"):
+def test_a_part_of_a_heterogeneous_job_is_refused(bench: Bench) -> None:
+    original = replace(bench.scheduler.job(bench.start(QUICK)), id=JobId("7+1"))
+    with pytest.raises(NotAllowed, match="heterogeneous"):
         bench.scheduler.submit(resubmission(bench, QUICK, claim_of(original)), original)
 
 

@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from runbook.model.incident import IncidentState
-from runbook.steps import identify
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.units import JobId
+from runbook.slurm.states import job_state
+from runbook.steps import cancel_job, identify, read_error, relaunch
 from tests.contract.fakes import ends
 from tests.flow.test_resuming import Scene
 
@@ -33,3 +36,74 @@ def test_a_session_at_a_terminal_that_ends_badly_wakes_nobody(submit_line: str) 
 )
 def test_else_a_job_without_a_log_goes_to_a_person(trigger: str, submit_line: str) -> None:
     assert _identified(trigger, submit_line)[0] == "no_logs"
+
+
+OOM = b"""step 10 loss 1.0
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "train.py", line 7, in <module>
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB
+"""
+
+
+def _read(scene: Scene, log: bytes, **changes: object) -> list[str]:
+    """The outcomes of identify, and of read_error behind it."""
+    job = scene.scheduler.add(script="true", **changes)  # type: ignore[arg-type]
+    scene.clock.sleep(600)
+    record = scene.scheduler.job(job)
+    scene.files.files |= type(scene.files)({record.log_paths[0]: log}).files
+    scene.incident = replace(scene.incident, root_job=job, failure=None, original=None)
+    result = identify.run(scene.context())
+    scene.incident = result.incident
+    if result.outcome != "identified":
+        return [str(result.outcome)]
+    result = read_error.run(scene.context())
+    scene.incident = result.incident
+    return ["identified", str(result.outcome)]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "log", "outcomes"),
+    [
+        ("person", OOM, ["identified", "memory_error"]),
+        ("person", b"step 10 loss 1.0\nTraining done\n", ["identified", "no_error_found"]),
+        ("person", b"step 10\nthe docs say torch.OutOfMemoryError: CUDA out of memory.\n", ["identified", "healthy"]),
+        ("epilog", OOM, ["succeeded"]),
+    ],
+)
+def test_a_job_whose_pipe_ended_well_is_read_when_a_person_asks(trigger: str, log: bytes, outcomes: list[str]) -> None:
+    """`srun … | tee log` without pipefail: COMPLETED 0:0, whatever the ranks died of."""
+    assert _read(Scene("true", trigger=trigger), log, life=ends("COMPLETED")) == outcomes
+
+
+def test_a_job_that_was_requeued_and_held_is_read() -> None:
+    held = {"reason": "JobHeldUser", "state": JobState("PENDING", JobClass.WAITING), "life": ()}
+    assert _read(Scene("true"), OOM, restarts=1, **held) == ["identified", "memory_error"]
+    assert _read(Scene("true"), OOM, restarts=0, **held) == ["waiting"]
+
+
+def test_a_running_job_of_which_srun_saw_a_task_end_is_not_healthy() -> None:
+    """Its own words stand in a file that `srun --output` named and that is not known."""
+    scene = Scene("true")
+    said = b"step 10\nsrun: error: gpu-22: task 3: Exited with exit code 1\n"
+    assert _read(scene, said) == ["identified", "unreadable"]
+    assert "task 3 on gpu-22 ended with exit code 1" in scene.incident.conclusion
+    assert _read(Scene("true"), b"step 10\n") == ["identified", "healthy"]
+
+
+@pytest.mark.parametrize(
+    ("job", "script"), [("7+1", "true"), ("7_[3-5]", "true"), ("7_3", "shards=$SLURM_ARRAY_TASK_COUNT")]
+)
+def test_a_job_that_could_not_be_submitted_again_is_not_cancelled(job: str, script: str) -> None:
+    scene = Scene("true")
+    base = scene.scheduler.job(scene.scheduler.add())
+    running = scene.scheduler.add(replace(base, id=JobId(job), state=job_state("RUNNING")), script=script)
+    scene.clock.sleep(5)
+    record: JobRecord = scene.scheduler.job(running)
+    assert scene.incident.failure is not None
+    failure = replace(scene.incident.failure, job=record)
+    scene.incident = replace(scene.incident, root_job=running, failure=failure, original=failure)
+    scene.incident = identify.run(scene.context()).incident
+    assert cancel_job.propose(scene.context()) is None
+    assert cancel_job.run(scene.context()).outcome == "left_running"
+    assert relaunch.propose(scene.context()) is None
+    assert scene.scheduler.job(running).state.job_class is JobClass.ACTIVE

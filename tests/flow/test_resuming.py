@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -46,6 +46,9 @@ class OnePlace:
     ) -> Path:
         self.written[relative] = content
         return Path("/incidents") / relative
+
+    def copy_stream(self, incident: IncidentId, relative: str, stream: BinaryIO, limit: int) -> tuple[Path, bool]:
+        return self.write_file(incident, relative, stream.read(limit)), False
 
     def folder(self, incident: IncidentId) -> Path:
         return Path("/incidents")

@@ -108,8 +108,10 @@ def test_the_script_reads_the_configuration_of_the_slurmd_that_has_the_nodes_nam
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "slurmd").symlink_to("/bin/sh")
     (tmp_path / "wait").write_text("read line\n")
+    # As Debian calls it, and as it calls itself after `scontrol reconfigure` from Slurm 24.11 on.
+    shutil.copy("/bin/sh", tmp_path / "slurmd-wlm")
     ways = [
-        ("slurmd", "-N", "test-1"),
+        ("slurmd-wlm", "-N", "test-1"),
         ("slurmd", "-D", "-N", "test-2", "-f", f"{folders[1]}/slurm.conf"),
         ("link/slurmd", "-N", "test-2", "-f", f"{folders[0]}/slurm.conf"),
     ]

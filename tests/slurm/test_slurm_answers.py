@@ -200,6 +200,7 @@ def test_a_separator_that_slurm_would_read_otherwise_is_refused(separator: str) 
         ("scancel: error: Kill job error on job id 62: Access/permission denied", Complaint.DENIED),
         ("slurm_update error: Invalid user id", Complaint.DENIED),
         ("slurm_update error: Invalid node name specified", Complaint.NO_SUCH),
+        ("Node gpu-99 does not exist", Complaint.NO_SUCH),
         ("Slurm accounting storage is disabled", Complaint.NO_ACCOUNTING),
         ("sacct: error: Problem talking to the database: Connection refused", Complaint.UNREACHED),
         ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", Complaint.UNREACHED),

@@ -40,6 +40,13 @@ def test_gpu_counts(text: str, count: int | None) -> None:
     assert fields.gpu_count(text) == count
 
 
+def test_the_gpus_of_an_allocation_outrank_those_of_a_request() -> None:
+    """`--gpus-per-node=1 --gres=gpu:2`: one request in two entries, of which Slurm took the second (24.11, 25.11)."""
+    assert fields.per_node_gpus("gres/gpu:1,gres/gpu:2", "cpu=4,gres/gpu=4,mem=2G", 2) == 2
+    assert fields.per_node_gpus("gres:gpu:2", "", 2) == 2
+    assert fields.per_node_gpus("gres:gpu:2", "cpu=4,gres/gpu=3", 2) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [("64G", 64 * GIB), ("1000", 1000 * MIB), ("1.50T", 1536 * GIB), ("0", None), ("4Gc", None), ("", None)],

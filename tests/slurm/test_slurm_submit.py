@@ -12,7 +12,13 @@ from runbook.model.units import JobId, NodeName, UserName
 from runbook.slurm.ownership import carries
 from runbook.slurm.sbatch_options import SbatchOption, header_options, parse_arguments, parse_submit_line, wrapped_text
 from runbook.slurm.states import job_state
-from runbook.slurm.submit import environment_file, read_submitted, sbatch_command, submit_environment
+from runbook.slurm.submit import (
+    check_relaunchable,
+    environment_file,
+    read_submitted,
+    sbatch_command,
+    submit_environment,
+)
 from tests.contract.fakes import claimed
 
 TOKEN = "runbook:oom-c-7:1"
@@ -136,7 +142,23 @@ def test_without_a_submit_line_the_record_has_to_do_and_says_so() -> None:
     assert "did not keep the submit line" in notes("")
 
 
-@pytest.mark.parametrize("changes", [{"id": JobId("7_3")}, {"array_job_id": JobId("7")}, {"id": JobId("7+1")}])
+def test_a_task_of_an_array_becomes_an_array_of_that_index() -> None:
+    made = command("sbatch -p gpu --array=0-99%4 train.sh", id=JobId("7_3"), array_job_id=JobId("7"))
+    assert made[:2] == ["--partition=gpu", "--array=3"] and "--array=0-99%4" not in made
+    assert "SLURM_ARRAY_TASK_COUNT is 1" in notes("sbatch train.sh", id=JobId("7_3"), array_job_id=JobId("7"))
+
+
+@pytest.mark.parametrize("name", ["SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MAX"])
+def test_a_task_that_asks_how_many_there_are_is_refused(name: str) -> None:
+    task = original("sbatch --array=0-99 train.sh", id=JobId("7_3"), array_job_id=JobId("7"))
+    with pytest.raises(NotAllowed, match=name):
+        check_relaunchable(task, f"python train.py --shards=${{{name}}}\n")
+    check_relaunchable(task, "python train.py --shard=$SLURM_ARRAY_TASK_ID\n")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"id": JobId("7_[3-9%2]")}, {"array_job_id": JobId("7")}, {"id": JobId("7+1")}]
+)
 def test_members_of_a_family_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(NotAllowed):
         command("sbatch train.sh", environment=None, **changes)

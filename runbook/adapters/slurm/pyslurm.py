@@ -7,6 +7,7 @@ commands: libslurm acts as the user of this process only.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -20,8 +21,11 @@ from runbook.ports import Scheduler
 from runbook.slurm.complaints import Complaint, complaint
 from runbook.slurm.controller import index_list
 from runbook.slurm.fields import gpu_count
+from runbook.slurm.job_record import PatternValues, expanded_paths
 from runbook.slurm.ownership import check_same_run
 from runbook.slurm.states import job_state, node_class, node_states
+
+_MOST_RUNS_KEPT = 256
 
 
 class PyslurmModule(Protocol):
@@ -41,6 +45,7 @@ class SlurmPyslurm:
         self._fallback = fallback
         self._cluster = cluster
         self._version = version
+        self._looks: dict[tuple[JobId, float | None], tuple[int, tuple[str, ...]]] = {}
 
     def describe(self) -> str:
         return (
@@ -59,10 +64,25 @@ class SlurmPyslurm:
             return self._fallback.job(job)
         record = read_job(found, self._cluster)
         if record.submit_line and not record.state.job_class.ended:
-            return replace(record, gpu_indices=read_gpu_indices(found)) if record.nodes else record
+            if not record.nodes:
+                return record
+            return replace(record, gpu_indices=read_gpu_indices(found), more_log_paths=self._logs_of_steps(record))
         # Steps, and the submit line where the controller does not hold it, are accounting's.
         kept = self._fallback.job(job)
         return replace(kept, source=f"pyslurm+{kept.source}")
+
+    def _logs_of_steps(self, record: JobRecord) -> tuple[str, ...]:
+        """Where the tasks of a running job's steps write, which accounting knows. A step may start at any time, and
+        most jobs have none with files of its own: asked at the first look, the second, the fourth, the eighth, …"""
+        run = (record.id, record.start_time_s)
+        looks, known = self._looks.pop(run, (0, ()))
+        if not known and (looks & (looks - 1)) == 0:
+            with contextlib.suppress(RunbookError):
+                known = self._fallback.job(record.id).more_log_paths
+        while len(self._looks) >= _MOST_RUNS_KEPT:
+            del self._looks[next(iter(self._looks))]
+        self._looks[run] = (looks + 1, known)
+        return known
 
     def script(self, job: JobId) -> JobScript | Unknown:
         if job.isdecimal():
@@ -132,7 +152,18 @@ def read_job(found: object, cluster: str) -> JobRecord:
     # `memory` is the job's total in MiB.
     memory_mib = _whole(found, "memory")
     even = memory_mib and num_nodes and memory_mib % num_nodes == 0
-    stdout, stderr = _text(found, "standard_output"), _text(found, "standard_error")
+    nodes, work_dir = expand_hosts(_text(found, "allocated_nodes")), _text(found, "working_directory")
+    restarts = _whole(found, "requeue_count") or 0
+    values = PatternValues(
+        job_id=str(_attribute(found, "id")),
+        name=_text(found, "name"),
+        user=_text(found, "user_name"),
+        node=nodes[0] if nodes else "",
+        restarts=restarts,
+    )
+    stdout, stderr = expanded_paths(
+        _text(found, "standard_output"), _text(found, "standard_error"), work_dir, values
+    )
     limit_minutes = _whole(found, "time_limit")
     return JobRecord(
         id=JobId(str(_attribute(found, "id"))),
@@ -146,18 +177,19 @@ def read_job(found: object, cluster: str) -> JobRecord:
         signal=(_whole(found, "exit_code_signal") or 0) if ended else None,
         derived_exit_code=_whole(found, "derived_exit_code") if ended else None,
         reason="" if _text(found, "state_reason") == "None" else _text(found, "state_reason"),
-        nodes=expand_hosts(_text(found, "allocated_nodes")),
+        nodes=nodes,
         num_nodes=num_nodes,
         num_tasks=_whole(found, "ntasks"),
         gpus_per_node=gpus,
         memory_limit_bytes_per_node=Bytes(memory_mib * MIB // num_nodes) if even and memory_mib and num_nodes else None,
         submit_time_s=_whole(found, "submit_time") or None,
-        start_time_s=_whole(found, "start_time") or None,
+        # Of a job that has not run it is the moment when it is expected to.
+        start_time_s=(_whole(found, "start_time") or None) if nodes else None,
         end_time_s=(_whole(found, "end_time") or None) if ended else None,
         time_limit_s=limit_minutes * 60.0 if limit_minutes else None,
-        work_dir=_text(found, "working_directory"),
+        work_dir=work_dir,
         stdout_path=stdout,
-        stderr_path="" if stderr == stdout else stderr,
+        stderr_path=stderr,
         command=_text(found, "command"),
         submit_line=_text(found, "submit_line"),
         comment=_text(found, "comment"),
@@ -165,7 +197,7 @@ def read_job(found: object, cluster: str) -> JobRecord:
         account=_text(found, "account"),
         qos=_text(found, "qos"),
         excluded_nodes=expand_hosts(_text(found, "excluded_nodes")),
-        restarts=_whole(found, "requeue_count") or 0,
+        restarts=restarts,
         requeueable=value if isinstance(value := _attribute(found, "is_requeueable"), bool) else None,
         source="pyslurm",
     )

@@ -28,10 +28,10 @@ from runbook.slurm.ownership import Doubt, carries, check_same_run, doubts, in_w
 from runbook.slurm.sbatch_options import wrapped_text
 from runbook.slurm.submit import (
     SbatchCommand,
+    check_relaunchable,
     environment_file,
     option_in_force,
     read_submitted,
-    refuse_families,
     sbatch_command,
     submit_environment,
 )
@@ -208,7 +208,7 @@ class SlurmCli:
         return sbatch_command(submission, original, sbatch=self._commands.program("sbatch"), wrapped=wrapped)
 
     def submit(self, submission: Submission, original: JobRecord) -> JobId:
-        refuse_families(original)
+        check_relaunchable(original, "")
         claim = submission.claim
         owner = identity_of(claim.owner)
         if claim.uid is not None and claim.uid != owner.uid:
@@ -269,7 +269,8 @@ class SlurmCli:
                 record = self._told(job)
                 wrong = doubts(record, claim)
                 if not wrong:
-                    return job
+                    # sbatch prints the number of an array, and the job is its task.
+                    return record.id
                 if Doubt.OWNER not in wrong and Doubt.TIME not in wrong:
                     # Submitted, it seems, and marked otherwise: to try again would submit it twice.
                     raise NotAllowed(

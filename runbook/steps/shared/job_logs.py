@@ -108,12 +108,13 @@ def silent_s(files: Files, job: JobRecord, now_s: float) -> float | None:
     """Seconds since any of the job's logs was written to, by the files' own times; None where none can be looked at.
     Raises `Unavailable`."""
     written_s: list[float] = []
-    for path in job.log_paths:
+    paths = frozenset(job.log_paths)
+    for folder in dict.fromkeys(posixpath.dirname(path) or "/" for path in job.log_paths):
         try:
-            listed = files.entries(posixpath.dirname(path) or "/", job.owner)
+            listed = files.entries(folder, job.owner)
         except Unavailable:
             raise
         except RunbookError:
             continue
-        written_s += [entry.modified_s for entry in listed if entry.path == path]
+        written_s += [entry.modified_s for entry in listed if entry.path in paths]
     return max(now_s - max(written_s), 0.0) if written_s else None

@@ -59,7 +59,8 @@ class Job:
             "exit_code": record.exit_code,
             "exit_code_signal": record.signal if ended and record.signal else None,
             "derived_exit_code": 0,
-            "standard_output": record.stdout_path,
+            # 25.11 gives the default without the folder and with its pattern.
+            "standard_output": record.stdout_path.replace(f"{record.work_dir}/slurm-{job_id}.out", "slurm-%j.out"),
             "standard_error": record.stderr_path,
             "working_directory": record.work_dir,
             "command": record.command,
@@ -70,7 +71,8 @@ class Job:
             "ntasks": record.num_tasks,
             "requeue_count": record.restarts,
             "submit_time": int(record.submit_time_s or 0),
-            "start_time": int(record.start_time_s or 0) or None,
+            # The controller's guess, for one that waits.
+            "start_time": int(record.start_time_s or record.submit_time_s or 0) or None,
             "end_time": int(record.end_time_s or 0) or None,
             "time_limit": None,
             "partition": "gpu",
@@ -108,7 +110,7 @@ class Node:
         try:
             (found,) = _controllers[0].nodes((NodeName(name),))
         except RunbookError as error:
-            raise RPCError(f"Node {name} not found") from error
+            raise RPCError(f"Node {name} does not exist") from error
         node = cls(name, state="+".join(found.states), reason=found.reason or None)
         node.configured_gres = {"gpu": found.gpus or 0}
         node.allocated_gres = {"gpu": found.gpus_allocated or 0}
