@@ -89,10 +89,10 @@ def diagnose() -> None:
 
 
 @_command(
-    "files.signatures", "What a signature, a kind of failure, a lever or a parameter means.",
+    "files.explain", "What a name means: a signature, kind, lever, Xid, exit code, Slurm state, error, alert.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("name")
+@click.argument("words", nargs=-1, required=True, metavar="NAME...")
 @click.option("--json", "as_json", is_flag=True, help="Print the entry for machines.")
 @playbook_option
 def explain() -> None:
@@ -104,8 +104,15 @@ def explain() -> None:
     a lever                 smaller_micro_batch: what it changes, needs and costs
     a parameter             --max-tokens-per-gpu, actor_rollout_ref.rollout.gpu_memory_utilization
     what no template has    grad_offload: why, and what to do instead
+    an Xid                  79, xid 79, XID-79, or the driver's line
+    GPU memory              ECC, row remapping, SXid
+    a state or a reason     OUT_OF_MEMORY, DependencyNeverSatisfied
+    an exit code, a signal  0:53, 137, exit code 125, SIGBUS
+    an error's name         ncclSystemError, cudaErrorMemoryAllocation
+    an alert                RunbookEscalated
+    a box, an outcome       choose_lever, limit_reached
 
-    A name that several systems have is told for each; SYSTEM:NAME asks for one.
+    A name that several things have is told for each; SYSTEM:NAME asks for one system's.
     """
 
 

@@ -7,16 +7,11 @@ Kept evidence is never served, and what is served is masked: pages and documents
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Protocol
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -28,9 +23,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runbook.errors import BadInput, NotFound, RunbookError
 from runbook.kinds import load_kinds
-from runbook.locations import data_folder
 from runbook.model.incident import Incident
 from runbook.model.remedy import Remembered
 from runbook.model.units import IncidentId
@@ -40,17 +33,17 @@ from runbook.report.html import (
     assets_version,
     live_script,
     live_script_address,
-    page_environment,
     render_html,
     security_policy,
 )
-from runbook.report.html.list_pages import render_history, render_index, render_problem
+from runbook.report.html.list_pages import render_history, render_index
 from runbook.report.incident_search import HistoryQuery, IndexQuery
 from runbook.report.json_documents import load_contract, load_incident
 from runbook.report.summary import IncidentSummary
 from runbook.report.vocabulary.clean import masked_document
 from runbook.service.actions import Actions
 from runbook.service.auth import Gate, SignIn, visitor_of
+from runbook.service.plain_pages import problem_handlers, reference_routes
 from runbook.service.sign_in import account, sign_in_routes
 
 # Signed-in people on the pages: the gate before them, who they are in the header, what they may do.
@@ -204,7 +197,7 @@ def create_app(
             Route("/incidents/{incident}", incident_page),
             Route("/incidents/{incident}/incident.json", incident_document),
             Route("/history", history),
-            Route("/docs/{name}", _document),
+            *reference_routes(),
             Route("/assets/{name}", script),
             Route("/healthz", healthz),
             Route("/metrics", metrics_page),
@@ -216,7 +209,7 @@ def create_app(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
             *((people.middleware,) if people else ()),
         ],
-        exception_handlers={RunbookError: _problem, HTTPException: _http_problem, Exception: _bug},
+        exception_handlers=problem_handlers(),
     )
 
 
@@ -280,73 +273,3 @@ def _headers() -> dict[str, str]:
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
         "Cache-Control": "no-store",
     }
-
-
-def _problem(_request: Request, error: Exception) -> Response:
-    """An expected problem: what, and what to do next. Where it lies is the machine's own affair."""
-    # A name that is no incident's is refused without a place; a damaged document has one.
-    if isinstance(error, NotFound) or (isinstance(error, BadInput) and not error.where):
-        page = render_problem("No such incident", error.what, "The list has those that there are.")
-        return HTMLResponse(page, status_code=404)
-    assert isinstance(error, RunbookError)
-    return HTMLResponse(
-        render_problem("This cannot be shown now", error.what, error.next_step), status_code=503
-    )
-
-
-def _http_problem(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    title = "There is no such page" if error.status_code == 404 else "This request is not understood"
-    return HTMLResponse(
-        render_problem(title, error.detail), status_code=error.status_code, headers=error.headers
-    )
-
-
-def _bug(_request: Request, _error: Exception) -> Response:
-    return HTMLResponse(
-        render_problem("A fault of this program", "The service's log has the details."), status_code=500
-    )
-
-
-# /docs/NAME: the program's own documents, so that the link of an alert opens what the alert means.
-
-_NAME = re.compile(r"[a-z][a-z-]{0,40}")
-_NEIGHBOUR = re.compile(r"([a-z][a-z-]{0,40})\.md(#[A-Za-z0-9-]+)?")
-
-
-def _document(request: Request) -> Response:
-    name = request.path_params["name"].removesuffix(".md")
-    path = data_folder("docs") / f"{name}.md"
-    if not _NAME.fullmatch(name) or not path.is_file():
-        raise HTTPException(404)
-    # The page is the program's own text; its policy still lets nothing run.
-    return HTMLResponse(_document_page(path), headers=_page_headers())
-
-
-@cache
-def _document_page(path: Path) -> str:
-    title, body = to_html(path.read_text(encoding="utf-8"))
-    return page_environment().get_template("document.html").render(title=title, body=body, site=Site())
-
-
-def to_html(text: str) -> tuple[str, Markup]:
-    """Title and body. Each heading can be linked to by its words in lower case; documents beside it are linked to as
-    they are served."""
-    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = reader.parse(text)
-    title = ""
-    for place, token in enumerate(tokens):
-        if token.type == "heading_open":
-            words = tokens[place + 1].content
-            token.attrSet("id", re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-"))
-            title = title or words
-        for child in token.children or ():
-            _lead_to_the_page(child)
-    # Raw HTML is off: what is markup here was made by the renderer from a file of this program.
-    return title, Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704
-
-
-def _lead_to_the_page(token: Token) -> None:
-    found = _NEIGHBOUR.fullmatch(str(token.attrGet("href") or ""))
-    if token.type == "link_open" and found:
-        token.attrSet("href", f"/docs/{found[1]}{found[2] or ''}")

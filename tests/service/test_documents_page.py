@@ -10,7 +10,8 @@ from ruamel.yaml import YAML
 from starlette.testclient import TestClient
 
 from runbook.adapters.store import IncidentStore
-from runbook.service.app import create_app, to_html
+from runbook.service.app import create_app
+from runbook.service.plain_pages import to_html
 from tests.service.shown import shown
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from runbook.errors import BadInput, NotFound
+from runbook.explain.changes import when
 from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.model.log import Phase
@@ -85,18 +86,6 @@ def titled(document: LeverDocument) -> str:
 def terminal_width() -> int:
     """Of the terminal; 120 where the output is piped."""
     return max(60, min(160, shutil.get_terminal_size((120, 24)).columns))
-
-
-def when(ladder: Ladder) -> str:
-    """For which failures a ladder is: "true_oom in forward or backward, role actor"."""
-    text = " or ".join(ladder.kinds)
-    if ladder.details:
-        text += f" ({' or '.join(ladder.details)})"
-    if ladder.phases:
-        text += f" in {' or '.join(ladder.phases)}"
-    if ladder.roles:
-        text += f", of {' or '.join(ladder.roles)}"
-    return text
 
 
 def _wanted(kind: str | None, phase: str | None, playbook: Path | None) -> tuple[str, str]:

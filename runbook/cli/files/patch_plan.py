@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from runbook.adapters.log_files import find_logs
-from runbook.cli.files.explain_lever import answers, effect_of, levers_of, plain
 from runbook.cli.files.job_files import JobFiles, contenders, job_of
 from runbook.cli.main import NEEDS_PERSON
 from runbook.diagnosis import diagnose
 from runbook.errors import BadInput, NotFound, RunbookError
+from runbook.explain.changes import answers, effect_of, levers_of, plain
 from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.logs.signatures import load_signatures

@@ -66,7 +66,7 @@ MOST_BYTES = 300_000
 # The templates, the style sheet and the script lie in `templates/` and are part of the program. Every value passes
 # `clean` and autoescape; only pictures made here are markup.
 
-NAVIGATION: tuple[tuple[str, str], ...] = (("/", "Incidents"), ("/history", "History"))
+NAVIGATION: tuple[tuple[str, str], ...] = (("/", "Incidents"), ("/history", "History"), ("/explain", "Explain"))
 """Address and name of each page in the header of the site; a new page adds its line here."""
 
 STATE_TONES: dict[IncidentState, str] = {

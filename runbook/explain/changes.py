@@ -1,33 +1,27 @@
-"""What `runbook explain` tells of levers, parameters, what is out of a template's reach, and diagnostic settings."""
+"""Topics of what can be changed: levers, parameters, what is out of a template's reach, diagnostic settings."""
 
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import click
-
-from runbook.cli.files.levers import terminal_width, when
+from runbook.explain import Row, Topic, listed, rows
 from runbook.model.template import condition_of
 from runbook.remedy import (
     CONSTRAINTS,
     Conflict,
     Diagnostic,
     EditRule,
+    Ladder,
     LeverDocument,
     LeverRule,
     Need,
     OutOfReach,
     Parameter,
 )
-from runbook.report.text import labelled
 
 Entry = LeverRule | Parameter | OutOfReach | Diagnostic
-
-_WHOLE_UP_TO = 3
-"""So many answers of one system are told in full; others in short, and how to ask for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +36,11 @@ class Answer:
     @property
     def name(self) -> str:
         return f"{self.document.id}:{self.entry.id}"
+
+
+def topics_of(name: str, documents: Sequence[LeverDocument]) -> list[Topic]:
+    """What a name means, for each system that has it."""
+    return [replace(_topic(item), system=item.document.id) for item in answers(name, documents)]
 
 
 def answers(name: str, documents: Sequence[LeverDocument]) -> tuple[Answer, ...]:
@@ -95,34 +94,6 @@ def names_of(item: Answer) -> tuple[str, ...]:
     return entry.settings if isinstance(entry, Diagnostic) else ()
 
 
-def tell(found: Sequence[Answer], *, as_json: bool) -> None:
-    """Print the answers: one in full, several in short with what differs between the systems."""
-    if as_json:
-        told = [
-            {"system": item.document.id, "what": item.what, **item.entry.model_dump(mode="json", by_alias=True)}
-            for item in found
-        ]
-        if len(found) == 1:
-            told[0]["used_by"] = _used_by(found[0])
-        click.echo(json.dumps(told[0] if len(told) == 1 else told, indent=2, ensure_ascii=False))
-        return
-
-    width = min(120, terminal_width())
-    systems = list(dict.fromkeys(item.document.id for item in found))
-    if len(systems) == 1 and len(found) <= _WHOLE_UP_TO:
-        for at, item in enumerate(found):
-            if at:
-                click.echo()
-            _in_full(item, width)
-        return
-    where = f"in {len(systems)} systems: {', '.join(systems)}" if len(systems) > 1 else f"in {systems[0]}"
-    click.echo(f"{len(found)} entries have this name, {where}.")
-    for item in found:
-        click.echo()
-        _in_short(item, width)
-    click.echo(f"\n`runbook explain {found[0].name}` tells all about one")
-
-
 def _entries(document: LeverDocument) -> Iterator[Answer]:
     yield from (Answer(document, "lever", item) for item in document.levers)
     yield from (Answer(document, "parameter", item) for item in document.parameters)
@@ -144,58 +115,45 @@ def levers_of(document: LeverDocument, parameter: str) -> tuple[LeverRule, ...]:
     return tuple(rule for rule in document.levers if any(edit.parameter == parameter for edit in rule.edits))
 
 
-def _heading(item: Answer, title: str) -> None:
-    click.echo(click.style(f"{item.name}  {title}", bold=True))
-
-
-def _rows(width: int, rows: Sequence[tuple[str, str]]) -> None:
-    for label, text in rows:
-        for line in labelled(label, text, width):
-            click.echo(line)
-
-
-def _in_short(item: Answer, width: int) -> None:
-    entry = item.entry
-    if isinstance(entry, LeverRule):
-        _heading(item, entry.title)
-        _rows(width, [
-            ("changes", _changes(item.document, entry)), ("effect", effect_of(entry)), ("cost", entry.cost),
-        ])
-    elif isinstance(entry, Parameter):
-        _heading(item, ', '.join(entry.spellings))
-        rules = levers_of(item.document, entry.id)
-        _rows(width, [
-            ("default", default_of(item.document, entry)), ("levers", ", ".join(rule.id for rule in rules) or "none"),
-        ])
-    else:
-        _heading(item, item.what)
-        _rows(width, [("why", entry.why)])
-
-
-def _in_full(item: Answer, width: int) -> None:
+def _topic(item: Answer) -> Topic:
     entry, document = item.entry, item.document
+    used_by = {"used_by": _used_by(item)}
+    data = {"system": document.id, "what": item.what, **entry.model_dump(mode="json", by_alias=True)}
     if isinstance(entry, LeverRule):
-        _heading(item, entry.title)
-        _lever(document, entry, width)
-    elif isinstance(entry, Parameter):
-        _heading(item, entry.spellings[0])
-        _parameter(document, entry, width)
-    elif isinstance(entry, OutOfReach):
-        _heading(item, "not a lever that a template carries")
-        _rows(width, [
+        short = rows(("changes", _changes(document, entry)), ("effect", effect_of(entry)), ("cost", entry.cost))
+        hint = f"`runbook patch --lever {entry.id} --template FILE` shows what it would change"
+        return Topic(
+            item.name, item.what, entry.title, _lever(document, entry), short, hint=hint, data=data | used_by
+        )
+    if isinstance(entry, Parameter):
+        rules = levers_of(document, entry.id)
+        short = rows(
+            ("default", default_of(document, entry)), ("levers", ", ".join(rule.id for rule in rules) or "none")
+        )
+        title = entry.spellings[0]
+        return Topic(item.name, item.what, title, _parameter(document, entry), short, data=data | used_by)
+    if isinstance(entry, OutOfReach):
+        told = rows(
             ("system", document.title), ("names", ", ".join(entry.names)), ("why", entry.why),
             ("instead", entry.tell), ("source", entry.source),
-        ])
-    else:
-        _heading(item, "makes the next failure say more; never added unasked")
-        _rows(width, [
-            ("system", document.title), ("settings", "  ".join(entry.settings)), ("why", entry.why),
-            ("cost", entry.cost), ("source", entry.source),
-        ])
+        )
+        return Topic(
+            item.name, item.what, "not a lever that a template carries", told, rows(("why", entry.why)), data=data
+        )
+    told = rows(
+        ("system", document.title), ("settings", "  ".join(entry.settings)), ("why", entry.why),
+        ("cost", entry.cost), ("source", entry.source),
+    )
+    title = "makes the next failure say more; never added unasked"
+    return Topic(item.name, item.what, title, told, rows(("why", entry.why)), data=data)
 
 
-def _lever(document: LeverDocument, rule: LeverRule, width: int) -> None:
-    _rows(width, [
+def _lever(document: LeverDocument, rule: LeverRule) -> tuple[Row, ...]:
+    ladders = [
+        f"rung {ladder.levers.index(rule.id) + 1} of {len(ladder.levers)}: {when(ladder)}"
+        for ladder in document.ladders if rule.id in ladder.levers
+    ]
+    return rows(
         ("system", document.title),
         ("why", rule.why),
         ("changes", _changes(document, rule)),
@@ -205,27 +163,22 @@ def _lever(document: LeverDocument, rule: LeverRule, width: int) -> None:
         ("cost", rule.cost),
         ("asks", rule.consent),
         ("versions", ", ".join(rule.versions)),
-    ])
-    for label, needs in (("needs", rule.needs), ("must hold", rule.holds)):
-        _rows(width, [(label if at == 0 else "", _condition(document, need)) for at, need in enumerate(needs)])
-    conflicts = [_conflict(document, conflict) for conflict in rule.conflicts]
-    _rows(width, [("not beside" if at == 0 else "", text) for at, text in enumerate(conflicts)])
-
-    ladders = [
-        f"rung {ladder.levers.index(rule.id) + 1} of {len(ladder.levers)}: {when(ladder)}"
-        for ladder in document.ladders if rule.id in ladder.levers
-    ]
-    _rows(width, [("ladders" if at == 0 else "", text) for at, text in enumerate(ladders)])
-    _rows(width, [("source", rule.source), ("document", f"levers/{document.id}.yaml")])
-    click.echo(f"\n`runbook patch --lever {rule.id} --template FILE` shows what it would change")
+        *listed("needs", [_condition(document, need) for need in rule.needs]),
+        *listed("must hold", [_condition(document, need) for need in rule.holds]),
+        *listed("not beside", [_conflict(document, conflict) for conflict in rule.conflicts]),
+        *listed("ladders", ladders),
+        ("source", rule.source),
+        ("document", f"levers/{document.id}.yaml"),
+    )
 
 
-def _parameter(document: LeverDocument, entry: Parameter, width: int) -> None:
+def _parameter(document: LeverDocument, entry: Parameter) -> tuple[Row, ...]:
     versions = ", ".join(
         f"{version.id} {document.spelt_in(entry, version) or '(does not have it)'}" for version in document.versions
     ) if entry.differs else ""
     rules = levers_of(document, entry.id)
-    _rows(width, [
+    apart = [item for item in document.out_of_reach if plain(entry.id) in {plain(name) for name in item.names}]
+    return rows(
         ("system", document.title),
         ("spellings", "  ".join(entry.spellings)),
         ("in version", versions),
@@ -237,13 +190,24 @@ def _parameter(document: LeverDocument, entry: Parameter, width: int) -> None:
         ("added", "" if entry.addable else "never: a program without it could go on with another experiment"),
         ("why", entry.why),
         ("batch", _part_of_batch(document, entry.id)),
-    ])
-    _rows(width, [
-        ("levers" if at == 0 else "", f"{rule.id}: {rule.title} ({effect_of(rule)})") for at, rule in enumerate(rules)
-    ] or [("levers", "none changes it; others look at it, or a person may set it")])
-    apart = [item for item in document.out_of_reach if plain(entry.id) in {plain(name) for name in item.names}]
-    _rows(width, [("but", f"{item.id}: {item.why} {item.tell}") for item in apart])
-    _rows(width, [("source", entry.source), ("document", f"levers/{document.id}.yaml")])
+        *listed("levers", [f"{rule.id}: {rule.title} ({effect_of(rule)})" for rule in rules]
+                or ["none changes it; others look at it, or a person may set it"]),
+        *listed("but", [f"{item.id}: {item.why} {item.tell}" for item in apart]),
+        ("source", entry.source),
+        ("document", f"levers/{document.id}.yaml"),
+    )
+
+
+def when(ladder: Ladder) -> str:
+    """For which failures a ladder is: "true_oom in forward or backward, role actor"."""
+    text = " or ".join(ladder.kinds)
+    if ladder.details:
+        text += f" ({' or '.join(ladder.details)})"
+    if ladder.phases:
+        text += f" in {' or '.join(ladder.phases)}"
+    if ladder.roles:
+        text += f", of {' or '.join(ladder.roles)}"
+    return text
 
 
 def effect_of(rule: LeverRule) -> str:
