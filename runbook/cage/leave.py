@@ -151,8 +151,9 @@ def _write(
 def _keep(leave: Leave, *, incident: IncidentId, relative: str, **_given: Any) -> str:
     if _KEPT.fullmatch(relative) is None:
         return f"to {relative:.80}"
-    if leave.count("folder.copy_stream") > max((len(one.log_paths) for one in leave.known), default=0):
-        return "more often than the job has logs"
+    # Whole first, and shortened once it is known that it did not die of memory.
+    if leave.count("folder.copy_stream") > 2 * max((len(one.log_paths) for one in leave.known), default=0):
+        return "more often than twice for each of the job's logs"
     return _own_folder(leave, incident=incident)
 
 

@@ -299,6 +299,8 @@ def test_submit_runs_in_the_jobs_folder_and_hands_the_submitters_environment_to_
     assert {b"A=1", b"LD_PRELOAD=/tmp/mine.so", b"SLURM_CONF=/etc/test/slurm.conf"} <= variables
     assert not [line for line in variables if line.startswith((b"SBATCH_", b"SLURM_JOB_ID"))]
     assert "--qos=low" in desk.log.read_text()
+    # Without it sbatch of 26.05 takes nothing from the file, and the job starts without a PATH.
+    assert " --export=ALL " in desk.asked("sbatch")[0]
 
 
 def test_what_sbatch_prints_is_a_hint_and_the_controller_is_asked(desk: Desk, tmp_path: Path) -> None:

@@ -255,7 +255,9 @@ class SlurmCli:
         environment = environment_file(self._commands.environment(variables), export, name or "")
         if environment and not any(word.startswith("--export-file") for word in words):
             named = f"--export-file={IN_MEMORY}"
-            words, in_memory = (named, *words), {named: environment}
+            # 26.05 takes nothing from the file unless `--export` is said; the earlier ones take the same either way.
+            words = (named, *(("--export=ALL",) if export is None else ()), *words)
+            in_memory = {named: environment}
         if privilege_mode(owner) is PrivilegeMode.SUDO:
             words = tuple(IN_MEMORY if word == submission.script_path else word for word in words)
             in_memory[IN_MEMORY] = script
