@@ -39,9 +39,11 @@ class Opened:
     incident: Incident
 
 
-def incident_id(playbook: str, cluster: str, job: JobId) -> IncidentId:
-    """`<playbook>-<cluster>-<root job id>`: the same failure always has the same id."""
-    return IncidentId(f"{playbook}-{_UNSAFE.sub('_', cluster)}-{_UNSAFE.sub('_', job)}")
+def incident_id(playbook: str, cluster: str, job: JobId, submitted_s: float | None = None) -> IncidentId:
+    """`<playbook>-<cluster>-<root job id>`: the same failure always has the same id. `submitted_s`: of a job whose
+    number was given out before, to a job that has an incident."""
+    again = "" if submitted_s is None else f"-s{submitted_s:.0f}"
+    return IncidentId(f"{playbook}-{_UNSAFE.sub('_', cluster)}-{_UNSAFE.sub('_', job)}{again}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,9 @@ def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened
     trigger, policy = terms.trigger, terms.policy
     wanted = incident_id(terms.playbook, terms.cluster, job.id)
     existing = _of_relaunch(job, known) or _load(known, wanted)
+    if existing is not None and is_another_job(existing, job):
+        wanted = incident_id(terms.playbook, terms.cluster, job.id, job.submit_time_s)
+        existing = _load(known, wanted)
     if existing is None:
         incident = Incident(
             id=wanted,
@@ -91,6 +96,9 @@ def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened
         # The relaunch was proven, and failed later: the next attempt of the same incident.
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     seen = existing.failure.job.state.job_class if existing.failure is not None else None
+    if existing.state is not IncidentState.RECOVERED and failed_since and _ran_again(existing, job):
+        # Slurm or a person started it again under its number, and it failed once more.
+        return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     if existing.state is IncidentState.CLOSED and failed_since and seen is not None and not seen.ended:
         # It ran when it was looked at and nothing was wrong with it; since then it failed.
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
@@ -102,6 +110,25 @@ def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened
     if trigger == "person" and existing.state is not IncidentState.RECOVERED:
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     return Opened(Opening.DONE, existing)
+
+
+def is_another_job(existing: Incident, job: JobRecord) -> bool:
+    """Whether a number was given out again (MaxJobId was passed, or the controller lost its state): another job than
+    the one that the incident is about. A requeued job keeps its number and has another time of submission, too: it has
+    more restarts, and the same owner."""
+    first = next((one.job for one in (existing.original, existing.failure) if one is not None), None)
+    if first is None or first.id != job.id:
+        return False
+    if not same_owner(job, first.uid, first.owner):
+        return True
+    apart = None not in (first.submit_time_s, job.submit_time_s) and first.submit_time_s != job.submit_time_s
+    return apart and job.restarts <= first.restarts
+
+
+def _ran_again(existing: Incident, job: JobRecord) -> bool:
+    """Whether this is a later run of the very job that the incident looked at last."""
+    last = existing.failure.job if existing.failure is not None else None
+    return last is not None and last.id == job.id and job.restarts > last.restarts
 
 
 def again(incident: Incident, *, policy: Policy, now_s: float) -> Incident:

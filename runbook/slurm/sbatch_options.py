@@ -32,13 +32,15 @@ def _table(kind: Takes, names: str) -> dict[str, Takes]:
     return dict.fromkeys(names.split(), kind)
 
 
-#: Source: sbatch(1) of Slurm 22.05 to 25.11, and the sbatch options of the pyxis plug-in (container-*).
+#: Source: sbatch(1) of Slurm 22.05 to 26.05, whose `sbatch --help` the tests read, and the sbatch options of the pyxis
+#: plug-in (container-*).
 LONG_OPTIONS: dict[str, Takes] = {
     **_table(
         Takes.VALUE,
         """account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container
-        container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
-        distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node
+        container-id container-type core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot
+        dependency distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus
+        gpus-per-node
         gpus-per-socket gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type
         mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks
         ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output partition
@@ -49,11 +51,11 @@ LONG_OPTIONS: dict[str, Takes] = {
     **_table(
         Takes.NOTHING,
         """contiguous consolidate-segments help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet
-        reboot requeue share spread-job stepmgr test-only usage use-min-nodes verbose version wait
+        reboot share spread-job spread-segments stepmgr test-only usage use-min-nodes verbose version wait
         container-mount-home no-container-mount-home container-remap-root no-container-remap-root
         container-entrypoint no-container-entrypoint container-writable container-readonly""",
     ),
-    **_table(Takes.MAYBE, "exclusive get-user-env immediate nice no-kill propagate"),
+    **_table(Takes.MAYBE, "exclusive get-user-env immediate nice no-kill oom-kill-step propagate requeue resv-ports"),
 }
 
 SHORT_OPTIONS: dict[str, str] = {
@@ -78,7 +80,7 @@ _SRUN_LONG: dict[str, Takes] = {
         """disable-status exact external interactive label multi-prog no-allocate overlap preserve-env
         quit-on-interrupt unbuffered whole""",
     ),
-    **_table(Takes.MAYBE, "bcast compress kill-on-bad-exit pty resv-ports send-libs x11"),
+    **_table(Takes.MAYBE, "bcast compress kill-on-bad-exit pty send-libs x11"),
 }
 _SRUN_SHORT: dict[str, str] = {
     **SHORT_OPTIONS, "E": "preserve-env", "K": "kill-on-bad-exit", "l": "label", "r": "relative", "T": "threads",

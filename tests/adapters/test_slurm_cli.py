@@ -8,19 +8,21 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from runbook.adapters.slurm import choose_scheduler
 from runbook.adapters.slurm.commands import SlurmCommands
-from runbook.adapters.slurm.pyslurm import SlurmPyslurm, read_gpu_indices, read_job
+from runbook.adapters.slurm.pyslurm import PyslurmModule, SlurmPyslurm, read_gpu_indices, read_job
 from runbook.adapters.slurm.scheduler import SlurmCli
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.job import GpuIndices, JobEnvironment, JobRecord, JobScript, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.slurm import controller
 from runbook.slurm.states import job_state
-from tests.contract.fakes import FakeClock, claimed
+from tests.contract import standin_pyslurm
+from tests.contract.fakes import FakeClock, FakeScheduler, claimed
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm" / "22.05.8"
 REPOSITORY = Path(__file__).parents[2]
@@ -437,6 +439,21 @@ def test_the_choice_of_adapter(
     assert isinstance(scheduler, chosen)
     assert why in scheduler.describe()
     assert "dies_in_import" not in sys.modules
+
+
+def test_pyslurm_is_not_asked_where_no_controller_answers(desk: Desk) -> None:
+    """libslurm would hold this process for a minute."""
+    controller = FakeScheduler(desk.clock)
+    job = controller.add(submit_line="sbatch train.sh")
+    commands = SlurmCommands(bin_dir=str(desk.bin))
+    module = cast(PyslurmModule, standin_pyslurm.connect(controller))
+    slurm = SlurmPyslurm(module, desk.slurm, ping=commands.ping, clock=desk.clock)
+    assert slurm.job(job).id == slurm.job(job).id == job
+    assert len(desk.asked("scontrol")) == 1, "one that answered a moment ago is not asked again"
+    desk.answer("scontrol", "echo 'Slurmctld(primary) at ctl is DOWN'; exit 1")
+    desk.clock.sleep(10)
+    with pytest.raises(Unavailable, match="at ctl is DOWN"):
+        slurm.job(job)
 
 
 def test_the_inventory_may_want_the_commands(desk: Desk) -> None:

@@ -133,3 +133,32 @@ def test_a_later_alert_looks_again_at_a_job_that_ran_well() -> None:
     assert told(running, Stored(closed), 2700.0) is Opening.DONE
     assert told(running, Stored(closed), 2801.0) is Opening.AGAIN
     assert told(running, Stored(replace(closed, failure=Failure(job("1")))), 1e9) is Opening.DONE
+
+
+def looked_at(state: IncidentState, record: JobRecord) -> Incident:
+    failure = Failure(record)
+    return replace(incident(state), failure=failure, original=failure)
+
+
+def test_a_number_that_was_given_out_again_is_another_job_with_an_incident_of_its_own() -> None:
+    first = replace(job("1"), submit_time_s=1000.0)
+    for later in (
+        replace(first, submit_time_s=9000.0),
+        replace(first, submit_time_s=9000.0, owner=UserName("bob"), restarts=1),
+    ):
+        for state in IncidentState:
+            known = Stored(looked_at(state, first))
+            result = opened(later, known)
+            assert (result.opening, result.incident.id) == (Opening.NEW, "oom-c-1-s9000")
+            both = Stored(looked_at(state, first), replace(result.incident, state=IncidentState.RUNNING))
+            assert opened(later, both).opening is Opening.JOIN
+            assert opened(first, both).incident.id == "oom-c-1"
+
+
+def test_a_requeued_job_that_fails_again_is_taken_up_in_the_same_incident() -> None:
+    first = replace(job("1"), submit_time_s=1000.0)
+    requeued = replace(first, submit_time_s=9000.0, restarts=1)
+    result = opened(requeued, Stored(looked_at(IncidentState.ESCALATED, first)))
+    assert (result.opening, result.incident.id) == (Opening.AGAIN, "oom-c-1")
+    taken_up = replace(looked_at(IncidentState.ESCALATED, requeued), original=Failure(first))
+    assert opened(requeued, Stored(taken_up)).opening is Opening.DONE, "the same end is noted twice and counts once"

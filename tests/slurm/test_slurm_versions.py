@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from runbook.model.job import JobClass, JobRecord
 from runbook.slurm import accounting, controller
 from runbook.slurm.job_record import merge_records
-from runbook.slurm.sbatch_options import step_options
+from runbook.slurm.sbatch_options import LONG_OPTIONS, Takes, parse_submit_line, step_options
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm"
 SEPARATOR = "~recordedseparator~"
@@ -69,6 +70,20 @@ def test_a_job_that_has_not_run_has_no_start(version: str) -> None:
     assert (record.state.job_class, record.start_time_s, record.reason) == (
         JobClass.WAITING, None, "DependencyNeverSatisfied",
     )  # fmt: skip
+
+
+def test_every_option_that_sbatch_of_this_version_has_is_known(version: str) -> None:
+    text = (RECORDED / version / "sbatch_help.txt").read_text()
+    listed = re.findall(r"^ {2}(?:-\w, |    )--([a-z-]+)(\[?)(=?)", text, re.MULTILINE)
+    assert len(listed) > 70
+    assert {name for name, _, _ in listed} - LONG_OPTIONS.keys() == set()
+    needing = {name for name, bracket, equals in listed if equals and not bracket}
+    assert {name for name in needing if LONG_OPTIONS[name] is Takes.NOTHING} == set()
+
+
+@pytest.mark.parametrize("bare", ["--oom-kill-step", "--resv-ports", "--spread-segments", "--container-type runc"])
+def test_new_options_in_their_bare_form_do_not_hide_the_script(version: str, bare: str) -> None:
+    assert parse_submit_line(f"sbatch {bare} train.sh one").arguments == ("one",)
 
 
 @pytest.mark.parametrize(

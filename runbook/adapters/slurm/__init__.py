@@ -39,7 +39,7 @@ def choose_scheduler(
     if why_not:
         return cli
     return SlurmPyslurm(
-        cast(PyslurmModule, importlib.import_module(module)), cli, cluster=cluster, version=version
+        cast(PyslurmModule, importlib.import_module(module)), cli, cluster=cluster, version=version, ping=commands.ping
     )
 
 

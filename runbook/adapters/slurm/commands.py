@@ -87,6 +87,15 @@ class SlurmCommands:
         )
         return retrying(self._ask_once, name, tuple(arguments), as_user)
 
+    def ping(self) -> None:
+        """Raises `Unreached` where no controller answers."""
+        done = self.run(Command(("scontrol", "ping"), env=self.environment()))
+        if done.exit_code != 0:
+            said = " ".join(done.text().split()) or done.error_text() or f"exit code {done.exit_code}"
+            raise Unreached(
+                f"Slurm does not answer: {said[:300]}", where="scontrol ping", next_step="see whether slurmctld runs"
+            )
+
     def run(self, command: Command) -> Completed:
         """A command that must not be repeated blindly (sbatch), as it ended. Its first word is the command's name."""
         name, *arguments = command.argv

@@ -8,16 +8,17 @@ commands: libslurm acts as the user of this process only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from runbook.adapters.clock import SystemClock
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.host_lists import expand_hosts
 from runbook.model.job import Claim, GpuIndices, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
-from runbook.ports import Scheduler
+from runbook.ports import Clock, Scheduler
 from runbook.slurm.complaints import Complaint, complaint
 from runbook.slurm.controller import index_list
 from runbook.slurm.fields import gpu_count
@@ -26,6 +27,7 @@ from runbook.slurm.ownership import check_same_run
 from runbook.slurm.states import job_state, node_class, node_states
 
 _MOST_RUNS_KEPT = 256
+_ANSWER_HOLDS_S = 5.0
 
 
 class PyslurmModule(Protocol):
@@ -40,7 +42,20 @@ class PyslurmModule(Protocol):
 class SlurmPyslurm:
     """pyslurm where it can, `fallback` (the commands) where it cannot."""
 
-    def __init__(self, module: PyslurmModule, fallback: Scheduler, *, cluster: str = "", version: str = "") -> None:
+    def __init__(
+        self,
+        module: PyslurmModule,
+        fallback: Scheduler,
+        *,
+        cluster: str = "",
+        version: str = "",
+        ping: Callable[[], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`ping` raises `Unavailable` where no controller answers."""
+        self._ping = ping
+        self._clock = clock or SystemClock()
+        self._answered_s = float("-inf")
         self._module = module
         self._fallback = fallback
         self._cluster = cluster
@@ -134,10 +149,20 @@ class SlurmPyslurm:
             self._call(lambda: self._module.Node(node).modify(self._module.Node(state="RESUME")))
 
     def _call(self, action: Any) -> Any:
+        """libslurm waits a minute for a controller that is down, and nothing in this process can end that: so a command
+        that can be ended asks first, unless it answered a moment ago."""
+        now_s = self._clock.now()
+        if self._ping is not None and not 0 <= now_s - self._answered_s < _ANSWER_HOLDS_S:
+            self._ping()
         try:
-            return action()
+            result = action()
         except self._module.PyslurmError as error:
-            raise _translated(str(error)) from error
+            told = _translated(str(error))
+            if isinstance(told, Unavailable):
+                self._answered_s = float("-inf")
+            raise told from error
+        self._answered_s = now_s
+        return result
 
 
 def read_job(found: object, cluster: str) -> JobRecord:
