@@ -349,12 +349,13 @@ class Engine:
 
     def _give_up(self, before: str, why: str) -> None:
         incident = from_text(before)
-        conclusion = f"Interrupted: {why.splitlines()[0]}."
+        what, *rest = (line.strip() for line in why.splitlines())
+        conclusion, mended = f"Interrupted: {what}.", f"Mend that, then `runbook resume {incident.id}`."
         stopped = replace(
             incident,
             state=IncidentState.INTERRUPTED,
             conclusion=conclusion,
-            to_do=(f"Mend that, then `runbook resume {incident.id}`.",),
+            to_do=(*(line[6:] for line in rest if line.startswith("next: ")), mended),
             updated_s=self.clock.now(),
         )
         self.store.save(stopped)

@@ -7,6 +7,7 @@
     ├── NothingToDo         the job is healthy, or did not die of memory      exit 5
     ├── BoxStopped          what a job left behind took more than it may      exit 4
     └── Unavailable         Slurm, SSH, a file, the disk: try again, resume   exit 6
+        └── Hung            a file system that does not answer
     Interrupted             a person or the system stopped us; resumable      exit 130
     anything else           a bug: saved to a file, named in one line         exit 70
 
@@ -56,6 +57,10 @@ class Unavailable(RunbookError):
     """Something outside did not answer or had no room. Nothing was half done; trying again is safe."""
 
     exit_code = 6
+
+
+class Hung(Unavailable):
+    """A file system did not answer in time, or is not asked because others wait for it. `where` is the path."""
 
 
 class BoxStopped(RunbookError):

@@ -16,6 +16,8 @@ import pytest
 PACKAGES = {
     "busybox": "busybox",
     "chromium": "chromium",
+    "faketime": "faketime",
+    "fusermount3": "fuse3",
     "gcc": "gcc libc6-dev",
     "prometheus": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",

@@ -244,6 +244,8 @@ class ServiceFigures:
     """At work now."""
     boxes_waiting: int | None = 0
     """For a place; None: whoever asks is not the daemon."""
+    reads_given_up: int | None = None
+    """None: whoever asks is not the daemon."""
     notifications: tuple[tuple[str, str, int], ...] = ()
     """Target, "delivered", "failed" or "held_back", and how many since the daemon's start."""
 
@@ -338,6 +340,11 @@ class _Service(Collector):
         ])
         if service.boxes_waiting is not None:
             yield self._gauge("runbook_boxes_waiting", "Boxes that wait for a place.", service.boxes_waiting)
+        if service.reads_given_up is not None:
+            yield self._gauge(
+                "runbook_reads_given_up", "Processes that wait for a file system and cannot be ended.",
+                service.reads_given_up,
+            )
         if service.heartbeat_s is not None:
             yield self._gauge(
                 "runbook_heartbeat_timestamp_seconds", "When the daemon's loop last came round.", service.heartbeat_s

@@ -114,6 +114,7 @@ def _value(annotation: Any) -> Value:
 
 
 def _opened(descriptors: Descriptors) -> BinaryIO:
+    """A memory file of the box's: what lies on a file system never comes opened (`inside`)."""
     if not descriptors:
         raise ValueError("an open file was to come")
     return io.BufferedReader(PlainFile(os.dup(descriptors[0])))

@@ -21,13 +21,13 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from pydantic import TypeAdapter
 
-from runbook.adapters.files import translated
+from runbook.adapters.files import receive_file, received_file, translated
 from runbook.adapters.log_files import THREADS, on_threads
 from runbook.adapters.store import copy_windows
 from runbook.cage.calls import methods, packed_error, unpacked_error
 from runbook.cage.wire import Broken, Channel
 from runbook.config import Inventory, NodesDocument, PolicyDocument, SchedulerDocument
-from runbook.errors import RunbookError
+from runbook.errors import Hung, RunbookError, Unavailable
 from runbook.logs.reader import LogReader
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.units import IncidentId, UserName
@@ -41,6 +41,11 @@ _LONGEST_TRACE = 20_000
 _BALLAST_BYTES = 4 << 20
 """Given back when memory ran out, so that this can still be said."""
 _FOREVER_S = 86_400.0 * 7
+_FIRST_WORD_S = 5.0
+OPENED = "opened"
+"""What comes is the file itself, and not the line to the owner's child that opens it."""
+ANSWERS_S = 20.0
+"""A file system that takes longer for one read hangs."""
 
 
 @dataclass
@@ -107,6 +112,15 @@ class Line:
 
     def call(self, port: str, method: str, *arguments: Any, **named: Any) -> Any:
         """What the outside answers. Raises what it raises."""
+        answer, came = self.ask(port, method, *arguments, **named)
+        try:
+            return methods()[port, method].returns.load(answer, self._kinds, came)
+        finally:
+            for descriptor in came:
+                os.close(descriptor)
+
+    def ask(self, port: str, method: str, *arguments: Any, **named: Any) -> tuple[Any, tuple[int, ...]]:
+        """As `call`: the answer as it came, and what came with it, which is the caller's to close."""
         how = methods()[port, method]
         packed, descriptors = how.pack(arguments, named)
         answers: SimpleQueue[tuple[dict[str, Any], tuple[int, ...]]] = SimpleQueue()
@@ -119,13 +133,9 @@ class Line:
                 self._reader.start()
         self._channel.send({"id": number, "port": port, "method": method, "arguments": packed}, descriptors)
         answer, came = answers.get()
-        try:
-            if "error" in answer:
-                raise unpacked_error(answer["error"])
-            return how.returns.load(answer["value"], self._kinds, came)
-        finally:
-            for descriptor in came:
-                os.close(descriptor)
+        if "error" in answer:
+            raise unpacked_error(answer["error"])
+        return answer["value"], came
 
     def tell(self, text: str) -> None:
         self._channel.send({"tell": text})
@@ -156,13 +166,25 @@ class _Remote:
 
 
 class _Files:
-    """Opened there, read here: a file system that hangs while a file is read hangs this process alone."""
+    """Opened by the owner's child, read here: a file system that hangs hangs those two alone, and after a while what
+    is read says so."""
 
-    def __init__(self, there: Files) -> None:
-        self._there = there
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._there = cast(Files, _Remote(line, "files"))
 
     def open(self, path: str, owner: UserName) -> BinaryIO:
-        return self._there.open(path, owner)
+        opened, came = self._line.ask("files", "open", path, owner)
+        if opened == OPENED:
+            return received_file(came[0], path, owner, ANSWERS_S)
+        try:
+            with socket(fileno=came[0]) as connection:
+                return receive_file(connection, path, owner, ANSWERS_S)
+        except Unavailable as error:
+            if not isinstance(error, Hung):
+                # Whoever started the owner's child knows more of why it ended, and tells instead.
+                threading.Event().wait(_FIRST_WORD_S)
+            raise
 
     def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
         return self._there.entries(folder, owner, depth)
@@ -198,7 +220,7 @@ def _ports(line: Line, history: bool) -> Ports:
     return Ports(
         scheduler=cast(Scheduler, _Remote(line, "scheduler")),
         nodes=cast(Nodes, _Remote(line, "nodes")),
-        files=_Files(cast(Files, _Remote(line, "files"))),
+        files=_Files(line),
         folder=cast(IncidentFolder, _Folder(line, "folder")),
         clock=cast(Clock, _Remote(line, "clock")),
         history=cast(History, _Remote(line, "history")) if history else None,

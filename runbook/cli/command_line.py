@@ -11,7 +11,17 @@ from typing import Any
 import click
 
 from runbook import __version__
-from runbook.cli.options import FILE_PATH, PATH, STATES, Command, InOrder, Kind, inventory_option, playbook_option
+from runbook.cli.options import (
+    FILE_PATH,
+    PATH,
+    STATES,
+    Command,
+    InOrder,
+    Kind,
+    NamedPath,
+    inventory_option,
+    playbook_option,
+)
 
 
 @click.group(
@@ -41,8 +51,8 @@ def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable
 
 @_command("incident.oom", "Bring back a job that died of out-of-memory.")
 @click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
-@click.option("--log", "logs", multiple=True, metavar="FILE", type=PATH, help="A launcher log; may repeat.")
-@click.option("--template", metavar="FILE", type=PATH, help="The launch script, with --log.")
+@click.option("--log", "logs", multiple=True, metavar="FILE", type=NamedPath(), help="A launcher log; may repeat.")
+@click.option("--template", metavar="FILE", type=NamedPath(), help="The launch script, with --log.")
 @click.option(
     "--output", metavar="DIR", type=PATH,
     help="With --log: where the patched template and the report go. Default: beside the template.",

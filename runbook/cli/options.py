@@ -43,6 +43,13 @@ class Kind(click.ParamType[str]):
         return chosen
 
 
+class NamedPath(click.Path):
+    """A path that is only looked at by who can say that its file system does not answer."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value)
+
+
 PATH = click.Path(path_type=Path)
 FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 STATES = ["running", "awaiting_approval", "interrupted", "recovered", "planned", "escalated", "closed"]

@@ -81,6 +81,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     for name in ("paramiko", "fabric", "invoke", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)
     app = application(inventory)
+    app.apart = True
     with DriverLock(app.state, "daemon") as lock:
         if not lock.take():
             holder = lock.holder()
@@ -114,6 +115,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
             status = ServiceStatus(
                 started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers,
                 at_work=app.cage.at_work, waiting=lambda: app.cage.waiting, places=app.inventory.workers,
+                given_up=app.file_systems.waiting,
             )
             spool = SpoolReader(_spool_folder(app))
             opener = _opener_of(app)
@@ -132,6 +134,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                     events_opened=status.events_opened,
                     boxes=box_figures(status.at_work()),
                     boxes_waiting=status.waiting(),
+                    reads_given_up=app.file_systems.left,
                     notifications=app.notify.figures(),
                 )
 

@@ -19,6 +19,7 @@ from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
 
 if TYPE_CHECKING:
+    from runbook.adapters.files.silent import FileSystems
     from runbook.adapters.local import LocalScheduler
     from runbook.adapters.notify import TargetsNotify, Telling
     from runbook.adapters.slurm.commands import SlurmCommands
@@ -41,6 +42,8 @@ class Application:
     """The command line's policy; None: the inventory's."""
     scheduler_override: Scheduler | None = None
     nodes_override: Nodes | None = None
+    apart: bool = False
+    """No file of a user's is opened in this process, not even our own: a service has to be able to end."""
     playbook_folder: Path = field(default_factory=playbook_folder)
 
     @cached_property
@@ -101,7 +104,14 @@ class Application:
     def files(self) -> Files:
         from runbook.adapters.files import OwnerFiles
 
-        return OwnerFiles()
+        return OwnerFiles(systems=self.file_systems, apart=self.apart)
+
+    @cached_property
+    def file_systems(self) -> FileSystems:
+        """Which of them do not answer."""
+        from runbook.adapters.files.silent import FileSystems
+
+        return FileSystems()
 
     @cached_property
     def local_scheduler(self) -> LocalScheduler:
@@ -224,7 +234,9 @@ class Application:
         """Where boxes run that read files of others."""
         from runbook.cage import Cage
 
-        return Cage(self.flow, self.playbook_folder, self.inventory.cage, self.inventory.workers)
+        return Cage(
+            self.flow, self.playbook_folder, self.inventory.cage, self.inventory.workers, self.file_systems
+        )
 
     def engine(self, watcher: Watcher, *, attended: bool = False, boxes: Boxes | None = None) -> Engine:
         """The durable engine over all of it; `launch` it before use. `attended` as in `Telling`; `boxes`: where they

@@ -54,6 +54,8 @@ class ServiceStatus:
     """Boxes at work, the longest first."""
     waiting: Callable[[], int] = field(default=lambda: 0)
     """Boxes that wait for a place."""
+    given_up: Callable[[], Sequence[str]] = field(default=lambda: ())
+    """Reads that wait for a file system and could not be ended, in words by owner and mount."""
     places: int = 0
     """Boxes that may be at work at a time; 0: not known."""
 
@@ -92,6 +94,7 @@ class ServiceStatus:
             "boxes_late": sum(one.late for one in at_work),
             "oldest_box_s": round(max((one.for_s for one in at_work), default=0.0), 3),
             "late_boxes": "; ".join(str(one) for one in at_work if one.late),
+            "reads_given_up": "; ".join(self.given_up()),
             "uptime_s": round(now_s - self.started_s, 3),
         }
 

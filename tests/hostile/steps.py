@@ -187,3 +187,10 @@ def reads_its_log(context: StepContext) -> StepResult:
     job = context.ports.scheduler.job(context.incident.root_job)
     with context.ports.files.open(job.stdout_path, job.owner) as stream:
         return StepResult("identified", with_notes(context.incident, f"read {len(stream.read())} bytes"))
+
+
+def reads_beside(context: StepContext) -> StepResult:
+    """The file whose path stands beside the job's script, as the job's owner."""
+    job = context.ports.scheduler.job(context.incident.root_job)
+    path = context.ports.files.read_small(f"{job.command}.path", job.owner).decode()
+    return StepResult("identified", with_notes(context.incident, str(context.ports.files.read_small(path, job.owner))))

@@ -9,16 +9,15 @@ import inspect
 import io
 import json
 import os
-import queue
 import socket
 import subprocess
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import BinaryIO, TypeVar
 
 from runbook.adapters import process
 from runbook.adapters.files import owner_side
+from runbook.adapters.files.silent import FileSystems, PatientFile, hung, within
 from runbook.adapters.identity import (
     Identity,
     PrivilegeMode,
@@ -27,7 +26,6 @@ from runbook.adapters.identity import (
     stage_interpreter,
     sudo_refused,
 )
-from runbook.adapters.log_files import PlainFile
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.units import UserName
@@ -41,8 +39,9 @@ class OwnerFiles:
     """Opens, lists and replaces as the owner: directly when that is us, else through a child with their identity.
 
     The kernel decides with the owner's rights, so a link or a path of a job leads nowhere that its owner may not go.
-    `timeout_s` bounds every call, as a path may lie on a file system that hangs; reading from an opened file is not
-    bounded. A folder of more than `most_entries` is listed level by level and cut there.
+    `timeout_s` bounds every call and every read of an opened file, as a path may lie on a file system that hangs
+    (`Hung`). With `apart` our own files are opened by a child, too: a thread that hangs in the kernel would keep this
+    process from being ended. A folder of more than `most_entries` is listed level by level and cut there.
     """
 
     def __init__(
@@ -51,31 +50,50 @@ class OwnerFiles:
         timeout_s: float = 20.0,
         most_entries: int = MOST_ENTRIES,
         identify: Callable[[UserName], Identity] = identity_of,
+        systems: FileSystems | None = None,
+        apart: bool = False,
     ) -> None:
         self._timeout_s = timeout_s
         self._most_entries = most_entries
         self._identify = identify
+        self._systems = systems or FileSystems()
+        self._apart = apart
 
     def open(self, path: str, owner: UserName) -> BinaryIO:
         identity = self._checked(path, owner)
-        if privilege_mode(identity) is PrivilegeMode.SAME:
+        if self._is_here(identity):
             descriptor = self._here(lambda: owner_side.open_regular(path), path, owner)
         else:
             _, descriptor = self._there({"do": "open"}, path, identity)
-            if descriptor < 0:
-                raise Unavailable("the opened file did not arrive", where=path, next_step="try again")
+        return received_file(descriptor, path, owner, self._timeout_s)
+
+    @contextlib.contextmanager
+    def handed(self, path: str, owner: UserName) -> Iterator[socket.socket]:
+        """As `open`, for another process to receive: a socket on which the answer of the owner's child comes, to be
+        handed on within the block and read by `receive_file`. The file is never opened in this process, which could not
+        be ended any more if closing it hung. At the end of the block the child has ended, or `Hung` is raised."""
+        identity = self._checked(path, owner)
+        with self._systems.asked(path, owner):
+            ours, child = self._started({"do": "open"}, path, identity)
             try:
-                # The child is a process of the owner's, who may have it send what he likes.
-                owner_side.must_be_a_file_to_read(descriptor, path)
-            except OSError as error:
-                os.close(descriptor)
-                raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
-        return io.BufferedReader(PlainFile(descriptor))
+                with ours:
+                    yield ours
+                try:
+                    ended = child.wait(self._timeout_s)
+                except subprocess.TimeoutExpired:
+                    raise hung(path, self._timeout_s) from None
+                if ended != 0:
+                    raise _no_answer(child, identity)
+            finally:
+                self._end(child, path, identity)
+
+    def _is_here(self, identity: Identity) -> bool:
+        return privilege_mode(identity) is PrivilegeMode.SAME and not self._apart
 
     def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
         identity = self._checked(folder, owner)
         depth = max(1, depth)
-        if privilege_mode(identity) is PrivilegeMode.SAME:
+        if self._is_here(identity):
             found: list[tuple[str, bool, int, float]] = self._here(
                 lambda: owner_side.list_entries(folder, depth, self._most_entries), folder, owner
             )
@@ -91,7 +109,7 @@ class OwnerFiles:
 
     def replace(self, path: str, owner: UserName, content: bytes, expected_sha256: str) -> str:
         identity = self._checked(path, owner)
-        if privilege_mode(identity) is PrivilegeMode.SAME:
+        if self._is_here(identity):
             return self._here(
                 lambda: owner_side.replace_file(path, content, expected_sha256), path, owner, expected_sha256
             )
@@ -108,61 +126,106 @@ class OwnerFiles:
 
     def _here(self, work: Callable[[], _T], path: str, owner: UserName, expected_sha256: str = "") -> _T:
         """Run in a thread that may be left behind: a hung file system must not hang us."""
-        done: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
-
-        def attempt() -> None:
+        with self._systems.asked(path, owner):
             try:
-                done.put((work(), None))
-            except BaseException as error:
-                done.put((None, error))
-
-        threading.Thread(target=attempt, name="runbook-files", daemon=True).start()
-        try:
-            result, error = done.get(timeout=self._timeout_s)
-        except queue.Empty:
-            raise _hung(path, self._timeout_s) from None
-        if isinstance(error, OSError):
-            raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]
+                return within(self._timeout_s, path, work)
+            except OSError as error:
+                raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
 
     def _there(
         self, request: dict[str, object], path: str, identity: Identity, content: bytes = b""
     ) -> tuple[dict[str, object], int]:
         """Ask a child that runs as the owner. Returns its answer and the descriptor that came with it, or -1."""
-        ours, theirs = socket.socketpair()
-        line = json.dumps({**request, "path": os.fsencode(path).hex()}).encode("ascii") + b"\n"
-        with ours:
-            with theirs:
-                child = process.start_as(
-                    (stage_interpreter(), "-I", "-S", "-c", _source()), identity, theirs
-                )
+        with self._systems.asked(path, identity.name):
+            ours, child = self._started(request, path, identity, content)
             descriptors: list[int] = []
             try:
-                ours.settimeout(self._timeout_s)
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    ours.sendall(line + content)
-                answer = _receive(ours, descriptors)
+                with ours:
+                    answer = _receive(ours, descriptors)
                 if answer is None:
                     raise _no_answer(child, identity)
             except TimeoutError:
                 _close(descriptors)
-                raise _hung(path, self._timeout_s) from None
+                raise hung(path, self._timeout_s) from None
             except BaseException:
                 _close(descriptors)
                 raise
             finally:
-                process.stop(child, identity)
-                for stream in (child.stdout, child.stderr):
-                    if stream is not None:
-                        stream.close()
-        if "errno" in answer:
-            _close(descriptors)
-            number = answer["errno"]
-            raise translated(number if isinstance(number, int) else 0, str(answer["words"]), path, identity.name)
-        _close(descriptors[1:])
-        return answer, descriptors[0] if descriptors else -1
+                self._end(child, path, identity)
+        return _checked_answer(answer, descriptors, path, identity.name)
+
+    def _started(
+        self, request: dict[str, object], path: str, identity: Identity, content: bytes = b""
+    ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """A child that runs as the owner and has been asked, and the socket on which it answers."""
+        ours, theirs = socket.socketpair()
+        line = json.dumps({**request, "path": os.fsencode(path).hex()}).encode("ascii") + b"\n"
+        try:
+            with theirs:
+                child = process.start_as((stage_interpreter(), "-I", "-S", "-c", _source()), identity, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        try:
+            ours.settimeout(self._timeout_s)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                ours.sendall(line + content)
+        except BaseException as error:
+            ours.close()
+            self._end(child, path, identity)
+            raise hung(path, self._timeout_s) if isinstance(error, TimeoutError) else error from None
+        return ours, child
+
+    def _end(self, child: subprocess.Popen[bytes], path: str, identity: Identity) -> None:
+        gone = process.stop(child, identity)
+        for stream in (child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+        if not gone:
+            self._systems.given_up(path, identity.name, lambda: child.poll() is not None)
+
+
+def receive_file(connection: socket.socket, path: str, owner: UserName, limit_s: float) -> BinaryIO:
+    """The file that was opened for this process (`OwnerFiles.handed`). Raises as `open` does."""
+    descriptors: list[int] = []
+    connection.settimeout(limit_s)
+    try:
+        answer = _receive(connection, descriptors)
+    except TimeoutError:
+        _close(descriptors)
+        raise hung(path, limit_s) from None
+    if answer is None:
+        _close(descriptors)
+        raise Unavailable(
+            f"could not open files as user {owner}: the helper process ended without an answer", where=path,
+            next_step="try again",
+        )
+    _, descriptor = _checked_answer(answer, descriptors, path, owner)
+    return received_file(descriptor, path, owner, limit_s)
+
+
+def received_file(descriptor: int, path: str, owner: UserName, limit_s: float) -> BinaryIO:
+    """A stream of what came opened, once it is seen to be a file: it is a process of the owner's that sent it, who may
+    have it send what he likes."""
+    if descriptor < 0:
+        raise Unavailable("the opened file did not arrive", where=path, next_step="try again")
+    try:
+        within(limit_s, path, lambda: owner_side.must_be_a_file_to_read(descriptor, path))
+        return io.BufferedReader(PatientFile(descriptor, path, limit_s))
+    except OSError as error:
+        os.close(descriptor)
+        raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
+
+
+def _checked_answer(
+    answer: dict[str, object], descriptors: list[int], path: str, owner: str
+) -> tuple[dict[str, object], int]:
+    if "errno" in answer:
+        _close(descriptors)
+        number = answer["errno"]
+        raise translated(number if isinstance(number, int) else 0, str(answer.get("words")), path, owner)
+    _close(descriptors[1:])
+    return answer, descriptors[0] if descriptors else -1
 
 
 def sha256(content: bytes) -> str:
@@ -223,14 +286,6 @@ def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookErr
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _hung(path: str, timeout_s: float) -> Unavailable:
-    return Unavailable(
-        f"the file system did not answer within {timeout_s:g} s",
-        where=path,
-        next_step="see whether the file system is mounted and healthy, then try again",
-    )
 
 
 def translated(number: int, words: str, path: str, owner: str) -> RunbookError:

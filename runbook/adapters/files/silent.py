@@ -1,0 +1,229 @@
+"""File systems that do not answer: who waits for one is given up after a while, and little more is asked of it.
+
+A process that waits in the kernel for a file system cannot be ended by anybody but that file system. So such waiting is
+done by helpers, never by whoever must go on. Helpers that were given up are counted by owner and mount; beyond a few,
+nothing more is read there until some of them are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from runbook.adapters.log_files import PlainFile
+from runbook.errors import Hung
+
+MOST_AN_OWNER = 4
+"""Helpers of one owner's files that were given up and are still there."""
+_MOST_A_MOUNT = 16
+_TRIALS = 2
+"""Reads at a time of a mount that did not answer the last one, of one owner not more than one: whoever reads elsewhere
+finds places, and who planted a link into a mount of his own keeps nobody from the mount where the link lies."""
+_SELDOM_S = 60.0
+"""Between two trials of a mount where too many were given up."""
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """As the kernel lists it."""
+
+    point: str
+    kind: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.point} ({self.kind} {self.source})"
+
+
+def mount_of(path: str) -> Mount:
+    """The mount that a path lies on by its words alone: links are not followed, as that would ask the file system."""
+    best = Mount("/", "unknown", "unknown")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            # 36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw
+            before, _, after = line.partition(" - ")
+            places, kinds = before.split(" "), after.split(" ")
+            point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), places[4])
+            if len(point) >= len(best.point) and PurePosixPath(path).is_relative_to(point):
+                best = Mount(point, kinds[0], _ESCAPED.sub(lambda found: chr(int(found[1], 8)), kinds[1]))
+    return best
+
+
+def hung(path: str, limit_s: float) -> Hung:
+    """The error of a file system that did not answer in time."""
+    return Hung(
+        f"the file system of {path} did not answer within {limit_s:g} s", where=path,
+        next_step=f"see whether what is mounted at {mount_of(path)} answers there and on its server",
+    )
+
+
+@dataclass
+class _Silent:
+    """A mount that did not answer the last question."""
+
+    trying: set[str] = field(default_factory=set)
+    tried_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    owner: str
+    mount: str
+    gone: Callable[[], bool]
+
+
+@dataclass
+class FileSystems:
+    """What is known of them by those who read; for any number of threads."""
+
+    _silent: dict[str, _Silent] = field(default_factory=dict, init=False, repr=False)
+    _left: list[_Left] = field(default_factory=list, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    @contextlib.contextmanager
+    def asked(self, path: str, owner: str) -> Iterator[None]:
+        """While the file system of a path is asked for an owner. Raises `Hung` at once where enough wait for it."""
+        mount = mount_of(path).point
+        with self._lock:
+            self._check(path, owner, mount)
+            if (silent := self._silent.get(mount)) is not None:
+                silent.trying.add(owner)
+                silent.tried_s = time.monotonic()
+        try:
+            yield
+        except Hung:
+            with self._lock:
+                self._silent.setdefault(mount, _Silent(tried_s=time.monotonic())).trying.discard(owner)
+            raise
+        except BaseException:
+            self._answered(mount)
+            raise
+        self._answered(mount)
+
+    def given_up(self, path: str, owner: str, gone: Callable[[], bool]) -> None:
+        """A helper that waits for a path could not be ended. `gone` says later whether it is, without waiting."""
+        with self._lock:
+            self._left.append(_Left(owner, mount_of(path).point, gone))
+
+    def waiting(self) -> tuple[str, ...]:
+        """Those that were given up and are still there, in words by owner and mount."""
+        with self._lock:
+            self._prune()
+            pairs = [(one.owner, one.mount) for one in self._left]
+        return tuple(
+            f"{pairs.count(pair)} of {pair[0]} for {pair[1]}" for pair in sorted(set(pairs))
+        )
+
+    @property
+    def left(self) -> int:
+        """How many were given up and are still there."""
+        with self._lock:
+            self._prune()
+            return len(self._left)
+
+    def _answered(self, mount: str) -> None:
+        with self._lock:
+            self._silent.pop(mount, None)
+
+    def _check(self, path: str, owner: str, mount: str) -> None:
+        self._prune()
+        of_owner = sum(one.owner == owner for one in self._left)
+        if of_owner >= MOST_AN_OWNER:
+            raise Hung(
+                f"the file system of {path} is not asked: {of_owner} earlier reads of {owner}'s files still wait for "
+                "file systems that do not answer",
+                where=path,
+                next_step=f"see whether what is mounted at {mount_of(path)} answers there and on its server, and where "
+                "else this user's files lie",
+            )
+        silent = self._silent.get(mount)
+        if silent is None:
+            return
+        many = sum(one.mount == mount for one in self._left) >= _MOST_A_MOUNT
+        seldom = many and time.monotonic() - silent.tried_s < _SELDOM_S
+        if owner in silent.trying or len(silent.trying) >= _TRIALS or seldom:
+            raise Hung(
+                f"the file system of {path} did not answer others a moment ago", where=path,
+                next_step=f"see whether what is mounted at {mount_of(path)} answers there and on its server",
+            )
+
+    def _prune(self) -> None:
+        self._left = [one for one in self._left if not one.gone()]
+
+
+class _Helper:
+    """A thread that does what may never come back; forgotten with whoever asks it."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=_toil, args=(self._work,), name="runbook-files", daemon=True).start()
+
+    def do(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+
+    def __del__(self) -> None:
+        self._work.put(None)
+
+
+def _toil(tasks: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (work := tasks.get()) is not None:
+        work()
+
+
+_HELPERS = threading.local()
+
+
+def within(limit_s: float, path: str, work: Callable[[], _T]) -> _T:
+    """What `work` gives, done in a thread that may be left behind. Raises `Hung`, and what `work` raises."""
+    done: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()
+
+    def attempt() -> None:
+        try:
+            done.put((work(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    helper = getattr(_HELPERS, "helper", None)
+    if helper is None:
+        helper = _HELPERS.helper = _Helper()
+    helper.do(attempt)
+    try:
+        result, error = done.get(timeout=limit_s)
+    except Empty:
+        _HELPERS.helper = None
+        raise hung(path, limit_s) from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+class PatientFile(PlainFile):
+    """A file whose reading waits for its file system only so long, and then raises `Hung`."""
+
+    def __init__(self, descriptor: int, path: str, limit_s: float) -> None:
+        """The descriptor is taken over."""
+        self._path, self._limit_s = path, limit_s
+        within(limit_s, path, lambda: PlainFile.__init__(self, descriptor))
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        return within(self._limit_s, self._path, lambda: PlainFile.readinto(self, buffer))
+
+    def read(self, size: int | None = -1) -> bytes:
+        return within(self._limit_s, self._path, lambda: PlainFile.read(self, -1 if size is None else size))
+
+    def readall(self) -> bytes:
+        return within(self._limit_s, self._path, lambda: PlainFile.readall(self))
+
+    def read_at(self, buffer: memoryview, offset: int) -> int:
+        return within(self._limit_s, self._path, lambda: PlainFile.read_at(self, buffer, offset))
+
+    def next_data(self, offset: int) -> int:
+        return within(self._limit_s, self._path, lambda: PlainFile.next_data(self, offset))

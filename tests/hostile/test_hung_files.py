@@ -1,0 +1,157 @@
+"""File systems that do not answer, under what a job left behind: real ones, where whoever asks waits in the kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters.files import OwnerFiles
+from runbook.adapters.files.silent import MOST_AN_OWNER, FileSystems
+from runbook.errors import Hung
+from runbook.model.incident import Incident, IncidentState
+from runbook.model.units import UserName
+from tests.hostile.hanging_files import mounted
+from tests.hostile.scene import LIMITS, Service, application, ended, failed_job, opened
+
+pytestmark = [
+    pytest.mark.needs("fusermount3"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system for other users"),
+]
+OWNER = UserName("daemon")
+
+
+@dataclass(frozen=True)
+class Place:
+    shown: Path
+    """Where the file system is mounted."""
+    source: Path
+
+    def file(self, name: str) -> str:
+        """In a folder of its own: the kernel looks for one name in a folder at a time."""
+        folder = self.source / str(len(list(self.source.iterdir())))
+        folder.mkdir()
+        (folder / name).write_text("x\n")
+        (folder / name).chmod(0o644)
+        return str(self.shown / folder.name / name)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
+        folder.chmod(0o755)
+    source = tmp_path / "source"
+    source.mkdir()
+    with mounted(tmp_path / "shown", source):
+        yield Place(tmp_path / "shown", source)
+
+
+def _gone(systems: FileSystems) -> None:
+    deadline = time.monotonic() + 20
+    while systems.left:
+        assert time.monotonic() < deadline, systems.waiting()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("what", ["stat", "open"])
+def test_opening_a_file_ends_with_the_path_and_what_to_do(place: Place, what: str) -> None:
+    path = place.file(f"hangs-at-{what}.log")
+    with pytest.raises(Hung) as raised, OwnerFiles(timeout_s=0.5, apart=True).handed(path, OWNER):
+        pass
+    assert path in raised.value.what and f"{place.shown} (fuse" in raised.value.next_step
+
+
+@pytest.mark.timeout(300)
+def test_incidents_end_with_a_person_and_the_service_can_end(place: Place, tmp_path: Path) -> None:
+    """Logs that hang when they are looked for, opened, read or closed, and an honest job."""
+    app = application(tmp_path, LIMITS.model_copy(update={"wall_s": 60}))
+    app.__dict__["settings"] = app.inventory.model_copy(
+        update={"policy": app.inventory.policy.model_copy(update={"unavailable_patience_s": 0.0})}
+    )
+    app.__dict__["files"] = OwnerFiles(timeout_s=3, systems=app.file_systems, apart=True)
+    hangs = {what: place.file(f"hangs-at-{what}.log") for what in ("stat", "open", "read", "close")}
+    good = tmp_path / "good.log"
+    good.write_text("x\n")
+    last = {}
+    with Service(app) as engine:
+
+        def begun(what: str, path: str) -> Incident:
+            job = failed_job(app, tmp_path, f"reads_beside.{what}")
+            (tmp_path / f"reads_beside.{what}.sh.path").write_text(path)
+            incident = opened(app, job)
+            engine.enqueue(incident)
+            return incident
+
+        # One after the other: an owner's second read of a mount that did not answer would not be begun.
+        for what, path in hangs.items():
+            first, beside = begun(what, path), begun(f"good-{what}", str(good))
+            last[what], honest = ended(app, engine, first), ended(app, engine, beside)
+            assert honest.visits[0].outcome == "identified", honest.conclusion
+        for what, path in hangs.items():
+            assert last[what].state is IncidentState.INTERRUPTED, (what, last[what].conclusion)
+            assert last[what].conclusion == f"Interrupted: the file system of {path} did not answer within " + (
+                "20 s." if what == "read" else "3 s."
+            )
+            assert f"{place.shown} (fuse" in last[what].to_do[0] and "runbook resume" in last[what].to_do[-1]
+        assert 0 < app.file_systems.left <= MOST_AN_OWNER + 1
+        assert app.cage.at_work() == (), "no place is held by what hangs"
+        # What waits in the kernel cannot be ended: none of it may be a part of the service.
+        tasks = [path.read_text().rpartition(")")[2].split()[0] for path in Path("/proc/self/task").glob("*/stat")]
+        assert "D" not in tasks
+
+
+@pytest.mark.parametrize("what", ["stat", "read"])
+@pytest.mark.timeout(120)
+def test_a_person_who_names_such_a_log_is_told(place: Place, what: str, tmp_path: Path) -> None:
+    path = place.file(f"hangs-at-{what}.log")
+    said = tmp_path / "said.txt"
+    with said.open("wb") as stream:
+        command = subprocess.Popen(
+            (sys.executable, "-m", "runbook", "oom", "--log", path), stdout=stream, stderr=stream,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}, cwd=Path(__file__).parents[2],
+        )
+        assert command.wait(100) == 6, "it has ended, whatever of it still waits"
+    text = " ".join(said.read_text().split())
+    assert f"the file system of {path} did not answer within 20 s" in text
+    assert f"see whether what is mounted at {place.shown}" in text
+
+
+def test_no_more_than_a_few_wait_for_one_owner_and_others_are_read(place: Place, tmp_path: Path) -> None:
+    systems = FileSystems()
+    files = OwnerFiles(timeout_s=0.2, systems=systems, apart=True)
+    path = place.file("hangs-at-open.log")
+    for _ in range(MOST_AN_OWNER + 3):
+        with pytest.raises(Hung):
+            files.open(path, OWNER)
+    assert systems.left == MOST_AN_OWNER
+    assert systems.waiting() == (f"{MOST_AN_OWNER} of daemon for {place.shown}",)
+    elsewhere = tmp_path / "elsewhere.log"
+    elsewhere.write_text("y\n")
+    with pytest.raises(Hung, match=f"{MOST_AN_OWNER} earlier reads of daemon's files still wait"):
+        files.open(str(elsewhere), OWNER)
+    with OwnerFiles(systems=systems, apart=True).open(str(elsewhere), UserName("root")) as stream:
+        assert stream.read() == b"y\n"
+    with OwnerFiles(systems=systems, apart=True).open(place.file("good.log"), UserName("root")) as stream:
+        assert stream.read() == b"x\n", "another's read of the same mount, which answers him"
+
+
+def test_once_it_answers_all_is_read_again(tmp_path: Path) -> None:
+    systems, source = FileSystems(), tmp_path / "source"
+    source.mkdir()
+    files = OwnerFiles(timeout_s=0.3, systems=systems, apart=True)
+    with mounted(tmp_path / "shown", source):
+        place = Place(tmp_path / "shown", source)
+        path = place.file("hangs-at-open.log")
+        with pytest.raises(Hung):
+            files.open(path, UserName("root"))
+        assert systems.left == 1
+    _gone(systems)
+    elsewhere = tmp_path / "elsewhere.log"
+    elsewhere.write_text("y\n")
+    assert files.read_small(str(elsewhere), UserName("root")) == b"y\n"
