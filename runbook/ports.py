@@ -106,7 +106,10 @@ class Clock(Protocol):
     """Time, so that no test waits for it."""
 
     def now(self) -> float:
-        """Epoch seconds."""
+        """Epoch seconds: for what is told and compared with others' times. It may be set back and forward."""
+
+    def elapsed(self) -> float:
+        """Seconds since some moment, which only pass: for how long something is waited for."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""

@@ -16,7 +16,6 @@ import pytest
 PACKAGES = {
     "busybox": "busybox",
     "chromium": "chromium",
-    "faketime": "faketime",
     "fusermount3": "fuse3",
     "gcc": "gcc libc6-dev",
     "prometheus": "prometheus",

@@ -11,6 +11,9 @@ class SystemClock:
     def now(self) -> float:
         return time.time()
 
+    def elapsed(self) -> float:
+        return time.monotonic()
+
     def sleep(self, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)

@@ -98,7 +98,7 @@ class TargetsNotify:
     def retry(self) -> None:
         """Send once more what was not delivered in the last hour. For a daemon's thread; never raises."""
         with self._lock:
-            now_s = self._clock.now()
+            now_s = self._clock.elapsed()
             kept = [parcel for parcel in self._kept if now_s - parcel.since_s < _KEEP_S]
             due = [parcel for parcel in kept if now_s >= parcel.again_s]
             self._kept = deque((parcel for parcel in kept if now_s < parcel.again_s), maxlen=_KEEP)
@@ -127,9 +127,9 @@ class TargetsNotify:
         if not addresses:
             return []
         with self._lock:
-            now_s = self._clock.now()
+            now_s = self._clock.elapsed()
             limit = self._limits.setdefault((target.name, whose), Limit(target.per_hour))
-            if not limit.allows(message, now_s, target.quiet(now_s)):
+            if not limit.allows(message, now_s, target.quiet(self._clock.now())):
                 self.counts[target.name, "held_back"] += 1
                 LOG.info("not sent to %s, too many messages or quiet hours: %s", target.name, clean_line(message.title))
                 return []
@@ -142,7 +142,7 @@ class TargetsNotify:
         title, body, link = _written(message.title, message.body, message.link)
         whole = "\n\n".join(part for part in (body, note, link) if part)
         return _Parcel(
-            target.name, address, f"[{self._tag}] {title}", whole, message.severity, self._clock.now()
+            target.name, address, f"[{self._tag}] {title}", whole, message.severity, self._clock.elapsed()
         )
 
     def _deliver(self, parcels: Sequence[_Parcel]) -> None:
@@ -161,7 +161,7 @@ class TargetsNotify:
             self.counts[parcel.target if parcel else where, "failed"] += not again
             if parcel is not None and parcel.severity is not Severity.INFO:
                 pause_s = min(_FIRST_PAUSE_S * 2**parcel.tries, _LONGEST_PAUSE_S)
-                self._kept.append(replace(parcel, tries=parcel.tries + 1, again_s=self._clock.now() + pause_s))
+                self._kept.append(replace(parcel, tries=parcel.tries + 1, again_s=self._clock.elapsed() + pause_s))
         level = logging.INFO if again else logging.ERROR
         LOG.log(level, "not delivered to %s: %s (%s)", where, clean_line(title), clean_line(why))
 

@@ -228,6 +228,7 @@ RULES: Mapping[str, Rule] = {
     "history.like": _anything,
     "history.drains_since": _anything,
     "clock.now": _anything,
+    "clock.elapsed": _anything,
     "clock.sleep": _short_sleep,
 }
 _ACTS: Mapping[str, str] = {

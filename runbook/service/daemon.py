@@ -169,6 +169,7 @@ class _Trouble:
 
     event: SpoolEvent
     since_s: float
+    """This and the next by the clock that only goes on: whoever sets the time of day back makes nobody wait."""
     again_s: float
     pause_s: float
 
@@ -242,7 +243,7 @@ class Daemon:
 
     def _tried_again(self) -> tuple[SpoolEvent, ...]:
         """Events whose pause is over, those that waited longest first. One whose file is gone is forgotten."""
-        now = self.clock.now()
+        now = self.clock.elapsed()
         over = sorted((trouble.again_s, file) for file, trouble in self._trouble.items() if now >= trouble.again_s)
         files = [file for _, file in over[:_MOST_AGAIN]]
         found = self.spool.read(files)
@@ -290,7 +291,7 @@ class Daemon:
             self.spool.set_aside(event.file, why)
         except RunbookError as error:
             LOG.error("%s", error)
-            now = self.clock.now()
+            now = self.clock.elapsed()
             self._trouble[event.file] = _Trouble(event, now, now + _LONGEST_PAUSE_S, _LONGEST_PAUSE_S)
             return
         self._trouble.pop(event.file, None)
@@ -310,7 +311,7 @@ class Daemon:
         self, event: SpoolEvent, why: str, *, give_up: bool, alert_patience_s: float = _ALERT_PATIENCE_S
     ) -> None:
         """Ask again after a growing pause. What cannot come right is set aside after a while."""
-        now = self.clock.now()
+        now = self.clock.elapsed()
         self.status.last_problem = f"{event.file}: {why}"
         trouble = self._trouble.get(event.file)
         if trouble is None:

@@ -236,7 +236,7 @@ class Watch:
                 WATCH_LOG.error("the watch failed at %s: %s", step.__name__.strip("_"), type(error).__name__)
 
     def _look(self) -> None:
-        now_s, present = self.clock.now(), self.troubles()
+        now_s, present = self.clock.elapsed(), self.troubles()
         for about, sentence in present.items():
             trouble = self._known.setdefault(about, _Trouble(now_s))
             lasts_s = now_s - trouble.since_s

@@ -54,21 +54,21 @@ def run(context: StepContext) -> StepResult:
             next_step="look at the job, then `runbook resume`",
         )
     scheduler, clock = context.ports.scheduler, context.ports.clock
-    started = clock.now()
+    started = clock.elapsed()
     scheduler.cancel(job)
     pause_s = 0.1
     while True:
         now = _record(context, job)
         if now is None or now.state.job_class.ended:
             break
-        if clock.now() - started > context.settings.policy.cancel_wait_s:
+        if clock.elapsed() - started > context.settings.policy.cancel_wait_s:
             conclusion = (
                 f"Job {job.id} did not end within {context.settings.policy.cancel_wait_s:.0f} s of being cancelled."
             )
             return StepResult(Outcome.STILL_THERE, replace(context.incident, conclusion=conclusion), conclusion)
         clock.sleep(pause_s)
         pause_s = min(pause_s * 1.5, 2.0)
-    waited_s = clock.now() - started
+    waited_s = clock.elapsed() - started
     incident = with_act(
         _with_record(context, now), Act("cancel", job.id, started, result=f"ended after {waited_s:.1f} s")
     )

@@ -207,11 +207,11 @@ def _leaks(context: StepContext) -> tuple[list[_Leak], list[str]]:
 def _settle(context: StepContext, names: tuple[NodeName, ...]) -> None:
     """For moments after its end the cancelled job still counts on its nodes: that is waited for, other jobs are not."""
     clock, job = context.ports.clock, context.failure.job
-    began_s = clock.now()
-    if not context.settings.policy.may_end_leaked_processes or began_s - (job.end_time_s or began_s) > SETTLE_S:
+    now_s, began_s = clock.now(), clock.elapsed()
+    if not context.settings.policy.may_end_leaked_processes or now_s - (job.end_time_s or now_s) > SETTLE_S:
         return
     while any(node_in_use(state) for state in context.ports.scheduler.nodes(names)):
-        if clock.now() - began_s >= SETTLE_S:
+        if clock.elapsed() - began_s >= SETTLE_S:
             return
         context.tell(f"waits until Slurm has cleaned up after job {job.id}")
         clock.sleep(1.0)

@@ -35,9 +35,18 @@ class FakeClock:
     def __init__(self, now_s: float = 1_795_000_000.0) -> None:
         self.now_s = now_s
         self.slept_s: list[float] = []
+        self._set_s = 0.0
 
     def now(self) -> float:
         return self.now_s
+
+    def elapsed(self) -> float:
+        return self.now_s - self._set_s
+
+    def set(self, seconds: float) -> None:
+        """Set the time of day forward, or back, which lets no time pass."""
+        self.now_s += seconds
+        self._set_s += seconds
 
     def sleep(self, seconds: float) -> None:
         self.slept_s.append(seconds)

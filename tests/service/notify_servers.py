@@ -22,6 +22,9 @@ class Clock:
     def now(self) -> float:
         return self.time_s
 
+    def elapsed(self) -> float:
+        return self.time_s
+
     def sleep(self, seconds: float) -> None:
         self.time_s += seconds
 

@@ -236,3 +236,32 @@ def test_a_new_event_is_seen_within_a_second(spool: Path) -> None:
     finally:
         daemon.stop()
         loop.join(5)
+
+
+def test_with_the_time_of_day_set_back_an_hour_nothing_waits_for_it(spool: Path) -> None:
+    _write(spool, 1)
+    clock, down = FakeClock(NOW_S), [True]
+    opener = Opener(lambda _event: Unavailable("the controller does not answer") if down else None)
+    daemon = _daemon(spool, opener, clock)
+    daemon.round()
+    clock.set(-3600)
+    down.clear()
+    clock.now_s += 3
+    daemon.round()
+    assert opener.opened == ["1"] and _events(spool) == []
+
+
+def test_with_the_time_of_day_set_forward_an_hour_nothing_is_given_up(spool: Path) -> None:
+    _write(spool, 1)
+    clock, unknown = FakeClock(NOW_S), [True]
+    opener = Opener(lambda _event: NotFound("no such job yet") if unknown else None)
+    daemon = _daemon(spool, opener, clock)
+    daemon.round()
+    clock.set(3700)
+    clock.now_s += 3
+    daemon.round()
+    assert daemon.status.spool_bad == 0 and _events(spool) == ["alpha-1-0.event"]
+    unknown.clear()
+    clock.now_s += 5
+    daemon.round()
+    assert opener.opened == ["1"]

@@ -187,8 +187,8 @@ class SlurmCli:
         except (NoAccounting, NotAllowed) as error:
             return Unknown(error.what)
         stored = accounting.read_stored_text(text)
-        deadline_s = self._clock.now() + _ACCOUNTING_PATIENCE_S
-        while stored is None and self._may_still_come("job_env", job) and self._clock.now() < deadline_s:
+        deadline_s = self._clock.elapsed() + _ACCOUNTING_PATIENCE_S
+        while stored is None and self._may_still_come("job_env", job) and self._clock.elapsed() < deadline_s:
             self._clock.sleep(0.5)
             stored = accounting.read_stored_text(
                 self._ask_privileged("sacct", accounting.environment_arguments(job), job)
@@ -365,8 +365,8 @@ class SlurmCli:
             return original
         try:
             kept = self._from_accounting(original.id)
-            deadline_s = self._clock.now() + _ACCOUNTING_PATIENCE_S
-            while kept is None and self._clock.now() < deadline_s:
+            deadline_s = self._clock.elapsed() + _ACCOUNTING_PATIENCE_S
+            while kept is None and self._clock.elapsed() < deadline_s:
                 self._clock.sleep(0.5)
                 kept = self._from_accounting(original.id)
         except NoAccounting:

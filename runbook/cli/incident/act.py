@@ -127,9 +127,9 @@ def _load(app: Application, incident: str) -> Incident:
 
 def _settled(app: Application, incident: str) -> Incident:
     """The incident once its report is written: whoever still works on it would write over what is changed here."""
-    until_s = app.clock.now() + _SETTLES_S
+    until_s = app.clock.elapsed() + _SETTLES_S
     while (stored := _load(app, incident)).state.ended and not stored.finished:
-        if app.clock.now() > until_s:
+        if app.clock.elapsed() > until_s:
             raise NotAllowed(
                 f"{stored.id} is still at work", next_step=f"try again, or `runbook resume {stored.id}` where nobody is"
             )
