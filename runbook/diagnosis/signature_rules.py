@@ -11,7 +11,7 @@ from dataclasses import replace
 from runbook.diagnosis.case import LINE_RULES, Case, Conclusion, Vote, line_rule, rule, size
 from runbook.diagnosis.co_tenant_rules import UNTOLD
 from runbook.model.diagnosis import Detail, Died
-from runbook.model.log import DerivedSignature, Event, Finding
+from runbook.model.log import Event, Finding
 from runbook.model.node import NodeVerdict
 
 _COLOCATED = 0.6
@@ -209,10 +209,10 @@ def shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
 def failed_program(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     """An exception that no document knows says that the program failed; beside a kill for memory it may be an echo."""
     steps = killed_steps(case)
-    unknown = root.signature == DerivedSignature.UNKNOWN_EXCEPTION
+    unknown = case.reports(root, Event.EXCEPTION)
     detail = vote.detail if vote.detail is not Detail.NONE or not unknown else Detail.PROGRAM
     if not unknown or not steps:
-        firmness = 0.85 if unknown and root.firmness is None else vote.confidence
+        firmness = 0.85 if unknown and root.frames else vote.confidence
         return (replace(vote, detail=detail, confidence=firmness),)
     return (replace(
         vote, confidence=0.3, detail=detail, decisive=False,

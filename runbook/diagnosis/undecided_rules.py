@@ -63,7 +63,7 @@ def by_accounting(case: Case) -> Vote | None:
             "Slurm accounting", Conclusion.HOST_OOM, 0.85, (f"{told}; the logs name no other failure.", not_the_card),
             (helper,), missing, detail=Detail.CGROUP,
         )
-    if root.signature == DerivedSignature.UNKNOWN_EXCEPTION:
+    if case.reports(root, Event.EXCEPTION):
         return Vote(
             "Slurm accounting", Conclusion.HOST_OOM, 0.65,
             (f"{told}; the log's only exception may be what a killed process left behind.", not_the_card),
@@ -155,7 +155,7 @@ def _stopped(case: Case, followed: Sequence[Finding | Collateral]) -> Vote | Non
             ("The only exception is KeyboardInterrupt: a person, or the launcher, sent SIGINT.",),
             missing=("who sent the signal",), detail=Detail.STOPPED,
         )
-    if all(case.reports(one, Event.CLOSING) for one in followed) and any(
+    if all(case.reports(one, Event.CLOSING, Event.BY_CANCELLING) for one in followed) and any(
         "death signal" in one.excerpt for one in story.candidates
     ):
         return Vote(

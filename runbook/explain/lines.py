@@ -22,10 +22,6 @@ Entry = tuple[str, SignatureEntry]
 
 _MOST_SAMPLES = 3
 _NOT_LINES: dict[str, tuple[str, str]] = {
-    DerivedSignature.UNKNOWN_EXCEPTION: (
-        "A Python exception that no signature knows",
-        "A traceback's last line. It is a failure of the program, not of memory, unless something stronger speaks.",
-    ),
     DerivedSignature.RANK_SILENT: (
         "A rank that printed no timeout while the others waited",
         "A suspicion, no proof: who waits in a collective says so; who does not may be the one they wait for.",

@@ -56,8 +56,6 @@ class DiagnosisOutcome(StrEnum):
 class LogReading(StrEnum):
     """What the log reader concludes where no signature's own meaning holds; one kind of a playbook claims each."""
 
-    UNKNOWN_EXCEPTION = "unknown_exception"
-    """An exception that no signature knows ended the job."""
     ABSURD_SIZE = "absurd_size"
     """A request so large that nothing ran out (R-13)."""
     PINNED_MEMORY = "pinned_memory"

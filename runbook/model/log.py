@@ -35,6 +35,8 @@ class Event(StrEnum):
 
     TRACEBACK = "traceback"
     """A Python traceback begins."""
+    EXCEPTION = "exception"
+    """An exception that no signature knows by its words; `detail` is what it says."""
     RESTART = "restart"
     """The job's processes were started again."""
     WORKER = "worker"
@@ -181,8 +183,6 @@ class LogNote(StrEnum):
 class DerivedSignature(StrEnum):
     """Names of findings that follow from several lines, so that no signature document holds them."""
 
-    UNKNOWN_EXCEPTION = "PY-EXC"
-    """A traceback whose exception no signature knows."""
     RANK_SILENT = "RANK-SILENT"
     """A rank that printed no timeout, or stopped printing, while the others went on."""
     RANK_BEHIND = "RANK-BEHIND"
@@ -193,7 +193,7 @@ class DerivedSignature(StrEnum):
     """A rank that died by SIGKILL."""
 
 
-SUSPECTED_RANKS = frozenset(DerivedSignature) - {DerivedSignature.UNKNOWN_EXCEPTION}
+SUSPECTED_RANKS = frozenset(DerivedSignature)
 """Those that name a rank to look at, without a line of its own."""
 
 

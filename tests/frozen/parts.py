@@ -184,7 +184,7 @@ def _names(group: str) -> list[tuple[str, str]]:
         return [(item["document"], item["id"]) for item in faces.read_json(command("signatures", "--json"))]
     if group == "kinds":
         listed = command("levers", "--kind", "no").partition("there are ")[2].split("\n")[0]
-        others = ("consequence", "harmless", "framing", "progress", "PY-EXC", "RANK-KILLED")
+        others = ("consequence", "harmless", "framing", "progress", "RANK-KILLED")
         return [("", name) for name in (*listed.split(", "), *others)]
     (document,) = faces.read_json(command("levers", "--json", group))
     entries = [item["id"] for kind in ("levers", "parameters", "out_of_reach", "diagnostics")

@@ -10,7 +10,7 @@ from itertools import islice
 from runbook.logs.lines import LogLine
 from runbook.logs.signatures import Match
 from runbook.model.diagnosis import Kind, LogReading
-from runbook.model.log import DerivedSignature, Event, Phase
+from runbook.model.log import Event, Phase
 from runbook.model.units import NodeName
 
 # Which process is where, and which of its node's GPUs it uses: told by start-up lines and by NCCL's own.
@@ -232,7 +232,7 @@ class LogMatch:
 
     @property
     def unknown_exception(self) -> bool:
-        return self.match.signature.id == DerivedSignature.UNKNOWN_EXCEPTION
+        return Event.EXCEPTION in self.reports
 
     @property
     def hears_of_others(self) -> bool:

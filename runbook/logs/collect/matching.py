@@ -40,7 +40,7 @@ class Matcher:
                 longer = signature.match("\n".join([here.text, *own[: signature.lines - 1]]))
                 if longer is not None:
                     return longer
-        if here.cut or (here.task is not None and match is not None):
+        if here.cut or (here.task is not None and match is not None and not match.signature.general):
             return self._with_rest(view, here, stop) or match
         return match
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -24,10 +23,10 @@ from runbook.logs.collect.matches import (
 from runbook.logs.collect.matching import Matcher, is_quoted
 from runbook.logs.lines import LogLine, parse_line, read_time
 from runbook.logs.search import FEW, FREELY, View, decode, excerpt, positions_of_lines
-from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
+from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match
 from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
-from runbook.model.diagnosis import Died, LogReading
-from runbook.model.log import DerivedSignature, Event, Phase
+from runbook.model.diagnosis import Died
+from runbook.model.log import Event, Phase
 from runbook.model.units import NodeName
 
 # Reading the steps of one file: samples at even distances, and what stands in front of a failure.
@@ -88,19 +87,15 @@ _LINES_FOR_A_REMARK = 4
 _LOOKED_AT_COSTS = 16
 _NEAR_THE_END_BYTES = 64 << 20
 LINES_FOR_TIME = 60
-_HANDLED = re.compile(
-    r"\b(?:retry|retrying|retried|skipp(?:ing|ed)|caught|recover(?:ed|ing)|ignor(?:ing|ed)|fall(?:ing|s)? ?back"
-    r"|reduc(?:ing|ed) (?:the )?(?:micro-?)?batch)\b", re.IGNORECASE,
-)
 _PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
 _FOLDED = (
     "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
     "processes said it is lost."
 )
+_OF_PEERS = (Event.NCCL, Event.PEER)
 _INFORMS = frozenset({"TRACE", "DEBUG", "INFO", "INFORMATION", "NOTICE"})
 """Levels of a logger's record in which a failure of many lines is what somebody else said: a tool, a sandbox."""
-_WRAPPED = re.compile(r"(?:ray\.exceptions\.)?RayTaskError(?:\([\w.]{1,80}\))?: ray::")
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,120}(?:Error|Exception|Interrupt|Exit|Warning)\b|[A-Za-z_][\w.]{0,80}: ")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,80}(?:\([\w.]{1,80}\))?(?:: |$)")
 
 
 class MatchRecorder:
@@ -116,6 +111,8 @@ class MatchRecorder:
 
     def keep(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
         if here.text.startswith("    ") and self._said_below(view, match, here, stop):
+            return
+        if Event.EXCEPTION in match.signature.reports and self._known_below(view, here, stop):
             return
         if match.signature.means.entry.by_figures:
             self._collection.progress.failed(self._index, view.base + start)
@@ -197,10 +194,11 @@ class MatchRecorder:
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         spans = islice(view.after(stop), _LINES_FOR_A_REMARK)
         below = [decode(view.buffer[first:end]) for first, end in spans] if mild else after[:_LINES_FOR_A_REMARK]
-        handled = _HANDLED.search(" ".join([here.text, *below]))
+        handled = self._collection.signatures.went_on.search(" ".join([here.text, *below]))
         if not mild:
             self._steps.before(view, start, closely=raised)
-        before = line_before(self._state.above(view, here, start), here.speaker) if raised else ""
+        above = self._state.above(view, here, start)
+        before = line_before(above, here.speaker, at_head=bool(here.stack)) if raised else ""
         frames = stack or list(reversed(dumped(after)))
         rules = self._collection.signatures.phases
         phase = phase_of(rules, frames, here.text, near)
@@ -220,72 +218,40 @@ class MatchRecorder:
         """Offset and line in the file."""
         return (0, 1) if self._state.named.converted else (view.base + start, view.line_number(start))
 
-    def traceback(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
-        """A failure that no signature knows: the traceback's last line, if nothing in it is known."""
+    def traceback(self, view: View, here: LogLine, start: int, stop: int) -> None:
+        """An exception that no line of its own tells: its class is none that looks like one, or its process only
+        passes on what another one raised, whose words are not there."""
         nearby = islice(self._state.below(view, here, stop, 32 << 10), 600)
-        following = (one for one in nearby if one.speaker == here.speaker)
-        found = _raised_last(here, following)
-        if found is None:
-            return
-        stack, last = found
-        text = last.text.encode()
-        known = self._matcher.match(view, last, stop, self._collection.candidates(text))
-        if known is not None and known.signature.means != FRAMING:
-            return
-        if known is None and self._known_below(list(islice(following, 7))):
-            return
-        signature = _unknown(match.signature)
-        key = (signature.id, self._index, (here.speaker, here.pid))
-        kept = self._collection.kept.setdefault(key, MatchGroup())
-        kept.count += 1
-        match = Match(signature, {"detail": last.text[:200]}, 0.0)
-        before = line_before(self._state.above(view, here, start), here.speaker, at_head=True)
-        remote = remote_pid([last.text]) or remote_pid(stack)
-        if remote is not None and remote != here.pid:  # the process that raised it, not the one that repeats it
-            here = replace(here, pid=remote, voice="", name="")
-        offset, number = self._place(view, start)
-        kept.add(LogMatch(
-            match, here, self._index, self._state.attempt, offset, number, self._state.time_of(here),
-            excerpt(stack, last.text),
-            phase=phase_of(self._collection.signatures.phases, stack), raised=True,
-            chained=is_chain(before), spawned=spawned_process(before), functions=functions_of(stack),
-            said_by=speaker_of(here.name, last.text, stack, self._state.named.role),
-        ))
+        stack, last = [here.text], None
+        for one in (one for one in nearby if one.speaker == here.speaker):
+            if one.text[:1] in (" ", "\t", ""):
+                stack.append(one.text)
+                continue
+            match = self._matcher.match(view, one, stop, self._collection.candidates(one.text.encode()))
+            if match is not None and not (match.signature.general and match.signature.means == FRAMING):
+                return
+            if not _EXCEPTION.match(one.text) or one.text.startswith("Traceback"):
+                break
+            last = one
+            if match is None:
+                break
+            stack = [one.text]
+        exception = self._collection.signatures.exception
+        if last is not None and exception is not None:
+            raised = Match(exception, {"detail": last.text[:200]}, 0.0)
+            self.keep(view, raised, replace(here, text=last.text, stack=tuple(stack)), start, stop)
 
-    def _known_below(self, frames: Sequence[LogLine]) -> bool:
+    def _known_below(self, view: View, here: LogLine, stop: int) -> bool:
         """Whether the lines after an exception's first line (its message goes on there) match a signature."""
-        for one in frames:
+        for one in islice((one for one in self._state.below(view, here, stop) if one.speaker == here.speaker), 7):
             if one.text.startswith(("Traceback (most", "During handling of", "The above exception was")):
                 return False  # the next exception's lines, not this one's
-            candidates = [known for known in self._collection.candidates(one.text.encode()) if known.means != FRAMING]
-            if candidates and self._collection.signatures.first_match(one.text, candidates):
+            found = self._collection.signatures.first_match(one.text, self._collection.candidates(one.text.encode()))
+            if found is None or found.signature.general or found.signature.means in (FRAMING, HARMLESS):
+                continue
+            if found.signature.means != CONSEQUENCE or not found.signature.reports.isdisjoint(_OF_PEERS):
                 return True
         return False
-
-
-def _raised_last(head: LogLine, following: Iterable[LogLine]) -> tuple[list[str], LogLine] | None:
-    """The lines of a traceback and its exception. Of an exception that Ray wrapped, however often, the innermost: each
-    wrapper names the process whose traceback follows it."""
-    stack = [head.text]
-    outer: tuple[list[str], LogLine] | None = None
-    for one in following:
-        if one.text[:1] in (" ", "\t", "") or not one.text.strip():
-            stack.append(one.text)
-        elif _WRAPPED.match(one.text):
-            outer = outer or (stack, one)
-            stack = [one.text]
-        else:
-            raised = _EXCEPTION.match(one.text) and not one.text.startswith("Traceback")
-            return (stack, one) if raised else outer
-    return outer
-
-
-def _unknown(framing: Signature) -> Signature:
-    """The signature of an exception that none of the documents knows."""
-    return replace(
-        framing, id=DerivedSignature.UNKNOWN_EXCEPTION.value, weak=True, reports=frozenset(),
-        means=framing.kinds.read_from(LogReading.UNKNOWN_EXCEPTION),
-    )
 
 
 # What framing lines tell: ranks, nodes and processes, restarts, checkpoints, devices, torchrun's table.
@@ -304,7 +270,7 @@ class LauncherLines:
         collection, tables = self._collection, self._collection.tables
         reports = match.signature.reports
         if Event.TRACEBACK in reports:
-            self._recorder.traceback(view, match, here, start, stop)
+            self._recorder.traceback(view, here, start, stop)
         elif Event.RESTART in reports:
             self._state.restart(view.base + start)
         elif match.integer("resumed_step") is not None:

@@ -47,7 +47,7 @@ def collateral(
         for rank in ranks:
             if rank is not None and (rank == own or rank in taken or rank in found or len(found) > RANKS_KEPT):
                 continue
-            if rank is None and Event.TAKES_DOWN in one.reports:
+            if rank is None and (Event.TAKES_DOWN in one.reports or (found and one.match.signature.general)):
                 continue
             if rank is None:
                 node = one.log_line.node or hosts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,11 +14,6 @@ from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Died, Kind, LogReading
 from runbook.model.job import JobRecord
 from runbook.model.log import Event, LogNote
-
-_FOLLOWS = re.compile(
-    r"^(?:[\w.]{0,80}\.)?(?:KeyboardInterrupt|BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError"
-    r"|SignalException|CalledProcessError|DistNetworkError|DistStoreError|ChildFailedError|SystemExit)\b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +32,10 @@ class RootCause:
 
 
 def meaning(seen: LogMatch) -> Kind:
-    """What a match means in its place: an absurd size is no shortage (R-13), some exceptions only follow others."""
+    """What a match means in its place: an absurd size is no shortage (R-13)."""
     tried = seen.match.integer("tried_bytes")
     if seen.means.entry.by_figures and tried is not None and tried >= ABSURD_BYTES:
         return seen.match.signature.kinds.read_from(LogReading.ABSURD_SIZE)
-    if seen.unknown_exception and _FOLLOWS.match(seen.match.text("detail") or ""):
-        return Kind(CONSEQUENCE)
     return seen.means
 
 
@@ -60,12 +52,12 @@ def select_root_cause(evidence: LogEvidence) -> RootCause:
     fallout = secondary_failures.secondary_failures(failures, evidence.matches, evidence.where)
     notes += fallout.notes
     causes = {id(one) for one in fallout.causes}
-    strong = [one for one in fallout.kept if not one.match.signature.weak or id(one) in causes]
-    weak = _others(fallout.kept, strong)
-    strong, cascade = _without_cascade(strong, evidence.collection)
+    kept, cascade = _without_cascade(fallout.kept, evidence.collection)
     notes += cascade
+    strong = [one for one in kept if not one.match.signature.weak or id(one) in causes]
+    weak = _others(kept, strong)
     pool, note = _last_attempt(strong, evidence.last_attempt)
-    if not pool or (note and any(one.attempt == evidence.last_attempt for one in fallout.kept)):
+    if not pool or (note and any(one.attempt == evidence.last_attempt for one in kept)):
         later, later_note = _last_attempt(weak, evidence.last_attempt)
         if not pool or not later_note:
             pool, note = (later, later_note) if later else (pool, note)
@@ -142,17 +134,17 @@ def _handled_note(handled: Sequence[LogMatch], evidence: LogEvidence) -> str:
     return f"{len(handled)} line{'s' if len(handled) != 1 else ''} ({kinds}) did not end the job: {reason}."
 
 
-def _without_cascade(strong: Sequence[LogMatch], collection: Collection) -> tuple[list[LogMatch], list[str]]:
+def _without_cascade(failures: Sequence[LogMatch], collection: Collection) -> tuple[list[LogMatch], list[str]]:
     """A restart that fails while starting, and not of memory, follows from what it restarted after (an address still in
     use, a peer that is gone): the attempt before holds the first cause."""
-    newest = max((one.attempt for one in strong), default=0)
-    last = [one for one in strong if one.attempt == newest]
-    before = [one for one in strong if one.attempt < newest and meaning(one).entry.died is not Died.PROGRAM]
+    newest = max((one.attempt for one in failures), default=0)
+    last = [one for one in failures if one.attempt == newest]
+    before = [one for one in failures if one.attempt < newest and meaning(one).entry.died is not Died.PROGRAM]
     if not before or any(meaning(one).entry.died is not Died.PROGRAM for one in last):
-        return list(strong), []
+        return list(failures), []
     if collection.progress.last_step(newest) is not None:
-        return list(strong), []
-    return [one for one in strong if one.attempt < newest], [
+        return list(failures), []
+    return [one for one in failures if one.attempt < newest], [
         f"The last attempt failed while starting ({last[0].match.signature.id}), before any step; the failure that it "
         f"was restarted after is named."
     ]

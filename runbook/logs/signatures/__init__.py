@@ -20,6 +20,7 @@ from runbook.logs.signatures.signature import (
     MEMORY_FIELDS,
     OTHER_FIELDS,
     OUTSIDE_PROSE,
+    Figure,
     Match,
     Signature,
     Signatures,
@@ -78,6 +79,8 @@ def _plain(signatures: Signatures) -> dict[str, Any]:
         ],
         "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
         "frameworks": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.frameworks],
+        "figures": [[one.expression, one.units] for one in signatures.figures],
+        "went_on": signatures.went_on.pattern,
     }
 
 
@@ -97,4 +100,6 @@ def _restored(plain: Any, kinds: Kinds) -> Signatures:
             for one in plain["frameworks"]
         ],
         kinds,
+        [Figure(*one) for one in plain["figures"]],
+        plain["went_on"],
     )

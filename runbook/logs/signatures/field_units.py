@@ -54,6 +54,21 @@ def _compact_size(text: str) -> Reading:
     return read_size(f"{text[:digits]} {text[digits:]}")
 
 
+_AMOUNT = r"\d[\d,]{0,20}(?:\.\d{0,6})?\s?(?:[Bb]ytes?|[kKMGTP]i?[Bb]?(?:ytes)?|pages|B)(?![A-Za-z])"
+_PAGE_BYTES = 4 << 10
+
+
+def _amount(text: str) -> Reading:
+    """Any program's way to write an amount: powers of 1024 whatever the letters (allocators count in them), with the
+    error of the digits printed."""
+    digits = re.match(r"[\d,.]+", text)
+    number = digits[0].replace(",", "") if digits else "0"
+    unit = text[len(digits[0]) if digits else 0:].strip()
+    power = "kmgtp".find(unit[:1].lower()) + 1 if unit != "pages" else 0
+    scale = _PAGE_BYTES if unit == "pages" else 1024**power
+    return _scaled(scale)(number) if float(number) * scale < SENTINEL_BYTES else Reading(None)
+
+
 def _whole_pages(text: str) -> Reading:
     """The kernel's kB: 1,024 bytes, of whole pages and therefore exact."""
     value = int(text) << 10
@@ -160,6 +175,7 @@ UNITS: dict[str, Unit] = {
     "size": Unit(_SIZE, read_size),
     "compact": Unit(r"\d{1,15}(?:\.\d{1,6})?(?:[KMGTPE]iB|B\b)", _compact_size),
     "array": Unit(r"\d{1,15}(?:\.\d{0,6})? (?:bytes|[KMGTPE]iB)", read_size),
+    "amount": Unit(_AMOUNT, _amount),
     "bytes": Unit(r"\d{1,19}", _scaled(1)),
     "kb": Unit(r"\d{1,18}", _whole_pages),
     "kib": Unit(_NUMBER, _scaled(1 << 10)),

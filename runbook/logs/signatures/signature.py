@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from runbook.logs.signatures.field_units import UNITS, Value, read_processes
@@ -141,6 +141,10 @@ class Signature:
     """Where in a line its words are no quotation (see `is_quoted`): AT_START, OUTSIDE_PROSE; "" is anywhere."""
     opening: str = ""
     """Expression of the speaker's name that may stand in front of it; of AT_START."""
+    general: bool = False
+    """It reads the shape of a failure whoever printed it: tried only where no other signature matches."""
+    of: str = ""
+    """The general signature whose lines it tells apart: the first such one that matches stands in its place."""
     kinds: Kinds = field(default_factory=Kinds, repr=False, compare=False)
     """Of the playbook that it belongs to: what a line means in its place may be another one of them."""
 
@@ -195,19 +199,45 @@ class Signature:
         return Match(self, values, rounding, found.start())
 
 
+@dataclass(frozen=True)
+class Figure:
+    """How the words around an amount of memory say what it is the amount of; of lines that general signatures read."""
+
+    expression: str
+    units: Mapping[str, str]
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self.expression)
+
+
 class Signatures:
     """All signatures of a folder, indexed by the literal that a line must hold."""
 
     def __init__(
-        self, entries: Iterable[Signature], phases: Iterable[PhaseRule], frameworks: Iterable[Framework], kinds: Kinds
+        self, entries: Iterable[Signature], phases: Iterable[PhaseRule], frameworks: Iterable[Framework], kinds: Kinds,
+        figures: Iterable[Figure] = (), went_on: str = "",
     ) -> None:
         self.all = tuple(entries)
+        self.figures = tuple(figures)
+        self.went_on = re.compile(went_on or "(?!)")
+        """What a program says near a failure that it handled."""
         self.phases = tuple(phases)
         self.frameworks = tuple(frameworks)
         self.kinds = kinds
         self.by_id = {entry.id: entry for entry in self.all}
         self.progress = tuple(entry for entry in self.all if entry.means == PROGRESS)
-        self.events = tuple(entry for entry in self.all if entry.means != PROGRESS)
+        self.events = tuple(entry for entry in self.all if entry.means != PROGRESS and not entry.of)
+        self._told_apart: dict[str, list[Signature]] = {}
+        for entry in self.all:
+            if entry.of:
+                self._told_apart.setdefault(entry.of, []).append(entry)
+
+    @cached_property
+    def exception(self) -> Signature | None:
+        """What stands for an exception of whatever name."""
+        failed = (one for one in self.events if Event.EXCEPTION in one.reports and one.means != CONSEQUENCE)
+        return next(failed, None)
 
     @cached_property
     def meanings(self) -> Meanings:
@@ -217,11 +247,12 @@ class Signatures:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Signatures) and (
-            (self.all, self.phases, self.frameworks) == (other.all, other.phases, other.frameworks)
+            (self.all, self.phases, self.frameworks, self.figures, self.went_on.pattern)
+            == (other.all, other.phases, other.frameworks, other.figures, other.went_on.pattern)
         )
 
     def first_match(self, text: str, candidates: Iterable[Signature]) -> Match | None:
-        """The first candidate that matches; fallbacks are tried last."""
+        """The first candidate that matches; fallbacks are tried last, and general ones behind those."""
         waiting: list[Signature] = []
         for signature in candidates:
             if signature.fallback:
@@ -230,8 +261,28 @@ class Signatures:
             found = signature.pattern.search(text)
             if found is not None:
                 return signature.read(found)
-        for signature in waiting:
+        for signature in sorted(waiting, key=lambda one: one.general):
             found = signature.pattern.search(text)
             if found is not None:
-                return signature.read(found)
+                return self._told(signature.read(found), text) if signature.general else signature.read(found)
         return None
+
+    def _told(self, match: Match, text: str) -> Match:
+        """What a general signature's line means by its other words, with the figures that they give a role."""
+        for one in self._told_apart.get(match.signature.id, ()):
+            found = one.pattern.search(text)
+            if found is not None:
+                own = one.read(found)
+                match = replace(own, values={**match.values, **own.values}, start=match.start)
+                break
+        if not match.signature.means.entry.died.of_memory:
+            return match
+        values, rounding = dict(match.values), match.rounding_bytes
+        for figure in self.figures:
+            found = figure.pattern.search(text)
+            for group, written in found.groupdict().items() if found is not None else ():
+                reading = UNITS[figure.units[group]].read(written)
+                if group not in values and reading.value is not None:
+                    values[group] = reading.value
+                    rounding += reading.rounding_bytes
+        return replace(match, values=values, rounding_bytes=rounding)

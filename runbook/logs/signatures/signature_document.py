@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from runbook.documents import Document, DocumentsInvalid, Problem, load_document
+from runbook.documents import Document, DocumentsInvalid, Pattern, Problem, load_document
 from runbook.logs.signatures.field_units import UNITS
 from runbook.logs.signatures.signature import (
     AT_START,
@@ -21,6 +21,7 @@ from runbook.logs.signatures.signature import (
     NO_KINDS,
     OTHER_FIELDS,
     PROGRESS,
+    Figure,
     Signature,
     Signatures,
 )
@@ -38,8 +39,9 @@ class SignatureEntry(Document):
     source: str
     versions: str = ""
     """PyTorch versions that print it ("2.1", "2.4-2.13"), where the wording tells."""
-    literal: str | tuple[str, ...]
-    """Text that is in every such line; of several, one. At least six characters, four for progress."""
+    literal: str | tuple[str, ...] = ()
+    """Text that is in every such line; of several, one. At least six characters, four for progress. None stands in an
+    entry with `of`."""
     pattern: str
     means: str
     weak: bool = False
@@ -75,6 +77,8 @@ class SignatureEntry(Document):
     """Where in a line its words are no quotation; "" takes the document's."""
     pinned: bool = False
     """Where the traceback pins host memory, it is the host that refused."""
+    of: str = ""
+    """The general signature whose lines this entry tells apart by their other words."""
     also: tuple[str, ...] = ()
     """Other names in the catalogue of messages that this entry covers, for a check that none is missing."""
 
@@ -117,6 +121,12 @@ class SignatureDocument(Document):
     front of what must stand `at_start`."""
     stands: Literal["", "at_start", "outside_prose"] = ""
     """For all its signatures that do not say otherwise."""
+    general: bool = False
+    """Its signatures read the shape of a failure, whoever printed it, and only where no other signature matches."""
+    went_on: Pattern = ""
+    """What a program says near a failure that it handled; of one document."""
+    figures: tuple[str, ...] = ()
+    """Expressions that give an amount of memory its role by the words around it, for what general signatures read."""
     framework: str = ""
     """For all its signatures that do not say otherwise."""
     reports: tuple[Event, ...] = ()
@@ -156,6 +166,8 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
     loaded: list[Signature] = []
     phases: list[PhaseRule] = []
     frameworks: list[Framework] = []
+    figures: list[Figure] = []
+    went_on = ""
     problems: list[Problem] = []
     seen: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
@@ -168,6 +180,11 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
             continue
         phases += [PhaseRule(one.phase, one.frames, one.near, one.line, one.also) for one in document.phases]
         frameworks += [Framework(one.id, one.role, one.folder, one.words) for one in document.frameworks]
+        went_on = document.went_on or went_on
+        try:
+            figures += [Figure(*_compiled(one, document.parts)) for one in document.figures]
+        except ValueError as error:
+            problems.append(Problem(str(path), 0, "figures", str(error)))
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:
@@ -183,18 +200,25 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
                 f"describe it, or name one of {', '.join(sorted(engines))}")
         for one in loaded if engines and one.engine and one.engine not in engines
     ]
+    general = {one.id for one in loaded if one.general and not one.of}
+    problems += [
+        Problem(str(folder / seen[one.id]), 0, one.id, f"of: {one.of!r} is no general signature", "name one")
+        for one in loaded if one.of and one.of not in general
+    ]
     if not loaded and not problems:
         problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
     if problems:
         raise DocumentsInvalid(problems)
-    return Signatures(loaded, phases, frameworks, kinds)
+    return Signatures(loaded, phases, frameworks, kinds, figures, went_on)
 
 
 def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> Signature:
     """An entry made ready. Raises ValueError in words for the author; the expression itself is checked by tests."""
     literals = (entry.literal,) if isinstance(entry.literal, str) else entry.literal
+    if not literals and not entry.of:
+        raise ValueError("literal: text that is in every such line is missing")
     for literal in literals:
-        shortest = 4 if entry.means == PROGRESS else 6
+        shortest = 3 if document.general else 4 if entry.means == PROGRESS else 6
         if len(literal) < shortest:
             raise ValueError(f"literal {literal!r} has fewer than {shortest} characters and would slow every search")
     if entry.means not in kinds and entry.means not in NO_KINDS:
@@ -205,9 +229,24 @@ def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> S
     reports = frozenset((*document.reports, *entry.reports))
     if Event.ENGINE_STARTS in reports and not entry.engine:
         raise ValueError("engine: an engine that starts has a name")
-    expression = entry.pattern
+    expression, units = _compiled(entry.pattern, document.parts)
+    stands = entry.stands or document.stands
+    return Signature(
+        id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
+        units=units, means=kinds.of(entry.means), kinds=kinds, weak=entry.weak or document.general, late=entry.late,
+        fallback=entry.fallback or document.general, lines=entry.lines, general=document.general, of=entry.of,
+        why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
+        first_number=entry.first_number, peaks=entry.peaks, framework=framework,
+        engine=entry.engine, reports=reports, of_a_rank=entry.of_a_rank, incomplete=entry.incomplete,
+        stands="" if stands == "anywhere" else stands,
+        opening=document.parts.get("opening", "") if stands == AT_START else "",
+    )
+
+
+def _compiled(pattern: str, parts: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The regular expression, and the unit of each of its groups. Raises ValueError in words for the author."""
     for _ in range(4):
-        expression = _PART.sub(lambda found: _part(document.parts, found[1]), expression)
+        pattern = _PART.sub(lambda found: _part(parts, found[1]), pattern)
     units: dict[str, str] = {}
 
     def group(found: re.Match[str]) -> str:
@@ -220,18 +259,7 @@ def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> S
         units[key] = unit
         return f"(?P<{key}>{UNITS[unit].expression})"
 
-    expression = _FIELD.sub(group, expression)
-    stands = entry.stands or document.stands
-    return Signature(
-        id=entry.id, title=entry.title, versions=entry.versions, literals=tuple(literals), expression=expression,
-        units=units, means=kinds.of(entry.means), kinds=kinds, weak=entry.weak, late=entry.late,
-        fallback=entry.fallback, lines=entry.lines,
-        why=entry.why, detail=entry.detail, confidence=entry.confidence, pinned=entry.pinned, bar=entry.bar,
-        first_number=entry.first_number, peaks=entry.peaks, framework=framework,
-        engine=entry.engine, reports=reports, of_a_rank=entry.of_a_rank, incomplete=entry.incomplete,
-        stands="" if stands == "anywhere" else stands,
-        opening=document.parts.get("opening", "") if stands == AT_START else "",
-    )
+    return _FIELD.sub(group, pattern), units
 
 
 def _part(parts: Mapping[str, str], name: str) -> str:
