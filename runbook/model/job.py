@@ -60,6 +60,22 @@ class GpuIndices:
 
 
 @dataclass(frozen=True, slots=True)
+class Dependent:
+    """A job of the same owner that waits for another, or that the scheduler cancelled because it waited in vain."""
+
+    id: JobId
+    name: str
+    condition: str
+    """"afterok", "afterany", "singleton", …"""
+    cancelled: bool = False
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether a failure of the other is the end of it."""
+        return self.cancelled or self.condition in ("afterok", "aftercorr")
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """A job, running or ended. None and "" mean that the scheduler did not say. Times are epoch seconds."""
 
@@ -109,6 +125,9 @@ class JobRecord:
     """One a node; () where the scheduler did not say. Slurm forgets them when the job ends, so that only a record that
     was taken while the job ran has them."""
 
+    dependents: tuple[Dependent, ...] = ()
+    """Told of a job that has ended."""
+
     @property
     def reason_code(self) -> str:
         """Slurm's word for why it waits, without the nodes that may follow it."""
@@ -119,11 +138,16 @@ class JobRecord:
         return next((one.indices for one in self.gpu_indices if one.node == node), None)
 
     def knowing(self, earlier: JobRecord | None) -> JobRecord:
-        """With what an earlier record of the same run still knew: its GPUs, which Slurm forgets."""
-        if earlier is None or self.gpu_indices:
+        """With what an earlier record of the same run still knew: its GPUs, and who waited for it, which Slurm
+        forgets."""
+        if earlier is None:
             return self
         same = (self.id, self.restarts, self.start_time_s) == (earlier.id, earlier.restarts, earlier.start_time_s)
-        return replace(self, gpu_indices=earlier.gpu_indices) if same else self
+        if not same:
+            return self
+        return replace(
+            self, gpu_indices=self.gpu_indices or earlier.gpu_indices, dependents=self.dependents or earlier.dependents
+        )
 
     @property
     def log_paths(self) -> tuple[str, ...]:
@@ -179,6 +203,8 @@ class Submission:
     """sbatch options that replace or add to those of the original submit line."""
     script_arguments: tuple[str, ...] = ()
     environment: JobEnvironment | None = None
+    takes_dependents: bool = False
+    """Whether the owner's jobs that wait for the original by afterok are to wait for this one."""
 
 
 MARK = "runbook:"

@@ -297,10 +297,11 @@ class Daemon:
         self._trouble.pop(event.file, None)
 
     def _decline(self, event: SpoolEvent, why: str) -> None:
-        """Forget an alert, and say why."""
-        LOG.warning("alert %s opens nothing: %s", event.alert, why)
-        self.status.alerts_declined += 1
-        self.status.last_declined = f"{event.alert}: {why}"
+        """Forget an alert, and say why; or the end of a job that completed."""
+        if event.trigger == "alert":
+            LOG.warning("alert %s opens nothing: %s", event.alert, why)
+            self.status.alerts_declined += 1
+            self.status.last_declined = f"{event.alert}: {why}"
         self._trouble.pop(event.file, None)
         try:
             self.spool.done(event)
@@ -395,6 +396,8 @@ class Opener:
         if event.trigger == "alert":
             _check_time(record, event)
             self._check_quiet(record)
+        if event.trigger == "epilog" and event.ended_well:
+            _check_end(record, event)
         terms = Terms(self.playbook, self.cluster, self.policy, event.trigger, __version__)
         return open_for(record, self.known, terms, self.clock.now())
 
@@ -425,6 +428,17 @@ class Opener:
             held = f"{len(jobs)} jobs had {node} then ({', '.join(jobs[:5])})" if jobs else f"no job had {node} then"
             raise Declined(f"{held}, so which one it means is not known")
         return jobs[0]
+
+
+def _check_end(record: JobRecord, event: SpoolEvent) -> None:
+    """Of an end whose codes are 0:0, which a site may ask to be told of. Raises `Declined` for a job that completed or
+    runs anew, and `NotYet` while Slurm does not say how it ended."""
+    if record.restarts > event.restart_count:
+        raise Declined(f"job {record.id} was started again since")
+    if record.state.job_class is JobClass.SUCCEEDED and not record.derived_exit_code:
+        raise Declined(f"job {record.id} completed")
+    if not record.state.job_class.ended:
+        raise NotYet(f"Slurm does not say yet how job {record.id} ended: it is {record.state.name}")
 
 
 def _check_time(record: JobRecord, event: SpoolEvent) -> None:

@@ -76,6 +76,11 @@ class SpoolEvent:
     playbook: str = ""
     """Whose flow it is for; "": of whoever reads the spool."""
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether its codes say so: those of a job that ran into its time limit may."""
+        return self.exit_code == self.derived_exit_code == (0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class BadEvent:

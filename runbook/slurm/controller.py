@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runbook.host_lists import expand_hosts, fold_hosts
-from runbook.model.job import GpuIndices, JobRecord, NodeState
+from runbook.model.job import Dependent, GpuIndices, JobClass, JobRecord, NodeState
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.slurm import fields
 from runbook.slurm.fields import long_format, rows
@@ -120,6 +120,65 @@ def _record(row: dict[str, str]) -> JobRecord:
     output, error = (fields.text_or_empty(row[column]) for column in ("STDOUT", "STDERR"))
     stdout, stderr = expanded_paths(output, error, record.work_dir, values)
     return replace(record, stdout_path=stdout, stderr_path=stderr)
+
+
+# `squeue`: who waits for a job, by its own `--dependency`.
+
+DEPENDENT_COLUMNS = ("JobArrayID", "Name", "UserID", "State", "Reason", "Dependency")
+_MOST_DEPENDENTS = 50
+_CONDITION = re.compile(r"(?P<type>[a-z]+)(?::(?P<jobs>[^(]*))?(?:\([^()]*\))?")
+_IN_VAIN = "DependencyNeverSatisfied"
+
+
+def dependents_arguments(owner: str, separator: str) -> tuple[str, ...]:
+    """Arguments of squeue for one user's jobs that wait, or that were cancelled lately."""
+    return (
+        "--noheader", "--all", "--states=PENDING,CANCELLED", f"--user={owner}",
+        "-O", long_format(DEPENDENT_COLUMNS, separator),
+    )  # fmt: skip
+
+
+def read_dependents(text: str, job: JobRecord, separator: str) -> dict[Dependent, str]:
+    """The jobs that wait for this one, of its owner and at most 50, with the dependency that lets each wait for another
+    in its place: "afterok:NEW,afterany:9". "" where that cannot be said: singleton, all tasks of an array.
+
+    Slurm writes "afterok:7(failed),afterany:9(unfulfilled)", and `?` for "one of them is enough"."""
+    found: dict[Dependent, str] = {}
+    for row in rows(text, DEPENDENT_COLUMNS, separator):
+        cancelled = job_state(row["State"]).job_class is JobClass.CANCELLED
+        if fields.number(row["UserID"]) != job.uid or (cancelled and row["Reason"].strip() != _IN_VAIN):
+            continue
+        told = fields.text_or_empty(row["Dependency"]).strip()
+        parts = [_CONDITION.fullmatch(part) for part in re.split(r"[,?]", told)] if told else []
+        named = [part for part in parts if part is not None and _waits_for(part, job, row["Name"])]
+        if not named or len(found) >= _MOST_DEPENDENTS:
+            continue
+        others = ",".join(_instead(part, job) for part in parts if part is not None)
+        sure = None not in parts and "?" not in told and all(part["jobs"] == job.id for part in named) and not cancelled
+        waits = Dependent(JobId(row["JobArrayID"].strip()), row["Name"], named[0]["type"], cancelled)
+        found[waits] = others if sure else ""
+    return found
+
+
+def dependency_arguments(job: JobId, dependency: str, new: JobId) -> tuple[str, ...]:
+    """Arguments of scontrol that let a job wait for another, with a dependency of `read_dependents`."""
+    return ("update", f"JobId={job}", f"Dependency={dependency.replace(NEW_JOB, new)}")
+
+
+NEW_JOB = "NEW"
+
+
+def _waits_for(condition: re.Match[str], job: JobRecord, name: str) -> bool:
+    if condition["type"] == "singleton":
+        return name == job.name
+    return any(one in (job.id, f"{job.array_job_id}_*") for one in (condition["jobs"] or "").split(":"))
+
+
+def _instead(condition: re.Match[str], job: JobRecord) -> str:
+    jobs = condition["jobs"]
+    if jobs is None:
+        return condition["type"]
+    return f"{condition['type']}:{NEW_JOB if jobs == job.id else jobs}"
 
 
 # `sinfo`: nodes with all their state words, and the drain reason as it was written.

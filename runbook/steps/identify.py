@@ -12,7 +12,7 @@ from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, sentence
 from runbook.slurm.ownership import check_ours
-from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
+from runbook.steps.shared.base import StepContext, StepResult, waiting_note, with_last_attempt, with_notes
 from runbook.steps.shared.template_reading import read_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
@@ -70,7 +70,7 @@ def run(context: StepContext) -> StepResult:
             replace(context, incident=replace(incident, script=incident.script or script, templates=templates))
         )
         note = "; ".join(filter(None, (note, *incident.unread)))
-    incident = with_notes(incident, note)
+    incident = with_notes(incident, note, waiting_note(job))
     if not job.log_paths:
         return StepResult(
             Outcome.NO_LOGS,

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Attempt, Incident, Milestone
-from runbook.model.job import Claim, JobEnvironment, JobRecord, Submission
+from runbook.model.job import Claim, Dependent, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, sentence
 from runbook.remedy import relaunch_refused
 from runbook.slurm.ownership import Doubt, attempt_mark, doubts, in_words, new_claim
@@ -16,7 +16,15 @@ from runbook.steps.cancel_job import not_relaunchable
 from runbook.steps.find_checkpoint import before_relaunch
 from runbook.steps.patch import copy_name
 from runbook.steps.reduce_world import excluded
-from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_last_attempt, with_notes
+from runbook.steps.shared.base import (
+    Proposal,
+    StepContext,
+    StepResult,
+    waiting_note,
+    with_act,
+    with_last_attempt,
+    with_notes,
+)
 from runbook.steps.shared.job_logs import take_marks
 
 
@@ -41,10 +49,12 @@ def propose(context: StepContext) -> Proposal | None:
     freed = context.failure.freed_nodes
     where += f", now that the memory of {', '.join(freed)} is free again" if freed else ""
     at = f" from step {incident.checkpoint.step}" if incident.checkpoint else " from the start"
+    follow = [one.id for one in _waiting(context) if one.condition == "afterok" and not one.cancelled]
+    then = f"; {', '.join(follow)} {'waits' if len(follow) == 1 else 'wait'} for it in place of the job that died"
     return Proposal(
         "submit",
         f"attempt {number}",
-        f"submit attempt {number} as {context.failure.job.owner}{where}{at}: {levers}",
+        f"submit attempt {number} as {context.failure.job.owner}{where}{at}: {levers}{then if follow else ''}",
         token=attempt_mark(incident.id, number),
     )
 
@@ -85,6 +95,7 @@ def run(context: StepContext) -> StepResult:
             script_path=str(context.ports.folder.folder(incident.id) / copy_name(incident)),
             options=options,
             environment=environment if isinstance(environment, JobEnvironment) else None,
+            takes_dependents=not incident.attempts,
         )
         try:
             submitted = (scheduler.submit(submission, original),)
@@ -94,7 +105,35 @@ def run(context: StepContext) -> StepResult:
     act = Act("submit", submitted[0], started, claim.token, result)
     incident = _submitted(context, incident, submitted, claim, act)
     incident = with_last_attempt(incident, replace(incident.attempts[-1], log_marks=marks))
+    incident = _dependents_told(context, incident, submitted[0])
     return StepResult(Outcome.SUBMITTED, incident, f"job {submitted[0]}, attempt {number}")
+
+
+def _waiting(context: StepContext) -> tuple[Dependent, ...]:
+    """Who waits for the job that died first: what a relaunch of a relaunch does not change."""
+    return context.failure.job.dependents if not context.incident.attempts else ()
+
+
+def _dependents_told(context: StepContext, incident: Incident, new: JobId) -> Incident:
+    """What became of the jobs that waited: those that wait for the relaunched job now, and those that are left."""
+    waited = _waiting(context)
+    if not waited:
+        return incident
+    try:
+        left = {one.id for one in context.ports.scheduler.job(context.failure.job.id).dependents}
+    except NotFound:
+        left = set()
+    moved = [one.id for one in waited if one.in_vain and not one.cancelled and one.id not in left]
+    told = f"Now waiting for job {new} instead: {', '.join(moved)}." if moved else ""
+    asks = [
+        f"Job {one.id} ({one.name}) was cancelled by Slurm, as it waited for job {context.failure.job.id}: submit it "
+        f"again, with `--dependency={one.condition}:{new}`." if one.cancelled
+        else f"Job {one.id} ({one.name}) waits for job {context.failure.job.id} by {one.condition}, in vain: `scontrol "
+        f"update jobid={one.id} dependency={one.condition}:{new}` lets it wait for the relaunched one."
+        for one in waited if one.in_vain and one.id not in moved
+    ]
+    incident = replace(incident, to_do=tuple(dict.fromkeys((*incident.to_do, *asks))))
+    return with_notes(incident, waiting_note(context.failure.job), told)
 
 
 def _refused(incident: Incident, error: NotAllowed) -> StepResult:

@@ -21,11 +21,13 @@ def outcomes(incident: dict[str, object]) -> dict[str, str]:
 
 def test_true_oom_comes_back_with_a_smaller_micro_batch(cluster: Cluster) -> None:
     job = cluster.submit("true-oom.sbatch")
+    after = cluster.submit("healthy.sbatch", f"--dependency=afterok:{job}", "--job-name=export")
     cluster.until_dead(job, "true-oom")
     done = cluster.runbook("oom", "--job", job, "--yes")
     assert done.returncode == 0, done.stderr
     incident = cluster.incident(job)
     assert incident["state"] == "recovered"
+    assert f"Now waiting for job {incident['attempts'][0]['job']} instead: {after}." in incident["notes"]
     assert incident["original"]["diagnosis"]["best"]["kind"] == "true_oom"
     cause = incident["original"]["story"]["root_cause"]
     assert (cause["rank"], cause["node"], cause["step"]) == (5, "gpu-22", 40)
@@ -160,7 +162,7 @@ def test_co_tenant_is_named_and_avoided_not_drained(cluster: Cluster) -> None:
 
 def test_host_oom_by_a_real_kill_goes_to_a_person(cluster: Cluster) -> None:
     job = cluster.submit("host-oom.sbatch")
-    cluster.until_dead(job, "host-oom", "oom-kill")
+    cluster.until_dead(job, "host-oom", "Detected 1 oom")
     done = cluster.runbook("oom", "--job", job, "--yes")
     assert done.returncode == 4, done.stderr
     incident = cluster.incident(job)

@@ -86,6 +86,13 @@ def test_job_that_ended_well_leaves_no_file(tmp_path: Path, derived: str) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_site_may_want_every_end(tmp_path: Path) -> None:
+    """Slurm gives 0:0 for a job that hung until its time limit."""
+    ended = {**FAILED_JOB, "SLURM_JOB_EXIT_CODE2": "0:0", "SLURM_JOB_DERIVED_EC": "0", "RUNBOOK_ENDS": "all"}
+    run_epilog(tmp_path, ended)
+    assert "exit_code=0:0\nderived_exit_code=0:0\n" in only_event(tmp_path).read_text()
+
+
 def test_failed_step_of_a_job_that_ended_well_is_noted(tmp_path: Path) -> None:
     run_epilog(tmp_path, {**FAILED_JOB, "SLURM_JOB_EXIT_CODE2": "0:0"})
     assert "exit_code=0:0\nderived_exit_code=0:125\n" in only_event(tmp_path).read_text()

@@ -302,6 +302,20 @@ def test_an_alert_from_outside_its_jobs_time_opens_nothing() -> None:
         opener().decide(event())
 
 
+def test_an_end_of_a_job_with_good_codes_opens_an_incident_only_where_it_did_not_complete() -> None:
+    """RUNBOOK_ENDS=all: Slurm gives 0:0 for a job that hung until its time limit."""
+    end = SpoolEvent("alpha-4711-0.event", "alpha", JobId("4711"), "4711", 0, 1_000_000.0, None, (0, 0), (0, 0))
+    timeout = record("TIMEOUT", JobClass.STOPPED, end_s=999_999.0)
+    assert opener(timeout).decide(end).incident.root_job == "4711"
+    completed = record("COMPLETED", JobClass.SUCCEEDED, end_s=999_999.0)
+    for job, why in ((completed, "completed"), (replace(timeout, restarts=1), "started again")):
+        with pytest.raises(Declined, match=why):
+            opener(job).decide(end)
+    assert opener(replace(completed, derived_exit_code=1)).decide(end), "a step failed"
+    with pytest.raises(NotYet, match="does not say yet"):
+        opener(record("RUNNING", JobClass.ACTIVE)).decide(end)
+
+
 def test_a_job_that_runs_is_looked_at_when_its_logs_are_silent(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_text("iteration 7\n", encoding="utf-8")

@@ -17,7 +17,17 @@ from runbook.adapters.node_access import read_left
 from runbook.adapters.process import IN_MEMORY, Command, process_lock
 from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
-from runbook.model.job import Claim, GpuIndices, JobClass, JobEnvironment, JobRecord, JobScript, NodeState, Submission
+from runbook.model.job import (
+    Claim,
+    Dependent,
+    GpuIndices,
+    JobClass,
+    JobEnvironment,
+    JobRecord,
+    JobScript,
+    NodeState,
+    Submission,
+)
 from runbook.model.units import JobId, NodeName, Unknown
 from runbook.ports import Clock
 from runbook.slurm import accounting, controller
@@ -160,7 +170,19 @@ class SlurmCli:
         if controller is None:
             script = self.script(record.id)
             record = with_log_paths(record, script.text if isinstance(script, JobScript) else "")
+        if record.state.job_class.ended and record.state.job_class is not JobClass.SUCCEEDED:
+            record = replace(record, dependents=tuple(self._dependents(record)))
         return self._gpu_indices.added(record)
+
+    def _dependents(self, record: JobRecord) -> dict[Dependent, str]:
+        """As `read_dependents` says; nothing fails for want of them."""
+        separator = self._separator()
+        try:
+            owner = str(record.owner if record.uid is None else record.uid)
+            text = self._commands.ask("squeue", controller.dependents_arguments(owner, separator))
+        except RunbookError:
+            return {}
+        return controller.read_dependents(text, record, separator)
 
     def script(self, job: JobId) -> JobScript | Unknown:
         reasons: list[str] = []
@@ -239,7 +261,14 @@ class SlurmCli:
             )
         if done.exit_code != 0:
             raise self._commands.error(done)
-        return self._submitted(claim, read_submitted(done.text()))
+        job = self._submitted(claim, read_submitted(done.text()))
+        if submission.takes_dependents:
+            for waits, dependency in self._dependents(original).items():
+                if dependency and waits.condition == "afterok":
+                    with contextlib.suppress(RunbookError):
+                        arguments = controller.dependency_arguments(waits.id, dependency, job)
+                        self._ask_privileged("scontrol", arguments, waits.id)
+        return job
 
     def _words(
         self, submission: Submission, command: SbatchCommand, owner: Identity

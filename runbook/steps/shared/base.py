@@ -13,6 +13,7 @@ from runbook.errors import NotAllowed, RunbookError
 from runbook.kinds import load_kinds
 from runbook.logs.signatures import Signatures, load_signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
+from runbook.model.job import JobRecord
 from runbook.model.log import LogStory
 from runbook.model.node_rules import NodeDocuments
 from runbook.model.units import IncidentId
@@ -158,6 +159,15 @@ def with_notes(incident: Incident, *notes: str) -> Incident:
     """The incident with notes added, each once."""
     fresh = tuple(note for note in notes if note and note not in incident.notes)
     return replace(incident, notes=(*incident.notes, *fresh)) if fresh else incident
+
+
+def waiting_note(job: JobRecord) -> str:
+    """Which jobs wait for one that has failed, in a sentence; "" for none."""
+    told = [
+        f"{one.id} ({one.name}, {one.condition}{', cancelled by Slurm' if one.cancelled else ''})"
+        for one in job.dependents
+    ]
+    return f"These wait for job {job.id}: {', '.join(told)}." if told else ""
 
 
 ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace", "end_process"})
