@@ -11,7 +11,7 @@ from runbook.model.job import Dependent, GpuIndices, JobClass, JobRecord, NodeSt
 from runbook.model.units import JobId, NodeName, UserName
 from runbook.slurm import fields
 from runbook.slurm.fields import long_format, rows
-from runbook.slurm.job_record import PatternValues, expanded_paths
+from runbook.slurm.job_record import DEFAULT_ARRAY_OUTPUT, PatternValues, expanded_paths
 from runbook.slurm.states import job_state, node_class, node_states
 
 # `squeue`: a job as the controller remembers it (running, or ended less than MinJobAge ago).
@@ -119,6 +119,9 @@ def _record(row: dict[str, str]) -> JobRecord:
     )
     output, error = (fields.text_or_empty(row[column]) for column in ("STDOUT", "STDERR"))
     stdout, stderr = expanded_paths(output, error, record.work_dir, values)
+    if array_job and output.endswith(f"/slurm-{values.job_id}.out"):
+        # 22.05 tells this of a task without `--output`, whose file is another; a pattern that was given it repeats.
+        stdout = expanded_paths(DEFAULT_ARRAY_OUTPUT, "", record.work_dir, values)[0]
     return replace(record, stdout_path=stdout, stderr_path=stderr)
 
 

@@ -126,6 +126,19 @@ def test_array_tasks() -> None:
     assert sorted(task.id for task in from_sacct("sacct_array.txt")) == ["117_3", "117_4"]
 
 
+def test_a_task_without_an_output_option_as_22_05_tells_it() -> None:
+    text = recorded("squeue_array.txt")
+    columns = text.split(SEPARATOR)
+    width = len(queue.JOB_COLUMNS)
+    rows_of = [columns[start : start + width] for start in range(0, len(columns) - width + 1, width)]
+    for row in rows_of:
+        raw, home = row[queue.JOB_COLUMNS.index("JobID")].strip(), row[queue.JOB_COLUMNS.index("WorkDir")]
+        row[queue.JOB_COLUMNS.index("STDOUT")] = f"{home}/slurm-{raw}.out"
+        row[queue.JOB_COLUMNS.index("STDERR")] = ""
+    told = queue.read_jobs(SEPARATOR.join(value for row in rows_of for value in row) + SEPARATOR, SEPARATOR)
+    assert sorted(task.stdout_path for task in told) == [f"{HOME}/slurm-117_3.out", f"{HOME}/slurm-117_4.out"]
+
+
 def test_a_later_version_with_more_columns() -> None:
     (record,) = from_sacct("sacct_failed.txt", "24.11-written")
     assert record.nodes == ("gpu-009", "gpu-010", "gpu-011", "gpu-012", "big1")
