@@ -1,8 +1,8 @@
-"""Measurements, not tests: start-up, the epilog, looking at templates, reading logs, asking nodes over SSH, and on the
-sandbox from a failed job to its relaunch.
+"""Measurements, not tests: start-up, the epilog, looking at templates, reading logs, asking nodes over SSH, 500
+failures at once, and on the sandbox from a failed job to its relaunch.
 
     make bench
-    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, nodes, service, loop
+    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, nodes, service, fleet, loop
     make bench BEFORE=<commit>              another commit beside this one (`compare.py`)
 
 Every figure is the median of several runs with the smallest and largest beside it; a bare interpreter is timed in the
@@ -21,7 +21,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
-from tests.bench.bench_logs import logs  # noqa: E402 (found through the line above)
+from tests.bench.bench_fleet import fleet  # noqa: E402 (found through the line above)
+from tests.bench.bench_logs import logs  # noqa: E402
 from tests.bench.bench_nodes import nodes  # noqa: E402
 from tests.bench.bench_service import service  # noqa: E402
 from tests.bench.bench_templates import templates  # noqa: E402
@@ -107,7 +108,7 @@ def main() -> None:
     print("median (smallest to largest)")
     parts = {
         "start": start_up, "epilog": epilog, "templates": lambda: templates(row), "logs": logs,
-        "nodes": lambda: nodes(row), "service": lambda: service(row), "loop": loop,
+        "nodes": lambda: nodes(row), "service": lambda: service(row), "fleet": lambda: fleet(row), "loop": loop,
     }
     only = os.environ.get("RUNBOOK_BENCH_ONLY")
     if only is not None and only not in parts:
