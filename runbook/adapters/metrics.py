@@ -227,6 +227,16 @@ class BoxFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """What lay in the state folder of incidents when a prune last came to its end, and what may."""
+
+    stored_bytes: int
+    limit_bytes: int
+    last_prune_s: float
+    """0: there was none."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceFigures:
     """What the daemon adds. Times in epoch seconds; None: not known."""
 
@@ -248,6 +258,7 @@ class ServiceFigures:
     """None: whoever asks is not the daemon."""
     notifications: tuple[tuple[str, str, int], ...] = ()
     """Target, "delivered", "failed" or "held_back", and how many since the daemon's start."""
+    store: StoreFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +375,17 @@ class _Service(Collector):
             for target, outcome, count in service.notifications:
                 told.add_metric((*self._labels.values(), target, outcome), count)
             yield told
+        if service.store is not None:
+            yield self._gauge(
+                "runbook_stored_bytes", "On disk of stored incidents, by the last prune.", service.store.stored_bytes
+            )
+            yield self._gauge(
+                "runbook_stored_limit_bytes", "As much as may be (keep.total_gib).", service.store.limit_bytes
+            )
+            yield self._gauge(
+                "runbook_last_prune_timestamp_seconds", "When a prune last came to its end; 0: never.",
+                service.store.last_prune_s,
+            )
         build = GaugeMetricFamily("runbook_build_info", "The version that runs.", labels=(*self._labels, "version"))
         build.add_metric((*self._labels.values(), service.version), 1)
         yield build

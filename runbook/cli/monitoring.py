@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import click
 
 from runbook import __version__
-from runbook.adapters.metrics import BoxFigures, IncidentMetrics, Labels, ServiceFigures
+from runbook.adapters.metrics import BoxFigures, IncidentMetrics, Labels, ServiceFigures, StoreFigures
+from runbook.adapters.store.keep import load_pruned
 from runbook.adapters.whole_file import private_folder, whole_file
 from runbook.cli.daemon_seen import at_work_elsewhere, daemon_drives
 from runbook.cli.wiring import Application, application, targets_of
@@ -21,6 +22,7 @@ from runbook.config import Inventory, find_inventory, load_inventory
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.locations import data_folder
 from runbook.model.message import About, Message, Severity
+from runbook.model.units import GIB
 from runbook.report.vocabulary.clean import clean_line
 from runbook.service.spool import SpoolReader, SpoolStatus
 
@@ -94,6 +96,7 @@ def _figures(app: Application) -> ServiceFigures:
         events_opened=None,
         boxes=box_figures(at_work_elsewhere(app)),
         boxes_waiting=None,
+        store=store_figures(app),
     )
 
 
@@ -105,6 +108,12 @@ def box_figures(at_work: Sequence[AtWork]) -> tuple[BoxFigures, ...]:
         for name in names
         for same in [[one for one in at_work if one.box == name]]
     )
+
+
+def store_figures(app: Application) -> StoreFigures:
+    """As the last prune left it; the daemon does one each hour."""
+    pruned = load_pruned(app.store.root)
+    return StoreFigures(pruned.stored_bytes, round(app.inventory.keep.total_gib * GIB), pruned.last_s or 0.0)
 
 
 _ADDRESS = "http://127.0.0.1:8642"

@@ -21,7 +21,7 @@ from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
 from runbook.adapters.process import process_lock
 from runbook.adapters.slurm.commands import SlurmOnNode
-from runbook.cli.monitoring import box_figures, labels_of, report_address
+from runbook.cli.monitoring import box_figures, labels_of, report_address, store_figures
 from runbook.cli.prune import keep_pruning
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, flow_picture
@@ -136,6 +136,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
                     boxes_waiting=status.waiting(),
                     reads_given_up=app.file_systems.left,
                     notifications=app.notify.figures(),
+                    store=store_figures(app),
                 )
 
             def health() -> Mapping[str, Any]:

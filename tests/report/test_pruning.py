@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from runbook.adapters.metrics import IncidentMetrics, Labels
 from runbook.adapters.store import Stamp
 from runbook.adapters.store.keep import SETTLED_S, Held, Why, load_pruned, plan
 from runbook.adapters.store.read_model import ReadModel
-from runbook.cli.prune import look_at, prune, remove
+from runbook.cli.monitoring import store_figures
+from runbook.cli.prune import keep_pruning, look_at, prune, remove
 from runbook.config import KeepDocument
 from runbook.model.units import GIB, NodeName
 from tests.report.stored_long_ago import DAY_S, THINNED, WHOLE, closed, place, put, still_open, there
@@ -249,3 +251,42 @@ def test_what_it_writes_is_private(tmp_path: Path) -> None:
     remove(app, look_at(app))
     assert stat.S_IMODE((app.state / "pruned.json").stat().st_mode) == 0o600
     assert stat.S_IMODE((app.state / "trash").stat().st_mode) == 0o700
+
+
+class _Turns(threading.Event):
+    """Lets the daemon's loop come round so often, and keeps how long it meant to wait."""
+
+    def __init__(self, turns: int) -> None:
+        super().__init__()
+        self.turns, self.pauses = turns, list[float | None]()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout)
+        return len(self.pauses) > self.turns
+
+
+def test_the_daemon_prunes_a_little_at_a_time_and_says_so_in_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = place(tmp_path)
+    put(app.store, *(closed(number, 800 + number) for number in range(60)))
+    turns = _Turns(3)
+    with caplog.at_level("INFO", "runbook"):
+        keep_pruning(app, turns)
+    assert turns.pauses == [60.0, 60.0, 3600.0, 3600.0]
+    told = [line.message for line in caplog.records]
+    assert [f"removed: {count} whole incidents" in line for count, line in zip((50, 10), told)] == [True, True], told
+    assert len(told) == 2
+    assert there(app.state) == {} and store_figures(app).stored_bytes == 0
+    assert store_figures(app).last_prune_s > 0
+
+
+def test_the_daemon_outlives_a_turn_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = place(tmp_path)
+    put(app.store, closed(1, 800))
+    (app.state / "trash").write_text("a person's")
+    turns = _Turns(1)
+    with caplog.at_level("INFO", "runbook"):
+        keep_pruning(app, turns)
+    assert "could not be pruned" in caplog.text
+    assert there(app.state) == {"oom-here-1": WHOLE} and store_figures(app).last_prune_s == 0

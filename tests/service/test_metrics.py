@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures, StoreFigures
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.read_model import ReadModel
 from runbook.adapters.store.totals import Key, figures_of
@@ -42,6 +42,7 @@ ALL = (
 FIGURES = ServiceFigures(
     now_s=OPENED_S + 100, version="0.1.0", heartbeat_s=OPENED_S + 99, spool_depth=3, spool_oldest_s=OPENED_S + 40,
     spool_bad=1, events_opened=7, notifications=(("oncall", "failed", 2),),
+    store=StoreFigures(5 << 30, 50 << 30, OPENED_S + 10),
 )
 
 
@@ -113,6 +114,9 @@ def test_what_is_stored_is_counted(store: IncidentStore) -> None:
         'runbook_driver_up{cluster="alpha"}': 1,
         'runbook_events_opened_total{cluster="alpha"}': 7,
         'runbook_notifications_total{cluster="alpha",outcome="failed",target="oncall"}': 2,
+        'runbook_stored_bytes{cluster="alpha"}': 5 << 30,
+        'runbook_stored_limit_bytes{cluster="alpha"}': 50 << 30,
+        'runbook_last_prune_timestamp_seconds{cluster="alpha"}': OPENED_S + 10,
         'runbook_build_info{cluster="alpha",version="0.1.0"}': 1,
     }
     assert {name: found.get(name) for name in expected} == expected
