@@ -287,6 +287,28 @@ def prune() -> None:
     """
 
 
+@_command("backup", "Write all stored incidents, and what the engine recorded of them, into one file.")
+@click.argument("file", type=PATH)
+@inventory_option
+def backup() -> None:
+    """Write all stored incidents, with kept logs, and what the engine recorded of them into one file, mode 0600.
+
+    A daemon that runs goes on. FILE is a tar archive, compressed by zstd; it must not be there yet (docs/keep.md).
+    """
+
+
+@_command("backup", "Put back what `backup` wrote, where there is nothing yet.")
+@click.argument("file", type=PATH)
+@click.option("--into", metavar="DIR", type=PATH, help="Into another folder than the inventory's, with SQLite.")
+@inventory_option
+def restore() -> None:
+    """Put back what `backup` wrote. Refused where incidents are stored already, and while a daemon runs there.
+
+    Everything is unpacked and checked before any of it is in place. Open incidents are taken up again by the daemon;
+    what was submitted since the backup is found with Slurm and not submitted again (docs/keep.md).
+    """
+
+
 @_command("incident.act", "Say yes or no to what an incident waits for.")
 @click.argument("incident")
 @click.option("--no", "decline", is_flag=True, help="Say no: the incident is escalated with everything found.")

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from runbook.steps.shared.base import Playbook, Ports, StepContext
 
 
+UNFINISHED_RESTORE = "restoring.json"
+"""In a state folder into which a backup is being put: nothing works on the half of it."""
+
+
 @dataclass
 class Application:
     """One inventory's parts, made when first asked for, so that a command pays only for what it uses."""
@@ -62,6 +66,11 @@ class Application:
                 where=str(folder),
                 next_step="make it, or name another under paths.state of the inventory",
             ) from error
+        if (folder / UNFINISHED_RESTORE).exists():
+            raise Unavailable(
+                "a backup is being restored into the state folder, or was and did not come to its end",
+                where=str(folder), next_step="`runbook restore FILE` again",
+            )
         if not os.access(folder, os.W_OK):
             raise Unavailable(
                 "the state folder cannot be written",

@@ -15,6 +15,8 @@ from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 
 SCHEMA_VERSION = 1
+RESTORED = "restored.json"
+"""In an incident's folder: it came back from a backup, which was made at `made_s`."""
 NOBODY = "nobody answered"
 """Who said no, where a question lapsed."""
 

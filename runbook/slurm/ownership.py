@@ -21,7 +21,10 @@ From that follows:
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed
@@ -59,8 +62,11 @@ def attempt_mark(incident: IncidentId, attempt: int) -> str:
 
 
 def carries(comment: str, token: str) -> bool:
-    """Whether a comment begins with a token: equal, or followed by a space, never by more of a word."""
-    return bool(token) and comment.startswith(token) and comment[len(token) : len(token) + 1] in ("", " ")
+    """Whether a comment begins with a token: equal, or followed by a space, never by more of a word; but one that ends
+    with a colon is the beginning of tokens whose random part is not known."""
+    if not token or not comment.startswith(token):
+        return False
+    return token.endswith(":") or comment[len(token) : len(token) + 1] in ("", " ")
 
 
 def same_owner(job: JobRecord, uid: int | None, owner: str) -> bool:
@@ -70,6 +76,19 @@ def same_owner(job: JobRecord, uid: int | None, owner: str) -> bool:
     if job.owner and owner and job.owner != owner:
         return False
     return bool(job.owner and owner) or (job.uid is not None and uid is not None)
+
+
+def lost_claim(claim: Claim, mark: str, jobs: Iterable[JobRecord], since_s: float) -> Claim | None:
+    """The claim of a job that was submitted as this attempt after a backup was made: what was written down of it is
+    lost, and the controller alone knows. It is of the same owner and cluster, its comment begins with the attempt's
+    `mark` and a random part, and it is no older than the backup. None: there is no such job."""
+    for job in jobs:
+        token = job.comment.partition(" ")[0]
+        if re.fullmatch(f"{re.escape(mark)}:[0-9a-f]{{32}}", token):
+            found = replace(claim, token=token, written_s=since_s)
+            if not doubts(job, found):
+                return found
+    return None
 
 
 def doubts(job: JobRecord, claim: Claim) -> tuple[Doubt, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.model.incident import Act, Attempt, Incident, Milestone
+from runbook.model.incident import RESTORED, Act, Attempt, Incident, Milestone
 from runbook.model.job import Claim, Dependent, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, sentence
 from runbook.remedy import relaunch_refused
-from runbook.slurm.ownership import Doubt, attempt_mark, doubts, in_words, new_claim
+from runbook.slurm.ownership import Doubt, attempt_mark, doubts, in_words, lost_claim, new_claim
 from runbook.steps.cancel_job import not_relaunchable
 from runbook.steps.find_checkpoint import before_relaunch
 from runbook.steps.patch import copy_name
@@ -150,9 +151,24 @@ def _claim(context: StepContext, number: int, original: JobRecord) -> Claim:
         return replace(new_claim(incident, number, original, kept["written_s"]), token=kept["token"])
     except NotFound:
         claim = new_claim(incident, number, original, context.ports.clock.now())
+        claim = _claim_lost(context, number, claim) or claim
         kept = {"token": claim.token, "written_s": claim.written_s}
         folder.write_file(incident, place, json.dumps(kept).encode())
         return claim
+
+
+def _claim_lost(context: StepContext, number: int, claim: Claim) -> Claim | None:
+    """Of an incident that came back from a backup: what was written down after that was made, by the job itself."""
+    try:
+        made_s = float(json.loads(context.ports.folder.read_file(context.incident.id, RESTORED))["made_s"])
+    except NotFound:
+        return None
+    mark = attempt_mark(context.incident.id, number)
+    jobs = []
+    for job in context.ports.scheduler.find_submitted(replace(claim, token=f"{mark}:")):
+        with contextlib.suppress(NotFound):
+            jobs.append(context.ports.scheduler.job(job))
+    return lost_claim(claim, mark, jobs, made_s)
 
 
 def _submitted_before(context: StepContext, claim: Claim) -> tuple[JobId, ...]:

@@ -179,7 +179,8 @@ def test_one_file_for_every_run_is_noted() -> None:
     ("comment", "token", "matches"),
     [
         (TOKEN, TOKEN, True), (f"{TOKEN} mine", TOKEN, True), (f"{TOKEN}2", TOKEN, False),
-        (TOKEN, "runbook:oom-c-7", False), (f"x{TOKEN}", TOKEN, False), ("", "", False), (TOKEN, "", False),
+        (TOKEN, "runbook:oom-c-7", False), (f"{TOKEN}2:0f", f"{TOKEN}:", False),
+        (f"{TOKEN}:0f", f"{TOKEN}:", True), (f"x{TOKEN}", TOKEN, False), ("", "", False), (TOKEN, "", False),
     ],
 )  # fmt: skip
 def test_tokens(comment: str, token: str, matches: bool) -> None:

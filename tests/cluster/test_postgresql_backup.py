@@ -1,0 +1,120 @@
+"""Backup and restore where the engine's records are in PostgreSQL: all of ours, nobody else's, and no job twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import psycopg
+import pytest
+
+from runbook.cli.prune import look_at, remove
+from runbook.cli.wiring import application
+from tests.cli.conftest import Shell
+from tests.cli.test_prune_command import Later
+from tests.cluster.test_postgresql import DRIVER, database, incident_of, shell
+
+__all__ = ["database", "shell"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+def _rows(database: str, cluster: str) -> dict[str, list[str]]:
+    with psycopg.connect(database) as db:
+        return {
+            table: sorted(
+                repr(row) for row in db.execute(f"SELECT * FROM dbos.{table} WHERE {key} LIKE 'oom-{cluster}-%'")
+            )
+            for table, key in (
+                ("workflow_status", "workflow_uuid"), ("operation_outputs", "workflow_uuid"),
+                ("workflow_input", "workflow_uuid"), ("notifications", "destination_uuid"),
+            )
+        }
+
+
+def _lose(shell: Shell, database: str, cluster: str) -> None:
+    for path in shell.state.iterdir():
+        if path.name != "scheduler":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with psycopg.connect(database) as db:
+        db.execute(f"DELETE FROM dbos.workflow_status WHERE workflow_uuid LIKE 'oom-{cluster}-%'")
+        for table in ("workflow_input", "workflow_output", "operation_outputs"):
+            db.execute(f"DELETE FROM dbos.{table} WHERE workflow_uuid LIKE 'oom-{cluster}-%'")
+
+
+def test_what_was_submitted_since_is_found_and_the_rows_come_back(shell: Shell, database: str) -> None:
+    killed = subprocess.run(
+        (sys.executable, str(DRIVER), str(shell.inventory), "after store.write_file", str(shell.folder / "p"),
+         shell.failed_job()), cwd=shell.work, capture_output=True, check=False, timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    incident = incident_of(shell)
+    name, cluster = str(incident["id"]), str(incident["cluster"])
+    recorded = _rows(database, cluster)
+    assert recorded["operation_outputs"]
+    done = shell("backup", "b.zst")
+    assert done.returncode == 0, done.stderr
+    assert shell("resume", name).returncode == 0
+    jobs = shell("jobs").stdout
+    refused = shell("restore", "b.zst")
+    assert refused.returncode == 3 and "there are incidents there already" in refused.stderr
+    _lose(shell, database, cluster)
+    with psycopg.connect(database) as db:
+        others = db.execute("SELECT count(*) FROM dbos.workflow_status").fetchone()
+    done = shell("restore", "b.zst")
+    assert done.returncode == 0, done.stderr
+    assert _rows(database, cluster) == recorded
+    with psycopg.connect(database) as db:
+        now = db.execute("SELECT count(*) FROM dbos.workflow_status").fetchone()
+    assert others is not None and now is not None and now[0] == others[0] + len(recorded["workflow_status"])
+    done = shell("resume", name)
+    assert done.returncode == 0, done.stderr
+    assert shell("jobs").stdout == jobs
+    restored = incident_of(shell)
+    assert restored["state"] == "recovered"
+    # The same archive fits a folder of its own, with SQLite.
+    elsewhere = shell.folder / "elsewhere"
+    assert shell("restore", "b.zst", "--into", str(elsewhere)).returncode == 0
+    assert (elsewhere / "workflows.sqlite").is_file() and (elsewhere / "incidents" / name / "incident.json").is_file()
+
+
+def test_a_backup_from_sqlite_goes_on_in_postgresql(shell: Shell, database: str) -> None:
+    text = shell.inventory.read_text(encoding="utf-8")
+    shell.inventory.write_text(text.replace(f"database: {database}\n", ""), encoding="utf-8")
+    killed = subprocess.run(
+        (sys.executable, str(DRIVER), str(shell.inventory), "after scheduler.submit", str(shell.folder / "p"),
+         shell.failed_job()), cwd=shell.work, capture_output=True, check=False, timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert shell("backup", "b.zst").returncode == 0
+    for path in shell.state.iterdir():
+        if path.name != "scheduler":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shell.inventory.write_text(text, encoding="utf-8")
+    assert shell("restore", "b.zst").returncode == 0
+    name = str(incident_of(shell)["id"])
+    done = shell("resume", name)
+    assert done.returncode == 0, done.stderr
+    attempts = incident_of(shell)["attempts"]
+    assert isinstance(attempts, list) and len(attempts) == 1
+    assert json.loads((shell.state / "incidents" / name / "incident.json").read_text())["state"] == "recovered"
+
+
+def test_rows_of_what_was_closed_long_ago_go_and_those_of_other_clusters_stay(
+    shell: Shell, database: str
+) -> None:
+    done = shell("oom", "--job", shell.failed_job(), "--yes")
+    assert done.returncode == 0, done.stderr
+    app = application(str(shell.inventory))
+    with psycopg.connect(database) as db:
+        counted = "SELECT count(*) FROM dbos.workflow_status WHERE workflow_uuid NOT LIKE %s"
+        others = db.execute(counted, (f"oom-{app.inventory.cluster}-%",)).fetchone()
+    assert any(_rows(database, app.inventory.cluster).values())
+    app.__dict__["clock"] = Later(8)
+    assert remove(app, look_at(app)).workflows == 1
+    assert not any(_rows(database, app.inventory.cluster).values())
+    with psycopg.connect(database) as db:
+        assert db.execute("SELECT count(*) FROM dbos.workflow_status").fetchone() == others
