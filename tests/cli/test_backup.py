@@ -13,8 +13,9 @@ import stat
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,53 @@ def test_what_was_submitted_since_the_backup_is_not_submitted_again(shell: Shell
     stored = json.loads((shell.state / "incidents" / name / "incident.json").read_text())
     assert stored["state"] == "recovered" and len(stored["attempts"]) == 1
     assert [act["result"] for act in stored["acts"] if act["what"] == "submit"] == ["found submitted already"]
+
+
+@contextmanager
+def _daemon(shell: Shell) -> Iterator[None]:
+    (shell.state / "spool").mkdir(exist_ok=True)
+    environment = {**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}
+    command = (sys.executable, "-m", "runbook", "serve", "--port", "0")
+    with subprocess.Popen(command, env=environment, cwd=shell.work, stderr=subprocess.DEVNULL) as daemon:
+        try:
+            yield
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(60)
+
+
+def _until_recovered(path: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + 120
+    while True:
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if stored["state"] == "recovered" and stored["closed_s"]:
+            return stored
+        assert time.monotonic() < deadline, stored["state"]
+        time.sleep(0.2)
+
+
+def test_a_restored_daemon_goes_on_with_what_is_open_and_a_running_one_is_backed_up(shell: Shell) -> None:
+    shell.write_inventory("apply")
+    point = ("after store.write_file", str(shell.folder / "p"), shell.failed_job())
+    killed = subprocess.run(
+        (sys.executable, str(DRIVER), str(shell.inventory), *point),
+        cwd=shell.work, capture_output=True, check=False, timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (document,) = (shell.state / "incidents").glob("*/incident.json")
+    assert shell("backup", "open.zst").returncode == 0
+    with _daemon(shell):
+        at_work = shell("backup", "at-work.zst")
+        assert at_work.returncode == 0, at_work.stderr
+        _until_recovered(document)
+        assert shell("backup", "done.zst").returncode == 0
+    jobs = shell("jobs").stdout
+    for name in ("open.zst", "at-work.zst", "done.zst"):
+        lose(shell.state)
+        assert shell("restore", name).returncode == 0
+        with _daemon(shell):
+            stored = _until_recovered(document)
+        assert len(stored["attempts"]) == 1 and shell("jobs").stdout == jobs, name
 
 
 def test_a_store_that_is_not_empty_is_left_alone(shell: Shell) -> None:
