@@ -16,7 +16,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from dbos import DBOS
+from psycopg.types.json import Jsonb
 
 from runbook.errors import BadInput, RunbookError, Unavailable
 
@@ -165,9 +167,6 @@ def _into_sqlite(url: str, rows: Iterator[tuple[str, Row]]) -> int:
 
 @contextmanager
 def _postgresql(url: str) -> Iterator[Any]:
-    # An extra of the package: only those need it who have such a database.
-    import psycopg
-
     with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://", 1), connect_timeout=15) as db:
         yield db
 
@@ -191,8 +190,6 @@ def _postgresql_columns(db: Any, table: str) -> dict[str, str]:
 
 
 def _into_postgresql(url: str, rows: Iterator[tuple[str, Row]]) -> int:
-    from psycopg.types.json import Jsonb
-
     reading: Mapping[str, Callable[[Any], Any]] = {
         "boolean": bool, "jsonb": lambda value: Jsonb(json.loads(value) if isinstance(value, str) else value),
     }
