@@ -70,6 +70,9 @@ def restore(file: Path, into: Path | None, inventory: str | None) -> int:
     with DriverLock(target, "command") as lock:
         if not lock.take():
             raise Unavailable("a runbook works on that folder", where=str(target), next_step="stop it first")
+        if not url.startswith("sqlite:"):
+            # A server that has no such database yet is given one, as a daemon's first start would.
+            make_tables(dbos_config(url, "restore"))
         _check_empty(app, target, url)
         with _scratch(target) as scratch:
             manifest = unpack(file, scratch)
@@ -116,8 +119,7 @@ def _put_in_place(app: Application, target: Path, url: str, scratch: Path, manif
     database = f"sqlite:///{scratch / _DATABASE}" if fresh else url
     if fresh:
         private_file(scratch / _DATABASE)
-    make_tables(dbos_config(database, "restore"))
-    if fresh:
+        make_tables(dbos_config(database, "restore"))
         count = load_rows(database, _prefix(app), scratch / ROWS)
     begun_before = (target / UNFINISHED_RESTORE).exists()
     _write(target / UNFINISHED_RESTORE, {"made_s": manifest.made_s})
