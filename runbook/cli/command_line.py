@@ -10,38 +10,17 @@ from typing import Any
 
 import click
 
-from runbook import __version__
 from runbook.cli.options import (
     FILE_PATH,
     PATH,
     STATES,
     Command,
-    InOrder,
     Kind,
     NamedPath,
     inventory_option,
     playbook_option,
 )
-
-
-@click.group(
-    cls=InOrder,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=(
-        "Exit codes: 0 done · 2 bad input · 3 not found or not allowed · 4 a person is needed · "
-        "5 nothing to do · 6 something outside did not answer, resume later · 70 a fault of this tool · 130 interrupted"
-    ),
-)
-@click.version_option(__version__, prog_name="runbook")
-def cli() -> None:
-    """Bring GPU training jobs that died of out-of-memory back.
-
-    runbook oom --job 123456      the whole loop for a Slurm job, asking before each act
-
-    runbook diagnose job.out      which rank failed first and why, from logs alone
-
-    runbook oom --log job.out --template job.sbatch      diagnose and patch with no cluster at all
-    """
+from runbook.cli.options import cli as cli
 
 
 def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable[[], None]], click.Command]:
