@@ -259,6 +259,10 @@ class ServiceFigures:
     notifications: tuple[tuple[str, str, int], ...] = ()
     """Target, "delivered", "failed" or "held_back", and how many since the daemon's start."""
     store: StoreFigures | None = None
+    drives: bool = True
+    """False: a daemon that waits, and so has no figures but of itself."""
+    waiting: int | None = None
+    """Daemons that would take over; None: not known, or none can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,13 +287,15 @@ class IncidentMetrics:
 
     def __init__(
         self,
-        incidents: Incidents,
+        incidents: Incidents | None,
         labels: Labels,
         service: Callable[[], ServiceFigures] | None = None,
         now: Callable[[], float] | None = None,
     ) -> None:
+        """`incidents` None: another daemon tells of them."""
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Incidents(incidents, labels, now or SystemClock().now))
+        if incidents is not None:
+            self._registry.register(_Incidents(incidents, labels, now or SystemClock().now))
         if service is not None:
             self._registry.register(_Service(service, labels.cluster))
 
@@ -337,12 +343,32 @@ class _Service(Collector):
 
     def collect(self) -> Iterator[Metric]:
         service = self._figures()
+        if service.drives:
+            yield from self._spool(service)
+        yield self._gauge("runbook_driver_up", "1 while incidents are worked on.", float(service.driver_alive))
+        if service.drives:
+            yield from self._boxes(service)
+        if service.waiting is not None:
+            words = "Other daemons that would take over, as the database they share has it."
+            yield self._gauge("runbook_waiting_daemons", words, service.waiting)
+        if service.heartbeat_s is not None:
+            yield self._gauge(
+                "runbook_heartbeat_timestamp_seconds", "When the daemon's loop last came round.", service.heartbeat_s
+            )
+        if service.drives:
+            yield from self._since_its_start(service)
+        build = GaugeMetricFamily("runbook_build_info", "The version that runs.", labels=(*self._labels, "version"))
+        build.add_metric((*self._labels.values(), service.version), 1)
+        yield build
+
+    def _spool(self, service: ServiceFigures) -> Iterator[Metric]:
         yield self._gauge("runbook_spool_depth", "Events that wait in the spool.", service.spool_depth)
         age_s = 0.0 if service.spool_oldest_s is None else max(service.now_s - service.spool_oldest_s, 0.0)
         yield self._gauge("runbook_spool_oldest_age_seconds", "Age of the oldest waiting event; 0: none waits.", age_s)
         yield self._gauge("runbook_spool_readable", "1 while the spool can be read.", float(service.spool_readable))
         yield self._gauge("runbook_spool_bad", "Files set aside in the spool's bad/.", service.spool_bad)
-        yield self._gauge("runbook_driver_up", "1 while incidents are worked on.", float(service.driver_alive))
+
+    def _boxes(self, service: ServiceFigures) -> Iterator[Metric]:
         yield self._by_box("runbook_box_at_work_seconds", "For how long the oldest is at work, by box.", [
             (one.box, one.oldest_s) for one in service.boxes
         ])
@@ -356,10 +382,8 @@ class _Service(Collector):
                 "runbook_reads_given_up", "Processes that wait for a file system and cannot be ended.",
                 service.reads_given_up,
             )
-        if service.heartbeat_s is not None:
-            yield self._gauge(
-                "runbook_heartbeat_timestamp_seconds", "When the daemon's loop last came round.", service.heartbeat_s
-            )
+
+    def _since_its_start(self, service: ServiceFigures) -> Iterator[Metric]:
         if service.events_opened is not None:
             events = CounterMetricFamily(
                 "runbook_events_opened", "Events whose incident was opened or joined since the daemon's start.",
@@ -386,9 +410,6 @@ class _Service(Collector):
                 "runbook_last_prune_timestamp_seconds", "When a prune last came to its end; 0: never.",
                 service.store.last_prune_s,
             )
-        build = GaugeMetricFamily("runbook_build_info", "The version that runs.", labels=(*self._labels, "version"))
-        build.add_metric((*self._labels.values(), service.version), 1)
-        yield build
 
     def _by_box(self, name: str, words: str, values: Sequence[tuple[str, float]]) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, words, labels=(*self._labels, "box"))

@@ -213,12 +213,15 @@ class Folder(Protocol):
 
 class Telling:
     """At least once: an event is remembered after it was told, so that a process killed between the two tells it again,
-    and one killed anywhere else does not. A message that no address took counts as told; the teller keeps and repeats
-    it."""
+    and one killed anywhere else does not. `most_once`: it is remembered before, so that of two daemons never both tell
+    it; what one that died in between did not say is left to the reminder and to the alerts. A message that no address
+    took counts as told; the teller keeps and repeats it."""
 
     def __init__(
-        self, teller: Teller, folder: Folder, clock: Clock, *, report_url: str = "", attended: bool = False
+        self, teller: Teller, folder: Folder, clock: Clock, *, report_url: str = "", attended: bool = False,
+        most_once: bool = False,
     ) -> None:
+        self._most_once = most_once
         self._teller = teller
         self._folder = folder
         self._clock = clock
@@ -248,8 +251,13 @@ class Telling:
             told = self._told(incident)
             if message.event in told:
                 return
-            self._teller.tell(message)
             told[message.event] = self._clock.now()
+            if self._most_once:
+                # One that may not write this down does not drive any more: whoever does tells it.
+                self._folder.write_file(incident, TOLD, json.dumps(told, indent=1).encode())
+                self._teller.tell(message)
+                return
+            self._teller.tell(message)
             try:
                 self._folder.write_file(incident, TOLD, json.dumps(told, indent=1).encode())
             except RunbookError as error:
@@ -261,6 +269,8 @@ class Telling:
         except NotFound:
             return {}
         except (RunbookError, ValueError) as error:
+            if self._most_once:
+                raise
             LOG.error("%s: what was told cannot be read: %s", incident, type(error).__name__)
             return {}
         return read if isinstance(read, dict) else {}

@@ -31,6 +31,8 @@ OUTPUT_LIMIT_BYTES = 64 << 20
 _READY = b"runbook-stage ready\n"
 _STAGE_ERROR = b"runbook-stage error "
 _KILL_WAIT_S = 2.0
+_BEFORE_ITS_END_S = 0.2
+_ENDED_BY_TIMER = (-signal.SIGALRM, 128 + signal.SIGALRM, 124)
 
 # Reads "LENGTH\n" and that many bytes of JSON byte by byte where needed, so that what follows on standard input is
 # left for the command. Signals ignored by a parent service must not stay ignored in the command.
@@ -38,7 +40,7 @@ IN_MEMORY = "{memory}"
 """Where a word of a command names a file that lies in the command's own memory (`Command.in_memory`)."""
 
 _STAGE = r"""
-import json, os, signal, sys
+import json, os, signal, sys, time
 def go():
     size = b""
     while not size.endswith(b"\n"):
@@ -54,6 +56,13 @@ def go():
             sys.exit(125)
         text += part
     head = json.loads(text.decode("ascii"))
+    if head["until"] is not None:
+        left = head["until"] - time.clock_gettime(7)
+        if left <= 0:
+            sys.exit(124)
+        # What this becomes keeps the timer, and ends by it whatever becomes of us.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, left)
     env = dict((os.fsencode(k), os.fsencode(v)) for k, v in head["env"].items())
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -77,6 +86,11 @@ def go():
         sys.exit(126)
 go()
 """
+
+
+def awake_s() -> float:
+    """Seconds of this machine that nobody sets and that go on while it sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,9 @@ class Command:
     the command's own memory, so that nothing has to lie on a disk, and nobody else can read or change it."""
     hold: int | None = None
     """A descriptor that the command inherits, such as a lock that it keeps while it lives; sudo closes it."""
+    until_s: float | None = None
+    """By `awake_s`: it does not begin then, and has ended by then even where this process has not lived so long. Counts
+    for another user's command, and for one with something `in_memory`."""
     output_limit_bytes: int = OUTPUT_LIMIT_BYTES
     """Caps standard output and standard error each; the rest is thrown away."""
 
@@ -127,6 +144,8 @@ def run(command: Command, timeout_s: float) -> Completed:
     """
     argv, as_user, stdin = command.argv, command.as_user, command.stdin
     started = time.monotonic()
+    if command.until_s is not None:
+        timeout_s = max(0.0, min(timeout_s, command.until_s - awake_s() - _BEFORE_ITS_END_S))
     staged = as_user is not None and (privilege_mode(as_user) is not PrivilegeMode.SAME or bool(command.in_memory))
     if staged:
         assert as_user is not None
@@ -139,6 +158,7 @@ def run(command: Command, timeout_s: float) -> Completed:
                     word: content.decode("utf-8", "surrogateescape") for word, content in command.in_memory.items()
                 },
                 "place": IN_MEMORY,
+                "until": command.until_s,
             }
         ).encode("ascii")
         stdin = b"%d\n" % len(head) + head + stdin
@@ -159,7 +179,7 @@ def run(command: Command, timeout_s: float) -> Completed:
                 with contextlib.suppress(OSError):
                     stream.close()
     duration_s = time.monotonic() - started
-    if not in_time:
+    if not in_time or (command.until_s is not None and process.returncode in _ENDED_BY_TIMER):
         gone = stop(process, as_user)
         raise Unavailable(
             f"`{argv[0]}` did not answer within {timeout_s:g} s"

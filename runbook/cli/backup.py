@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from runbook import __version__
-from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.driver import DriverLock
 from runbook.adapters.process import process_lock
 from runbook.adapters.store.archive import PRUNED, ROWS, Manifest, give_modes, unpack, write_archive
 from runbook.adapters.store.workflow_rows import dump_rows, holds_workflows, load_rows, make_tables

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.driver import DriverLock, Holder
 from runbook.cli.wiring import Application
+from runbook.errors import Unavailable
 
 if TYPE_CHECKING:
     from runbook.cage import AtWork
 
 
 def at_work_elsewhere(app: Application) -> tuple[AtWork, ...]:
-    """Boxes that the daemon has at work, the longest first; () where there is no daemon."""
-    holder = DriverLock(app.state, "look").holder()
-    if holder is None or not daemon_drives(app.state):
+    """Boxes that the daemon of this machine has at work, the longest first; () where there is none."""
+    holder = _daemon_that_drives(app)
+    if holder is None or holder.host not in ("", socket.gethostname()):
         return ()
     from runbook.cage import marked_at_work
 
@@ -23,12 +25,28 @@ def at_work_elsewhere(app: Application) -> tuple[AtWork, ...]:
     return marked_at_work(app.flow, still_open, app.store.folder, holder.pid)
 
 
-def daemon_drives(state: Path) -> bool:
-    """Whether a daemon holds the driver's lock. Looked up in the kernel's table: taking the lock to find out would be
-    in the way of a daemon that starts in that moment."""
-    holder = DriverLock(state, "metrics").holder()
+def daemon_drives(app: Application) -> bool:
+    """Whether a daemon holds the driver's lock on this machine, or the lease of the database on any."""
+    return _daemon_that_drives(app) is not None
+
+
+def _daemon_that_drives(app: Application) -> Holder | None:
+    holder: Holder | None
+    if app.inventory.database:
+        try:
+            holder = app.lease.holder()
+        except Unavailable:
+            return None
+    else:
+        holder = DriverLock(app.state, "look").holder()
     if holder is None or holder.kind != "daemon":
-        return False
+        return None
+    return holder if app.inventory.database or _locked(app.state, holder) else None
+
+
+def _locked(state: Path, holder: Holder) -> bool:
+    """Looked up in the kernel's table: taking the lock to find out would be in the way of a daemon that starts in that
+    moment."""
     try:
         inode = (state / "driver.lock").stat().st_ino
         locks = Path("/proc/locks").read_text(encoding="ascii")

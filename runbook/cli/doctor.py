@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from runbook.adapters.delivery import service_of
-from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.driver import DriverLock
 from runbook.adapters.whole_file import Wrong, mend, wrong_in
 from runbook.cli.daemon_seen import at_work_elsewhere
 from runbook.cli.sign_in import shown_to_anybody, ways_in
@@ -244,6 +244,9 @@ def _nodes(app: Application, wanted: str | None) -> Iterator[Found]:
 
 
 def _daemon(app: Application) -> Iterator[Found]:
+    if app.inventory.database:
+        yield from _daemons(app)
+        return
     lock = DriverLock(app.state, "doctor")
     if lock.take():
         lock.release()
@@ -257,6 +260,25 @@ def _daemon(app: Application) -> Iterator[Found]:
     holder = lock.holder()
     who = f"{holder.kind}, pid {holder.pid}" if holder else "an unknown process"
     yield Found(Mark.GOOD, f"the database is driven by {who}")
+    yield from _late(app)
+
+
+def _daemons(app: Application) -> Iterator[Found]:
+    """Who drives and who would take over, as the database has it."""
+    seen = app.lease.seen()
+    waiting = ", ".join(f"pid {one.pid} on {one.host}" for one in seen.waiting)
+    if seen.holder is None and not waiting:
+        yield Found(Mark.GOOD, "none is running; commands drive their own incidents")
+    elif seen.holder is None:
+        yield Found(Mark.WARNING, f"none drives at this moment; waiting: {waiting}", "ask again in half a minute")
+    else:
+        yield Found(Mark.GOOD, f"the database is driven by {seen.holder}, for {seen.left_s:.0f} s more unless renewed")
+        others = f"waiting to take over: {waiting}" if waiting else "no other daemon waits to take over"
+        yield Found(Mark.GOOD, f"{others} (docs/two-daemons.md)")
+        yield from _late(app)
+
+
+def _late(app: Application) -> Iterator[Found]:
     for one in at_work_elsewhere(app):
         if one.late:
             yield Found(

@@ -88,7 +88,7 @@ def _figures(app: Application) -> ServiceFigures:
     return ServiceFigures(
         now_s=app.clock.now(),
         version=__version__,
-        driver_alive=daemon_drives(app.state),
+        driver_alive=daemon_drives(app),
         spool_depth=spool.depth,
         spool_oldest_s=spool.oldest_s,
         spool_readable=readable,

@@ -203,6 +203,8 @@ def remove(app: Application, look: Look, most: int | None = None) -> Gone:
         now = look.going if most is None else look.going[:most]
         gone = remover.remove(now)
         for one in gone:
+            if one.whole and app.inventory.database:
+                app.lease.forget(IncidentId(one.held.name))
             if not one.whole:
                 with contextlib.suppress(RunbookError):
                     app.draw(app.store.load(IncidentId(one.held.name)))

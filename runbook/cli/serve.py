@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from runbook import __version__
-from runbook.adapters.driver_lock import DriverLock
-from runbook.adapters.metrics import IncidentMetrics, ServiceFigures
+from runbook.adapters.driver import DriverLock
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.process import process_lock
 from runbook.adapters.slurm.commands import SlurmOnNode
 from runbook.cli.monitoring import box_figures, labels_of, report_address, store_figures
@@ -36,9 +36,9 @@ from runbook.service.app import LOOPBACK_HOSTS, People, Shown, create_app
 from runbook.service.auth import Signer, SignIn, session_key
 from runbook.service.daemon import LATE_S, Daemon, Opener, ServiceStatus
 from runbook.service.decisions import answer_here
-from runbook.service.serve import Watch
+from runbook.service.serve import Turn, Watch
 from runbook.service.serve import serve as run_until_stopped
-from runbook.service.spool import SpoolEvent, SpoolReader
+from runbook.service.spool import SharedSpool, SpoolEvent, SpoolReader
 from runbook.service.webhook import Webhook
 from runbook.steps.shared.base import Proposal
 from runbook.triggers import Opening, again
@@ -46,6 +46,9 @@ from runbook.triggers import Opening, again
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from runbook.adapters.driver.lease import DriverLease
+
+    Driver = DriverLock | DriverLease
     from runbook.adapters.store.read_model import ReadModel
 
 
@@ -82,96 +85,198 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
         logging.getLogger(name).setLevel(logging.ERROR)
     app = application(inventory)
     app.apart = True
-    with DriverLock(app.state, "daemon") as lock:
-        if not lock.take():
-            holder = lock.holder()
-            raise Unavailable(
-                f"another runbook ({holder.kind}, pid {holder.pid}) drives this database"
-                if holder
-                else "another runbook drives this database",
-                where=str(app.state),
-                next_step="stop it, or wait until it is done",
-            )
-        # What is wrong with the sign-in is said before anything is taken up.
-        sign_in = _sign_in_of(app)
-        if warning := shown_to_anybody(app, listen or app.inventory.reports.listen):
+    where = Where(listen or app.inventory.reports.listen, app.inventory.reports.port if port is None else port)
+    with app.driver("daemon") as driver:
+        # What is wrong with the sign-in or the spool is said before anything is taken up.
+        sign_in, spool = _sign_in_of(app), _spool_of(app)
+        if warning := shown_to_anybody(app, where.listen):
             LOG.warning("%s", warning)
+        if isinstance(driver, DriverLock):
+            _take_lock(app, driver)
         # Started before any thread of the service, and before anything that a job left behind is read.
         kept = app.cage.walls()
-        LOG.info("what jobs left behind is read apart, %s", kept.there)
-        if kept.missing:
-            LOG.warning("this machine does not give the cage %s: see docs/trust.md", " or ".join(kept.missing))
-        stopped = threading.Event()
-        engine = app.engine(LogWatcher(), boxes=app.cage)
-        engine.launch(
-            app.database_url, executor=_executor(app),
-            queue_concurrency=app.inventory.workers * _BEGUN_A_WORKER,
-        )
         try:
-            _take_up_unfinished(app, engine)
-            for workflow in engine.adopt():
-                LOG.info("going on with %s", workflow)
-            # Without its database nothing is driven, however well the loop comes round.
-            status = ServiceStatus(
-                started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers,
-                at_work=app.cage.at_work, waiting=lambda: app.cage.waiting, places=app.inventory.workers,
-                given_up=app.file_systems.waiting,
-            )
-            spool = SpoolReader(_spool_folder(app))
-            opener = _opener_of(app)
-            daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
-
-            def figures() -> ServiceFigures:
-                return ServiceFigures(
-                    now_s=time.time(),
-                    version=__version__,
-                    driver_alive=status.driver_alive(),
-                    heartbeat_s=status.last_scan_s,
-                    spool_depth=status.spool_depth,
-                    spool_oldest_s=status.spool_oldest_s,
-                    spool_readable=not status.spool_problem,
-                    spool_bad=status.spool_bad,
-                    events_opened=status.events_opened,
-                    boxes=box_figures(status.at_work()),
-                    boxes_waiting=status.waiting(),
-                    reads_given_up=app.file_systems.left,
-                    notifications=app.notify.figures(),
-                    store=store_figures(app),
-                )
-
-            def health() -> Mapping[str, Any]:
-                return status.document(time.time())
-
-            metrics = IncidentMetrics(
-                app.read_model, labels_of(app, report_address(app.inventory, listen, port)), figures, app.clock.now
-            )
-            people = _people_of(app, sign_in) if sign_in else None
-            # After an upgrade every incident is read once, which nobody should wait for.
-            threading.Thread(target=_read_all, args=(app.read_model,), name="read-model", daemon=True).start()
-            pictures = partial(flow_picture, app.flow)
-            web = create_app(
-                Shown(app.store, app.read_model, pictures, health, metrics.text),
-                hosts=_hosts(app),
-                people=people,
-                more_routes=_webhook_routes(app, sign_in, spool),
-            )
-            upkeep = threading.Thread(target=keep_pruning, args=(app, stopped), name="keep", daemon=True)
-            upkeep.start()
-            watch = watch_of(app, engine, status)
-            if watch is not None:
-                watch.start()
-            run_until_stopped(
-                web,
-                daemon,
-                listen or app.inventory.reports.listen,
-                app.inventory.reports.port if port is None else port,
-                lambda address: LOG.info("reports and metrics at %s", address),
-            )
+            LOG.info("what jobs left behind is read apart, %s", kept.there)
+            if kept.missing:
+                LOG.warning("this machine does not give the cage %s: see docs/trust.md", " or ".join(kept.missing))
+            if isinstance(driver, DriverLock) or _its_turn(app, driver, where, sign_in, spool):
+                _drive(app, driver, where, sign_in, spool)
         finally:
-            stopped.set()
-            engine.close()
             app.cage.close()
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the web server listens."""
+
+    listen: str
+    port: int
+
+
+def _take_lock(app: Application, lock: DriverLock) -> None:
+    if not lock.take():
+        holder = lock.holder()
+        raise Unavailable(
+            f"another runbook ({holder.kind}, pid {holder.pid}) drives this database"
+            if holder
+            else "another runbook drives this database",
+            where=str(app.state),
+            next_step="stop it, or wait until it is done; for two daemons see docs/two-daemons.md",
+        )
+
+
+def _its_turn(
+    app: Application, lease: DriverLease, where: Where, sign_in: SignIn | None, spool: SpoolReader | SharedSpool
+) -> bool:
+    """Show pages, health and figures until the lease is ours. False: it was told to stop before."""
+    turn = Turn(lambda: lease.take() or _waits(lease, spool))
+    started_s = time.time()
+
+    def figures() -> ServiceFigures:
+        now_s = time.time()
+        return ServiceFigures(
+            now_s=now_s, version=__version__, driver_alive=False, heartbeat_s=turn.looked_s or started_s,
+            waiting=_waiting(lease), drives=False,
+        )
+
+    def health() -> Mapping[str, Any]:
+        alive = time.time() - (turn.looked_s or started_s) < LATE_S
+        return {
+            "ok": alive and not turn.problem, "drives": False, "problem": turn.problem,
+            "uptime_s": round(time.time() - started_s, 3), **_seen(lease),
+        }
+
+    if _may_take(turn):
+        return True
+    threading.Thread(target=_read_all, args=(app.read_model,), name="read-model", daemon=True).start()
+    metrics = IncidentMetrics(None, Labels(app.inventory.cluster), figures)
+    web = create_app(
+        Shown(app.store, app.read_model, partial(flow_picture, app.flow), health, metrics.text),
+        hosts=_hosts(app),
+        people=People(sign_in) if sign_in else None,
+        more_routes=_webhook_routes(app, sign_in, spool),
+    )
+    told = run_until_stopped(
+        web, turn, where.listen, where.port,
+        lambda address: LOG.info("waiting until no other drives; pages and health at %s", address),
+    )
+    if turn.fault is not None:
+        raise turn.fault
+    return not told and lease.held
+
+
+def _waits(lease: DriverLease, spool: SpoolReader | SharedSpool) -> bool:
+    """Nothing is left lying while another one drives; nobody's turn is ours by that."""
+    holder = lease.holder()
+    if isinstance(spool, SharedSpool) and holder is not None and holder.kind == "daemon":
+        spool.hand_over(str(holder))
+    return False
+
+
+def _may_take(turn: Turn) -> bool:
+    """Whether the first look is enough, so that nothing has to be shown meanwhile."""
+    taken = turn.look()
+    if turn.fault is not None:
+        raise turn.fault
+    return taken
+
+
+def _seen(lease: DriverLease) -> dict[str, Any]:
+    """Who drives and who waits, for /healthz; words are for those who are signed in."""
+    try:
+        seen = lease.seen()
+    except Unavailable as error:
+        return {"database": error.what}
+    return {
+        "driver": str(seen.holder or ""), "lease_left_s": round(seen.left_s, 3), "waiting_daemons": len(seen.waiting),
+        "waiting": "; ".join(map(str, seen.waiting)),
+    }
+
+
+def _waiting(lease: DriverLease) -> int | None:
+    try:
+        return len(lease.seen().waiting)
+    except Unavailable:
+        return None
+
+
+def _drive(
+    app: Application, driver: Driver, where: Where, sign_in: SignIn | None, spool: SpoolReader | SharedSpool
+) -> None:
+    """Work on incidents until told to stop."""
+    lease = None if isinstance(driver, DriverLock) else driver
+    stopped = threading.Event()
+    engine = app.engine(LogWatcher(), boxes=app.cage)
+    engine.launch(
+        app.database_url, executor=f"daemon-{socket.gethostname()}-{os.getpid()}-{int(time.time())}",
+        queue_concurrency=app.inventory.workers * _BEGUN_A_WORKER,
+    )
+    try:
+        if lease is not None and isinstance(spool, SharedSpool):
+            spool.drive(str(lease.here))
+        _take_up_unfinished(app, engine)
+        for workflow in engine.adopt():
+            LOG.info("going on with %s", workflow)
+        # Without its database nothing is driven, however well the loop comes round.
+        status = ServiceStatus(
+            started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers,
+            at_work=app.cage.at_work, waiting=lambda: app.cage.waiting, places=app.inventory.workers,
+            given_up=app.file_systems.waiting,
+        )
+        opener = _opener_of(app)
+        daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
+
+        def figures() -> ServiceFigures:
+            return ServiceFigures(
+                now_s=time.time(),
+                version=__version__,
+                driver_alive=status.driver_alive(),
+                heartbeat_s=status.last_scan_s,
+                spool_depth=status.spool_depth,
+                spool_oldest_s=status.spool_oldest_s,
+                spool_readable=not status.spool_problem,
+                spool_bad=status.spool_bad,
+                events_opened=status.events_opened,
+                boxes=box_figures(status.at_work()),
+                boxes_waiting=status.waiting(),
+                reads_given_up=app.file_systems.left,
+                notifications=app.notify.figures(),
+                waiting=_waiting(lease) if lease is not None else None,
+                store=store_figures(app),
+            )
+
+        def health() -> Mapping[str, Any]:
+            shared = {"drives": True, **_seen(lease)} if lease is not None else {}
+            return {**status.document(time.time()), **shared}
+
+        labels = labels_of(app, report_address(app.inventory, where.listen, where.port))
+        metrics = IncidentMetrics(app.read_model, labels, figures, app.clock.now)
+        people = _people_of(app, sign_in) if sign_in else None
+        # After an upgrade every incident is read once, which nobody should wait for.
+        threading.Thread(target=_read_all, args=(app.read_model,), name="read-model", daemon=True).start()
+        pictures = partial(flow_picture, app.flow)
+        web = create_app(
+            Shown(app.store, app.read_model, pictures, health, metrics.text),
+            hosts=_hosts(app),
+            people=people,
+            more_routes=_webhook_routes(app, sign_in, spool),
+        )
+        upkeep = threading.Thread(target=keep_pruning, args=(app, stopped), name="keep", daemon=True)
+        upkeep.start()
+        watch = watch_of(app, engine, status)
+        if watch is not None:
+            watch.start()
+        run_until_stopped(
+            web,
+            daemon,
+            where.listen,
+            where.port,
+            lambda address: LOG.info("reports and metrics at %s", address),
+        )
+    finally:
+        stopped.set()
+        engine.close()
 
 
 def _read_all(incidents: ReadModel) -> None:
@@ -218,12 +323,9 @@ def _take_up_unfinished(app: Application, engine: Engine) -> None:
         LOG.info("%s: taken up", incident.id)
 
 
-def _executor(app: Application) -> str:
-    """With a file for a database there is one daemon at a time, and it adopts whatever is unfinished by hand; with
-    PostgreSQL the name is the machine's, so that the library gives each daemon back its own."""
-    if app.inventory.database:
-        return f"daemon-{socket.gethostname()}"
-    return f"daemon-{os.getpid()}-{int(time.time())}"
+def _spool_of(app: Application) -> SpoolReader | SharedSpool:
+    folder = _spool_folder(app)
+    return SharedSpool(folder, app.state / "handed-over") if app.inventory.database else SpoolReader(folder)
 
 
 def _spool_folder(app: Application) -> Path:
@@ -359,7 +461,7 @@ def _people_of(app: Application, sign_in: SignIn) -> People:
     return People(sign_in, acts)
 
 
-def _webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader) -> Sequence[BaseRoute]:
+def _webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader | SharedSpool) -> Sequence[BaseRoute]:
     """The alert webhook, where there are tokens to know its caller by."""
     if sign_in is None or sign_in.tokens is None:
         return ()

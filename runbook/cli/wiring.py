@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.delivery import Target
+from runbook.adapters.driver import DriverLock
 from runbook.adapters.offline import NoNodes
 from runbook.adapters.whole_file import private_file, private_folder
 from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load_inventory
@@ -19,6 +20,7 @@ from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
 
 if TYPE_CHECKING:
+    from runbook.adapters.driver.lease import DriverLease
     from runbook.adapters.files.silent import FileSystems
     from runbook.adapters.local import LocalScheduler
     from runbook.adapters.notify import TargetsNotify, Telling
@@ -49,6 +51,8 @@ class Application:
     apart: bool = False
     """No file of a user's is opened in this process, not even our own: a service has to be able to end."""
     playbook_folder: Path = field(default_factory=playbook_folder)
+    drives_as: str = "command"
+    """Or "daemon"."""
 
     @cached_property
     def settings(self) -> Inventory:
@@ -94,11 +98,27 @@ class Application:
         return self.inventory.database_url
 
     @cached_property
+    def lease(self) -> DriverLease:
+        """Whose turn it is, where a PostgreSQL database serves several hosts."""
+        from runbook.adapters.driver.lease import DriverLease
+
+        return DriverLease(self.inventory.database_url, self.drives_as, self.inventory.cluster, self.state)
+
+    def driver(self, kind: str) -> DriverLock | DriverLease:
+        """What a "daemon" or a "command" takes before it drives."""
+        self.drives_as = kind
+        return self.lease if self.inventory.database else DriverLock(self.state, kind)
+
+    @cached_property
     def clock(self) -> Clock:
         return SystemClock()
 
     @cached_property
     def store(self) -> IncidentStore:
+        if self.inventory.database:
+            from runbook.adapters.driver.lease import LeasedStore
+
+            return LeasedStore(self.state, contract_of, lambda: self.lease)
         from runbook.adapters.store import IncidentStore
 
         return IncidentStore(self.state, contract_of)
@@ -158,7 +178,8 @@ class Application:
 
         document = self.inventory.scheduler
         return SlurmCommands(
-            bin_dir=document.commands_folder, slurm_conf=document.slurm_conf, timeout_s=document.command_timeout_s
+            bin_dir=document.commands_folder, slurm_conf=document.slurm_conf, timeout_s=document.command_timeout_s,
+            ends_s=(lambda: self.lease.ends_s()) if self.inventory.database else lambda: None,
         )
 
     @cached_property
@@ -202,7 +223,8 @@ class Application:
         from runbook.adapters.notify import Telling
 
         return Telling(
-            self.notify, self.store, self.clock, report_url=self.settings.reports.url, attended=attended
+            self.notify, self.store, self.clock, report_url=self.settings.reports.url, attended=attended,
+            most_once=bool(self.inventory.database),
         )
 
     @cached_property
@@ -222,7 +244,7 @@ class Application:
         from runbook.adapters.log_files import THREADS, on_threads
         from runbook.steps.shared.base import Ports
 
-        return Ports(
+        ports = Ports(
             scheduler=self.scheduler,
             nodes=self.nodes,
             files=self.files,
@@ -230,6 +252,16 @@ class Application:
             clock=self.clock,
             history=self.read_model,
             in_order=on_threads(THREADS),
+        )
+        if not self.inventory.database:
+            return ports
+        from runbook.adapters.driver.lease import fenced
+
+        return replace(
+            ports,
+            scheduler=fenced(ports.scheduler, self.lease),
+            nodes=fenced(ports.nodes, self.lease),
+            files=fenced(ports.files, self.lease),
         )
 
     def context(self, incident: Incident, tell: Callable[[str], None] = lambda _line: None) -> StepContext:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,11 +17,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from runbook.errors import Unavailable
+from runbook.errors import RunbookError, Unavailable
 from runbook.model.incident import Incident
 from runbook.model.message import Message, Severity
 from runbook.ports import Clock
-from runbook.service.daemon import Daemon, tell_systemd
+from runbook.service.daemon import tell_systemd
 
 # A connection that does not ask in time is closed.
 #
@@ -114,15 +115,23 @@ _STOP_S = 25.0
 """The event at hand may ask the scheduler; systemd waits longer (TimeoutStopSec)."""
 
 
+class Loop(Protocol):
+    def run(self) -> None:
+        """Until it has come to an end, or `stop` was called. Does not raise."""
+
+    def stop(self) -> None: ...
+
+
 def serve(
     app: ASGIApp,
-    daemon: Daemon,
+    daemon: Loop,
     host: str = "127.0.0.1",
     port: int = 8642,
     on_ready: Callable[[str], None] = lambda _address: None,
-) -> None:
-    """Until SIGTERM or SIGINT; then the event at hand is finished and the server closes. Raises `Unavailable` when the
-    address cannot be had. Call from the main thread. `on_ready` is told the address, with the port that was taken."""
+) -> bool:
+    """Until SIGTERM or SIGINT, or until the loop ends; then the event at hand is finished and the server closes. True:
+    it was told to stop. Raises `Unavailable` when the address cannot be had. Call from the main thread. `on_ready` is
+    told the address, with the port that was taken."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -153,11 +162,18 @@ def serve(
         ) from error
 
     # uvicorn closes on a signal of its own accord and then raises it once more: by then there is nothing to end.
+    told = False
+
     def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal told
+        told = server.should_exit = True
+
+    def run() -> None:
+        daemon.run()
         server.should_exit = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    loop = threading.Thread(target=daemon.run, name="spool", daemon=True)
+    loop = threading.Thread(target=run, name="spool", daemon=True)
     loop.start()
     try:
         # From here on connections wait instead of being refused, so that "ready" is true.
@@ -167,7 +183,8 @@ def serve(
         tell_systemd("READY=1")
         server.run(sockets=[socket])
     finally:
-        tell_systemd("STOPPING=1")
+        if told:
+            tell_systemd("STOPPING=1")
         daemon.stop()
         loop.join(_STOP_S)
         if loop.is_alive():
@@ -175,6 +192,49 @@ def serve(
         socket.close()
         for number, handler in before.items():
             signal.signal(number, handler)
+    return told
+
+
+# Waiting until another daemon's turn is over.
+
+_LOOK_S = 1.0
+
+
+@dataclass
+class Turn:
+    """Asks every second whether it is this daemon's turn."""
+
+    take: Callable[[], bool]
+    """May raise `Unavailable`, and what no waiting mends."""
+    problem: str = ""
+    """Why nobody can say whose turn it is."""
+    fault: RunbookError | None = None
+    """What only a person can mend: it waits no longer."""
+    looked_s: float | None = None
+    _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    def run(self) -> None:
+        while not (self._stop.is_set() or self.look() or self.fault):
+            tell_systemd("WATCHDOG=1")
+            self._stop.wait(_LOOK_S)
+
+    def look(self) -> bool:
+        """Whether it is, by now."""
+        taken = False
+        try:
+            taken = self.take()
+            self.problem = ""
+        except Unavailable as error:
+            if not self.problem:
+                LOG.error("%s", error)
+            self.problem = error.what
+        except RunbookError as error:
+            self.fault = error
+        self.looked_s = time.time()
+        return taken
+
+    def stop(self) -> None:
+        self._stop.set()
 
 
 # What no incident tells of by itself: a question that is about to lapse, a message to repeat, a daemon in trouble.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from runbook.adapters.whole_file import whole_file
+from runbook.adapters.whole_file import private_folder, whole_file
 from runbook.errors import Unavailable
 from runbook.model.units import JobId, NodeName
 
@@ -272,6 +272,21 @@ class SpoolReader:
         except OSError as error:
             raise _unavailable(error, self._folder / event.file) from error
 
+    def hand_over(self, event: SpoolEvent, to: Path) -> None:
+        """Put an event's file, as it is, into another folder, durably, and forget it here. Raises `Unavailable`."""
+        source = self._folder / event.file
+        try:
+            descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as stream:
+                data = stream.read(MOST_BYTES)
+            with whole_file(to / event.file) as target:
+                target.write(data)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _unavailable(error, source) from error
+        self.done(event)
+
     def set_aside(self, file: str, why: str) -> None:
         """Move a file to `bad/` and write the reason beside it. Raises `Unavailable`."""
         source = self._folder / file
@@ -351,6 +366,61 @@ class SpoolReader:
         except OSError:
             slurm = set()
         return f"{writer}:{event.uid}" if writer in slurm else str(writer)
+
+
+_DRIVER = ".driver"
+
+
+class SharedSpool:
+    """The spool of one of several daemons. The one that drives reads its own and what others hand over; one that waits
+    hands over what lies in its own, unless that is the very folder which the other one reads."""
+
+    def __init__(self, folder: Path, handed: Path) -> None:
+        self._folder, self._handed = folder, handed
+        self._both = (SpoolReader(folder), SpoolReader(handed))
+
+    def drive(self, name: str) -> None:
+        """Leave the name of the daemon that reads this folder. Raises `Unavailable`."""
+        try:
+            private_folder(self._handed)
+            with whole_file(self._folder / _DRIVER) as stream:
+                stream.write(name.encode())
+        except OSError as error:
+            raise _unavailable(error, self._folder) from error
+
+    def hand_over(self, driver: str) -> None:
+        """For one that waits; `driver`: the name of the one that drives. Raises `Unavailable`."""
+        with contextlib.suppress(OSError):
+            if (self._folder / _DRIVER).read_bytes() == driver.encode():
+                return
+        own = self._both[0]
+        for event in own.scan():
+            own.hand_over(event, self._handed)
+
+    def scan(self, limit: int = 1000, later: Container[str] = ()) -> tuple[SpoolEvent, ...]:
+        found = [event for spool in self._both for event in spool.scan(limit, later)]
+        return tuple({event.file: event for event in found}.values())[:limit]
+
+    def read(self, files: Iterable[str]) -> tuple[SpoolEvent, ...]:
+        wanted = tuple(files)
+        found = [event for spool in self._both for event in spool.read(wanted)]
+        return tuple({event.file: event for event in found}.values())
+
+    def status(self) -> SpoolStatus:
+        own, handed = (spool.status() for spool in self._both)
+        oldest = [time_s for time_s in (own.oldest_s, handed.oldest_s) if time_s is not None]
+        return SpoolStatus(own.depth + handed.depth, min(oldest, default=None), own.bad + handed.bad)
+
+    def write(self, event: SpoolEvent) -> bool:
+        return self._both[0].write(event)
+
+    def done(self, event: SpoolEvent) -> None:
+        for spool in self._both:
+            spool.done(event)
+
+    def set_aside(self, file: str, why: str) -> None:
+        for spool in self._both:
+            spool.set_aside(file, why)
 
 
 def _in_turn(files: dict[str, _Waiting]) -> Iterator[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +128,37 @@ def test_the_same_user_needs_no_stage() -> None:
     me = identity_of(UserName(pwd.getpwuid(os.geteuid()).pw_name))
     done = run(Command((sys.executable, "-c", "import os; print(os.getppid())"), as_user=me), 10)
     assert int(done.text()) == os.getpid()
+
+
+@as_root
+def test_a_command_has_ended_by_its_end_also_where_whoever_began_it_is_gone() -> None:
+    code = """
+import os, signal, subprocess, sys, threading
+from runbook.adapters.identity import identity_of
+from runbook.adapters.process import Command, awake_s, run
+from runbook.model.units import UserName
+threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+argv = ("sh", "-c", "echo $$ > " + sys.argv[1] + "; exec sleep 79.5")
+run(Command(argv, as_user=identity_of(UserName("daemon")), until_s=awake_s() + 2.0), 60)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pid")
+        path.touch()
+        for each in (Path(folder), path):
+            os.chmod(each, 0o777)
+        begun = subprocess.run((sys.executable, "-c", code, str(path)), check=False, timeout=60)
+        assert begun.returncode == -signal.SIGKILL
+        pid = int(path.read_text())
+        end = time.monotonic() + 30
+        while Path(f"/proc/{pid}/stat").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+@as_root
+def test_a_command_whose_end_is_past_is_not_begun(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    command = Command(("touch", str(begun)), as_user=identity_of(UserName("root")), in_memory={"x": b""}, until_s=1.0)
+    with pytest.raises(Unavailable):
+        run(command, 10)
+    assert not begun.exists()

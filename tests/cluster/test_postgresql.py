@@ -30,7 +30,7 @@ def database() -> Iterator[str]:
     port = free_port()
 
     def run(*argv: str) -> None:
-        command = ("sudo", "-n", "-u", "postgres", str(binaries[-1].parent / argv[0]), *argv[1:])
+        command = ("runuser", "-u", "postgres", "--", str(binaries[-1].parent / argv[0]), *argv[1:])
         subprocess.run(command, cwd="/", check=True, capture_output=True, timeout=60)
 
     data = str(folder / "data")

@@ -68,9 +68,9 @@ class Place:
             assert time.monotonic() < deadline, "the job did not fail"
             time.sleep(0.02)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, inventory: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            (*warm.runbook(), arguments[0], "--inventory", str(self.inventory), *arguments[1:]),
+            (*warm.runbook(), arguments[0], "--inventory", str(inventory or self.inventory), *arguments[1:]),
             cwd=self.work,
             capture_output=True,
             text=True,

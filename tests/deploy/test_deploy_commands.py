@@ -21,7 +21,7 @@ UNITS = REPOSITORY / "deploy" / "systemd"
 HOLD_THE_LOCK = """
 import sys
 from pathlib import Path
-from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.driver import DriverLock
 assert DriverLock(Path(sys.argv[1]), sys.argv[2]).take()
 print("taken", flush=True)
 sys.stdin.read()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.driver_lock import DriverLock
+from runbook.adapters.driver import DriverLock
 from runbook.cli.daemon_seen import at_work_elsewhere
 from runbook.cli.main import main
 from runbook.cli.monitoring import box_figures

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runbook.errors import Unavailable
-from runbook.service.spool import MOST_BAD, BadEvent, SpoolEvent, SpoolReader, parse_event
+from runbook.service.spool import MOST_BAD, BadEvent, SharedSpool, SpoolEvent, SpoolReader, parse_event
 
 EPILOG = Path(__file__).resolve().parents[2] / "deploy" / "slurm" / "runbook-epilog"
 GOOD = (
@@ -181,3 +181,25 @@ def test_a_missing_spool_is_said_with_what_to_do(tmp_path: Path) -> None:
         SpoolReader(tmp_path / "none").scan()
     assert refusal.value.where == str(tmp_path / "none")
     assert "2770" in refusal.value.next_step
+
+
+def test_a_daemon_that_waits_hands_its_events_over_and_leaves_the_folder_that_is_read(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        _write(folder, 1)
+    _write(folders[1], 2)
+    drives, waits = (SharedSpool(folder, tmp_path / "handed-over") for folder in folders)
+    drives.drive("daemon, pid 1 on one")
+    waits.hand_over("daemon, pid 1 on one")
+    assert not list(folders[1].glob("*.event"))
+    assert drives.status().depth == 3
+    found = {event.job: event for event in drives.scan()}
+    assert set(found) == {"1", "2"}
+    for event in found.values():
+        drives.done(event)
+    assert drives.status().depth == 0 and drives.scan() == ()
+    # Both look into the same folder: nothing is taken away from under the one that reads it.
+    _write(folders[0], 3)
+    SharedSpool(folders[0], tmp_path / "handed-over").hand_over("daemon, pid 1 on one")
+    assert [path.name for path in folders[0].glob("*.event")] == ["alpha-3-0.event"]

@@ -6,10 +6,17 @@ import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
+from runbook.adapters.notify import Telling
+from runbook.adapters.store import IncidentStore
 from runbook.cli.serve import DatabaseProbe, LogWatcher, watch_of
 from runbook.cli.wiring import application
+from runbook.errors import Unavailable
 from runbook.model.incident import Incident
 from runbook.model.message import Message
+from runbook.model.units import IncidentId
+from runbook.report.text.notifications import messages
 from runbook.service.daemon import ServiceStatus
 from runbook.service.serve import Watch
 from tests.report.sample_incidents import SAMPLES
@@ -122,3 +129,30 @@ def test_the_daemon_s_own_watch_tells_of_its_spool_and_reminds_of_a_question(tmp
 def test_nobody_is_watched_for_where_nobody_is_told(tmp_path: Path) -> None:
     app = application(str(inventory_with(tmp_path, "  urls: []\n")))
     assert watch_of(app, app.engine(LogWatcher()), ServiceStatus(0.0)) is None
+
+
+def test_of_two_daemons_one_that_dies_while_it_tells_is_not_followed_by_a_second_message(tmp_path: Path) -> None:
+    ended = next(made() for made in SAMPLES.values() if messages(None, made(), ""))
+    folder = IncidentStore(tmp_path)
+
+    class Dies:
+        def tell(self, message: Message) -> None:
+            raise SystemExit(message.title)
+
+    with pytest.raises(SystemExit) as died:
+        Telling(Dies(), folder, Clock(), most_once=True).of(None, ended)
+    heard = _Heard()
+    Telling(heard, folder, Clock(), most_once=True).of(None, ended)
+    titles = [message.title for message in messages(None, ended, "")]
+    assert [str(died.value), *(message.title for message in heard.messages)] == titles
+    heard.messages.clear()
+
+    class NotOurs(IncidentStore):
+        def write_file(
+            self, incident: IncidentId, relative: str, content: bytes, mode: int = 0o600,
+            owner: tuple[int, int] | None = None,
+        ) -> Path:
+            raise Unavailable("this process drives no longer, so it changes nothing")
+
+    Telling(heard, NotOurs(tmp_path / "other"), Clock(), most_once=True).of(None, ended)
+    assert heard.messages == [], "what cannot be written down first is told by whoever drives"

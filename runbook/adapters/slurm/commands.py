@@ -45,6 +45,7 @@ class SlurmCommands:
         timeout_s: float = 30.0,
         patience_s: float = 20.0,
         sleep: Callable[[float], None] | None = None,
+        ends_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._bin_dir = bin_dir
         self.slurm_conf = slurm_conf or os.environ.get("SLURM_CONF", "")
@@ -52,6 +53,8 @@ class SlurmCommands:
         self._patience_s = patience_s
         self._sleep = sleep or SystemClock().sleep
         self._found: dict[str, str] = {}
+        self.ends_s = ends_s
+        """When a command that must not outlive this process' turn has to have ended, by `process.awake_s`."""
 
     def program(self, name: str) -> str:
         """The command's full path, so that another user's PATH decides nothing."""

@@ -257,6 +257,7 @@ class SlurmCli:
                     umask=0o022 if kept is None else _umask(kept.variables),
                     in_memory=in_memory,
                     hold=held,
+                    until_s=self._commands.ends_s(),
                 )
             )
         if done.exit_code != 0:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import click
 
-from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.store import check_incident_id
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
@@ -33,7 +32,7 @@ def approve(incident: str, decline: bool, inventory: str | None) -> int:
 
     answer_elsewhere(app, stored, not decline)
     click.echo(f"{'no' if decline else 'yes'} to: {stored.awaiting}")
-    lock = DriverLock(app.state, "command")
+    lock = app.driver("command")
     if not lock.take():
         return 0
     lock.release()

@@ -14,7 +14,6 @@ from types import FrameType
 
 from dbos import DBOS, DBOSClient
 
-from runbook.adapters.driver_lock import DriverLock
 from runbook.adapters.identity import current_identity
 from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, pump
 from runbook.cli.wiring import Application
@@ -35,7 +34,7 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
     if opened.opening is Opening.DONE:
         return incident
     _check_free_space(app)
-    with DriverLock(app.state, "command") as lock:
+    with app.driver("command") as lock:
         told = False
         while not lock.take():
             holder = lock.holder()
@@ -48,8 +47,8 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
                     _enqueue(app, incident)
                 return follow(app, incident, view, interactive=interactive)
             if not told:
-                pid = f" (pid {holder.pid})" if holder else ""
-                view.heading(f"another runbook command{pid} is at work here; this one goes on when it is done")
+                who = f" (pid {holder.pid}{f' on {holder.host}' if holder.host else ''})" if holder else ""
+                view.heading(f"another runbook command{who} is at work here; this one goes on when it is done")
                 told = True
             time.sleep(_FOLLOW_S)
             if opened.opening is Opening.JOIN and (current := app.store.load(incident.id)).finished:

@@ -20,6 +20,11 @@ class Holder:
     kind: str
     """"daemon" or "command"."""
     pid: int
+    host: str = ""
+    """"": this one."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}, pid {self.pid}" + (f" on {self.host}" if self.host else "")
 
 
 class DriverLock:
