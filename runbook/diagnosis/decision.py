@@ -17,6 +17,8 @@ _RULES_STAND_IN = (co_tenant_rules, growth, message_rules, signature_rules, unde
 _RUNNERS_UP = 4
 _QUOTED_AT_MOST = 0.5
 """What words are worth that may be a quotation."""
+_BY_SHAPE_AT_MOST = 0.7
+"""What figures are worth whose roles only the words around them give: no release's format is known for them."""
 
 
 def diagnose(
@@ -72,6 +74,8 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
             if known is None or vote.confidence > known.confidence:
                 others[vote.kind] = vote
     leading = _perhaps_quoted(case, leading)
+    if case.root is not None and case.meant.by_figures and case.meanings.of(case.root.signature).general:
+        leading = replace(leading, confidence=min(leading.confidence, _BY_SHAPE_AT_MOST))
     occupied = others.get(Conclusion.CO_TENANT)
     if leading.kind == Conclusion.CUDA_CONTEXT_OR_DRIVER and occupied is not None and occupied.confidence >= 0.75:
         others.pop(Conclusion.CO_TENANT)

@@ -147,6 +147,8 @@ class SignatureTraits:
     reports: frozenset[Event] = frozenset()
     engine: str = ""
     """The inference engine that prints it."""
+    general: bool = False
+    """It reads the shape of a failure, whoever printed it."""
 
 
 _NO_TRAITS = SignatureTraits()

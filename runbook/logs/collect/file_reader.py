@@ -13,7 +13,7 @@ from runbook.logs.collect.matching import Matcher, unless_mixed
 from runbook.logs.collect.recorder import LINES_FOR_TIME, TAIL_BYTES, LauncherLines, MatchRecorder, StepSampler
 from runbook.logs.lines import IS_BAR, FileProfile, LogLine, learn_prefixes, parse_line, parse_lines, read_time
 from runbook.logs.search import FEW, FREELY, RepeatedTail, View, decode, excerpt
-from runbook.logs.signatures import FRAMING, Signature
+from runbook.logs.signatures import FRAMING, Match, Signature
 from runbook.logs.tracebacks import speaker_of
 
 _WINDOWS = 8
@@ -30,6 +30,7 @@ _LONG_NOTE = (
     f"at."
 )
 _TASKS = re.compile(r"\btasks (\d{1,7})[-,\d]{1,2000}")
+_NAMES_WITHIN = 300
 _END_BYTES = 8 << 10
 _SHORT_END_BYTES = 1 << 10
 
@@ -124,7 +125,20 @@ class FileReader:
                     if found is not None:
                         self._launcher.note(view, found, here, start, stop)
         else:
-            self._recorder.keep(view, match, here, start, stop)
+            self._recorder.keep(view, match, self._named_by_words(here, match), start, stop)
+
+    def _named_by_words(self, here: LogLine, match: Match) -> LogLine:
+        """The line with who says it by its words in front of the message, where no prefix tells."""
+        if not here.unnamed or here.task is not None or here.doubt or not match.signature.general:
+            return here
+        words = match.text("detail")
+        end = here.text.find(words) if words else match.start + len(": ")
+        said = self._collection.signatures.speaker(here.text[: max(end, 0)][:_NAMES_WITHIN])
+        rank, local_rank = said.get("rank"), said.get("local_rank")
+        return replace(
+            here, rank=rank if isinstance(rank, int) else None,
+            local_rank=local_rank if isinstance(local_rank, int) else None,
+        )
 
     def stretch(self, view: View, start: int, stop: int) -> None:
         """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""

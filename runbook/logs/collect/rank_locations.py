@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from runbook.logs.collect.matches import LogMatch, Row, Speakers, Tables
 from runbook.model.job import JobRecord
@@ -17,7 +18,7 @@ TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
 _ABORTED = frozenset({-6, 134})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankLocations:
     """Ranks, nodes and processes of a job as far as they are known."""
 
@@ -50,6 +51,9 @@ class RankLocations:
         learned = self.speakers.rank(seen.log_line, self.world_size, self.only_node is not None)
         if learned is not None:
             return learned
+        placed = self._rank_at(seen.log_line.node, seen.log_line.local_rank)
+        if placed is not None:
+            return placed
         pid = seen.match.integer("pid") or seen.log_line.pid
         if pid is not None and pid in self.ranks_of_pids:
             return self.ranks_of_pids[pid]
@@ -62,6 +66,20 @@ class RankLocations:
             if seen.log_line.task is not None and not named:
                 return seen.log_line.task
         return self.rank_by_device(seen)
+
+    def _rank_at(self, node: NodeName | None, local_rank: int | None) -> int | None:
+        """The rank of a local rank of a node, where every rank's node is known: ranks of a node are numbered alike."""
+        if node is None or local_rank is None or self.world_size is None or len(self.nodes) != self.world_size:
+            return None
+        own = self._ranks_of_nodes.get(node.partition(".")[0], ())
+        return own[local_rank] if local_rank < len(own) else None
+
+    @cached_property
+    def _ranks_of_nodes(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for rank in sorted(self.nodes):
+            found.setdefault(self.nodes[rank].partition(".")[0], []).append(rank)
+        return found
 
     def inferred_by_device(self, seen: LogMatch) -> bool:
         """Whether the rank follows from nothing better than the GPU's number."""

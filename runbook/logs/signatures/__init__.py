@@ -20,7 +20,7 @@ from runbook.logs.signatures.signature import (
     MEMORY_FIELDS,
     OTHER_FIELDS,
     OUTSIDE_PROSE,
-    Figure,
+    FieldWords,
     Match,
     Signature,
     Signatures,
@@ -80,6 +80,7 @@ def _plain(signatures: Signatures) -> dict[str, Any]:
         "phases": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.phases],
         "frameworks": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.frameworks],
         "figures": [[one.expression, one.units] for one in signatures.figures],
+        "who": [[one.expression, one.units] for one in signatures.who],
         "went_on": signatures.went_on.pattern,
     }
 
@@ -100,6 +101,7 @@ def _restored(plain: Any, kinds: Kinds) -> Signatures:
             for one in plain["frameworks"]
         ],
         kinds,
-        [Figure(*one) for one in plain["figures"]],
+        [FieldWords(*one) for one in plain["figures"]],
+        [FieldWords(*one) for one in plain["who"]],
         plain["went_on"],
     )

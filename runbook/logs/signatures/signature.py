@@ -200,8 +200,8 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """How the words around an amount of memory say what it is the amount of; of lines that general signatures read."""
+class FieldWords:
+    """How the words around a figure or a number say what it is: an amount's role, whose rank it is."""
 
     expression: str
     units: Mapping[str, str]
@@ -216,10 +216,11 @@ class Signatures:
 
     def __init__(
         self, entries: Iterable[Signature], phases: Iterable[PhaseRule], frameworks: Iterable[Framework], kinds: Kinds,
-        figures: Iterable[Figure] = (), went_on: str = "",
+        figures: Iterable[FieldWords] = (), who: Iterable[FieldWords] = (), went_on: str = "",
     ) -> None:
         self.all = tuple(entries)
         self.figures = tuple(figures)
+        self.who = tuple(who)
         self.went_on = re.compile(went_on or "(?!)")
         """What a program says near a failure that it handled."""
         self.phases = tuple(phases)
@@ -242,13 +243,13 @@ class Signatures:
     @cached_property
     def meanings(self) -> Meanings:
         """What a diagnosis asks of them."""
-        traits = {one.id: SignatureTraits(one.reports, one.engine) for one in self.all}
+        traits = {one.id: SignatureTraits(one.reports, one.engine, one.general) for one in self.all}
         return Meanings(self.kinds, traits, self.frameworks)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Signatures) and (
-            (self.all, self.phases, self.frameworks, self.figures, self.went_on.pattern)
-            == (other.all, other.phases, other.frameworks, other.figures, other.went_on.pattern)
+            (self.all, self.phases, self.frameworks, self.figures, self.who, self.went_on.pattern)
+            == (other.all, other.phases, other.frameworks, other.figures, other.who, other.went_on.pattern)
         )
 
     def first_match(self, text: str, candidates: Iterable[Signature]) -> Match | None:
@@ -277,12 +278,23 @@ class Signatures:
                 break
         if not match.signature.means.entry.died.of_memory:
             return match
-        values, rounding = dict(match.values), match.rounding_bytes
-        for figure in self.figures:
-            found = figure.pattern.search(text)
-            for group, written in found.groupdict().items() if found is not None else ():
-                reading = UNITS[figure.units[group]].read(written)
-                if group not in values and reading.value is not None:
-                    values[group] = reading.value
-                    rounding += reading.rounding_bytes
-        return replace(match, values=values, rounding_bytes=rounding)
+        values, rounding = _read_fields(self.figures, text)
+        return replace(match, values={**values, **match.values}, rounding_bytes=match.rounding_bytes + rounding)
+
+    def speaker(self, before: str) -> Mapping[str, Value]:
+        """Who says a message, by the words of its line in front of it: rank, local rank, whichever they name."""
+        return _read_fields(self.who, before)[0] if before else {}
+
+
+def _read_fields(every: Iterable[FieldWords], text: str) -> tuple[dict[str, Value], float]:
+    """The first value of each field that the words give, and the rounding of all of them."""
+    values: dict[str, Value] = {}
+    rounding = 0.0
+    for one in every:
+        found = one.pattern.search(text)
+        for group, written in found.groupdict().items() if found is not None else ():
+            reading = UNITS[one.units[group]].read(written)
+            if group not in values and reading.value is not None:
+                values[group] = reading.value
+                rounding += reading.rounding_bytes
+    return values, rounding

@@ -21,7 +21,7 @@ from runbook.logs.signatures.signature import (
     NO_KINDS,
     OTHER_FIELDS,
     PROGRESS,
-    Figure,
+    FieldWords,
     Signature,
     Signatures,
 )
@@ -125,6 +125,8 @@ class SignatureDocument(Document):
     """Its signatures read the shape of a failure, whoever printed it, and only where no other signature matches."""
     went_on: Pattern = ""
     """What a program says near a failure that it handled; of one document."""
+    who: tuple[str, ...] = ()
+    """Expressions of the words in front of a message that say who says it: rank, local_rank, node, pid."""
     figures: tuple[str, ...] = ()
     """Expressions that give an amount of memory its role by the words around it, for what general signatures read."""
     framework: str = ""
@@ -166,7 +168,8 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
     loaded: list[Signature] = []
     phases: list[PhaseRule] = []
     frameworks: list[Framework] = []
-    figures: list[Figure] = []
+    figures: list[FieldWords] = []
+    who: list[FieldWords] = []
     went_on = ""
     problems: list[Problem] = []
     seen: dict[str, str] = {}
@@ -182,9 +185,10 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
         frameworks += [Framework(one.id, one.role, one.folder, one.words) for one in document.frameworks]
         went_on = document.went_on or went_on
         try:
-            figures += [Figure(*_compiled(one, document.parts)) for one in document.figures]
+            figures += [FieldWords(*_compiled(one, document.parts)) for one in document.figures]
+            who += [FieldWords(*_compiled(one, document.parts)) for one in document.who]
         except ValueError as error:
-            problems.append(Problem(str(path), 0, "figures", str(error)))
+            problems.append(Problem(str(path), 0, "figures, who", str(error)))
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:
@@ -209,7 +213,7 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
         problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
     if problems:
         raise DocumentsInvalid(problems)
-    return Signatures(loaded, phases, frameworks, kinds, figures, went_on)
+    return Signatures(loaded, phases, frameworks, kinds, figures, who, went_on)
 
 
 def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> Signature:

@@ -1,0 +1,144 @@
+"""Failures that no signature knows, read by their shape: what ended it, whose memory, which figures, who says it; and
+the same after every change that leaves the meaning alone (a launcher's prefix, a stamp, JSON, colours, a traceback).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+
+from runbook.diagnosis import diagnose
+from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.signatures import load_signatures
+from runbook.model.diagnosis import Diagnosis
+from runbook.model.log import LogStory
+
+SIGNATURES = load_signatures(data_folder("playbooks") / "oom" / "signatures")
+READER = LogReader(SIGNATURES)
+GIB, MIB = 1 << 30, 1 << 20
+
+ENDINGS = {
+    "ValueError: Expected input batch_size (32) to match target batch_size (16).": "not_oom",
+    "AssertionError": "not_oom",
+    "omegaconf.errors.ConfigAttributeError: Key 'foo' is not in struct": "not_oom",
+    "KeyError: 'model.layers.0.weight'": "not_oom",
+    "FloatingPointError: NaN in loss at step 400": "not_oom",
+    "Loss is nan, stopping training": "not_oom",
+    "run.sh: line 12:  4242 Segmentation fault      (core dumped) python train.py": "not_oom",
+    "thread 'main' panicked at src/main.rs:4:5:": "not_oom",
+    "panic: runtime error: index out of range [3] with length 3": "not_oom",
+    "free(): invalid pointer": "not_oom",
+    "OSError: [Errno 28] No space left on device: '/scratch/step_100'": "not_oom",
+    "run.sh: line 3: torchrun: command not found": "not_oom",
+    "java.lang.OutOfMemoryError: Java heap space": "host_oom",
+    "memory allocation of 17179869184 bytes failed": "host_oom",
+    "Not enough RAM: needed 64 GB, available 12.5 GB": "host_oom",
+    "      Reason:       OOMKilled": "host_oom",
+    "ibv_reg_mr failed: Cannot allocate memory": "host_oom",
+    "ValueError: Not enough memory for KV cache: needs 12.50 GiB but only 4.25 GiB is available": "kv_cache_sizing",
+    "RuntimeError: failed to allocate 7.48G (8031830016 bytes) from the GPU": "true_oom",
+    "hipErrorOutOfMemory: out of memory": "true_oom",
+    "could not allocate 468.75GB on device 0 (total 80 GB, 12.5 GB free)": "true_oom",
+    "could not allocate 251.44M of workspace, falling back to a slower algorithm": "undetermined",
+    "If you run out of memory, lower the batch size": "undetermined",
+    "Process finished with exit code 137": "undetermined",
+    "worker left with exit status 1": "undetermined",
+}
+"""What a careful reader says of a log that holds no other line."""
+
+
+def told(text: str) -> tuple[LogStory, Diagnosis]:
+    content = text.encode()
+    story = READER.read([("train.out", io.BytesIO(content), len(content))])
+    return story, diagnose(story, job=None, meanings=SIGNATURES.meanings)
+
+
+def with_traceback(line: str) -> str:
+    if not line.partition(":")[0].endswith("Error"):
+        return line
+    return f'Traceback (most recent call last):\n  File "/home/ada/train.py", line 12, in main\n    go()\n{line}'
+
+
+CHANGES: dict[str, Callable[[str], str]] = {
+    "as it is": lambda line: line,
+    "PyTorch's rank": lambda line: f"[rank3]: {line}",
+    "rank with an equals sign": lambda line: f"[rank=3] {line}",
+    "Open MPI": lambda line: f"[1,3]<stderr>:{line}",
+    "torchrun's tee": lambda line: f"[default3]:{line}",
+    "srun --label": lambda line: "".join(f" {task}: starting\n" for task in range(8)) + f" 3: {line}",
+    "Ray's actor": lambda line: f"(TrainActor pid=123, ip=10.0.0.1) {line}",
+    "a collector's stamp": lambda line: "".join(
+        f"2026-11-21T10:00:0{second}.123456789Z {words}\n"
+        for second, words in enumerate(["starting", "loading", "ready", line])
+    ),
+    "a logger": lambda line: f"2026-11-21 10:00:00,123 ERROR [train.py:33] {line.strip()}",
+    "a JSON record": lambda line: json.dumps({"level": "error", "ts": "2026-11-21T10:00:00Z", "msg": line}),
+    "colours": lambda line: f"\x1b[31m{line}\x1b[0m",
+    "Windows' line ends": lambda line: f"{line}\r\n",
+    "behind a traceback": with_traceback,
+    "behind its launcher's words": lambda line: (
+        f"starting on gpu-1\n{line}\nsrun: error: gpu-1: task 0: Exited with exit code 1\n"
+    ),
+    "in front of torchrun's end": lambda line: f"{line}\nW1121 10:00:00.1 9 torch/distributed/elastic/multiprocessing/"
+                                               "api.py:900] Sending process 77 closing signal SIGTERM\n",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_the_same_words_mean_the_same_however_they_are_passed_on(change: str) -> None:
+    wrong = {
+        line: told(CHANGES[change](line))[1].best.kind for line, kind in ENDINGS.items()
+        if told(CHANGES[change](line))[1].best.kind != kind
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(("line", "named"), [
+    ("ValueError: shapes differ", "ValueError: shapes differ"),
+    ("ray.exceptions.RayTaskError(KeyError): ray::f() (pid=7, ip=10.0.0.1)\n  File \"a\", line 3, in f\nKeyError: 'k'",
+     "KeyError"),
+    ("Error executing job with overrides: ['a=b']\nhydra.errors.ConfigCompositionException: no such key",
+     "ConfigCompositionException: no such key"),
+    ("subprocess.TimeoutExpired: Command 'x' timed out after 10 seconds", "timed out after 10 seconds"),
+])
+def test_the_exception_is_named_and_less_sure_than_a_known_message(line: str, named: str) -> None:
+    _, diagnosis = told(line)
+    assert diagnosis.best.kind == "not_oom"
+    assert named in diagnosis.best.reasons[0]
+    assert diagnosis.best.confidence <= 0.85
+
+
+@pytest.mark.parametrize("prefix", [
+    "[rank5]: ", "[rank=5]: ", "[Rank 5]: ", "rank: 5 ", "Rank 5: ", "rank=5 | ERROR | ", "(5/8) ", "5: ", "RANK5: ",
+    "2026-11-21 10:00:00,123 - rank 5 - ERROR - ", "ERROR on rank 5: ", "global_rank=5 local_rank=1 ", "worker 5: ",
+    "Rank 5 failed: ",
+])
+def test_whoever_a_line_names_in_front_of_its_message_says_it(prefix: str) -> None:
+    story, _ = told(f"{prefix}ValueError: shapes differ\n")
+    assert story.root_cause is not None
+    assert story.root_cause.rank == 5
+
+
+@pytest.mark.parametrize(("line", "figures"), [
+    ("failed to allocate 7.48G (8031830016 bytes) from the GPU", {"tried_bytes": 8031830016}),
+    ("Not enough GPU memory: requested 6291456 bytes", {"tried_bytes": 6291456}),
+    ("could not allocate 468.75GB on device 0", {"tried_bytes": round(468.75 * GIB)}),
+    ("GPU out of memory: needs 26331MiB, available 24576MiB", {"tried_bytes": 26331 * MIB, "free_bytes": 24576 * MIB}),
+    ("device out of memory: tried to allocate 512Mi, limit is 40Gi",
+     {"tried_bytes": 512 * MIB, "limit_bytes": 40 * GIB}),
+    ("cannot allocate 1024 pages of memory on host", {"tried_bytes": 4 * MIB}),
+    ("Insufficient GPU memory: required=12.5GiB available=3.5GiB total=79.0GiB",
+     {"tried_bytes": 25 * GIB // 2, "free_bytes": 7 * GIB // 2, "capacity_bytes": 79 * GIB}),
+    ("GPU out of memory. Requested 2.00 GiB; 1.50 GiB free; 77.00 GiB allocated",
+     {"tried_bytes": 2 * GIB, "free_bytes": 3 * GIB // 2, "allocated_bytes": 77 * GIB}),
+])
+def test_amounts_get_their_role_by_the_words_around_them(line: str, figures: dict[str, int]) -> None:
+    story, diagnosis = told(f"{line}\n")
+    assert story.root_cause is not None
+    fields = story.root_cause.fields
+    assert {name: getattr(fields, name) for name in figures} == figures
+    assert diagnosis.best.confidence <= 0.7
