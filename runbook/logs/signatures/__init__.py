@@ -101,7 +101,8 @@ def _restored(plain: Any, kinds: Kinds) -> Signatures:
             for one in plain["frameworks"]
         ],
         kinds,
-        [FieldWords(*one) for one in plain["figures"]],
-        [FieldWords(*one) for one in plain["who"]],
-        plain["went_on"],
+        (
+            [FieldWords(*one) for one in plain["figures"]], [FieldWords(*one) for one in plain["who"]],
+            plain["went_on"],
+        ),
     )

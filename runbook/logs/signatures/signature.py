@@ -216,8 +216,10 @@ class Signatures:
 
     def __init__(
         self, entries: Iterable[Signature], phases: Iterable[PhaseRule], frameworks: Iterable[Framework], kinds: Kinds,
-        figures: Iterable[FieldWords] = (), who: Iterable[FieldWords] = (), went_on: str = "",
+        words: tuple[Iterable[FieldWords], Iterable[FieldWords], str] = ((), (), ""),
     ) -> None:
+        """`words`: those that give figures their roles, those that name a speaker, and those of a failure handled."""
+        figures, who, went_on = words
         self.all = tuple(entries)
         self.figures = tuple(figures)
         self.who = tuple(who)

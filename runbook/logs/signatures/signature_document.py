@@ -213,7 +213,7 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
         problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
     if problems:
         raise DocumentsInvalid(problems)
-    return Signatures(loaded, phases, frameworks, kinds, figures, who, went_on)
+    return Signatures(loaded, phases, frameworks, kinds, (figures, who, went_on))
 
 
 def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> Signature:
