@@ -36,6 +36,10 @@ def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable
     "--output", metavar="DIR", type=PATH,
     help="With --log: where the patched template and the report go. Default: beside the template.",
 )
+@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Answer: a present value; ranks=N.")
+@click.option("--version", "versions", multiple=True, metavar="PKG=V", help="Answer: what is installed.")
+@click.option("--option", "options", multiple=True, metavar="NAME[=no]", help="Answer: what the program takes.")
+@click.option("--why", is_flag=True, help="At the end, also what else was looked at.")
 @click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before each act.")
 @click.option("--json", "as_json", is_flag=True, help="Print incident.json on standard output at the end.")

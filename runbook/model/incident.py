@@ -10,7 +10,7 @@ from runbook.model.diagnosis import Diagnosis
 from runbook.model.job import Claim, JobRecord, JobScript, NodeState
 from runbook.model.log import LogStory, Progress
 from runbook.model.node import NodeFacts, NodeJudgement
-from runbook.model.remedy import Circumstances, NoPlan, Plan
+from runbook.model.remedy import Answers, Circumstances, NoPlan, Plan
 from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 
@@ -199,6 +199,8 @@ class Incident:
     """The template as it stands for the next attempt: the script, then the files that it names. Starts as submitted."""
     companions: tuple[Companion, ...] = ()
     """The files that the script names, as they were found."""
+    answers: Answers = Answers()
+    """What a person has said of the job, so that the lever that comes first can be used."""
     unread: tuple[str, ...] = ()
     """Files that it names and that could not be read, each with the reason: what they set is not known."""
     evidence_files: tuple[str, ...] = ()

@@ -22,6 +22,54 @@ class Effect(StrEnum):
     """The experiment changes: sequence length, samples, dropout masks."""
 
 
+RANKS = "ranks"
+"""The name under which a person says how many ranks the training has."""
+
+
+class AnswerKind(StrEnum):
+    """What settles a question, and by which option of the command line a person says it."""
+
+    VALUE = "set"
+    """The present value of a parameter, or of a variable of the script."""
+    VERSION = "version"
+    """The installed version of a package."""
+    OPTION = "option"
+    """That the program takes an option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is not known and stops the lever that comes first."""
+
+    kind: AnswerKind
+    name: str
+    """The parameter's id, the package, or the option."""
+    choices: tuple[str, ...] = ()
+    """Answers that mean something; empty: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a person has said of a job beyond its files."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    """By parameter (id or spelling), or by the name of a variable of the script."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """By package."""
+    options: tuple[str, ...] = ()
+    """Options that the program takes."""
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.versions or self.options)
+
+    def joined(self, later: Answers) -> Answers:
+        """Both; the later one counts where they differ."""
+        return Answers(
+            {**self.values, **later.values}, {**self.versions, **later.versions},
+            tuple(dict.fromkeys((*self.options, *later.options))),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LeverUse:
     """One lever applied with concrete values."""
@@ -51,6 +99,8 @@ class RefusedLever:
     why: str
     needs_person: bool = False
     question: str = ""
+    ask: Ask | None = None
+    """What would settle it, where it is passed over only because something is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +125,8 @@ class NoPlan:
     refused: tuple[RefusedLever, ...] = ()
     exhausted: bool = True
     question: str = ""
+    ask: Ask | None = None
+    """What settles the question, where an answer can be given on the command line."""
 
 
 @dataclass(frozen=True, slots=True)

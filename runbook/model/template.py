@@ -65,6 +65,8 @@ class SubmitContext:
     """The script's own arguments: its `$1`, `"$@"`."""
     sourced: dict[str, str] = field(default_factory=dict)
     """The texts of files that the script sources, by the path as it names them."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Variables that a person has told, beside an environment that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Setting:
     """Keys of the configuration that the value refers to (`${trainer.batch}`)."""
     launcher: bool = False
     """A word of the command that starts the training program, not of the program's own."""
+    told: bool = False
+    """A person has said the value: the template alone does not tell it."""
 
     @property
     def only_possible(self) -> bool:
@@ -126,6 +130,8 @@ class Edit:
     old: str | None = None
     flag: bool = False
     """A bare flag: present means `new == "true"`."""
+    told: bool = False
+    """`old` is what a person has said: the template's own words may leave it open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,9 @@ from runbook.remedy.template_settings import (
     TemplateSettings,
     defaults_hold,
     template_settings,
+    told_variables,
     unresolved_argument,
+    with_answers,
     with_unresolved_batch,
 )
 from runbook.remedy.world import WorldLever, fit_to_nodes, world_options
@@ -112,9 +114,11 @@ __all__ = [
     "resume_proof",
     "similar_incidents",
     "template_settings",
+    "told_variables",
     "unresolved_argument",
     "use_lever",
     "what_worked",
+    "with_answers",
     "with_reasons",
     "with_unresolved_batch",
     "world_options",

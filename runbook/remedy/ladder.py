@@ -20,7 +20,7 @@ from runbook.remedy.constraints.failed_job import (
 from runbook.remedy.edits import FUNCTIONS
 from runbook.remedy.lever_context import LeverContext, refusal_of
 from runbook.remedy.lever_document import LeverRule
-from runbook.remedy.template_settings import RefusalReason, Refused, TemplateSettings
+from runbook.remedy.template_settings import Refusal, RefusalReason, Refused, TemplateSettings
 
 # The ladder: the next lever for a diagnosis that fits, was not tried, and changes no experiment unasked.
 
@@ -55,6 +55,7 @@ def propose(
     if not ladder.levers:
         return NoPlan(ladder.why, exhausted=False, question=ladder.question)
     refused: list[RefusedLever] = []
+    asked: NoPlan | None = None
     for name in _rungs(context, kind, ladder.levers):
         if not in_this_version(context.template, system.lever(name)):
             continue
@@ -62,10 +63,16 @@ def propose(
             use = use_lever(context, system.lever(name), tried, allow_training_change)
         except Refused as error:
             why = error.refusal
-            refused.append(RefusedLever(name, why.why, bool(why.question), why.question))
+            refused.append(RefusedLever(name, why.why, bool(why.question), why.question, why.ask))
+            rule = system.lever(name)
+            waits = rule.may_wait or rule.effect is Effect.TRAINING
+            if asked is None and why.ask is not None and not waits:
+                asked = _asked(rule, why)
         else:
+            if asked is not None:
+                break  # a weaker lever than the one that is asked for
             return Plan(uses=(use,), refused=tuple(refused), system=system.id, ladder=ladder.id)
-    return _nothing_left(refused, ladder.question)
+    return replace(asked, refused=tuple(refused)) if asked else _nothing_left(refused, ladder.question)
 
 
 def use_lever(
@@ -79,16 +86,22 @@ def use_lever(
         shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
         question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
         raise Refused(f"not beside {shown}: {conflict.why}", question, RefusalReason.CONFLICT)
-    for need in rule.needs:
-        require(context, need)
+    unknown = _first_unknown(context, rule)
     edits: list[Edit] = []
     remarks: list[str] = []
     for step in rule.edits:
-        made = FUNCTIONS[step.function](context, context.template.system.parameter(step.parameter), step.arguments)
+        try:
+            made = FUNCTIONS[step.function](context, context.template.system.parameter(step.parameter), step.arguments)
+        except Refused as error:
+            if unknown is not None and error.refusal.unknown:
+                raise unknown from error
+            raise
         edits += made.edits
         remarks += made.remarks
         changed = {edit.parameter: edit.new for edit in made.edits if edit.new is not None}
         context = replace(context, changed={**context.changed, **changed})
+    if unknown is not None:
+        raise unknown
     after = context.with_changes({edit.parameter: edit.new for edit in edits})
     for need in rule.holds:
         require(after, need)
@@ -118,6 +131,20 @@ def use_lever(
     )
 
 
+def _first_unknown(context: LeverContext, rule: LeverRule) -> Refused | None:
+    """The first need of which it is not known whether it is met, where all others are. Raises `Refused` for one that is
+    certainly not met: then nothing is to be asked."""
+    found: Refused | None = None
+    for need in rule.needs:
+        try:
+            require(context, need)
+        except Refused as error:
+            if not error.refusal.unknown:
+                raise
+            found = found or error
+    return found
+
+
 def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[str, ...]:
     """The ladder's levers, and those against what else it may be (fragmentation): in front when likely, for
     they cost no experiment, else behind."""
@@ -144,11 +171,20 @@ def in_this_version(template: TemplateSettings, rule: LeverRule) -> bool:
     )
 
 
+def _asked(rule: LeverRule, why: Refusal) -> NoPlan:
+    """The lever comes first and only something that is not known stands in its way: that is asked, and no weaker lever
+    takes its place."""
+    return NoPlan(
+        f"{rule.title} comes first, and {why.why}", exhausted=False, question=why.question, ask=why.ask
+    )
+
+
 def _nothing_left(refused: Sequence[RefusedLever], question: str) -> NoPlan:
     asking = [item for item in refused if item.needs_person]
-    reasons = "; ".join(f"{item.lever.replace('_', ' ')}: {item.why}" for item in refused)
+    first = next(iter(asking or refused), None)
+    reason = f" ({first.lever.replace('_', ' ')}: {first.why})" if first is not None else ""
     return NoPlan(
-        f"no lever is left that could be used without asking ({reasons})",
+        f"no lever is left that could be used without asking{reason}",
         refused=tuple(refused),
         exhausted=not asking,
         question=asking[0].question if asking else question,

@@ -10,8 +10,9 @@ from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Detail, Diagnosis
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
+from runbook.model.remedy import RANKS, AnswerKind
 from runbook.remedy.lever_document import LeverDocument, Value
-from runbook.remedy.template_settings import Refusal, Refused, TemplateSettings
+from runbook.remedy.template_settings import Refusal, Refused, TemplateSettings, unknown
 
 # Which box of a system's training loop failed, by the names in the traceback and the process that speaks.
 
@@ -131,6 +132,8 @@ class LeverContext:
         starts more tasks than nodes and fewer than GPUs."""
         if self.story.world_size:
             return self.story.world_size
+        if self.template.answers.values.get(RANKS, "").isdecimal():
+            return int(self.template.answers.values[RANKS]) or None
         world, tasks = self.template.system.world, self.job.num_tasks
         nodes = self._launcher_number(world.launcher_nodes) or self.job.num_nodes or len(self.job.nodes) or None
         if world.one_node and self.template.is_set(world.one_node):
@@ -148,7 +151,7 @@ class LeverContext:
         (torch.distributed.run)."""
         world = self.template.system.world
         per_node = self.template.setting(world.per_node) if world.per_node else None
-        if self.story.world_size or per_node is None:
+        if self.story.world_size or per_node is None or RANKS in self.template.answers.values:
             return ""
         if self._launcher_number(world.per_node) is None and not per_node.follows_slurm:
             return f"{per_node.spelling} is {per_node.value or 'not known'}, which is no number of ranks"
@@ -179,7 +182,7 @@ class LeverContext:
         for parameter in batch.model_parallel:
             degree = self.template.number(parameter)
             if degree is None:
-                raise no_default(self.template.spelling(parameter))
+                raise unknown_parameter(self, parameter)
             degrees *= degree
         if world % degrees:
             raise Refused(f"{world} ranks cannot be divided by a model-parallel size of {degrees}")
@@ -231,14 +234,15 @@ def product_of(context: LeverContext, parameters: Sequence[str], *, unset_is_one
 
 
 def no_default(spelling: str) -> Refused:
-    """For a parameter that is neither set nor known by default, and that a person can write down."""
-    return Refused(
-        f"{spelling} is not in the template and its default is not known",
-        f"What is {spelling}? Write it into the template with its present value.",
-    )
+    """For a parameter that is neither set nor known by default. Of what the template has no word, the job mostly has no
+    part (FSDP, an engine): the next lever is tried."""
+    return Refused(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
 
 
 def unknown_parameter(context: LeverContext, parameter: str) -> Refused:
-    """For a parameter that is neither set nor known by default."""
-    spelling = context.template.spelling(parameter)
-    return Refused(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
+    """The same; one that makes up the global batch is there in every job, so that it is asked for."""
+    spelling, batch = context.template.spelling(parameter), context.template.system.batch
+    if batch is None or parameter not in (batch.micro, batch.accumulation, batch.total, *batch.model_parallel):
+        return no_default(spelling)
+    why = f"{spelling} is not in the template and its default is not known"
+    return unknown(why, f"What is {spelling}?", AnswerKind.VALUE, parameter)

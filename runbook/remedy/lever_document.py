@@ -5,7 +5,8 @@ They are read and checked in `loading.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -36,6 +37,26 @@ class Mark(Document):
     weight: int = Field(default=1, ge=1, le=10)
 
 
+_RELEASES = r"(?:[<>]=?\d+(?:\.\d+)*)(?:,[<>]=?\d+(?:\.\d+)*)*"
+Releases = Annotated[str, Field(pattern=f"^{_RELEASES}$")]
+
+
+def _within(version: str, releases: str) -> bool:
+    """Whether a release lies in a stretch such as `>=4.46,<5.2`."""
+    number = _numbers(version)
+    compared = {
+        ">": number.__gt__, ">=": number.__ge__, "<": number.__lt__, "<=": number.__le__,
+    }
+    return all(
+        compared[sign](_numbers(bound)) for sign, bound in re.findall(r"([<>]=?)([\d.]+)", releases)
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = tuple(int(part) for part in re.findall(r"\d{1,9}", version.split("+")[0])[:4])
+    return found + (0,) * (4 - len(found))
+
+
 class VersionMark(Document):
     """A stretch of the system's releases in which its parameters are spelt alike, newest first in the document."""
 
@@ -49,6 +70,20 @@ class VersionMark(Document):
     """Releases of another series are neither older nor newer: the program's own beside those of a library."""
     defaults_known: bool = True
     """False where these releases take what is not set from elsewhere, so that no default is concluded."""
+    release: dict[str, Releases] = {}
+    """By package: the releases that these are, `>=4.46,<5.2`. By them a person's word on what is installed is read."""
+
+    def fits(self, installed: Mapping[str, str]) -> bool:
+        """Whether these packages can be installed beside it. A version's own id is an answer, too."""
+        for package, version in installed.items():
+            if version == self.id:
+                continue
+            wanted = self.release.get(package)
+            if wanted is None and (self.release or package == self.id):
+                continue
+            if not wanted or not version[:1].isdigit() or not _within(version, wanted):
+                return False
+        return True
 
 
 class Stretch(Document):
@@ -228,6 +263,9 @@ class LeverRule(Document):
     conflicts: tuple[Conflict, ...] = ()
     versions: tuple[str, ...] = ()
     """The versions that have the lever, by their ids; empty: all. For another version it stands on no ladder."""
+    may_wait: bool = False
+    """Passed over where something about it is not known: what comes behind it is as good for the phases in which it is
+    tried. Of other levers it is asked, and no weaker one takes their place."""
     consent: str = ""
     """The question to a person without whose yes the lever is not used, whatever its effect on the experiment."""
 

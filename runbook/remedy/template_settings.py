@@ -11,6 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 
+from runbook.model.remedy import RANKS, AnswerKind, Answers, Ask
 from runbook.model.template import Edit, Setting, SettingKind, TemplateFile, Unresolved, condition_of
 from runbook.remedy.checkpoint_rules import Condition
 from runbook.remedy.lever_document import LeverDocument, Parameter, VersionMark
@@ -34,6 +35,8 @@ class RefusalReason(StrEnum):
     """It changes what is trained."""
     CONSENT = "consent"
     """A person has to agree, whatever it does."""
+    UNKNOWN = "unknown"
+    """A value, a version or what the program takes is not known; everything else is as the lever needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +46,49 @@ class Refusal:
     why: str
     question: str = ""
     reason: RefusalReason = RefusalReason.NOT_MET
+    ask: Ask | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether an answer would change it."""
+        return self.reason in (RefusalReason.UNKNOWN, RefusalReason.RANKS_NOT_KNOWN)
 
 
 class Refused(Exception):
     """What was asked for is refused. Whoever tries a lever catches it."""
 
-    def __init__(self, why: str, question: str = "", reason: RefusalReason = RefusalReason.NOT_MET) -> None:
+    def __init__(
+        self, why: str, question: str = "", reason: RefusalReason = RefusalReason.NOT_MET, ask: Ask | None = None
+    ) -> None:
         super().__init__(why)
-        self.refusal = Refusal(why, question, reason)
+        self.refusal = Refusal(why, question, reason, ask)
+
+
+def unknown(why: str, question: str, kind: AnswerKind, name: str, choices: Sequence[str] = ()) -> Refused:
+    """For what a person can say: then the lever is used."""
+    return Refused(why, question, RefusalReason.UNKNOWN, Ask(kind, name, tuple(choices)))
+
+
+def version_asked(system: LeverDocument) -> tuple[AnswerKind, str, tuple[str, ...]]:
+    """The question for the version of a system: by the package that tells its versions apart, else by their ids."""
+    packages = [package for item in system.versions for package in item.release]
+    return AnswerKind.VERSION, packages[0] if packages else system.id, tuple(item.id for item in system.versions)
 
 
 def not_known(setting: Setting, question: str = "") -> Refused:
     """For a setting whose value the template does not tell."""
-    return Refused(f"{setting.spelling} is not known: {setting.unresolved}", question)
+    question = question or f"What is {setting.spelling}?"
+    why = f"{setting.spelling} is not known: {setting.unresolved}"
+    return unknown(why, question, AnswerKind.VALUE, setting.parameter)
 
 
 def ranks_not_known(question: str = "") -> Refused:
     """For what the size of the job would settle."""
-    return Refused("the number of ranks is not known", question, RefusalReason.RANKS_NOT_KNOWN)
+    ask = Ask(AnswerKind.VALUE, RANKS)
+    return Refused(
+        "the number of ranks is not known", question or "How many ranks (GPUs) does the training have?",
+        RefusalReason.RANKS_NOT_KNOWN, ask,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +116,8 @@ class TemplateSettings:
     job: StartedJob = StartedJob()
     unresolved_argument: str = ""
     """A word of the training command that is not known: an option that is not seen may stand in it."""
+    answers: Answers = Answers()
+    """What a person has said beyond the template."""
 
     def setting(self, parameter: str) -> Setting | None:
         """The setting as found; of several files the one that says most."""
@@ -104,7 +134,7 @@ class TemplateSettings:
         if setting is None:
             return self.default(parameter)
         if setting.value is None:
-            raise not_known(setting, f"What is {setting.spelling}? Write it into the template as plain text.")
+            raise not_known(setting)
         return setting.value
 
     def default(self, parameter: str) -> str | None:
@@ -236,7 +266,8 @@ class TemplateSettings:
             known = next(iter(choices)) if len(choices) == 1 else None
             spellings = with_prefix(self.system, entry, entry.spellings_after(known or entry.spellings[0]))
         old = setting.value if setting is not None else None
-        return Edit(parameter, entry.kind, spellings, new, old, entry.type == "flag")
+        told = setting is not None and setting.told
+        return Edit(parameter, entry.kind, spellings, new, old, entry.type == "flag", told)
 
     def exists(self, parameter: str) -> bool:
         """Whether a release that the template can be for knows it."""
@@ -246,11 +277,13 @@ class TemplateSettings:
 
 def template_settings(
     system: LeverDocument, settings: Sequence[Setting], templates: Sequence[TemplateFile] = (),
-    job: StartedJob = StartedJob(), unresolved_argument: str = "",
+    job: StartedJob = StartedJob(), unresolved_argument: str = "", answers: Answers | None = None,
 ) -> TemplateSettings:
-    """The settings with the versions that they and the templates' marks allow."""
-    versions = releases(system, settings, templates)
-    return TemplateSettings(system, tuple(settings), versions, tuple(templates), job, unresolved_argument)
+    """The settings with the versions that they, the templates' marks and a person's answers allow."""
+    allowed = releases(system, settings, templates)
+    answers = answers or Answers()
+    versions = tuple(item for item in allowed if item.fits(answers.versions)) or allowed
+    return TemplateSettings(system, tuple(settings), versions, tuple(templates), job, unresolved_argument, answers)
 
 
 def releases(
@@ -394,6 +427,29 @@ def with_unresolved_batch(
         for entry in [system.parameter(parameter)]
         if any(item.startswith("-") for item in entry.spellings)
     ))
+
+
+def with_answers(settings: Sequence[Setting], answers: Answers, system: LeverDocument) -> tuple[Setting, ...]:
+    """The settings with what a person has said of those that are not known. What the files say for certain stays."""
+    told = {
+        entry.id: value for name, value in answers.values.items() for entry in system.parameters
+        if name in (entry.id, *entry.spellings)
+    }
+    known = [
+        replace(item, value=told[item.parameter], unresolved=None, told=True)
+        if item.value is None and item.parameter in told else item
+        for item in settings
+    ]
+    seen = {item.parameter for item in known}
+    return (*known, *(
+        Setting(entry.id, entry.kind, entry.spellings[0], told[entry.id], told=True)
+        for entry in system.parameters if entry.id in told and entry.id not in seen
+    ))
+
+
+def told_variables(answers: Answers) -> dict[str, str]:
+    """Those of the answers that can be variables of a shell."""
+    return {name: value for name, value in answers.values.items() if name.isidentifier() and name.isascii()}
 
 
 def _without_shortened(

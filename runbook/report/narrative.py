@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runbook.model.diagnosis import Died, Hypothesis
 from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentState, Milestone
 from runbook.model.log import Finding, MemorySample
+from runbook.model.remedy import AnswerKind
 from runbook.model.units import sentence
 from runbook.report.vocabulary.titles import PHASE_WORDS, Again
 
@@ -128,6 +129,28 @@ def to_do(incident: Incident) -> tuple[str, ...]:
             return ("Nothing.",)
         case _:
             return ("Nothing now: the runbook is at work.",)
+
+
+def answer(incident: Incident) -> str:
+    """How the question that stops the first lever is answered; "" where none is asked so."""
+    ask = incident.no_plan.ask if incident.no_plan is not None else None
+    if ask is None:
+        return ""
+    shown = "yes or no" if ask.kind is AnswerKind.OPTION else " or ".join(ask.choices[:8]) or "VALUE"
+    value = {
+        AnswerKind.OPTION: f"--option={ask.name} (or --option={ask.name}=no)",
+        AnswerKind.VERSION: f"--version {ask.name}=V",
+        AnswerKind.VALUE: f"--set {ask.name}={shown}",
+    }[ask.kind]
+    if incident.trigger == "files":
+        return f"Answer: the same command with {value}."
+    return f"Answer: runbook oom --job {incident.root_job} {value}."
+
+
+def passed_over(incident: Incident) -> tuple[str, ...]:
+    """The levers that were not used, each with its reason, in the ladder's order."""
+    refused = incident.no_plan.refused if incident.no_plan is not None else ()
+    return tuple(f"{item.lever.replace('_', ' ')}: {item.why}" for item in refused)
 
 
 def runs_again(incident: Incident) -> Again:

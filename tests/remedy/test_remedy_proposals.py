@@ -14,7 +14,7 @@ from runbook.model.checkpoint import Checkpoint
 from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
-from runbook.model.remedy import NoPlan, Plan
+from runbook.model.remedy import AnswerKind, Answers, NoPlan, Plan
 from runbook.model.template import Setting, Unresolved
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy import LeverContext, LeverDocument, load_levers, propose, template_settings
@@ -131,7 +131,8 @@ FULL = {
 @pytest.mark.parametrize("system", sorted(DOCUMENTS))
 @pytest.mark.parametrize("kind", [Kind.TRUE_OOM, Kind.FRAGMENTATION])
 def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagnosis.Kind) -> None:
-    """Take every plan as tried, with the template changed each time: the ladder must come to its end."""
+    """Take every plan as tried, with the template changed each time, and answer what is asked: the ladder must come to
+    its end."""
     document = DOCUMENTS[system]
     values = {"micro_batch_size": "12", "global_batch_size": "192", "seq_length": "1024", "shard_degree": "2"}
     if system in ("pytorch", "deepspeed"):
@@ -139,19 +140,28 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagno
     values |= FULL.get(system, {})
     tried: list[str] = []
     case: dict[str, Any] = {"kind": kind}
+    answers = Answers()
     for _ in range(30):
         settings = tuple(
             Setting(key, document.parameter(key).kind, document.parameter(key).spellings[0], value)
             for key, value in values.items()
             if any(item.id == key for item in document.parameters)
         )
-        template = template_settings(document, settings)
+        template = template_settings(document, settings, answers=answers)
         outcome = propose(
             LeverContext(template, _story(case), _job(case), Diagnosis(Hypothesis(kind, 0.9)), ()), tried=tried,
             allow_training_change=True,
         )
         if isinstance(outcome, NoPlan):
-            break
+            if outcome.ask is None:
+                break
+            before, name = answers, outcome.ask.name
+            if outcome.ask.kind is AnswerKind.OPTION:
+                answers = answers.joined(Answers(options=(name,)))
+            elif outcome.ask.kind is AnswerKind.VERSION:
+                answers = answers.joined(Answers(versions={name: outcome.ask.choices[0]}))
+            assert answers != before, outcome
+            continue
         assert outcome.uses[0].key not in tried
         tried.append(outcome.uses[0].key)
         for edit in outcome.edits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -19,6 +19,7 @@ from runbook.cli.wiring import Application, application
 from runbook.config import load_inventory
 from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.incident import Incident, Policy
+from runbook.model.remedy import Answers
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, UserName
 from runbook.template.text_files import language
@@ -30,27 +31,52 @@ def oom(
     logs: tuple[Path, ...],
     template: Path | None,
     output: Path | None,
+    values: tuple[str, ...],
+    versions: tuple[str, ...],
+    options: tuple[str, ...],
+    why: bool,
     plan: bool,
     yes: bool,
     as_json: bool,
     inventory: str | None,
 ) -> int:
     """`runbook oom`."""
+    answers = _answers(values, versions, options)
     if job and logs:
         raise BadInput("--job and --log exclude each other", next_step="name the job, or its log files")
     if logs:
 
-        return from_files(logs, template, output, as_json=as_json)
+        return from_files(logs, template, output, Said(answers, why, as_json))
     if not job:
         raise BadInput(
             "nothing to work on", next_step="name a job with --job ID, or log files with --log FILE --template FILE"
         )
     if template or output:
         raise BadInput("--template and --output belong to --log", next_step="leave them out, or name logs with --log")
-    return _job(JobId(job.strip()), plan=plan, yes=yes, as_json=as_json, inventory=inventory)
+    return _job(JobId(job.strip()), Said(answers, why, as_json), plan=plan, yes=yes, inventory=inventory)
 
 
-def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | None) -> int:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a person says of the job beyond its files, and how much is to be told."""
+
+    answers: Answers = Answers()
+    why: bool = False
+    as_json: bool = False
+
+
+def _answers(values: tuple[str, ...], versions: tuple[str, ...], options: tuple[str, ...]) -> Answers:
+    """Raises `BadInput` for one that has no value."""
+    for option, given in (("--set", values), ("--version", versions)):
+        for item in given:
+            if not item.partition("=")[0] or not item.partition("=")[2]:
+                raise BadInput(f"{option} {item}: it has to be NAME=VALUE", next_step=f"write {option} NAME=VALUE")
+    return Answers(
+        dict(item.split("=", 1) for item in values), dict(item.split("=", 1) for item in versions), options
+    )
+
+
+def _job(job: JobId, said: Said, *, plan: bool, yes: bool, inventory: str | None) -> int:
     app = application(inventory)
     interactive = is_interactive()
     policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=interactive)
@@ -74,11 +100,19 @@ def _job(job: JobId, *, plan: bool, yes: bool, as_json: bool, inventory: str | N
             )
         view.heading(f"{stored.id} is open already under the policy {stored.policy.value}; joining it")
         app.policy = stored.policy
+    if said.answers:
+        if opened.opening is Opening.JOIN:
+            raise NotAllowed(
+                f"{opened.incident.id} is at work, so an answer would come too late for it",
+                next_step="say it again once it has ended",
+            )
+        incident = opened.incident
+        opened = replace(opened, incident=replace(incident, answers=incident.answers.joined(said.answers)))
     from runbook.cli.incident.drive import bring_back
 
     incident = bring_back(app, opened, view, interactive=interactive)
-    view.conclude(incident, str(app.store.folder(incident.id) / "report.html"))
-    if as_json:
+    view.conclude(incident, str(app.store.folder(incident.id) / "report.html"), why=said.why)
+    if said.as_json:
         click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
     return code_of(incident)
 
@@ -95,7 +129,7 @@ def _may_act_as(owner: str) -> None:
         )
 
 
-def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, *, as_json: bool) -> int:
+def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, said: Said) -> int:
     """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
     from runbook.cli.files.job_files import read_template
     from runbook.cli.incident.drive import bring_back
@@ -123,6 +157,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
         opened_s=now_s,
         updated_s=now_s,
         tool_version=__version__,
+        answers=said.answers,
     )
     if app.store.exists(incident.id):
         # The same files again: a new look, under the same id.
@@ -132,10 +167,10 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     incident = bring_back(app, Opened(Opening.NEW, incident), view, interactive=False)
     written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
     report = next((path for path in written if path.suffix == ".html"), None)
-    view.conclude(incident, str(report or app.store.folder(incident.id)))
+    view.conclude(incident, str(report or app.store.folder(incident.id)), why=said.why)
     for path in (path for path in written if path is not report):
         click.echo(f"patched template: {path}", err=True)
-    if as_json:
+    if said.as_json:
         click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
     return code_of(incident)
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from runbook.errors import BadInput, Interrupted, NotAllowed
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId
-from runbook.report.narrative import to_do
+from runbook.report.narrative import answer, passed_over, to_do
 from runbook.report.vocabulary.clean import clean_line, shorten
 
 if TYPE_CHECKING:
@@ -197,8 +197,9 @@ class View:
     def close(self) -> None:
         self._stop()
 
-    def conclude(self, incident: Incident, report: str) -> None:
-        """The last words: how it ended, what is asked of a person, where the report is."""
+    def conclude(self, incident: Incident, report: str, *, why: bool = False) -> None:
+        """The last words: how it ended, what is asked of a person, where the report is. A question that an answer on
+        the command line settles stands alone, in five lines; `why` tells the rest."""
         self._stop()
         style = {
             IncidentState.RECOVERED: "green",
@@ -207,10 +208,20 @@ class View:
         }.get(incident.state, "yellow")
         self._console.print()
         words = incident.state.value.replace("_", " ")
-        self._print(Text.assemble((f"{words}: ", f"bold {style}"), clean_line(incident.conclusion)), len(words) + 2)
-        for item in to_do(incident) if incident.state is not IncidentState.CLOSED else incident.to_do:
-            self._print(Text(f"  → {clean_line(item)}"), 4)
-        self._console.print(Text(f"report: {report}", style="dim"))
+        how = answer(incident) if incident.state is IncidentState.ESCALATED else ""
+        asked = (incident.no_plan.question, how) if how and incident.no_plan is not None else ()
+        said = shorten(clean_line(incident.conclusion), 300) if asked and not why else clean_line(incident.conclusion)
+        self._print(Text.assemble((f"{words}: ", f"bold {style}"), said), len(words) + 2)
+        for item in asked:
+            self._print(Text(f"  → {shorten(clean_line(item), 300)}"), 4)
+        rest = to_do(incident) if incident.state is not IncidentState.CLOSED else incident.to_do
+        for item in (rest if why or not asked else ()):
+            if item not in asked:
+                self._print(Text(f"  → {clean_line(item)}"), 4)
+        for item in passed_over(incident) if why else ():
+            self._print(Text(f"  - {clean_line(item)}"), 4)
+        more = "" if why or not passed_over(incident) else " (--why: what else was looked at)"
+        self._console.print(Text(f"report: {report}{more}", style="dim"))
 
 
 def pump(

@@ -6,8 +6,9 @@ import re
 from decimal import Decimal
 from posixpath import basename
 
+from runbook.model.remedy import AnswerKind
 from runbook.remedy.lever_context import Arguments, LeverContext, refusal_of, text_of, texts_of
-from runbook.remedy.template_settings import Refused
+from runbook.remedy.template_settings import Refused, unknown, version_asked
 
 
 def in_release(context: LeverContext, arguments: Arguments) -> None:
@@ -20,9 +21,10 @@ def in_release(context: LeverContext, arguments: Arguments) -> None:
         return
     if possible and not wanted & set(possible):
         raise Refused(f"{why}, and this is {title} {' or '.join(possible)}")
-    raise Refused(
+    raise unknown(
         f"{why}, and which version of {title} this is does not show in the template",
         f"Which version of {title} is installed ({', '.join(item.id for item in context.template.system.versions)})?",
+        *version_asked(context.template.system),
     )
 
 
@@ -33,7 +35,7 @@ def in_release_when_resumed(context: LeverContext, arguments: Arguments) -> None
         return
     unmet = refusal_of(lambda: in_release(context, arguments))
     if unmet is not None:
-        raise Refused(unmet.why, str(arguments["question"]))
+        raise Refused(unmet.why, str(arguments["question"]), unmet.reason, unmet.ask)
 
 
 def asked_in_release(context: LeverContext, arguments: Arguments) -> None:
@@ -72,7 +74,10 @@ def chosen(context: LeverContext, arguments: Arguments) -> None:
                 return
             if stem in {item.lower() for item in texts_of(arguments, "others")}:
                 raise Refused(f"{shown} is chosen, which makes {spelling} something else than {wanted}")
-            raise Refused(f"what {shown} makes of {spelling} is not known", f"Does {shown} have {spelling} {wanted}?")
+            raise unknown(
+                f"what {shown} makes of {spelling} is not known", f"Does {shown} have {spelling} {wanted}?",
+                AnswerKind.VALUE, parameter, texts_of(arguments, "values"),
+            )
     text = context.template.text(parameter)
     if text is None:
         raise Refused(f"{spelling} is not in the template", f"Is {spelling} {wanted}?")

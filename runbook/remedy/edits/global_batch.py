@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from runbook.model.log import Phase
+from runbook.model.remedy import RANKS, AnswerKind, Ask
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, largest_divisor, product_of, texts_of
 from runbook.remedy.lever_document import Parameter
-from runbook.remedy.template_settings import RefusalReason, Refused
+from runbook.remedy.template_settings import RefusalReason, Refused, unknown
 
 
 def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
@@ -15,9 +16,9 @@ def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     present = context.template.number(parameter.id)
     spelling = parameter.spellings[0]
     if present is None:
-        raise Refused(
-            f"{spelling} is not in the template, so its value is not known",
-            f"What is {spelling}? Write it into the template with its present value.",
+        raise unknown(
+            f"{spelling} is not in the template, so its value is not known", f"What is {spelling}?", AnswerKind.VALUE,
+            parameter.id,
         )
     floor = parameter.floor or 1
     if present <= floor:
@@ -49,7 +50,8 @@ def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arg
         if ranks is not None and context.ranks_not_certain:
             raise Refused(
                 f"the global batch size is not set and cannot be pinned: {context.ranks_not_certain}",
-                "How many ranks (world size) does the training have? Write the global batch size into the template.",
+                "How many ranks (world size) does the training have?", RefusalReason.RANKS_NOT_KNOWN,
+                Ask(AnswerKind.VALUE, RANKS),
             )
         return _pinned(context, batch.total, old_micro, int(new_text), ranks)
     return _accumulated(context, parameter, old_micro, int(new_text), total, ranks)
@@ -98,7 +100,7 @@ def _derived(old_micro: int, new_micro: int, total: int, ranks: int | None) -> E
     if ranks is None:
         raise Refused(
             "the number of data-parallel ranks is not known, so it is not certain that the batch divides",
-            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN,
+            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN, Ask(AnswerKind.VALUE, RANKS),
         )
     if total % (old_micro * ranks):
         raise Refused(
@@ -115,7 +117,7 @@ def _pinned(context: LeverContext, total: str, old_micro: int, new_micro: int, r
     if ranks is None:
         raise Refused(
             "the global batch size is not set and the number of ranks is not known, so it cannot be pinned",
-            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN,
+            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN, Ask(AnswerKind.VALUE, RANKS),
         )
     if old_micro % new_micro:
         raise Refused(f"micro-batches of {new_micro} do not make up the present global batch of {old_micro * ranks}")
@@ -129,10 +131,11 @@ def _accumulated(
 ) -> Edits:
     steps = context.template.number(parameter.id)
     if steps is None:
-        raise Refused(
+        raise unknown(
             f"{parameter.spellings[0]} is not in the template and its default is not known, so the global batch could "
             "not be kept",
-            f"How many accumulation steps does the job take? Write {parameter.spellings[0]} into the template.",
+            f"How many accumulation steps does the job take ({parameter.spellings[0]})?", AnswerKind.VALUE,
+            parameter.id,
         )
     samples = old_micro * steps
     if total is not None and (total % samples or (ranks is not None and samples * ranks != total)):
@@ -158,9 +161,9 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
     spelling = context.template.spelling(parameter.id)
     present = context.template.number(parameter.id)
     if present is None:
-        raise Refused(
-            f"{spelling} is not in the template, so its value is not known",
-            f"What is {spelling}? Write it into the template with its present value.",
+        raise unknown(
+            f"{spelling} is not in the template, so its value is not known", f"What is {spelling}?", AnswerKind.VALUE,
+            parameter.id,
         )
     floor = parameter.floor or 1
     if present <= floor:
@@ -172,7 +175,7 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
         if ranks is None:
             raise Refused(
                 "the number of ranks is not known, so it is not certain that the batch divides",
-                reason=RefusalReason.RANKS_NOT_KNOWN,
+                "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN, Ask(AnswerKind.VALUE, RANKS),
             )
         if whole % (present * ranks):
             named = " × ".join(context.template.spelling(name) for name in texts_of(arguments, "whole"))

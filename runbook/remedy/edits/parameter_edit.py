@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from runbook.model.remedy import AnswerKind
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.remedy.lever_context import Arguments, LeverContext
 from runbook.remedy.lever_document import Parameter
-from runbook.remedy.template_settings import Refused, TemplateSettings, with_prefix
+from runbook.remedy.template_settings import Refused, TemplateSettings, unknown, version_asked, with_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,18 @@ Function = Callable[[LeverContext, Parameter, Arguments], Edits]
 def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edits:
     """Set a parameter, in the spelling that the template has; refused where it may not be added."""
     setting = context.template.setting(parameter.id)
-    if setting is None and not parameter.addable:
-        raise Refused(
+    said = {f"{name}=no" for name in (parameter.id, *parameter.spellings)}
+    if setting is None and not said.isdisjoint(context.template.answers.options):
+        raise Refused(f"the program does not take {parameter.spellings[0]}, as a person has said")
+    if setting is None and not parameter.addable and not _is_taken(context, parameter):
+        why = (
             f"{parameter.spellings[0]} is not in the template, and a program that does not know it could go on with "
-            "another experiment",
-            f"Does the program take {parameter.spellings[0]}? Then write it into the template with its present value.",
+            "another experiment"
         )
+        question = f"Does the program take {parameter.spellings[0]}?"
+        if parameter.kind is not SettingKind.ARGUMENT:
+            raise Refused(why, question)
+        raise unknown(why, question, AnswerKind.OPTION, parameter.spellings[0], ("yes", "no"))
     if setting is not None and setting.file.endswith(".py"):
         where = f"{setting.file}:{setting.line}" if setting.line else setting.file
         raise Refused(
@@ -45,7 +52,13 @@ def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edi
         spellings = _where_the_batch_is(context, parameter, spellings)
         spellings = with_prefix(context.template.system, parameter, spellings)
     old = setting.value if setting is not None else None
-    return Edits((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag"),))
+    told = setting is not None and setting.told
+    return Edits((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag", told),))
+
+
+def _is_taken(context: LeverContext, parameter: Parameter) -> bool:
+    """Whether a person has said that the program takes the option."""
+    return not {parameter.id, *parameter.spellings}.isdisjoint(context.template.answers.options)
 
 
 def _where_the_batch_is(
@@ -68,18 +81,17 @@ def _spelling_to_write(template: TemplateSettings, parameter: Parameter) -> tupl
     if not parameter.differs:
         return parameter.spellings
     if system.versions and not template.releases:
-        raise Refused(
-            f"the template mixes spellings of several versions of {title}",
-            f"Which version of {title} is installed?",
+        raise unknown(
+            f"the template mixes spellings of several versions of {title}", f"Which version of {title} is installed?",
+            *version_asked(system),
         )
     choices = system.spelt_among(parameter, template.releases)
     if len(choices) > 1:
         spelt = {item.id: system.spelt_in(parameter, item) or "none" for item in template.releases}
         shown = ", ".join(f"{spelt[item]} in {item}" for item in sorted(spelt))
-        raise Refused(
+        raise unknown(
             f"how {parameter.id.replace('_', ' ')} is spelt depends on the version of {title} ({shown})",
-            f"Which version of {title} is installed? Write {parameter.spellings[0]} into the template with its present "
-            "value, in that version's spelling.",
+            f"Which version of {title} is installed?", *version_asked(system),
         )
     chosen = next(iter(choices), parameter.spellings[0])
     if chosen is None:

@@ -164,6 +164,7 @@ def _change(incident: Incident) -> Iterator[str]:
             yield from _items(part.patch.notes[:_ITEMS])
     if incident.no_plan:
         yield from _wrapped(f"{incident.no_plan.why} {incident.no_plan.question}")
+        yield from _items(narrative.passed_over(incident)[:_ITEMS])
 
 
 def _attempts(incident: Incident) -> Iterator[str]:

@@ -114,6 +114,7 @@ class StepContext:
         return TemplateReading(
             incident.templates, incident.unread, failure.story or LogStory(root_cause=None), self.playbook.levers,
             submitted=job, failed=failure.job.id, ask_environment=lambda: self.ports.scheduler.environment(job.id),
+            answers=incident.answers,
         )
 
     @property

@@ -17,6 +17,7 @@ from runbook.errors import BadInput, NotAllowed, NotFound
 from runbook.model.incident import Incident
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
+from runbook.model.remedy import Answers
 from runbook.model.template import (
     Companion,
     ParameterNames,
@@ -35,7 +36,9 @@ from runbook.remedy import (
     TemplateSettings,
     recognise,
     template_settings,
+    told_variables,
     unresolved_argument,
+    with_answers,
     with_unresolved_batch,
 )
 from runbook.slurm.sbatch_options import parse_submit_line
@@ -62,6 +65,8 @@ class TemplateReading:
     ask_environment: Callable[[], JobEnvironment | Unknown]
     named: LeverDocument | None = None
     """The system, where a person has named it."""
+    answers: Answers = Answers()
+    """What a person has said beyond the files."""
 
     @cached_property
     def environment(self) -> JobEnvironment | Unknown:
@@ -77,7 +82,8 @@ class TemplateReading:
             # What sbatch itself sets for the script, as far as it does not change from one submission to the next.
             environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
             environment.setdefault("SLURM_JOB_NAME", job.name)
-        return SubmitContext(environment, _arguments(job), {file.path: file.text for file in self.files[1:]})
+        sourced = {file.path: file.text for file in self.files[1:]}
+        return SubmitContext(environment, _arguments(job), sourced, told_variables(self.answers))
 
     @cached_property
     def system(self) -> LeverDocument | None:
@@ -101,7 +107,7 @@ class TemplateReading:
         if self.system is None:
             return ()
         found = settings_in_force(self.files, self.parameter_names, self.submit_context)
-        found = with_unresolved_batch(found, self.everything, self.system)
+        found = with_answers(with_unresolved_batch(found, self.everything, self.system), self.answers, self.system)
         unread = self._unread_options if self.unread else frozenset()
         if not unread:
             return found
@@ -138,7 +144,7 @@ class TemplateReading:
         job = self.submitted
         started = StartedJob(self.failed, job.owner, job.work_dir or "", job.submit_line or "")
         unresolved = unresolved_argument(self.everything)
-        return template_settings(self.system, self.settings, self.files, started, unresolved)
+        return template_settings(self.system, self.settings, self.files, started, unresolved, self.answers)
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:

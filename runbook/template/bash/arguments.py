@@ -280,10 +280,11 @@ def _with_value_behind(
             option=token,
         )
     if value is None or missing:
-        atoms = value.atoms if value is not None and value.several else ()
+        alone_there = value is not None and value.several and value.level == token.level
+        atoms, site = (value.atoms, (value.start, value.end)) if value is not None and alone_there else ((), (-1, -1))
         return Occurrence(
-            spelling, atoms, (-1, -1), token.quote, token.level, token.line, token.trail, token.condition, missing,
-            token,
+            spelling, atoms, site, token.quote, token.level, token.line, token.trail, token.condition, missing,
+            token, value if alone_there else None,
         )
     return Occurrence(
         spelling, value.atoms, (value.start, value.end), value.quote, value.level, value.line,

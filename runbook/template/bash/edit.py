@@ -257,6 +257,8 @@ def _changes_of_edit(script: Script, edit: Edit, alike: Alike) -> tuple[list[Cha
     occurrences, problem = occurrences_in_force(script, name)
     line = written_at(script, occurrences[0]) if occurrences else 1
     where = f"{script.file.path}:{line}"
+    if problem and edit.told and edit.new is not None and _can_be_written(occurrences):
+        problem = None
     if problem:
         _refuse_hazards(script)
         also = "".join(f"; and at line {broken.line} {broken.what}" for broken in script.hazards[:1])
@@ -268,6 +270,9 @@ def _changes_of_edit(script: Script, edit: Edit, alike: Alike) -> tuple[list[Cha
         note = note_of(script, edit)
         return insert(script, edit), [f"{script.file.path}: {note}"] if note else []
     present = text_of(occurrences[0].value)
+    if edit.told and present is None:
+        made = [change_value(script, item, wanted or "", alike) for item in occurrences]
+        return [change for change, _ in made], [note for _, note in made]
     if same_value(edit.kind, present, wanted):
         return [], []
     if edit.old is not None and not same_value(edit.kind, present, edit.old):
@@ -292,6 +297,14 @@ def _changes_of_edit(script: Script, edit: Edit, alike: Alike) -> tuple[list[Cha
         changes.append(change)
         notes.append(f"{script.file.path}: {note}" if note else "")
     return changes, notes
+
+
+def _can_be_written(occurrences: Sequence[Occurrence]) -> bool:
+    """Whether a value that the template leaves open stands where a new one can be written: as a word of its own behind
+    its option, given whatever happens."""
+    return bool(occurrences) and all(
+        item.option is not None and item.site[0] >= 0 and not item.condition for item in occurrences
+    )
 
 
 def _elsewhere(script: Script, occurrence: Occurrence) -> bool:

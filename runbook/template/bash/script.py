@@ -78,8 +78,10 @@ def read_script(
     environment = known.environment if known else None
     arguments = known.arguments if known else None
     texts = known.sourced if known else {}
-    if above or environment or texts:
-        walked = _walk(data, environment, arguments if not above else None, inherited(above), texts)
+    told = {name: Binding(unplaced(value)) for name, value in (known.variables if known else {}).items()}
+    if above or environment or texts or told:
+        given = {**told, **inherited(above)}
+        walked = _walk(data, environment, arguments if not above else None, given, texts)
     else:
         walked = _walk_alone(data, environment is not None, arguments)
     if walked.cut:
