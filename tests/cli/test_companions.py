@@ -51,7 +51,8 @@ def job(shell: Shell) -> Path:
 def planned(shell: Shell, folder: Path) -> dict[str, object]:
     done = shell(
         "oom", "--log", str(folder / "log.out"), "--template", str(folder / "job.sbatch"), "--output",
-        str(folder / "out"), "--set", "ranks=8", "--json", HOME=str(shell.folder), XDG_STATE_HOME=str(shell.folder / "xdg"),
+        str(folder / "out"), "--set", "ranks=8", "--json",
+        HOME=str(shell.folder), XDG_STATE_HOME=str(shell.folder / "xdg"),
     )
     assert done.stdout, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
