@@ -18,7 +18,10 @@ from tests.cli.conftest import Shell
 from tests.cli.test_companions import LOG
 
 NOBODY = 65534
-TEMPLATE = "#!/bin/bash\ntorchrun pretrain_gpt.py --micro-batch-size 8 --global-batch-size 64\n"
+TEMPLATE = (
+    "#!/bin/bash\n"
+    "torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 8 --global-batch-size 64\n"
+)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for two users")
 
 

@@ -43,11 +43,6 @@ def _one_line(log: Path, _script: Path) -> None:
     log.write_bytes(b"CUDA out of memory. Tried to allocate " * (1 << 20))
 
 
-def _a_link_to_roots_file(log: Path, _script: Path) -> None:
-    log.unlink()
-    log.symlink_to("/proc/kmsg")
-
-
 def _expanding_script(log: Path, script: Path) -> None:
     log.write_text(OOM)
     script.write_text("#!/bin/sh\na=xxxxxxxxxx\n" + "a=$a$a$a$a$a$a$a$a\n" * 400 + "torchrun train.py $a\n")
@@ -67,7 +62,7 @@ def _long_names(log: Path, script: Path) -> None:
     (script.parent / f"{'火' * 80}.yaml").write_text("micro_batch_size: 4\n")
 
 
-HOSTILE = [_fifo, _endless, _packed, _one_line, _a_link_to_roots_file, _expanding_script, _aliases, _long_names]
+HOSTILE = [_fifo, _endless, _packed, _one_line, _expanding_script, _aliases, _long_names]
 
 
 def _failed(app: Application, folder: Path, name: str) -> JobId:

@@ -68,8 +68,11 @@ class RankLocations:
         return self.rank_by_device(seen)
 
     def _rank_at(self, node: NodeName | None, local_rank: int | None) -> int | None:
-        """The rank of a local rank of a node, where every rank's node is known: ranks of a node are numbered alike."""
+        """The rank of a local rank of a node, where the log says every rank's node: ranks of a node are numbered alike.
+        A block distribution does not say it: torchrun numbers nodes in the order in which they met."""
         if node is None or local_rank is None or self.world_size is None or len(self.nodes) != self.world_size:
+            return None
+        if self.inferred:
             return None
         own = self._ranks_of_nodes.get(node.partition(".")[0], ())
         return own[local_rank] if local_rank < len(own) else None
