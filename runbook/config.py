@@ -13,8 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from runbook.documents import Document, load_document
 from runbook.errors import BadInput
 from runbook.locations import data_folder
-from runbook.model.incident import Policy
-from runbook.model.message import Severity
+from runbook.model.incident import Policy, Severity
 
 SITE_INVENTORY = Path("/etc/runbook/inventory.yaml")
 _FIRST_POLL_S = 0.5

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from runbook.model.message import Message, Severity
+from runbook.model.incident import Message, Severity
 from runbook.report.vocabulary.clean import clean_line, shorten
 
 # Who hears what: a target's filter, its quiet hours, and how many messages an hour it is sent.

@@ -14,8 +14,7 @@ from typing import Protocol
 
 from runbook.adapters.delivery import Delivery, Limit, Target, deliver
 from runbook.errors import NotFound, RunbookError
-from runbook.model.incident import Incident
-from runbook.model.message import Message, Severity
+from runbook.model.incident import Incident, Message, Severity
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
 from runbook.report.text.notifications import messages, reminder

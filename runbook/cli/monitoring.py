@@ -21,7 +21,7 @@ from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import Inventory, find_inventory, load_inventory
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.locations import data_folder
-from runbook.model.message import About, Message, Severity
+from runbook.model.incident import About, Message, Severity
 from runbook.model.units import GIB
 from runbook.report.vocabulary.clean import clean_line
 from runbook.service.spool import SpoolReader, SpoolStatus

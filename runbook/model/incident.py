@@ -1,4 +1,5 @@
-"""An incident: everything known and done about one failed job. `incident.json` is this, published."""
+"""An incident: everything known and done about one failed job; `incident.json` is this, published. And what people are
+told of it."""
 
 from __future__ import annotations
 
@@ -244,3 +245,39 @@ class Incident:
     def finished(self) -> bool:
         """Its verdict stands and its report is written. Between the two a killed process can still be resumed."""
         return self.state.ended and self.closed_s is not None
+
+
+class Severity(StrEnum):
+    """What is asked of a person; the words of the alerts (docs/alerts.md)."""
+
+    INFO = "info"
+    """Nothing: it is being handled, or it is done."""
+    WARNING = "warning"
+    """Look today."""
+    PAGE = "page"
+    """A person is needed now."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The job that a message is about, for targets that want some only. "" where it is not known."""
+
+    incident: str = ""
+    owner: str = ""
+    partition: str = ""
+    account: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Short: a title for a subject line, a body of a few lines, one link. Cleaned and masked already."""
+
+    event: str
+    """What happened, the same word each time that it is told of: nobody is told of one event twice."""
+    severity: Severity
+    title: str
+    body: str
+    link: str = ""
+    about: About = About()
+    question: bool = False
+    """A question that a person at the terminal is asked there, too."""

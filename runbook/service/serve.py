@@ -18,8 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runbook.errors import RunbookError, Unavailable
-from runbook.model.incident import Incident
-from runbook.model.message import Message, Severity
+from runbook.model.incident import Incident, Message, Severity
 from runbook.ports import Clock
 from runbook.service.daemon import tell_systemd
 

@@ -12,9 +12,8 @@ from runbook.config import PolicyDocument, VerifyDocument
 from runbook.errors import NotAllowed, NotFound
 from runbook.flow import load_flow
 from runbook.locations import data_folder
-from runbook.model.incident import Attempt, BoxVisit, Policy
+from runbook.model.incident import Attempt, BoxVisit, Policy, Severity
 from runbook.model.job import NodeClass, NodeState
-from runbook.model.message import Severity
 from runbook.model.node import LEFT_BY_EPILOG, EndedHow, GpuProcess, NodeFacts, NodeVerdict, ProcessEnd, Reach
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.report.text.notifications import messages

@@ -30,9 +30,8 @@ from runbook.flow import load_flow
 from runbook.kinds import load_kinds
 from runbook.locations import data_folder
 from runbook.logs.signatures import compiled_signatures
-from runbook.model.incident import Incident, IncidentState
+from runbook.model.incident import Incident, IncidentState, Message
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.message import Message
 from runbook.model.node import CheckedNode, NodeCheck, NodeFacts, NodeJudgement
 from runbook.model.remedy import NoPlan, Plan
 from runbook.model.template import Edit, ParameterNames, Patch, Setting, SubmitContext, TemplateFile

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.model.incident import Act, BoxVisit, Incident, IncidentState
-from runbook.model.message import Message, Severity
+from runbook.model.incident import Act, BoxVisit, Incident, IncidentState, Message, Severity
 from runbook.report.text.notifications import TITLE_LIMIT, messages, reminder
 from tests.report.sample_incidents import SAMPLES
 

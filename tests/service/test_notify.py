@@ -17,7 +17,7 @@ from runbook.adapters.notify import TargetsNotify
 from runbook.cli.wiring import targets_of
 from runbook.config import load_inventory
 from runbook.errors import RunbookError
-from runbook.model.message import About, Message, Severity
+from runbook.model.incident import About, Message, Severity
 from tests.service.notify_servers import Clock, HttpServer, http_server, inventory_with, smtp_server
 
 

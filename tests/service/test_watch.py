@@ -13,8 +13,7 @@ from runbook.adapters.store import IncidentStore
 from runbook.cli.serve import DatabaseProbe, LogWatcher, watch_of
 from runbook.cli.wiring import application
 from runbook.errors import Unavailable
-from runbook.model.incident import Incident
-from runbook.model.message import Message
+from runbook.model.incident import Incident, Message
 from runbook.model.units import IncidentId
 from runbook.report.text.notifications import messages
 from runbook.service.daemon import ServiceStatus

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from runbook.model.incident import NOBODY, Act, Attempt, Incident, IncidentState, declined
-from runbook.model.message import About, Message, Severity
+from runbook.model.incident import NOBODY, About, Act, Attempt, Incident, IncidentState, Message, Severity, declined
 from runbook.model.units import rough_duration, sentence
 from runbook.report import narrative
 from runbook.report.vocabulary.clean import clean_line

@@ -1,0 +1,56 @@
+"""The libraries that read command lines: what their functions, classes and decorators do to a program's options.
+
+`called` and `decorated` are asked by name; None: none of the libraries here has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runbook.program.abstract_values import Arguments, External, Function, Native, ReaderFace, Value
+from runbook.program.libraries import argparse_options
+
+_CALLED: tuple[Callable[[str, Arguments, ReaderFace], Value | None], ...] = (argparse_options.called,)
+PACKAGES = frozenset(argparse_options.PACKAGES)
+"""Packages whose own source is never walked through."""
+_HARMLESS = frozenset({
+    "argcomplete.autocomplete", "copy.deepcopy", "copy.copy", "logging.info", "pprint.pprint", "warnings.warn",
+})
+
+
+def called(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
+    """What a call of something of a package gives."""
+    for ask in _CALLED:
+        found = ask(name, arguments, reader)
+        if found is not None:
+            return found
+    first = arguments.positional[0] if arguments.positional else None
+    return first if name in _HARMLESS and isinstance(first, Native) else None
+
+
+def decorated(by: Value, value: Value, arguments: Arguments, reader: ReaderFace) -> Value | None:
+    """What a decorator makes of a function or class."""
+    if isinstance(by, Native):
+        return by.method("__call__", arguments, reader)
+    return called(f"@{by.name}", arguments, reader) if isinstance(by, External) else None
+
+
+def part_of(value: Value, at: int) -> Value:
+    return argparse_options.part_of(value, at)
+
+
+def parser_for(function: Function, name: str, arguments: Arguments, reader: ReaderFace) -> Native | None:
+    """The parser that a function not read hands to one of the program's, where that takes one."""
+    every = function.node.args.args
+    own = every[1:] if function.bound is not None else every
+    if not own or "parser" not in own[0].arg or not name:
+        return None
+    parser = argparse_options.ArgumentParser.made(arguments, reader)
+    parser.line.inherit(name, arguments.file, arguments.line)
+    return parser
+
+
+def handed_over(value: Value, name: str, arguments: Arguments) -> None:
+    """A parser is given to a function whose source was not had."""
+    if isinstance(value, argparse_options.ArgumentParser) and name not in _HARMLESS:
+        value.line.inherit(name, arguments.file, arguments.line)
