@@ -13,7 +13,7 @@ from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, sentence
 from runbook.slurm.ownership import check_ours
 from runbook.steps.shared.base import StepContext, StepResult, waiting_note, with_last_attempt, with_notes
-from runbook.steps.shared.template_reading import read_companions
+from runbook.steps.shared.companion_files import read_companions
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
 _HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})

@@ -48,6 +48,8 @@ class WorkingFolder:
     """By what: "cd /x at line 4"."""
     path: str = ""
     """Absolute; "" where it is not certain."""
+    below: str | None = None
+    """Relative to the folder in which the script is started; None where that is not certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,7 @@ def _working_folder(script: Script, command: Command) -> WorkingFolder | None:
             if re.match(r"--chdir(=|$)|-D$", token.prefix):
                 return WorkingFolder(f"--chdir at line {token.line}")
     found: WorkingFolder | None = None
+    below: str | None = ""
     directive = script.header.last(("--chdir", "-D"))
     if directive is not None:
         found = WorkingFolder(f"#SBATCH --chdir {directive.value} at line {directive.line}")
@@ -277,8 +280,12 @@ def _working_folder(script: Script, command: Command) -> WorkingFolder | None:
             target = item.argv[1].text if len(item.argv) > 1 else ""
             shown = "a folder that is not known" if target is None else target
             said = f"cd {shown} at line {item.line}" + (f", {item.condition}" if item.condition else "")
-            certain = not item.condition and target is not None and re.fullmatch(r"/\S*", target)
-            found = WorkingFolder(said, target if certain and target else "")
+            if item.condition or target is None or not re.fullmatch(r"[^\s~-]\S*", target):
+                below = None
+            elif below is not None:
+                below = posixpath.join(below, target)
+            absolute = (below or "").startswith("/")
+            found = WorkingFolder(said, below if absolute and below else "", None if absolute else below)
     return found
 
 

@@ -16,7 +16,7 @@ from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.template import SubmitContext, TemplateFile
 from runbook.model.units import JobId, UserName
-from runbook.steps.shared.template_reading import read_companions
+from runbook.steps.shared.companion_files import read_companions
 from runbook.template import all_settings, named_files, settings_in_force
 from tests.contract.fakes import FakeFiles
 from tests.hostile import template_files

@@ -34,7 +34,7 @@ def test_an_edit_changes_exactly_the_lines_of_the_case(case: Case) -> None:
     names = () if "without names" in case.parts else NAMES
     patch = apply((case.file,), case.edits, names=names, known=case.known)
     if "text" in case.parts:
-        assert patch.files[0].text == case.parts["text"]
+        assert patch.files[0].text == case.parts["text"].replace("␍", "\r")
     else:
         changed = [line for line in patch.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
         assert "\n".join(changed) == case.parts["diff"]

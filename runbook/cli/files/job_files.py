@@ -20,7 +20,8 @@ from runbook.model.log import LogStory
 from runbook.model.template import Companion, Patch, SubmitContext, TemplateFile
 from runbook.model.units import JobId, Unknown, UserName, name_within
 from runbook.remedy import LeverDocument, first_uncommented_match, mark_weight
-from runbook.steps.shared.template_reading import TemplateReading, read_companions
+from runbook.steps.shared.companion_files import read_companions
+from runbook.steps.shared.template_reading import TemplateReading
 from runbook.template import named_files, wire_copies
 
 _LARGEST_BYTES = 4 << 20

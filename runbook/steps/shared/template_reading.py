@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from runbook.errors import BadInput, NotAllowed, NotFound
+from runbook.errors import BadInput
 from runbook.model.incident import Incident
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
@@ -29,7 +29,6 @@ from runbook.model.template import (
     Unresolved,
 )
 from runbook.model.units import JobId, Unknown, name_within
-from runbook.ports import Files
 from runbook.remedy import (
     LeverDocument,
     StartedJob,
@@ -42,7 +41,7 @@ from runbook.remedy import (
     with_unresolved_batch,
 )
 from runbook.slurm.sbatch_options import parse_submit_line
-from runbook.template import CannotEdit, NamedFile, all_settings, named_files, settings_in_force, wire_copies
+from runbook.template import CannotEdit, all_settings, named_files, settings_in_force, wire_copies
 
 
 @dataclass(frozen=True)
@@ -156,53 +155,6 @@ def _arguments(job: JobRecord) -> tuple[str, ...] | None:
         return None
 
 
-_MOST_FILES = 30
-_MOST_ASKED = 100
-"""Files that are looked for, whether they are there or not: each is asked for as the owner."""
-_MOST_SENTENCES = 20
-_LARGEST_BYTES = 1 << 20
-
-
-def read_companions(
-    files: Files, job: JobRecord, script: TemplateFile, known: SubmitContext
-) -> tuple[tuple[Companion, ...], tuple[str, ...]]:
-    """What a job's script names, what those name, and so on, read as the job's owner; and what could not be read.
-
-    A configuration is read when the job has died: one that was written to since the job began is not what the job
-    read, and counts as not read."""
-    found: list[Companion] = []
-    unread: list[str] = []
-    queue = [script]
-    seen = {script.path}
-    while queue:
-        parent = queue.pop(0)
-        known = replace(known, sourced={item.file.path: item.file.text for item in found})
-        for named in named_files(parent, known):
-            if named.path is not None and named.path in seen:
-                continue
-            where = f"{posixpath.basename(parent.path)}:{named.line}"
-            if named.path is None or len(found) >= _MOST_FILES or len(seen) > _MOST_ASKED:
-                most = _MOST_FILES if len(found) >= _MOST_FILES else _MOST_ASKED
-                why = named.unresolved or f"more than {most} files are named"
-                if not named.program:
-                    unread.append(f"a file that {where} names ({named.option or 'a script'}): {why}")
-                continue
-            seen.add(named.path)
-            companion = _read(files, job, named, job.work_dir, where)
-            if isinstance(companion, Companion):
-                found.append(companion)
-                if not companion.program:
-                    queue.append(companion.file)
-                if named.sourced:
-                    queue.insert(0, parent)  # what it names further may hang on what that file sets
-                    break
-            elif not named.program:
-                unread.append(companion)
-    if len(unread) > _MOST_SENTENCES:
-        unread[_MOST_SENTENCES:] = [f"{len(unread) - _MOST_SENTENCES} further files that are named"]
-    return tuple(found), tuple(unread)
-
-
 def copies_of(incident: Incident, patch: Patch, folder: str) -> dict[str, str]:
     """Where the copies of the files lie that this patch needs beside the script: those that differ from the owner's,
     and those that name one of these. By the path under which they are named.
@@ -251,30 +203,3 @@ def _copy_name(path: str, all_paths: Sequence[str]) -> str:
 
 def _short(path: str) -> str:
     return name_within(posixpath.basename(path), 150).lstrip(".") or "file"
-
-
-def _read(files: Files, job: JobRecord, named: NamedFile, work_dir: str, where: str) -> Companion | str:
-    """The file, or a sentence on why what it sets is not known."""
-    assert named.path is not None
-    shown = f"{named.path} (named at {where})"
-    folder = named.folder.path if named.folder is not None else work_dir or "/"
-    if named.hydra and not posixpath.isabs(named.path):
-        return f"{shown}: it lies in a folder of the program's own, which is not known"
-    if named.folder is not None and not folder and not posixpath.isabs(named.path):
-        return f"{shown}: the command runs in another folder ({named.folder.said})"
-    path = posixpath.normpath(posixpath.join(folder or work_dir or "/", named.path))
-    try:
-        listed = files.entries(posixpath.dirname(path), job.owner)
-        entry = next((item for item in listed if item.path == path and not item.is_dir), None)
-        if entry is None:
-            return f"{shown}: {path} is not there"
-        if entry.size_bytes > _LARGEST_BYTES:
-            return f"{shown}: {path} is larger than 1 MiB"
-        began = job.start_time_s if job.start_time_s is not None else job.submit_time_s
-        if began is not None and entry.modified_s > began and not named.program:
-            return f"{shown}: {path} was written to since the job began, so what the job read is not known"
-        content = files.read_small(path, job.owner, _LARGEST_BYTES + 1)
-    except (NotFound, NotAllowed) as error:
-        return f"{shown}: {error.what}"
-    text = content.decode("utf-8", "surrogateescape")
-    return Companion(TemplateFile(named.path, text), path, where, named.program)

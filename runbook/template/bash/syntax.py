@@ -24,6 +24,34 @@ _BACKQUOTE_COMMENT = re.compile(rb"(?<=[ \t])`#[^`\n]*`(?=[ \t\\]|\r?\n|$)")
 grammar takes the comment to the end of the line and loses the closing backquote, so it is blanked before parsing."""
 
 
+_ASSIGNED = rb"""[A-Za-z_]\w*=(?:[\w./:,@%+-]|"[^"\n$`\\]*"|'[^'\n]*'|\$\w+)*"""
+_ASSIGNMENTS_AT_AN_END = re.compile(
+    rb"(?m)(?:^|;|\b(?:then|else|do)[ \t]|\{[ \t])[ \t]*(" + _ASSIGNED + rb"(?:[ \t]+" + _ASSIGNED + rb")+)"
+    rb"(?=[ \t]*(?:\r?\n\s*)+(?:elif|else|fi|done|esac|\})(?=[\s;]|$))"
+)
+"""Assignments beside one another that end a branch. The grammar takes the word on the next line for a command behind
+them, and loses the structure, so each is ended by itself before parsing."""
+
+
+def _apart(match: re.Match[bytes]) -> bytes:
+    before = match.string[: match.start(1)].rpartition(b"\n")[0]
+    if before.endswith(b"\\"):
+        return match.group()  # words of a command that began on an earlier line
+    text = bytearray(match.group())
+    ends = [item.end() for item in re.finditer(_ASSIGNED, match.group(1))][:-1]
+    for end in ends:
+        text[match.start(1) - match.start() + end] = ord(";")
+    return bytes(text)
+
+
+def unix_line_ends(data: bytes) -> bytes:
+    """A script whose every line ends as under DOS, with blanks for the carriage returns, so that each byte keeps its
+    place; any other as it is. A here-document's last word is none any more then, which is refused later."""
+    if b"\r\n" not in data or data.count(b"\r\n") != data.count(b"\n"):
+        return data
+    return data.replace(b"\\\r\n", b" \\\n").replace(b"\r\n", b" \n")
+
+
 _RESERVED = frozenset({b"else", b"elif", b"fi", b"then", b"do", b"done", b"esac", b"}"})
 """Words that begin no command: where the grammar takes one for a command, it has lost the structure."""
 
@@ -36,6 +64,9 @@ class Hazard:
     what: str
     blocks: bool
     """True: nothing in this file can be edited safely."""
+
+
+DOS_LINE_ENDS = Hazard(1, "the file has DOS line ends, which Slurm and bash refuse; they are kept", False)
 
 
 @cache
@@ -51,6 +82,7 @@ def _command_names() -> Query:
 def parse(data: bytes) -> Node:
     """The syntax tree's root. Byte offsets are those of `data`. Raises `TooMuch` for one that is too deep."""
     blanked = _BACKQUOTE_COMMENT.sub(lambda match: b" " * len(match.group()), data)
+    blanked = _ASSIGNMENTS_AT_AN_END.sub(_apart, blanked)
     root = _parser().parse(blanked).root_node
     refuse_deep(root)
     return root
@@ -73,9 +105,8 @@ def hazards(data: bytes, root: Node) -> tuple[Hazard, ...]:
     """What a person has to mend first (`blocks`), or at least to know."""
     found: list[Hazard] = []
     if b"\r\n" in data:
-        found.append(
-            Hazard(line_of(data, data.index(b"\r\n")), "the file has DOS line ends, which Slurm and bash refuse", True)
-        )
+        line = line_of(data, data.index(b"\r\n"))
+        found.append(Hazard(line, "some lines have DOS line ends, which Slurm and bash refuse", True))
     found += _heredocs(data, root)
     found += [
         Hazard(node.start_point[0] + 1, "the shell syntax is not understood here", False)

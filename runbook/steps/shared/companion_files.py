@@ -1,0 +1,177 @@
+"""The files that a job's script names, read as the job's owner: configuration, scripts that it runs, the program."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from runbook.errors import NotAllowed, NotFound
+from runbook.model.checkpoint import DirectoryEntry
+from runbook.model.job import JobRecord
+from runbook.model.template import Companion, SubmitContext, TemplateFile
+from runbook.ports import Files
+from runbook.template import NamedFile, named_files
+
+_MOST_FILES = 30
+_MOST_ASKED = 100
+"""Folders that are looked into, and files that are looked for: each is asked for as the owner."""
+_MOST_SENTENCES = 20
+_MOST_ABOVE = 5
+"""How far above a script the folder may lie in which it was started."""
+LARGEST_BYTES = 1 << 20
+
+
+def read_companions(
+    files: Files, job: JobRecord, script: TemplateFile, known: SubmitContext
+) -> tuple[tuple[Companion, ...], tuple[str, ...]]:
+    """What a job's script names, what those name, and so on, read as the job's owner; and what could not be read.
+
+    A configuration is read when the job has died: one that was written to since the job began is not what the job
+    read, and counts as not read."""
+    reader = _Reader(files, job)
+    found: list[Companion] = []
+    unread: list[str] = []
+    queue = [script]
+    seen = {script.path}
+    while queue:
+        parent = queue.pop(0)
+        known = replace(known, sourced={item.file.path: item.file.text for item in found})
+        for named in named_files(parent, known):
+            if named.path is not None and named.path in seen:
+                continue
+            where = f"{posixpath.basename(parent.path)}:{named.line}"
+            many = len(found) >= _MOST_FILES
+            if named.path is None or many or len(seen) > _MOST_ASKED or reader.asked >= _MOST_ASKED:
+                why = named.unresolved or f"more than {_MOST_FILES if many else _MOST_ASKED} files are named"
+                if not named.program:
+                    unread.append(f"a file that {where} names ({named.option or 'a script'}): {why}")
+                continue
+            seen.add(named.path)
+            companion = reader.read(named, where)
+            if isinstance(companion, Companion):
+                found.append(companion)
+                if not companion.program:
+                    queue.append(companion.file)
+                if named.sourced:
+                    queue.insert(0, parent)  # what it names further may hang on what that file sets
+                    break
+            elif not named.program:
+                unread.append(companion)
+    if len(unread) > _MOST_SENTENCES:
+        unread[_MOST_SENTENCES:] = [f"{len(unread) - _MOST_SENTENCES} further files that are named"]
+    return tuple(found), tuple(unread)
+
+
+@dataclass(frozen=True, slots=True)
+class _NotRead:
+    """A file that is there, and why what stands in it does not count."""
+
+    why: str
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Finds what a script names, in the folder in which it ran."""
+
+    files: Files
+    job: JobRecord
+    asked: int = 0
+    listed: dict[str, tuple[DirectoryEntry, ...] | str] = field(default_factory=dict)
+    """By folder: what lies there, or why that is not known."""
+    started_in: str = ""
+    """Where no scheduler says it: the only folder from which another file of the job was found."""
+
+    def read(self, named: NamedFile, where: str) -> Companion | str:
+        """The file, or a sentence on why what it sets is not known."""
+        assert named.path is not None
+        shown = f"{named.path} (named at {where})"
+        absolute = posixpath.isabs(named.path)
+        if named.hydra and not absolute:
+            return f"{shown}: it lies in a folder of the program's own, which is not known"
+        folders = ("/",) if absolute else tuple(self._folders(named))
+        if not folders:
+            assert named.folder is not None
+            return f"{shown}: the command runs in another folder ({named.folder.said})"
+        there: dict[str, str] = {}
+        why = ""
+        for folder in folders:
+            path = posixpath.normpath(posixpath.join(folder, named.path))
+            text = self._text(path, named)
+            if text is None:
+                why = why or self._why_not(path)
+            elif isinstance(text, _NotRead):
+                return f"{shown}: {text.why}"
+            else:
+                there[folder] = text
+        if not there:
+            return f"{shown}: {why}"
+        if self.started_in in there:
+            there = {self.started_in: there[self.started_in]}
+        if len(set(there.values())) > 1:
+            paths = " or ".join(posixpath.normpath(posixpath.join(folder, named.path)) for folder in there)
+            return f"{shown}: it may be {paths}, as the folder in which the script was started is not known"
+        folder, text = next(iter(there.items()))
+        if len(there) == 1 and len(folders) > 1:
+            self.started_in = self.started_in or folder
+        path = posixpath.normpath(posixpath.join(folder, named.path))
+        return Companion(TemplateFile(named.path, text), path, where, named.program)
+
+    def _folders(self, named: NamedFile) -> Iterator[str]:
+        """In which the command may run. A scheduler knows where the job started; of files alone it may be the script's
+        own folder or one above it, as far as the root of its repository."""
+        said = named.folder
+        if said is not None and said.path:
+            yield said.path
+            return
+        if said is not None and said.below is None and not self._only_files:
+            return
+        below = said.below or "" if said is not None else ""
+        start = self.job.work_dir or "/"
+        yield posixpath.normpath(posixpath.join(start, below))
+        for _ in range(_MOST_ABOVE if self._only_files else 0):
+            root = isinstance(here := self._entries(start), tuple) and any(
+                posixpath.basename(entry.path) == ".git" for entry in here
+            )
+            if root or start == "/":
+                return
+            start = posixpath.dirname(start)
+            yield posixpath.normpath(posixpath.join(start, below))
+
+    @property
+    def _only_files(self) -> bool:
+        """Whether nobody submitted the job, as far as we know: then its folder is a guess."""
+        return not self.job.submit_line and self.job.submit_time_s is None
+
+    def _entries(self, folder: str) -> tuple[DirectoryEntry, ...] | str:
+        if folder not in self.listed:
+            if self.asked >= _MOST_ASKED:
+                return f"more than {_MOST_ASKED} folders would be looked into"
+            self.asked += 1
+            try:
+                self.listed[folder] = self.files.entries(folder, self.job.owner)
+            except (NotFound, NotAllowed) as error:
+                self.listed[folder] = error.what
+        return self.listed[folder]
+
+    def _why_not(self, path: str) -> str:
+        entries = self._entries(posixpath.dirname(path))
+        return entries if isinstance(entries, str) else f"{path} is not there"
+
+    def _text(self, path: str, named: NamedFile) -> str | _NotRead | None:
+        """What stands in it; None: it is not there."""
+        entries = self._entries(posixpath.dirname(path))
+        entry = next((item for item in entries if item.path == path and not item.is_dir), None) \
+            if isinstance(entries, tuple) else None
+        if entry is None:
+            return None
+        if entry.size_bytes > LARGEST_BYTES:
+            return _NotRead(f"{path} is larger than 1 MiB")
+        began = self.job.start_time_s if self.job.start_time_s is not None else self.job.submit_time_s
+        if began is not None and entry.modified_s > began and not named.program:
+            return _NotRead(f"{path} was written to since the job began, so what the job read is not known")
+        try:
+            content = self.files.read_small(path, self.job.owner, LARGEST_BYTES + 1)
+        except (NotFound, NotAllowed) as error:
+            return _NotRead(error.what)
+        return content.decode("utf-8", "surrogateescape")
