@@ -27,7 +27,7 @@ grammar takes the comment to the end of the line and loses the closing backquote
 _ASSIGNED = rb"""[A-Za-z_]\w*=(?:[\w./:,@%+-]|"[^"\n$`\\]*"|'[^'\n]*'|\$\w+)*"""
 _ASSIGNMENTS_AT_AN_END = re.compile(
     rb"(?m)(?:^|;|\b(?:then|else|do)[ \t]|\{[ \t])[ \t]*(" + _ASSIGNED + rb"(?:[ \t]+" + _ASSIGNED + rb")+)"
-    rb"(?=[ \t]*(?:\r?\n\s*)+(?:elif|else|fi|done|esac|\})(?=[\s;]|$))"
+    rb"(?=[ \t\r]*\n\s*(?:elif|else|fi|done|esac|\})(?=[\s;]|$))"
 )
 """Assignments beside one another that end a branch. The grammar takes the word on the next line for a command behind
 them, and loses the structure, so each is ended by itself before parsing."""
