@@ -57,6 +57,8 @@ class Event(StrEnum):
     """A row of a launcher's table of failures: rank, node, process and exit code."""
     PROCESS_EXIT = "process_exit"
     """A launcher saw a process of its own leave, with the exit code; `tasks` where it is a task."""
+    OWN_END = "own_end"
+    """A process's own last words: it left with an error."""
     TASK_END = "task_end"
     """srun saw a task end."""
     OWN_TASK = "own_task"

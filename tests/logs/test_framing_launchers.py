@@ -61,7 +61,7 @@ def test_components_of_a_heterogeneous_job_number_their_tasks_anew() -> None:
 
 
 TORCHRUN = {
-    "tee": ("[default3]:", None, 3),
+    "tee": ("[default3]:", 3, 3),
     "tee and PyTorch's hook": ("[default3]:[rank11]: ", 11, 3),
     "label, tee and hook": ("12: [default3]:[rank11]: ", 11, 3),
     "pdsh and tee": ("gpu-22: [default3]:", None, 3),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -142,3 +143,81 @@ def test_amounts_get_their_role_by_the_words_around_them(line: str, figures: dic
     fields = story.root_cause.fields
     assert {name: getattr(fields, name) for name in figures} == figures
     assert diagnosis.best.confidence <= 0.7
+
+
+EXCEPTION = "Traceback (most recent call last):\n  File 't.py', line 3, in main\n    main()\nValueError: bad batch\n"
+AGENT_SAYS = (
+    "E0309 04:41:12.961000 51873 torch/distributed/elastic/multiprocessing/api.py:869] "
+    "failed (exitcode: 1) local_rank: 2 (pid: 51942) of binary: python"
+)
+ENDS = {
+    "torchrun's agent": AGENT_SAYS,
+    "Lightning's watch over its children": "[rank: 2] Child process with PID 88213 terminated with code 1.",
+    "Ascend's run time": "[ERROR] 2025-08-04-14:20:31 (PID:9124, Device:2, RankID:2) ERR99999 UNKNOWN",
+}
+
+
+@pytest.mark.parametrize("line", ENDS.values(), ids=ENDS)
+def test_the_only_rank_that_is_reported_to_have_ended_with_an_error_failed(line: str) -> None:
+    story, _ = told(EXCEPTION + line + "\n")
+    assert story.root_cause is not None
+    assert story.root_cause.rank == 2
+
+
+def test_two_ranks_that_ended_with_an_error_name_none() -> None:
+    ends = "".join(ENDS["Lightning's watch over its children"].replace("2]", f"{rank}]") + "\n" for rank in (1, 2))
+    story, _ = told(EXCEPTION + ends)
+    assert story.root_cause is not None
+    assert story.root_cause.rank is None
+
+
+NODES = {
+    "a launcher's command of two nodes": ("torchrun --nnodes 2 --node_rank 1 --nproc_per_node 4 train.py", 6),
+    "the agent's rendezvous": ("  global_ranks=[12, 13, 14, 15]", 14),
+    "two nodes and no number of this one": ("torchrun --nnodes=2 --nproc_per_node=8 train.py", None),
+    "one node": ("torchrun --nnodes=1 --nproc_per_node=8 train.py", 2),
+    "a rank that is another one than its local rank": ("[rank10]: rank 10, local_rank 2 starts", None),
+}
+
+
+@pytest.mark.parametrize(("line", "rank"), NODES.values(), ids=NODES)
+def test_a_local_rank_is_the_rank_where_the_launcher_counts_the_nodes(line: str, rank: int | None) -> None:
+    story, _ = told(f"{line}\n{EXCEPTION}{AGENT_SAYS}\n")
+    assert story.root_cause is not None
+    assert story.root_cause.rank == rank
+
+
+def test_what_a_parent_passes_on_is_said_by_the_process_that_it_spawned() -> None:
+    parent = EXCEPTION.replace("ValueError: bad batch", "Exception: ")
+    story, _ = told(f"{parent}\n-- Process 3 terminated with the following error:\n{EXCEPTION}")
+    assert story.root_cause is not None
+    assert (story.root_cause.rank, story.root_cause.excerpt.count("bad batch")) == (3, 1)
+
+
+def test_records_that_a_paste_ran_into_one_line_are_told_apart() -> None:
+    story, judged = told(f"[rank2]: RuntimeError: shape mismatch: [3, 6112] {AGENT_SAYS}\n")
+    assert story.root_cause is not None
+    assert (judged.best.kind, story.root_cause.rank) == ("not_oom", 2)
+
+
+MESSAGE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB "
+    "of which 512.00 MiB is free. Including non-PyTorch memory, this process has 78.60 GiB memory in use. Of the "
+    "allocated memory 40.20 GiB is allocated by PyTorch, and 36.50 GiB is reserved by PyTorch but unallocated. If "
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 115])
+@pytest.mark.parametrize("box", [("", ""), ("\u2502 ", " \u2502")], ids=["bare", "boxed"])
+def test_a_message_that_was_wrapped_is_read_as_a_whole(width: int, box: tuple[str, str]) -> None:
+    story, _ = told("".join(f"{box[0]}{line}{box[1]}\n" for line in textwrap.wrap(MESSAGE, width)))
+    assert story.root_cause is not None
+    fields = story.root_cause.fields
+    assert (fields.free_bytes, fields.reserved_unallocated_bytes) == (512 * MIB, round(36.5 * GIB))
+
+
+def test_figures_in_front_of_a_cut_count() -> None:
+    story, judged = told(MESSAGE[: MESSAGE.index("ocated. If")] + "\n")
+    assert story.root_cause is not None
+    assert story.root_cause.fields.reserved_unallocated_bytes == round(36.5 * GIB)
+    assert judged.best.kind == "fragmentation"

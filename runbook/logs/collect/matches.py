@@ -190,6 +190,7 @@ SPEAKERS_KEPT = 20_000
 ranks that say what follows must not hide the one that says why."""
 LINES_BACK = 1_000
 NOTES_KEPT = 20
+NODES_KEPT = 64
 OWN_LINES_BACK = 240
 PIDS_KEPT = 10_000
 
@@ -295,6 +296,11 @@ class Tables:
     version: str | None = None
     ranks_seen: set[int] = field(default_factory=set)
     pids_seen: set[int] = field(default_factory=set)
+    nodes_seen: set[str] = field(default_factory=set)
+    num_nodes: int = 0
+    """As a launcher says it, and two where a rank is another one than its local rank; 0 is not known."""
+    first_ranks: set[int] = field(default_factory=set)
+    """What launchers call the first rank of a node: one a node whose launcher speaks here."""
     engines: set[str] = field(default_factory=set)
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -313,11 +319,15 @@ class Tables:
         """Learn from a prefix: which task holds which rank, which node holds which rank, whose pid is the job's."""
         if log_line.pid is not None and len(self.pids_seen) < PIDS_KEPT:
             self.pids_seen.add(log_line.pid)
+        if log_line.node is not None and len(self.nodes_seen) < NODES_KEPT:
+            self.nodes_seen.add(log_line.node)
         if log_line.group is not None:
             self.het_groups.add(log_line.group)
         self.speakers.note(log_line)
         if log_line.rank is None:
             return
+        if log_line.local_rank not in (None, log_line.rank):
+            self.num_nodes = max(self.num_nodes, 2)
         self.ranks_seen.add(log_line.rank)
         if log_line.task is not None:
             self.tasks_of_ranks.setdefault(log_line.rank, log_line.task)
@@ -336,7 +346,14 @@ class Tables:
             self.world_size = members[0].ranks
 
     def note_words(self, match: Match) -> None:
-        """Learn which engine speaks, and which of the allocator's variables is set to what."""
+        """Learn which engine speaks, which of the allocator's variables is set to what, and how a launcher counts."""
+        self.num_nodes = max(self.num_nodes, match.integer("num_nodes") or 0)
+        node_rank, each = match.integer("node_rank"), match.integer("node_ranks")
+        first = node_rank * each if node_rank is not None and each is not None else match.integer("first_rank")
+        if first is not None and len(self.first_ranks) < NODES_KEPT:
+            self.first_ranks.add(first)
+        if self.world_size is None and self.num_nodes and each:
+            self.world_size = self.num_nodes * each
         setting = match.text("setting")
         if Event.ENGINE_STARTS in match.signature.reports:
             self.engines.add(match.signature.engine)

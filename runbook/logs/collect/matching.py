@@ -13,6 +13,9 @@ from runbook.logs.search import View
 from runbook.logs.signatures import AT_START, FRAMING, OUTSIDE_PROSE, Match, Signature
 
 _MENDED_AT_MOST = 5_000
+_WRAPPED_AT_MOST = 9
+_BORDER = " \t|\u2502"
+"""What a box around a message puts at the ends of its lines."""
 _CLEAN_START = re.compile(
     r"(?:(?:[a-z_]\w{0,40}\.){0,6}(?:OutOfMemory|Runtime|Accelerator|DistBackend|Value|Memory|Assertion|XlaRuntime"
     r"|JaxRuntime|Type|Index|Key|OS)Error: ?)?$"
@@ -42,7 +45,23 @@ class Matcher:
                     return longer
         if here.cut or (here.task is not None and match is not None and not match.signature.general):
             return self._with_rest(view, here, stop) or match
+        if match is not None and not match.signature.general and match.signature.means.entry.died.of_memory:
+            return self._unwrapped(view, here, stop) or match
         return match
+
+    def _unwrapped(self, view: View, here: LogLine, stop: int) -> Match | None:
+        """A message that a terminal, a mail or a page wrapped: the speaker's next lines go on with it."""
+        self._mended += 1
+        if self._mended > _MENDED_AT_MOST:
+            return None
+        nearby = islice(self._state.below(view, here, stop), 20)
+        text = here.text.rstrip(_BORDER)
+        for one in islice((line.text for line in nearby if line.speaker == here.speaker), _WRAPPED_AT_MOST):
+            text = f"{text} {one.strip(_BORDER)}"
+            whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
+            if whole is not None and whole.signature.whole and whole.signature.means != FRAMING:
+                return whole
+        return None
 
     def _with_rest(self, view: View, here: LogLine, stop: int) -> Match | None:
         """A message that srun --label or another process's line cut: its rest stands on the next lines."""

@@ -14,6 +14,8 @@ from runbook.model.units import NodeName
 _WORLD_LARGEST = 200_000
 _RANKS_OF_A_NODE = 1_024
 """More ranks than this, in all or on each of the job's nodes, are no job's: a line can hold any number."""
+_GPUS_OF_A_NODE = 16
+"""The most that one node has of them."""
 TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
 _ABORTED = frozenset({-6, 134})
 
@@ -38,6 +40,8 @@ class RankLocations:
     """The job is known to run on more than one node."""
     speakers: Speakers = field(default_factory=Speakers)
     """Ranks of processes that lines name otherwise, as other lines of theirs tell."""
+    first_rank: int | None = None
+    """The rank of local rank 0, where a launcher says it of one node alone: the log is that node's."""
 
     def rank(self, seen: LogMatch) -> int | None:
         """The rank that a line is about."""
@@ -65,14 +69,29 @@ class RankLocations:
                 return named[0]
             if seen.log_line.task is not None and not named:
                 return seen.log_line.task
-        return self.rank_by_device(seen)
+        by_device = self.rank_by_device(seen)
+        return by_device if by_device is not None else self.on_one_node(seen)
+
+    def on_one_node(self, seen: LogMatch) -> int | None:
+        """The rank of a line that names a local rank alone, in the log of one node; an assumption that is said where no
+        launcher numbers that node's ranks: no second node shows, and no more ranks than a node can have."""
+        local_rank = seen.log_line.local_rank
+        local_rank = local_rank if local_rank is not None else seen.match.integer("local_rank")
+        if local_rank is not None and self.first_rank is not None and seen.log_line.rank is None:
+            return self.first_rank + local_rank
+        if self.several_nodes or seen.log_line.rank is not None or (self.world_size or 0) > _GPUS_OF_A_NODE:
+            return None
+        return local_rank if local_rank is None or local_rank < (self.world_size or _GPUS_OF_A_NODE) else None
+
+    def assumed_one_node(self, seen: LogMatch) -> bool:
+        """Whether the rank of a line is that of its local rank for want of a second node."""
+        rank = self.on_one_node(seen) if self.first_rank is None else None
+        return rank is not None and self.only_node is None and self.rank(seen) == rank
 
     def _rank_at(self, node: NodeName | None, local_rank: int | None) -> int | None:
         """The rank of a local rank of a node, where the log says every rank's node: ranks of a node are numbered alike.
         A block distribution does not say it: torchrun numbers nodes in the order in which they met."""
-        if node is None or local_rank is None or self.world_size is None or len(self.nodes) != self.world_size:
-            return None
-        if self.inferred:
+        if node is None or local_rank is None or self.inferred or self.world_size != len(self.nodes):
             return None
         own = self._ranks_of_nodes.get(node.partition(".")[0], ())
         return own[local_rank] if local_rank < len(own) else None
@@ -146,8 +165,9 @@ def rank_locations(tables: Tables, seen: Sequence[LogMatch], job: JobRecord | No
         nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in pids.items()},
         tuple(tables.rows), {row.rank: row for row in tables.rows},
         any((one.match.integer("device") or 0) > 0 for one in seen), only,
-        len({*nodes.values(), *nodes_of_tasks.values()}) > 1 or (job is not None and (job.num_nodes or 1) > 1),
-        tables.speakers,
+        len({*nodes.values(), *nodes_of_tasks.values(), *tables.nodes_seen}) > 1 or tables.num_nodes > 1
+        or (job is not None and (job.num_nodes or 1) > 1),
+        tables.speakers, next(iter(tables.first_ranks)) if len(tables.first_ranks) == 1 else None,
     )
 
 

@@ -227,13 +227,15 @@ class MatchRecorder:
             if one.text[:1] in (" ", "\t", ""):
                 stack.append(one.text)
                 continue
+            if spawned_process(one.text) is not None:
+                return  # what it passes on stands behind it in full
             match = self._matcher.match(view, one, stop, self._collection.candidates(one.text.encode()))
             if match is not None and not (match.signature.general and match.signature.means == FRAMING):
                 return
             if not _EXCEPTION.match(one.text) or one.text.startswith("Traceback"):
                 break
             last = one
-            if match is None:
+            if match is None and not one.text.rstrip().endswith(":"):
                 break
             stack = [one.text]
         exception = self._collection.signatures.exception

@@ -39,7 +39,8 @@ _ENGINE_LOGGER = re.compile(r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.
 _BREAK = re.compile(
     r"(?<!['\"`(={,])(?:\[rank\d{1,6}\]: ?|\[[A-Za-z_][\w-]{0,30}?\d{1,4}\]:|\[\d{1,6}\]:"
     r"|\[[\w.@+-]{1,120},\d{1,6}\](?:\[[\w.-]{1,80}:\d{1,9}\])?<std(?:out|err)>:"
-    r"| ?\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] iteration +\d)"
+    r"| ?\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] iteration +\d"
+    r"|(?<= )[WEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} \d{1,9} [\w./-]{1,160}\.(?:py|cc|cpp):\d{1,6}\] )"
 )
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,300}\| {0,12}\d{1,12}/(?:\d{1,12}|\?) \[[^\[\]\n]{1,200}\]")
 _RECORDS_DEEP = 3
@@ -128,7 +129,7 @@ def _broken_at(text: str, begin: int, said: PrefixFacts, file: FileProfile) -> I
         text[bar.end():].lstrip()[:1] not in ("{", ",")
     ):
         end_of_bar = bar.end()
-    if "]: " not in text[begin:] and "]:" not in text[begin:] and ">:" not in text and "] iteration" not in text:
+    if not any(one in text[begin:] for one in ("]:", ">:", "] iteration", ".py:", ".cpp:")):
         if end_of_bar >= 0:
             yield end_of_bar, False
         return

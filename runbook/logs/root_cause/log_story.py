@@ -89,6 +89,7 @@ def _code(code: int) -> str:
     return f"exit code {code} ({_SIGNALS[code]})" if code in _SIGNALS else f"exit code {code}"
 
 
+_ONE_NODE = "Rank {rank} is the local rank that a line names: no second node shows in the logs."
 _PINNED = "pinned"
 """The detail of a refusal whose traceback pins host memory."""
 CANDIDATES_KEPT = 64
@@ -114,6 +115,8 @@ def story_of(collection: Collection, sources: Sequence[LogSource], job: JobRecor
         )
     if root is not None and choice.root is not None and where.inferred_by_device(choice.root):
         notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
+    if root is not None and choice.root is not None and where.assumed_one_node(choice.root):
+        notes.append(_ONE_NODE.format(rank=root.rank))
     notes += _notes(collection, root, where)
     notes += [choice.root.log_line.doubt] if choice.root is not None and choice.root.log_line.doubt else []
     if root is not None and root.phase is Phase.UNKNOWN:
@@ -264,9 +267,24 @@ def _name_rank(
                     replace(root, rank=rank, node=root.node or where.nodes.get(rank)),
                     f"The failing line names no rank; task {rank} is the first that srun reports as ended.",
                 )
+    ended = {where.rank(one): one for one in reversed(every) if _ended_by_itself(one)}
+    if len(ended) == 1 and (alone := next(iter(ended))) is not None:
+        return (
+            replace(root, rank=alone, node=root.node or _node(ended[alone], alone, where)),
+            f"The failing line names no rank; rank {alone} alone is reported to have ended with an error."
+            + (f" {_ONE_NODE.format(rank=alone)}" if where.assumed_one_node(ended[alone]) else ""),
+        )
     if where.world_size == 1:
         return replace(root, rank=0, node=root.node or where.nodes.get(0)), ""
     return root, LogNote.NO_RANK.value
+
+
+def _ended_by_itself(one: LogMatch) -> bool:
+    """Whether a launcher, or the process's own last words, report an end that no signal of a teardown explains."""
+    code = one.match.integer("exit_code")
+    return one.means == CONSEQUENCE and not one.quoted and (
+        Event.OWN_END in one.reports if code is None else code not in (0, *TEARDOWN_CODES)
+    )
 
 
 def _notes(collection: Collection, root: Finding | None, where: RankLocations) -> list[str]:

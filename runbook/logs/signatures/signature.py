@@ -45,6 +45,7 @@ OTHER_FIELDS = frozenset(
     {
         "device", "rank", "local_rank", "pid", "node", "hosts", "tasks", "exit_code", "signal", "step", "total_steps",
         "total_epochs", "duration_s", "elapsed_s", "version", "world_size", "detail",
+        "num_nodes", "node_rank", "node_ranks", "first_rank",
         "max_allocated_bytes", "max_reserved_bytes",
         "saved_step", "resumed_step", "time", "count", "device_used_bytes", "host_used_bytes", "host_process_bytes",
         "tokens", "tokens_more", "tokens_total", "epoch", "where", "setting", "sequence", "enqueued", "completed",
@@ -267,11 +268,12 @@ class Signatures:
         for signature in sorted(waiting, key=lambda one: one.general):
             found = signature.pattern.search(text)
             if found is not None:
-                return self._told(signature.read(found), text) if signature.general else signature.read(found)
+                return self._told(signature.read(found), text)
         return None
 
     def _told(self, match: Match, text: str) -> Match:
-        """What a general signature's line means by its other words, with the figures that they give a role."""
+        """What a general signature's line means by its other words. Where no whole message was read, the words around a
+        figure give it its role."""
         for one in self._told_apart.get(match.signature.id, ()):
             found = one.pattern.search(text)
             if found is not None:
