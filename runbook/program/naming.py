@@ -173,6 +173,20 @@ class Naming(Expressions):
                 ahead = [*current.bases, *ahead]
         return found
 
+    def installed(self, value: Value) -> Value:
+        """A class or function of an installed package whose source can be read; else the value itself."""
+        if not isinstance(value, External) or value.name.partition(".")[0] in sys.stdlib_module_names:
+            return value
+        dotted, _, name = value.name.rpartition(".")
+        while dotted:
+            module = self.sources.installed_named(dotted)
+            if module is not None:
+                found = self.attribute(module, name.partition(".")[0])
+                return found if isinstance(found, ClassValue | Function) else value
+            dotted, _, last = dotted.rpartition(".")
+            name = f"{last}.{name}"
+        return value
+
     def reaches(self, value: Value, memory: dict[int, bool]) -> bool:
         """Whether running a function or making an object may make a parser or read the command line."""
         value = self.look_up(value)

@@ -74,8 +74,13 @@ class Sources:
             self._paths[key] = self._first(dotted, folders)
         return self._paths[key]
 
-    def installed(self, path: str) -> bool:
-        return any(part in _INSTALLED for part in PurePosixPath(path).parts)
+    def installed_named(self, dotted: str) -> Module | None:
+        """A module of a package that is installed where the program runs."""
+        key = (dotted, "")
+        if key not in self._paths:
+            folders = [folder for folder in self.search if _installed(folder)]
+            self._paths[key] = self._first(dotted, folders) if folders else None
+        return self._paths[key]
 
     def _first(self, dotted: str, folders: Sequence[str]) -> Module | None:
         """In the folder where its package was found before; of a package that was missed often nothing is here."""
@@ -101,9 +106,14 @@ class Sources:
         start = str(PurePosixPath(by).parent)
         if start not in self._folders:
             above = [str(folder) for folder in PurePosixPath(start).parents][:_ANCESTORS]
-            every = [*self.search, start, *(f for up in above for f in (up, str(PurePosixPath(up) / "src")))]
+            local = [folder for folder in self.search if not _installed(folder)]
+            every = [*local, start, *(f for up in above for f in (up, str(PurePosixPath(up) / "src")))]
             self._folders[start] = tuple(dict.fromkeys(every))
         return self._folders[start]
+
+
+def _installed(path: str) -> bool:
+    return any(part in _INSTALLED for part in PurePosixPath(path).parts)
 
 
 def parsed(data: bytes) -> ast.Module | None:

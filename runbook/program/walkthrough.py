@@ -206,6 +206,7 @@ class Reader(Statements):
                     made = libraries.called(ancestor.name, arguments, self)
                     if isinstance(made, Native):
                         instance.native = made
+                        libraries.belongs_to(made, instance, arguments, self)
                         break
         return Known(None)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runbook.program.abstract_values import Arguments, External, Function, Native, ReaderFace, Value
-from runbook.program.libraries import argparse_options
+from runbook.program.abstract_values import Arguments, External, Function, Instance, Native, ReaderFace, Value
+from runbook.program.libraries import argparse_options, hf_argument_parser
 
-_CALLED: tuple[Callable[[str, Arguments, ReaderFace], Value | None], ...] = (argparse_options.called,)
-PACKAGES = frozenset(argparse_options.PACKAGES)
+_CALLED: tuple[Callable[[str, Arguments, ReaderFace], Value | None], ...] = (
+    argparse_options.called, hf_argument_parser.called,
+)
+PACKAGES = argparse_options.PACKAGES | hf_argument_parser.PACKAGES
 """Packages whose own source is never walked through."""
 _HARMLESS = frozenset({
     "argcomplete.autocomplete", "copy.deepcopy", "copy.copy", "logging.info", "pprint.pprint", "warnings.warn",
@@ -33,6 +35,11 @@ def decorated(by: Value, value: Value, arguments: Arguments, reader: ReaderFace)
     if isinstance(by, Native):
         return by.method("__call__", arguments, reader)
     return called(f"@{by.name}", arguments, reader) if isinstance(by, External) else None
+
+
+def belongs_to(parser: Native, instance: Instance, arguments: Arguments, reader: ReaderFace) -> None:
+    """What a class of the program adds to the parser that it is derived from."""
+    hf_argument_parser.belongs_to(parser, instance, arguments, reader)
 
 
 def part_of(value: Value, at: int) -> Value:

@@ -7,6 +7,7 @@ do where `allow_abbrev` is not switched off, `dest` is the first long name with 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from runbook.model.program import OpenReason, ProgramOption
 from runbook.program.abstract_values import (
@@ -73,7 +74,7 @@ class ArgumentParser(Native):
     """The word of the command line behind which its options stand."""
 
     @classmethod
-    def made(cls, arguments: Arguments, reader: ReaderFace, library: str = "argparse") -> ArgumentParser:
+    def made(cls, arguments: Arguments, reader: ReaderFace, library: str = "argparse") -> Self:
         short = reader.truth(arguments.keywords.get("allow_abbrev", Known(True)))
         line = CommandLine(library, abbreviations=short is not False, file=arguments.file, line=arguments.line)
         reader.findings.made.append(line)
