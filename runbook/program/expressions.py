@@ -70,6 +70,10 @@ class Expressions:
     def assign(self, target: ast.expr, value: Value, scope: Scope) -> None:
         raise NotImplementedError
 
+    def reads_words(self, scope: Scope, line: int) -> None:
+        """The program looks into `sys.argv`."""
+        raise NotImplementedError
+
     def evaluate(self, node: ast.expr | None, scope: Scope) -> Value:
         """Raises `Finished` past the limits."""
         if node is None:
@@ -223,6 +227,8 @@ class Expressions:
 
     def _subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         of = self.look_up(self.evaluate(node.value, scope))
+        if isinstance(of, External) and of.name == "sys.argv":
+            self.reads_words(scope, node.lineno)
         if isinstance(node.slice, ast.Slice):
             return of if isinstance(of, External) else UNKNOWN
         key = self.look_up(self.evaluate(node.slice, scope))

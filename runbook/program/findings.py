@@ -68,6 +68,8 @@ class Findings:
     reasons: list[str] = field(default_factory=list)
     own_reading: str = ""
     """Where the program looks into `sys.argv` itself."""
+    shared: dict[str, CommandLine] = field(default_factory=dict)
+    """By library: what every module of a program adds to."""
     outside: list[str] = field(default_factory=list)
     """Functions of packages not read that the program's own first statements call."""
 

@@ -136,6 +136,8 @@ def builtin(name: str, arguments: Arguments) -> Value | None:
     first = given[0] if given else None
     if name in ("list", "tuple", "set", "sorted", "frozenset", "reversed"):
         items = items_of(first) if given else []
+        if name == "reversed" and items is not None:
+            items.reverse()
         return Many(items, True) if items is not None else Many([], False)
     if name == "dict":
         base = dict(first.items) if isinstance(first, Table) else {}

@@ -7,7 +7,9 @@ entered only where they are given a parser or may reach one.
 from __future__ import annotations
 
 import ast
+from pathlib import PurePosixPath
 
+from runbook.model.program import OpenReason
 from runbook.program import libraries
 from runbook.program.abstract_values import (
     UNKNOWN,
@@ -15,11 +17,13 @@ from runbook.program.abstract_values import (
     ClassValue,
     External,
     Function,
+    Imported,
     Instance,
     Known,
     Many,
     Method,
     Module,
+    ModuleName,
     Native,
     Scope,
     Super,
@@ -27,10 +31,10 @@ from runbook.program.abstract_values import (
     Value,
 )
 from runbook.program.expressions import MOST_DEPTH, Finished, Work, either
-from runbook.program.findings import Findings
+from runbook.program.findings import Findings, said
 from runbook.program.naming import BUILTIN
 from runbook.program.plain_calls import builtin, method
-from runbook.program.sources import Sources
+from runbook.program.sources import MOST_BYTES, Sources
 from runbook.program.statements import Frame, Statements
 
 _MOST_CALLS = 40
@@ -60,16 +64,41 @@ class Reader(Statements):
         try:
             self.start(self.entry)
             main = self.entry.scope.names.get("main")
-            if not self.findings.seen and isinstance(main, Function | Native):
+            if isinstance(main, Native) or (isinstance(main, Function) and not self.findings.seen):
                 self.call(main, Arguments([], {}, True, self.entry.path, 1))
         except Finished:
             pass
         except RecursionError:
             self.work.cut = True
 
+    def reads_words(self, scope: Scope, line: int) -> None:
+        self.findings.own_reading = self.findings.own_reading or said(
+            OpenReason.OWN_READING, "sys.argv", scope.module.path, line
+        )
+
     def finish(self) -> None:
         if not self.uncertain:
             raise Finished
+
+    def start_imports(self) -> None:
+        """Run the modules that are imported, and those that these import."""
+        ahead, seen = [self.entry], {self.entry.path}
+        while ahead:
+            names = list(ahead.pop().scope.names.values())
+            for name in [value.module if isinstance(value, Imported) else value for value in names]:
+                found = self.look_up(name) if isinstance(name, ModuleName) else None
+                if isinstance(found, Module) and found.path not in seen:
+                    seen.add(found.path)
+                    self.start(found)
+                    ahead.append(found)
+
+    def file_says(self, path: str, by: str) -> str | None:
+        """A file of the program as text: beside the one that names it, or in the folder that it starts in."""
+        for place in (str(PurePosixPath(by).parent / path), path):
+            data = self.sources.source_of(place)
+            if data is not None:
+                return data[:MOST_BYTES].decode("utf-8", "replace")
+        return None
 
     def start(self, module: Module) -> None:
         if not module.started:
@@ -112,6 +141,9 @@ class Reader(Statements):
     def call_at(self, node: ast.Call, scope: Scope) -> Value:
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             return self._super(scope)
+        if isinstance(node.func, ast.Name) and node.func.id == "exec":
+            libraries.executed(node, scope, self)
+            return UNKNOWN
         function = self.look_up(self.evaluate(node.func, scope))
         return self.call(function, self.arguments(node, scope))
 

@@ -5,15 +5,25 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 
-from runbook.program.abstract_values import Arguments, External, Function, Instance, Native, ReaderFace, Value
-from runbook.program.libraries import argparse_options, hf_argument_parser
+from runbook.program.abstract_values import Arguments, External, Function, Instance, Native, ReaderFace, Scope, Value
+from runbook.program.libraries import (
+    argparse_options,
+    click_options,
+    hf_argument_parser,
+    nested_fields,
+    own_reading,
+)
 
 _CALLED: tuple[Callable[[str, Arguments, ReaderFace], Value | None], ...] = (
-    argparse_options.called, hf_argument_parser.called,
+    argparse_options.called, hf_argument_parser.called, nested_fields.called, own_reading.called, click_options.called,
 )
-PACKAGES = argparse_options.PACKAGES | hf_argument_parser.PACKAGES
+PACKAGES = (
+    argparse_options.PACKAGES | hf_argument_parser.PACKAGES | nested_fields.PACKAGES | own_reading.PACKAGES
+    | click_options.PACKAGES
+)
 """Packages whose own source is never walked through."""
 _HARMLESS = frozenset({
     "argcomplete.autocomplete", "copy.deepcopy", "copy.copy", "logging.info", "pprint.pprint", "warnings.warn",
@@ -40,6 +50,11 @@ def decorated(by: Value, value: Value, arguments: Arguments, reader: ReaderFace)
 def belongs_to(parser: Native, instance: Instance, arguments: Arguments, reader: ReaderFace) -> None:
     """What a class of the program adds to the parser that it is derived from."""
     hf_argument_parser.belongs_to(parser, instance, arguments, reader)
+
+
+def executed(node: ast.Call, scope: Scope, reader: ReaderFace) -> None:
+    """`exec(…)`."""
+    own_reading.variables(node, scope, reader)
 
 
 def part_of(value: Value, at: int) -> Value:
