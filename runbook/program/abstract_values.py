@@ -216,3 +216,33 @@ def texts(value: Value | None) -> tuple[str, ...] | None:
         return None
     items = [written(item) for item in value.items]
     return tuple(item for item in items if item is not None) if None not in items else None
+
+
+def either(one: Value, other: Value) -> Value:
+    """What is known of a value that is one or the other: what holds for both, or the one that can be followed."""
+    if one == other:
+        return one
+    for value in (one, other):
+        if isinstance(value, Native | Function | ClassValue | Instance):
+            return value
+    return UNKNOWN
+
+
+def is_huge(value: object) -> bool:
+    """A number of so many digits that it is not written out."""
+    return isinstance(value, int) and value.bit_length() > 200
+
+
+def carries(value: Value) -> bool:
+    """Whether a parser or the like is in a value."""
+    if isinstance(value, Native):
+        return True
+    if isinstance(value, Instance):
+        return value.native is not None or any(isinstance(item, Native) for item in value.attributes.values())
+    if isinstance(value, Many):
+        return any(isinstance(item, Native) for item in value.items)
+    return isinstance(value, Table) and any(isinstance(item, Native) for item in value.items.values())
+
+
+def carried(arguments: Arguments) -> bool:
+    return any(carries(item) for item in arguments.every())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runbook.program.abstract_values import (
@@ -21,6 +20,8 @@ from runbook.program.abstract_values import (
     Scope,
     Table,
     Value,
+    either,
+    is_huge,
 )
 from runbook.program.plain_calls import compared, formatted, items_of, reckoned
 
@@ -82,7 +83,7 @@ class Expressions:
         if isinstance(node, ast.Constant):
             value = node.value
             plain = isinstance(value, str | int | float | bool | bytes | None)
-            short = len(value) <= MOST_TEXT if isinstance(value, str | bytes) else not _huge(value)
+            short = len(value) <= MOST_TEXT if isinstance(value, str | bytes) else not is_huge(value)
             return Known(value) if plain and short and value is not ... else UNKNOWN  # type: ignore[arg-type]
         if isinstance(node, ast.Name):
             return self.name(node.id, scope)
@@ -293,27 +294,10 @@ class Expressions:
         return found
 
     def _passes(self, conditions: list[ast.expr], scope: Scope, found: Many | Table) -> bool:
-        for truth in self._truths(conditions, scope):
+        for condition in conditions:
+            truth = self.truth(self.evaluate(condition, scope))
             if truth is None:
                 found.whole = False
             elif not truth:
                 return False
         return True
-
-    def _truths(self, conditions: list[ast.expr], scope: Scope) -> Iterator[bool | None]:
-        return (self.truth(self.evaluate(condition, scope)) for condition in conditions)
-
-
-def _huge(value: object) -> bool:
-    """A number of so many digits that it is not written out."""
-    return isinstance(value, int) and value.bit_length() > 200
-
-
-def either(one: Value, other: Value) -> Value:
-    """What is known of a value that is one or the other: what holds for both, or the one that can be followed."""
-    if one == other:
-        return one
-    for value in (one, other):
-        if isinstance(value, Native | Function | ClassValue | Instance):
-            return value
-    return UNKNOWN

@@ -21,8 +21,8 @@ from runbook.program.abstract_values import (
     Scope,
     Table,
     Value,
+    either,
 )
-from runbook.program.expressions import either
 from runbook.program.naming import Naming
 from runbook.program.plain_calls import items_of, method
 

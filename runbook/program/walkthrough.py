@@ -29,8 +29,11 @@ from runbook.program.abstract_values import (
     Super,
     Table,
     Value,
+    carried,
+    carries,
+    either,
 )
-from runbook.program.expressions import MOST_DEPTH, Finished, Work, either
+from runbook.program.expressions import MOST_DEPTH, Finished, Work
 from runbook.program.findings import Findings, said
 from runbook.program.naming import BUILTIN
 from runbook.program.plain_calls import builtin, method
@@ -161,8 +164,8 @@ class Reader(Statements):
         function = self.look_up(function)
         if isinstance(function, Function):
             small = _statements(function.node) <= _SMALL
-            carried = function.bound is not None and _carries(function.bound)
-            if small or carried or _carried(arguments) or self.reaches(function, self._reached):
+            held = function.bound is not None and carries(function.bound)
+            if small or held or carried(arguments) or self.reaches(function, self._reached):
                 return self._run(function, arguments)
             return UNKNOWN
         if isinstance(function, ClassValue):
@@ -223,7 +226,7 @@ class Reader(Statements):
         instance = Instance(of, dict(arguments.keywords))
         init = self._of_class(of, "__init__", instance)
         if isinstance(init, Function):
-            if _carried(arguments) or self.reaches(of, self._reached) or _statements(init.node) <= _SMALL:
+            if carried(arguments) or self.reaches(of, self._reached) or _statements(init.node) <= _SMALL:
                 instance.attributes = {}
                 self._run(init, arguments)
         else:
@@ -294,18 +297,3 @@ class Reader(Statements):
 def _statements(node: ast.AST) -> int:
     body = getattr(node, "body", None)
     return sum(1 + _statements(item) for item in body[:_SMALL + 1]) if isinstance(body, list) else 0
-
-
-def _carries(value: Value) -> bool:
-    """Whether a parser or the like is in a value."""
-    if isinstance(value, Native):
-        return True
-    if isinstance(value, Instance):
-        return value.native is not None or any(isinstance(item, Native) for item in value.attributes.values())
-    if isinstance(value, Many):
-        return any(isinstance(item, Native) for item in value.items)
-    return isinstance(value, Table) and any(isinstance(item, Native) for item in value.items.values())
-
-
-def _carried(arguments: Arguments) -> bool:
-    return any(_carries(item) for item in arguments.every())

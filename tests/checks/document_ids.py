@@ -29,6 +29,8 @@ OWN_WORDS = frozenset({
     "recovery_action", "row_remap_failed", "row_remap_pending", "unrepairable_memory",
     "cgroup", "program",  # of /proc, and of a launcher's command line; details of kinds are called so, too
     "accelerate", "trl",  # programs of a command line, as torchrun is one
+    "config_file", "config_name", "config_path",  # arguments of Hydra, ml_collections and draccus
+    "lightning",  # a package of Python
     "log_probs", "optimizer_step", "weight_sync", "data_loading",  # phases of a training step (`model/log.py`)
 })
 """Words of the code's own vocabulary that are ids of a document by chance."""

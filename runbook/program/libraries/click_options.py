@@ -27,7 +27,7 @@ from runbook.program.abstract_values import (
 )
 from runbook.program.findings import CommandLine, said
 from runbook.program.libraries.argparse_options import help_of
-from runbook.program.libraries.fields import Field, parameters_of
+from runbook.program.libraries.option_fields import Field, parameters_of
 
 PACKAGES = frozenset({"click", "rich_click", "typer", "asyncclick"})
 _TYPES = {

@@ -23,7 +23,7 @@ from runbook.program.abstract_values import (
     written,
 )
 from runbook.program.libraries.argparse_options import ArgumentParser, help_of
-from runbook.program.libraries.fields import Field, attribute_default, fields_of, named_classes
+from runbook.program.libraries.option_fields import Field, attribute_default, fields_of, named_classes
 
 PACKAGES = frozenset({"simple_parsing", "tap"})
 _MOST_NESTED = 8

@@ -28,7 +28,7 @@ from runbook.program.abstract_values import (
 )
 from runbook.program.findings import CommandLine, said
 from runbook.program.libraries.argparse_options import ArgumentParser, help_of
-from runbook.program.libraries.fields import (
+from runbook.program.libraries.option_fields import (
     Field,
     attribute_default,
     fields_of,
