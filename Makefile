@@ -54,7 +54,7 @@ frozen-renew: compiled ## Write tests/frozen/answers anew; their diff is read li
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
 
-bench: compiled ## Measurements: start-up, epilog, reading logs beside ripgrep, the service, 500 failures at once, from failure to relaunch; BEFORE=<commit>: ratios to it
+bench: compiled ## Measurements: start-up, epilog, reading logs beside ripgrep, the service, 500 failures at once, following running jobs, from failure to relaunch; BEFORE=<commit>: ratios to it
 ifdef BEFORE
 	@$(BIN)/python tests/bench/compare.py $(BEFORE)
 else

@@ -204,6 +204,26 @@ class WebhookDocument(Document):
         return value
 
 
+class WatchDocument(Document):
+    """Which running jobs' logs the daemon follows, so that a job that hangs after one rank died of memory is found
+    before NCCL's timeout or the job's time limit. A job is followed where any of these takes it in; none does unless
+    one is set."""
+
+    partitions: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    opt_in: str = ""
+    """A word of the job's comment by which its owner asks for it: `#SBATCH --comment=runbook`."""
+    list_s: float = Field(default=15.0, ge=1)
+    """How often the scheduler is asked which jobs run."""
+    unknown_step_s: float = Field(default=120.0, ge=5)
+    """So long a job has to be still that has not shown yet how often it writes, or whose steps are not known."""
+    most_jobs: int = Field(default=5000, ge=1)
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.partitions or self.accounts or self.opt_in)
+
+
 class CageDocument(Document):
     """What reading one job's files may use at a time. Beyond it the reading is ended and tried once more; after that
     the incident goes to a person."""
@@ -315,6 +335,7 @@ class Inventory(Document):
     reports: ReportsDocument = ReportsDocument()
     sign_in: SignInDocument | None = None
     webhook: WebhookDocument = WebhookDocument()
+    watch: WatchDocument = WatchDocument()
     notify: NotifyDocument = NotifyDocument()
     cage: CageDocument = CageDocument()
     keep: KeepDocument = KeepDocument()

@@ -55,8 +55,9 @@ class Terms:
     cluster: str
     policy: Policy
     trigger: str
-    """"person", "epilog" or "alert". An alert is somebody's guess about a job: it opens and joins as the epilog does,
-    takes up nothing that waits for a person, and looks again at a job that ran well only after a while."""
+    """"person", "epilog", "alert" or "watch". An alert is somebody's guess about a job: it opens and joins as the
+    epilog does, takes up nothing that waits for a person, and looks again at a job that ran well only after a while.
+    So does what the watch saw in a running job's log."""
     tool_version: str
 
 
@@ -85,7 +86,8 @@ def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened
             tool_version=terms.tool_version,
         )
         return Opened(Opening.NEW, incident)
-    if trigger == "alert" and existing.state is IncidentState.INTERRUPTED:
+    guessed = trigger in ("alert", "watch")
+    if guessed and existing.state is IncidentState.INTERRUPTED:
         return Opened(Opening.DONE, existing)
     if not existing.finished:
         # Interrupted ones too: whoever joins finds out whether their run still lives.
@@ -103,7 +105,7 @@ def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened
         # It ran when it was looked at and nothing was wrong with it; since then it failed.
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))
     if (
-        trigger == "alert" and existing.state is IncidentState.CLOSED and seen is not None and not seen.ended
+        guessed and existing.state is IncidentState.CLOSED and seen is not None and not seen.ended
         and existing.closed_s is not None and now_s > existing.closed_s + _LOOK_AGAIN_S
     ):
         return Opened(Opening.AGAIN, again(existing, policy=policy, now_s=now_s))

@@ -237,6 +237,19 @@ class StoreFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchFigures:
+    """What is watched now. Seconds."""
+
+    jobs: int = 0
+    files: int = 0
+    round_s: float = 0.0
+    """The longest of the last rounds: so long a file may wait to be asked."""
+    held: int = 0
+    """Jobs left out because their file system does not answer."""
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceFigures:
     """What the daemon adds. Times in epoch seconds; None: not known."""
 
@@ -259,6 +272,8 @@ class ServiceFigures:
     notifications: tuple[tuple[str, str, int], ...] = ()
     """Target, "delivered", "failed" or "held_back", and how many since the daemon's start."""
     store: StoreFigures | None = None
+    watch: WatchFigures | None = None
+    """None: no running job is watched."""
     drives: bool = True
     """False: a daemon that waits, and so has no figures but of itself."""
     waiting: int | None = None
@@ -410,6 +425,17 @@ class _Service(Collector):
                 "runbook_last_prune_timestamp_seconds", "When a prune last came to its end; 0: never.",
                 service.store.last_prune_s,
             )
+        if service.watch is not None:
+            yield from self._watch(service.watch)
+
+    def _watch(self, watch: WatchFigures) -> Iterator[Metric]:
+        yield self._gauge("runbook_watched_jobs", "Running jobs whose logs are followed.", watch.jobs)
+        yield self._gauge("runbook_watched_files", "Logs that are followed.", watch.files)
+        yield self._gauge("runbook_watch_round_seconds", "How long the last round took.", watch.round_s)
+        yield self._gauge(
+            "runbook_watch_left_out_jobs", "Left out for a while, as their file system does not answer.", watch.held
+        )
+        yield self._gauge("runbook_watch_up", "1 while jobs are watched as the inventory says.", float(watch.ok))
 
     def _by_box(self, name: str, words: str, values: Sequence[tuple[str, float]]) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, words, labels=(*self._labels, "box"))

@@ -5,7 +5,7 @@ textfile collector; `runbook deploy`: configuration of Prometheus and Alertmanag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import click
 
 from runbook import __version__
+from runbook.adapters.log_watch import LogFollowers
 from runbook.adapters.metrics import BoxFigures, IncidentMetrics, Labels, ServiceFigures, StoreFigures
+from runbook.adapters.slurm.commands import SlurmRunning
 from runbook.adapters.store.keep import load_pruned
 from runbook.adapters.whole_file import private_folder, whole_file
 from runbook.cli.daemon_seen import at_work_elsewhere, daemon_drives
@@ -24,7 +26,8 @@ from runbook.locations import data_folder
 from runbook.model.incident import About, Message, Severity
 from runbook.model.units import GIB
 from runbook.report.vocabulary.clean import clean_line
-from runbook.service.spool import SpoolReader, SpoolStatus
+from runbook.service.job_watch import JobWatch, memory_words
+from runbook.service.spool import SpoolEvent, SpoolReader, SpoolStatus
 
 if TYPE_CHECKING:
     from runbook.cage import AtWork
@@ -262,3 +265,17 @@ def notify_test(severity: str, target: str | None, owner: str, inventory: str | 
             next_step="check the address with its service, and that this machine reaches it",
         )
     return 0
+
+
+def job_watch_of(app: Application, leave: Callable[[SpoolEvent], object]) -> JobWatch | None:
+    """What follows running jobs' logs, with where it leaves its events; None where the inventory watches none."""
+    rule = app.inventory.watch
+    if not rule.is_on:
+        return None
+    local = app.inventory.scheduler.kind == "local"
+    words = memory_words(app.playbook.signatures)
+    return JobWatch(
+        rule, app.local_scheduler.jobs if local else SlurmRunning(app.slurm_commands), app.scheduler,
+        LogFollowers(sorted(words), rule.unknown_step_s, app.clock), leave, app.inventory.cluster, app.flow.id,
+        app.clock,
+    )

@@ -21,7 +21,7 @@ from runbook.adapters.driver import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.process import process_lock
 from runbook.adapters.slurm.commands import SlurmOnNode
-from runbook.cli.monitoring import box_figures, labels_of, report_address, store_figures
+from runbook.cli.monitoring import box_figures, job_watch_of, labels_of, report_address, store_figures
 from runbook.cli.prune import keep_pruning
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, flow_picture
@@ -207,6 +207,7 @@ def _drive(
     """Work on incidents until told to stop."""
     lease = None if isinstance(driver, DriverLock) else driver
     stopped = threading.Event()
+    watch_of_jobs = job_watch_of(app, spool.write)
     engine = app.engine(LogWatcher(), boxes=app.cage)
     engine.launch(
         app.database_url, executor=f"daemon-{socket.gethostname()}-{os.getpid()}-{int(time.time())}",
@@ -224,6 +225,9 @@ def _drive(
             at_work=app.cage.at_work, waiting=lambda: app.cage.waiting, places=app.inventory.workers,
             given_up=app.file_systems.waiting,
         )
+        if watch_of_jobs is not None:
+            status.watch = lambda: watch_of_jobs.problem
+            threading.Thread(target=watch_of_jobs.run, name="job-watch", daemon=True).start()
         opener = _opener_of(app)
         daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
 
@@ -244,6 +248,7 @@ def _drive(
                 notifications=app.notify.figures(),
                 waiting=_waiting(lease) if lease is not None else None,
                 store=store_figures(app),
+                watch=watch_of_jobs.figures if watch_of_jobs is not None else None,
             )
 
         def health() -> Mapping[str, Any]:
@@ -276,6 +281,8 @@ def _drive(
         )
     finally:
         stopped.set()
+        if watch_of_jobs is not None:
+            watch_of_jobs.stop()
         engine.close()
 
 

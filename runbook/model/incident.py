@@ -178,7 +178,7 @@ class Incident:
     root_job: JobId
     policy: Policy
     trigger: str
-    """"person", "epilog", "alert", "files"."""
+    """"person", "epilog", "alert", "watch", "files"."""
     opened_s: float
     version: int = SCHEMA_VERSION
     tool_version: str = ""

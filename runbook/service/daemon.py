@@ -18,7 +18,7 @@ from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import JobId, NodeName
 from runbook.ports import Clock, Files, Scheduler
 from runbook.report.vocabulary.clean import clean_line, shorten
-from runbook.service.spool import SpoolEvent, SpoolStatus
+from runbook.service.spool import WATCH, SpoolEvent, SpoolStatus
 from runbook.steps.shared.job_logs import silent_s
 from runbook.triggers import Known, Opened, Terms, open_for
 
@@ -56,6 +56,8 @@ class ServiceStatus:
     """Boxes that wait for a place."""
     given_up: Callable[[], Sequence[str]] = field(default=lambda: ())
     """Reads that wait for a file system and could not be ended, in words by owner and mount."""
+    watch: Callable[[], str] = field(default=lambda: "")
+    """What keeps running jobs from being watched as the inventory says."""
     places: int = 0
     """Boxes that may be at work at a time; 0: not known."""
 
@@ -95,6 +97,7 @@ class ServiceStatus:
             "oldest_box_s": round(max((one.for_s for one in at_work), default=0.0), 3),
             "late_boxes": "; ".join(str(one) for one in at_work if one.late),
             "reads_given_up": "; ".join(self.given_up()),
+            "watch_problem": self.watch(),
             "uptime_s": round(now_s - self.started_s, 3),
         }
 
@@ -298,7 +301,7 @@ class Daemon:
 
     def _decline(self, event: SpoolEvent, why: str) -> None:
         """Forget an alert, and say why; or the end of a job that completed."""
-        if event.trigger == "alert":
+        if event.is_suspicion:
             LOG.warning("alert %s opens nothing: %s", event.alert, why)
             self.status.alerts_declined += 1
             self.status.last_declined = f"{event.alert}: {why}"
@@ -319,7 +322,7 @@ class Daemon:
             self._trouble[event.file] = _Trouble(event, now, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
             LOG.warning("job %s: %s; trying again", event.job, why)
             return
-        if give_up and event.trigger == "alert" and now - trouble.since_s > alert_patience_s:
+        if give_up and event.is_suspicion and now - trouble.since_s > alert_patience_s:
             self._decline(event, why)
             return
         if give_up and now - trouble.since_s > _PATIENCE_S:
@@ -355,11 +358,11 @@ def _newest_of_each_job(events: Sequence[SpoolEvent]) -> list[tuple[SpoolEvent, 
     for same in by_job.values():
         same.sort(key=lambda event: event.restart_count)
         together.append((same[-1], tuple(same[:-1])))
-    return sorted(together, key=lambda pair: pair[0].trigger == "alert")
+    return sorted(together, key=lambda pair: pair[0].is_suspicion)
 
 
 def _same_job(event: SpoolEvent) -> tuple[str, str, str]:
-    return event.cluster, event.raw_job_id, event.file if event.trigger == "alert" else ""
+    return event.cluster, event.raw_job_id, event.file if event.is_suspicion else ""
 
 
 # From an event of the spool to an incident that is durably open, joined, or declined.
@@ -393,9 +396,12 @@ class Opener:
         if event.playbook not in ("", self.playbook):
             raise BadInput(f"it is for the playbook {event.playbook!r}, and this service walks {self.playbook!r}")
         record = self.scheduler.job(event.job or self._job_of(event))
-        if event.trigger == "alert":
+        if event.is_suspicion:
             _check_time(record, event)
+        if event.trigger == "alert":
             self._check_quiet(record)
+        if event.trigger == WATCH and record.state.job_class is not JobClass.ACTIVE:
+            raise Declined(f"job {record.id} is {record.state.name} by now: its end is the epilog's to tell")
         if event.trigger == "epilog" and event.ended_well:
             _check_end(record, event)
         terms = Terms(self.playbook, self.cluster, self.policy, event.trigger, __version__)

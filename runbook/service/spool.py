@@ -45,8 +45,9 @@ _NUMBER = re.compile(r"\d{1,18}")
 _PLAYBOOK = re.compile(r"([a-z][a-z0-9_]{0,30})?")
 _KNOWN = (
     "format", "job_id", "array_job_id", "array_task_id", "uid", "exit_code", "derived_exit_code", "restart_count",
-    "cluster", "time", "alert", "node", "playbook",
+    "cluster", "time", "alert", "node", "playbook", "by",
 )
+WATCH = "watch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,19 @@ class SpoolEvent:
     """Status and signal."""
     derived_exit_code: tuple[int, int] | None = None
     trigger: str = "epilog"
-    """"epilog": the job has ended badly. "alert": somebody's word that something is wrong with it."""
+    """"epilog": the job has ended badly. "alert": somebody's word that something is wrong with it. "watch": its log
+    told of a memory failure, and it is still since."""
     alert: str = ""
     """The alert's name."""
     node: NodeName = NodeName("")
     """Of an alert that names no job: where, so that the job is still to be found. `job` is "" then."""
     playbook: str = ""
     """Whose flow it is for; "": of whoever reads the spool."""
+
+    @property
+    def is_suspicion(self) -> bool:
+        """Whether it says that something is wrong with a job, and not that the job has ended."""
+        return self.trigger != "epilog"
 
     @property
     def ended_well(self) -> bool:
@@ -136,6 +143,7 @@ def alert_text(event: SpoolEvent) -> str:
     lines = {
         "format": str(FORMAT), "cluster": event.cluster, "job_id": event.job, "node": event.node,
         "alert": event.alert, "time": f"{event.time_s:.0f}", "playbook": event.playbook,
+        "by": event.trigger if event.trigger == WATCH else "",
     }
     text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
     if parse_event(event.file, text.encode(), event.time_s) != event:
@@ -153,9 +161,11 @@ def _alert(name: re.Match[str], values: dict[str, str]) -> SpoolEvent | BadEvent
     named = bool(_JOB.fullmatch(job)), bool(_NODE.fullmatch(node))
     if not any(named) or (job and not named[0]) or (node and not named[1]):
         return BadEvent(file, "it names neither a job nor a node")
+    if values.get("by", "") not in ("", WATCH):
+        return BadEvent(file, "it is by nobody that is known here")
     return SpoolEvent(
         file=file, cluster=name["cluster"], job=JobId(job), raw_job_id=job, restart_count=0,
-        time_s=float(name["began"]), trigger="alert", alert=alert, node=NodeName(node),
+        time_s=float(name["began"]), trigger=values.get("by") or "alert", alert=alert, node=NodeName(node),
         playbook=values.get("playbook", ""),
     )
 

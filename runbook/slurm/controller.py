@@ -30,6 +30,11 @@ def job_arguments(job: JobId, separator: str) -> tuple[str, ...]:
     return ("--noheader", "--array", "--states=all", f"--jobs={job}", "-O", long_format(JOB_COLUMNS, separator))
 
 
+def running_arguments(separator: str) -> tuple[str, ...]:
+    """Arguments of squeue for every job that runs, of all partitions, array tasks each on a row."""
+    return ("--noheader", "--all", "--array", "--states=running", "-O", long_format(JOB_COLUMNS, separator))
+
+
 def read_jobs(text: str, separator: str) -> tuple[JobRecord, ...]:
     return tuple(_record(row) for row in rows(text, JOB_COLUMNS, separator))
 

@@ -172,19 +172,22 @@ def _shows_an_end(story: LogStory, cause: Finding, job: JobRecord) -> bool:
 
 
 def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
-    """Wait for a job that runs, and that only an alert says is in trouble, while it may be between two lines. A program
-    that catches an error prints it and goes on, and its next line comes with its next step."""
+    """Wait for a job that runs, and that only an alert or the watch says is in trouble, while it may be between two
+    lines. A program that catches an error prints it and goes on, and its next line comes with its next step."""
     step_s = story.progress.step_duration_s
-    if incident.trigger != "alert" or incident.attempts or job.state.job_class.ended or step_s is None:
+    if incident.trigger not in ("alert", "watch") or incident.attempts or job.state.job_class.ended:
+        return None
+    if step_s is None and incident.trigger == "alert":
         return None
     now_s = context.ports.clock.now()
     quiet_s = silent_s(context.ports.files, job, now_s)
-    wanted_s = _STEPS_OF_SILENCE * step_s
+    wanted_s = context.settings.watch.unknown_step_s if step_s is None else _STEPS_OF_SILENCE * step_s
     if quiet_s is None or quiet_s >= wanted_s or _has_ended(context, job):
         return None
-    shows = f"job {job.id} is {job.state.name}; its log shows an error, but a step takes {step_s:.0f} s and it wrote "
+    pace = "how long a step takes is not known" if step_s is None else f"a step takes {step_s:.0f} s"
+    shows = f"job {job.id} is {job.state.name}; its log shows an error, but {pace} and it wrote "
     if now_s - (incident.visits[-1].started_s if incident.visits else incident.opened_s) > _LONGEST_WAIT_S:
-        summary = f"{shows}again and again since: it goes on, and is not cancelled on an alert's word"
+        summary = f"{shows}again and again since: it goes on, and is not cancelled on such a word"
         conclusion = sentence(summary)
         return StepResult(
             Outcome.HEALTHY, replace(incident, state=IncidentState.CLOSED, conclusion=conclusion), summary

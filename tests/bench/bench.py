@@ -2,7 +2,7 @@
 failures at once, and on the sandbox from a failed job to its relaunch.
 
     make bench
-    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, nodes, service, fleet, loop
+    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, nodes, service, fleet, watch, loop
     make bench BEFORE=<commit>              another commit beside this one (`compare.py`)
 
 Every figure is the median of several runs with the smallest and largest beside it; a bare interpreter is timed in the
@@ -26,6 +26,7 @@ from tests.bench.bench_logs import logs  # noqa: E402
 from tests.bench.bench_nodes import nodes  # noqa: E402
 from tests.bench.bench_service import service  # noqa: E402
 from tests.bench.bench_templates import templates  # noqa: E402
+from tests.bench.bench_watch import watch  # noqa: E402
 
 SANDBOX = Path("/var/lib/runbook-sandbox")
 
@@ -108,7 +109,8 @@ def main() -> None:
     print("median (smallest to largest)")
     parts = {
         "start": start_up, "epilog": epilog, "templates": lambda: templates(row), "logs": logs,
-        "nodes": lambda: nodes(row), "service": lambda: service(row), "fleet": lambda: fleet(row), "loop": loop,
+        "nodes": lambda: nodes(row), "service": lambda: service(row), "fleet": lambda: fleet(row),
+        "watch": lambda: watch(row), "loop": loop,
     }
     only = os.environ.get("RUNBOOK_BENCH_ONLY")
     if only is not None and only not in parts:

@@ -21,7 +21,7 @@ from tests.cluster.conftest import SLURM, Cluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
-def _started(process: subprocess.Popen[str]) -> str:
+def started(process: subprocess.Popen[str]) -> str:
     said = ""
     assert process.stderr is not None
     while (found := re.search(r"reports and metrics at (http://\S+?)/?\n", said)) is None:
@@ -60,7 +60,7 @@ def test_an_alert_on_a_node_brings_the_one_job_back_that_had_it(cluster: Cluster
     daemon = cluster.start_runbook("serve", "--port", "0")
     try:
         client = httpx.Client(
-            base_url=_started(daemon), headers={"authorization": f"Bearer {made.stdout.strip()}"}, timeout=20
+            base_url=started(daemon), headers={"authorization": f"Bearer {made.stdout.strip()}"}, timeout=20
         )
         for node, fingerprint in (("gpu-23", "0" * 16), ("gpu-22", "1" * 16)):
             answer = client.post("/webhooks/alertmanager", json=_alert(node, fingerprint, time.time()))

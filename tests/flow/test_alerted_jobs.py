@@ -37,14 +37,14 @@ class Place(OnePlace):
         return self.write_file(incident, relative, stream.read(limit_bytes)), False
 
 
-def scene_of(trigger: str, silent_s: float) -> Scene:
+def scene_of(trigger: str, silent_s: float, steps: str = STEPS) -> Scene:
     scene = Scene("true", trigger=trigger)
     scene.place = Place()
     job = scene.scheduler.add(work_dir="/home/alice")
     scene.clock.sleep(7200)
     record = scene.scheduler.job(job)
     assert record.state.job_class is JobClass.ACTIVE
-    scene.files.files |= FakeFiles({record.stdout_path: (STEPS + CAUGHT).encode()}).files
+    scene.files.files |= FakeFiles({record.stdout_path: (steps + CAUGHT).encode()}).files
     scene.files.files[record.stdout_path].modified_s = scene.clock.now() - silent_s
     scene.incident = replace(
         scene.incident, root_job=job, failure=Failure(record), original=None, opened_s=scene.clock.now()
@@ -54,7 +54,10 @@ def scene_of(trigger: str, silent_s: float) -> Scene:
 
 @pytest.mark.parametrize(
     ("trigger", "silent_s", "outcome"),
-    [("alert", 150, "waiting"), ("alert", 4 * STEP_S, "memory_error"), ("person", 150, "memory_error")],
+    [
+        ("alert", 150, "waiting"), ("alert", 4 * STEP_S, "memory_error"), ("person", 150, "memory_error"),
+        ("watch", 150, "waiting"), ("watch", 4 * STEP_S, "memory_error"),
+    ],
 )
 def test_an_alert_waits_until_the_silence_is_longer_than_a_few_steps(
     trigger: str, silent_s: float, outcome: str
@@ -76,3 +79,10 @@ def test_a_job_that_goes_on_writing_is_left_alone_and_one_that_ends_meanwhile_is
     ended = scene_of("alert", 150)
     ended.scheduler.cancel(ended.scheduler.job(ended.incident.root_job))
     assert read_error.run(ended.context()).outcome == "memory_error"
+
+
+def test_a_job_whose_steps_nobody_can_count_has_to_be_silent_for_long_on_the_watchs_word() -> None:
+    words = "tuning the widgets\nall is well\n"
+    assert read_error.run(scene_of("watch", 60, words).context()).outcome == "waiting"
+    assert read_error.run(scene_of("watch", 150, words).context()).outcome == "memory_error"
+    assert read_error.run(scene_of("alert", 60, words).context()).outcome == "memory_error"

@@ -316,6 +316,13 @@ def test_an_end_of_a_job_with_good_codes_opens_an_incident_only_where_it_did_not
         opener(record("RUNNING", JobClass.ACTIVE)).decide(end)
 
 
+def test_what_the_watch_saw_opens_an_incident_of_a_job_that_runs_and_is_declined_for_one_that_ended() -> None:
+    seen = replace(event(), trigger="watch")
+    assert opener(record()).decide(seen).incident.trigger == "watch"
+    with pytest.raises(Declined, match="its end is the epilog's to tell"):
+        opener(record("CANCELLED", JobClass.CANCELLED, end_s=1_000_000.0)).decide(seen)
+
+
 def test_a_job_that_runs_is_looked_at_when_its_logs_are_silent(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     log.write_text("iteration 7\n", encoding="utf-8")

@@ -7,7 +7,7 @@ import random
 import shutil
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
@@ -16,10 +16,12 @@ from runbook.adapters.clock import SystemClock
 from runbook.adapters.identity import LOGIN_PATH, Identity
 from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Command, Completed, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.model.job import JobRecord
 from runbook.model.units import JobId, NodeName
 from runbook.ports import Clock
 from runbook.slurm.accounting import jobs_on_node, on_node_arguments
 from runbook.slurm.complaints import Complaint, complaint
+from runbook.slurm.controller import read_jobs, running_arguments
 
 
 class Unreached(Unavailable):
@@ -164,13 +166,33 @@ class SlurmOnNode:
 
     commands: SlurmCommands
     clock: Clock
-    _random: random.SystemRandom = field(default_factory=random.SystemRandom, repr=False)
 
     def __call__(self, node: NodeName, at_s: float) -> tuple[JobId, ...]:
         """The jobs that had the node, under its short name where it is given with a domain."""
-        separator = "~" + "".join(self._random.choice(string.ascii_lowercase) for _ in range(20)) + "~"
+        separator = _separator()
         for name in dict.fromkeys((node, NodeName(node.partition(".")[0]))):
             text = self.commands.ask("sacct", on_node_arguments(name, self.clock.now() - at_s, separator))
             if found := jobs_on_node(text, name, at_s, separator):
                 return found
         return ()
+
+
+@dataclass(frozen=True)
+class SlurmRunning:
+    """Calls raise `Unavailable` while Slurm does not answer."""
+
+    commands: SlurmCommands
+
+    def __call__(self) -> tuple[JobRecord, ...]:
+        """Every job that runs, as the controller lists it: not all of its logs are known by that."""
+        separator = _separator()
+        return read_jobs(self.commands.ask("squeue", running_arguments(separator)), separator)
+
+
+def _separator() -> str:
+    """What no job's name or comment can hold, as it was not known before."""
+    return "~" + "".join(_RANDOM.choice(string.ascii_lowercase) for _ in range(20)) + "~"
+
+
+_RANDOM = random.SystemRandom()
+

@@ -1,0 +1,215 @@
+"""Following the ends of running jobs' logs: the processes that do it (`follower`), started, asked, replaced.
+
+A file system that does not answer holds the process that asks it, and with it every job that it follows. So one that is
+held for `HELD_S` is given up and replaced, and the job at which it was held is left out for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import logging
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from runbook.adapters import process
+from runbook.adapters.identity import Identity, current_identity, identity_of, stage_interpreter
+from runbook.adapters.log_watch import follower
+from runbook.adapters.metrics import WatchFigures
+from runbook.errors import RunbookError, Unavailable
+from runbook.model.units import JobId, UserName
+from runbook.ports import Clock
+
+LOG = logging.getLogger("runbook.watch")
+HELD_S = 20.0
+_SILENT_S = 30.0
+"""A process that tells nothing for so long is no longer there in earnest."""
+_LEFT_OUT_S = 900.0
+MOST_HELD = 8
+"""Processes that hang in the kernel and cannot be ended; with so many the watch is over until they are gone."""
+_MOST_LINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class StillJob:
+    """A job that wrote a word of a memory failure and nothing since, for longer than it ever paused of late."""
+
+    job: JobId
+    path: str
+    """Of the log with the word."""
+    line: str
+    allowed_s: float
+
+
+@dataclass(slots=True)
+class _Followed:
+    owner: UserName
+    paths: tuple[str, ...]
+    left_out_until_s: float = 0.0
+
+
+@dataclass
+class _Child:
+    """One process, and what it told."""
+
+    started: subprocess.Popen[bytes]
+    line: socket.socket
+    identity: Identity
+    heard_s: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    still: list[StillJob] = field(default_factory=list)
+    at: str = ""
+    at_s: float = 0.0
+    files: int = 0
+    round_s: float = 0.0
+
+    def tell(self, what: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self.line.sendall(json.dumps(what).encode("ascii") + b"\n")
+
+    def listen(self, clock: Clock) -> None:
+        """Until it ends. A process of the owner's may say what it likes: what is no answer of ours ends it."""
+        with self.line.makefile("rb") as stream, contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            while read := stream.readline(_MOST_LINE_BYTES):
+                said = json.loads(read)
+                with self.lock:
+                    self.heard_s = clock.elapsed()
+                    if "still" in said:
+                        self.still.append(StillJob(
+                            JobId(str(said["still"])), str(said["path"]), str(said["line"])[:300],
+                            float(said["allowed_s"]),
+                        ))
+                    else:
+                        self.at, self.at_s = str(said["at"]), float(said["at_s"])
+                        self.files, self.round_s = int(said["files"]), float(said["took_s"])
+
+
+class LogFollowers:
+    """Not for several threads at once. `words`: what a memory failure's line holds; `unknown_s`: how long a job may be
+    still of which no rhythm is known."""
+
+    def __init__(self, words: Sequence[str], unknown_s: float, clock: Clock, *, pause_s: float = 1.0) -> None:
+        self._first = {"words": sorted(words), "unknown_s": unknown_s, "pause_s": pause_s}
+        self._clock = clock
+        self._jobs: dict[JobId, _Followed] = {}
+        self._children: dict[str, _Child] = {}
+        self._held: list[_Child] = []
+
+    def follow(self, job: JobId, owner: UserName, paths: Sequence[str]) -> None:
+        """From now on. Raises `NotAllowed` where the owner's rights cannot be had, `Unavailable`."""
+        followed = _Followed(owner, tuple(path for path in paths if path.startswith("/")))
+        self._tell_of(job, followed)
+        self._jobs[job] = followed
+
+    def forget(self, job: JobId) -> None:
+        followed = self._jobs.pop(job, None)
+        child = self._children.get(self._key(followed.owner)) if followed is not None else None
+        if child is not None:
+            child.tell({"forget": job})
+
+    def look(self) -> tuple[StillJob, ...]:
+        """What was told since, and a process that is held or has ended replaced. Raises `Unavailable` where too many
+        are held."""
+        now_s = self._clock.elapsed()
+        still: list[StillJob] = []
+        for key, child in list(self._children.items()):
+            with child.lock:
+                # What it says of a job that it was not told to follow is not believed.
+                still += [one for one in child.still if self._is_followed(one.job, key)]
+                child.still.clear()
+                held = child.at if child.at and child.at_s > HELD_S else ""
+                silent = now_s - child.heard_s > _SILENT_S
+            if held or silent or child.started.poll() is not None:
+                del self._children[key]
+                self._end(child)
+                self._leave_out(JobId(held), now_s)
+                self._again(key)
+        for followed in self._jobs.values():
+            if 0 < followed.left_out_until_s <= now_s:
+                followed.left_out_until_s = 0.0
+                self._again(self._key(followed.owner))
+        self._held = [child for child in self._held if child.started.poll() is None]
+        if len(self._held) >= MOST_HELD:
+            raise Unavailable(
+                f"{len(self._held)} processes that followed logs hang in a file system",
+                next_step="see `runbook doctor`",
+            )
+        return tuple(still)
+
+    def figures(self) -> WatchFigures:
+        children = list(self._children.values())
+        return WatchFigures(
+            jobs=len(self._jobs), files=sum(child.files for child in children),
+            round_s=max((child.round_s for child in children), default=0.0),
+            held=sum(followed.left_out_until_s > 0 for followed in self._jobs.values()),
+        )
+
+    def close(self) -> None:
+        for child in self._children.values():
+            self._end(child)
+        self._children.clear()
+
+    def _is_followed(self, job: JobId, key: str) -> bool:
+        return job in self._jobs and self._key(self._jobs[job].owner) == key
+
+    @staticmethod
+    def _key(owner: UserName) -> str:
+        """Whose process follows an owner's jobs: root's own is one for all."""
+        return "" if os.geteuid() == 0 else owner
+
+    def _again(self, key: str) -> None:
+        """The jobs of a process that was replaced, or that are no longer left out, told anew."""
+        for job, followed in self._jobs.items():
+            if self._key(followed.owner) == key and not followed.left_out_until_s:
+                try:
+                    self._tell_of(job, followed)
+                except RunbookError as error:
+                    LOG.warning("the logs of job %s are not followed: %s", job, error.what)
+
+    def _leave_out(self, job: JobId, now_s: float) -> None:
+        if job in self._jobs:
+            LOG.warning("the file system of the logs of job %s does not answer; it is left out for a while", job)
+            self._jobs[job].left_out_until_s = now_s + _LEFT_OUT_S
+
+    def _tell_of(self, job: JobId, followed: _Followed) -> None:
+        owner = identity_of(followed.owner)
+        child = self._child(owner)
+        child.tell({
+            "follow": job, "user": owner.uid, "group": owner.gid, "groups": list(owner.groups),
+            "paths": [os.fsencode(path).hex() for path in followed.paths],
+        })
+
+    def _child(self, owner: Identity) -> _Child:
+        key = self._key(owner.name)
+        child = self._children.get(key)
+        if child is None:
+            identity = owner if key else current_identity()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                started = process.start_as((stage_interpreter(), "-I", "-S", "-c", _source()), identity, theirs)
+            child = _Child(started, ours, identity, self._clock.elapsed())
+            child.tell(self._first)
+            threading.Thread(target=child.listen, args=(self._clock,), name="log-follower", daemon=True).start()
+            self._children[key] = child
+        return child
+
+    def _end(self, child: _Child) -> None:
+        gone = process.stop(child.started, child.identity)
+        child.line.close()
+        for stream in (child.started.stdout, child.started.stderr):
+            if stream is not None:
+                stream.close()
+        if not gone:
+            self._held.append(child)
+
+
+@cache
+def _source() -> str:
+    return inspect.getsource(follower)

@@ -1,0 +1,287 @@
+"""The part of the watch that reads: it follows the ends of running jobs' logs; standard library only, sent as source to
+a child.
+
+The child is one process for all owners where the service is root: it takes on each owner's rights on files
+(setfsuid(2), setfsgid(2), setgroups(2)) before it touches that owner's, so that the kernel decides with them; it stays
+root's process, so that no user can signal, trace or slow it, and a user's own FUSE mount is closed to it. Elsewhere it
+is a process of each owner's. It reads bytes, looks for fixed words in them, and runs nothing that it reads.
+
+A file is asked for its size; only what it grew by is read, and of more than `MOST_READ_BYTES` the last part. A round
+costs what the jobs' files cost to ask; the pause after it is `PAUSE_FOR_WORK` times as long, so that whatever the
+number of files the child takes less than a fifth of a processor, and looks less often instead.
+
+A job is suspected when a word of a memory failure is written. It is told of when it has then written nothing, in any of
+its files, for longer than it ever paused of late (`Rhythm`). One that goes on writing is not suspected any more: a
+failure that was caught and retried, a warning, a word in a data set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import re
+import socket
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+Owner = tuple[int, int, tuple[int, ...]]
+"""User, group, groups."""
+
+MOST_READ_BYTES = 256 << 10
+"""Of one file in one round; a rank's last words are shorter by far."""
+MOST_OPENED = 2000
+"""Files that are read in a round. Those that have waited longest come first."""
+BEFORE_BYTES = 300
+"""Read once more in front of what is new: a word may be cut in two."""
+PAUSE_FOR_WORK = 4.5
+LEAST_PAUSES = 5
+"""A job that wrote less often than this has no rhythm yet."""
+LEAST_QUIET_S = 3.0
+LONGEST_QUIET_S = 900.0
+LONGER_THAN_EVER = 1.5
+GONE_ON = 3
+"""Rounds in which a suspected job was seen to write after the time that it would be still."""
+MOST_FILES = 4096
+"""Of one job."""
+
+
+class Rhythm:
+    """When a job writes: the pauses between rounds in which any of its files grew, the last 64."""
+
+    def __init__(self, unknown_s: float) -> None:
+        self.unknown_s = unknown_s
+        self.pauses: deque[float] = deque(maxlen=64)
+        self.last_s: float | None = None
+
+    def wrote(self, now_s: float) -> None:
+        if self.last_s is not None and now_s > self.last_s:
+            self.pauses.append(now_s - self.last_s)
+        self.last_s = now_s
+
+    def longest_s(self) -> float:
+        """How long the job may be still before that is more than a pause."""
+        if len(self.pauses) < LEAST_PAUSES:
+            return self.unknown_s
+        return min(max(LEAST_QUIET_S, LONGER_THAN_EVER * max(self.pauses)), LONGEST_QUIET_S)
+
+
+class FollowedFile:
+    __slots__ = ("grew_s", "path", "read_to", "size")
+
+    def __init__(self, path: str) -> None:
+        self.path, self.read_to, self.grew_s = path, 0, 0.0
+        self.size: int | None = None
+
+
+class FollowedJob:
+    def __init__(self, job: str, owner: Owner, paths: Sequence[str], unknown_s: float) -> None:
+        self.job, self.owner = job, owner
+        self.files = [FollowedFile(path) for path in paths[:MOST_FILES]]
+        self.rhythm = Rhythm(unknown_s)
+        self.suspected_s: float | None = None
+        """When the word was written; None: not suspected."""
+        self.allowed_s = 0.0
+        """How long it may be still, as its rhythm was when the word came."""
+        self.word = self.line = self.path = ""
+        self.gone_on = 0
+        self.told = False
+
+    def wrote(self, now_s: float) -> None:
+        """Any of its files grew."""
+        if self.suspected_s is not None and now_s - self.suspected_s > self.allowed_s:
+            self.gone_on += 1
+            if self.gone_on >= GONE_ON:
+                self.suspected_s, self.told = None, False
+        self.rhythm.wrote(now_s)
+
+    def suspect(self, now_s: float, path: str, word: str, line: str) -> None:
+        if self.suspected_s is None:
+            self.suspected_s, self.allowed_s = now_s, self.rhythm.longest_s()
+            self.path, self.word, self.line, self.gone_on = path, word, line, 0
+
+    def still(self, now_s: float) -> bool:
+        """Whether it is to be told of now; once for each suspicion."""
+        if self.suspected_s is None or self.told or self.rhythm.last_s is None:
+            return False
+        self.told = now_s - max(self.rhythm.last_s, self.suspected_s) >= self.allowed_s
+        return self.told
+
+
+class Follower:
+    """All jobs that one process follows. `become(owner)` takes on an owner's rights."""
+
+    def __init__(self, words: Sequence[str], unknown_s: float, become: Callable[[Owner | None], None]) -> None:
+        self.words = re.compile(b"|".join(re.escape(word.encode()) for word in words))
+        self.unknown_s = unknown_s
+        self.become = become
+        self.jobs: dict[str, FollowedJob] = {}
+        self.at, self.at_since_s = "", 0.0
+        """The job whose files are being asked: where it takes long, its file system does not answer."""
+
+    def follow(self, job: str, owner: Owner, paths: Sequence[str]) -> None:
+        self.jobs[job] = FollowedJob(job, owner, paths, self.unknown_s)
+
+    def forget(self, job: str) -> None:
+        self.jobs.pop(job, None)
+
+    def round(self, now_s: float, time_s: float) -> list[dict[str, Any]]:
+        """Ask every file, read what is new. Returns what to tell. `now_s` only goes on; `time_s` is the time of day."""
+        unread = []
+        for job in sorted(self.jobs.values(), key=lambda one: one.owner):
+            self._enter(job)
+            if self._ask(job, now_s, time_s):
+                job.wrote(now_s)
+            unread += [(each.grew_s, job.job, each) for each in job.files if each.size and each.read_to < each.size]
+        unread.sort(key=lambda one: (one[0], one[1]))
+        for _, name, each in unread[:MOST_OPENED]:
+            job = self.jobs[name]
+            self._enter(job)
+            self._read(job, each, now_s)
+        self.become(None)
+        self.at = ""
+        return [
+            {"still": job.job, "path": job.path, "word": job.word, "line": job.line, "allowed_s": job.allowed_s}
+            for job in self.jobs.values() if job.still(now_s)
+        ]
+
+    def files(self) -> int:
+        return sum(len(job.files) for job in self.jobs.values())
+
+    def _enter(self, job: FollowedJob) -> None:
+        self.at, self.at_since_s = job.job, time.monotonic()
+        self.become(job.owner)
+
+    def _ask(self, job: FollowedJob, now_s: float, time_s: float) -> bool:
+        grew = False
+        for each in job.files:
+            try:
+                status = os.stat(each.path)  # noqa: PTH116
+            except OSError:
+                continue  # not there yet, or not its owner's to read: the next round asks again
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if each.size is None:
+                # What stood there before was written when the file says so, as far as that can be.
+                each.read_to = max(0, status.st_size - MOST_READ_BYTES)
+                each.grew_s = now_s - min(max(time_s - status.st_mtime, 0.0), LONGEST_QUIET_S)
+                if status.st_size:
+                    job.rhythm.last_s = max(job.rhythm.last_s or each.grew_s, each.grew_s)
+            elif status.st_size != each.size:
+                grew, each.grew_s = True, now_s
+                if status.st_size < each.read_to:
+                    each.read_to = 0  # begun anew
+            each.size = status.st_size
+        return grew
+
+    def _read(self, job: FollowedJob, each: FollowedFile, now_s: float) -> None:
+        size = each.size or 0
+        start = max(each.read_to, size - MOST_READ_BYTES)
+        before = min(start, BEFORE_BYTES)
+        each.read_to = size
+        try:
+            descriptor = os.open(each.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return
+            data = os.pread(descriptor, before + size - start, start - before)
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+        for found in self.words.finditer(data):
+            if found.end() > before:
+                begin = data.rfind(b"\n", 0, found.start()) + 1
+                line = data[begin: begin + 300].split(b"\n")[0].decode("utf-8", "replace")
+                shown = "".join(char if char.isprintable() else " " for char in line)
+                job.suspect(max(each.grew_s, now_s - LONGEST_QUIET_S), each.path, found[0].decode(), shown)
+                break
+
+
+def becoming() -> Callable[[Owner | None], None]:
+    """How this process takes on an owner's rights on files: root in earnest, anybody else not at all."""
+    if os.geteuid() != 0:
+        return lambda owner: None
+    libc = ctypes.CDLL(None)
+    libc.setfsuid.argtypes = libc.setfsgid.argtypes = [ctypes.c_uint]
+    nobody = 0xFFFFFFFF
+    """What no call sets: both answer what is in force."""
+    now: list[Owner] = [(0, 0, ())]
+
+    def become(owner: Owner | None) -> None:
+        """`owner`: user, group, groups; None: ourselves again. Ends this process where the kernel does not do it."""
+        user, group, groups = owner or (0, 0, ())
+        if (user, group, groups) == now[0]:
+            return
+        os.setgroups(list(groups))
+        libc.setfsgid(group)
+        libc.setfsuid(user)
+        if (libc.setfsuid(nobody), libc.setfsgid(nobody)) != (user, group):
+            os._exit(3)
+        now[0] = (user, group, groups)
+
+    return become
+
+
+def main() -> None:
+    line = socket.socket(fileno=0)
+    asked = line.makefile("rb")
+    first = json.loads(asked.readline())
+    follower = Follower(first["words"], first["unknown_s"], becoming())
+    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    lock = threading.Lock()
+    begun = {"rounds": 0.0, "took_s": 0.0}
+
+    def tell(what: dict[str, Any]) -> None:
+        with lock:
+            line.sendall(json.dumps(what).encode("ascii") + b"\n")
+
+    def report() -> NoReturn:
+        while True:
+            time.sleep(1.0)
+            at, since_s = follower.at, follower.at_since_s
+            tell({**begun, "files": follower.files(), "at": at, "at_s": time.monotonic() - since_s if at else 0.0})
+
+    def listen() -> None:
+        for read in asked:
+            orders.put(json.loads(read))
+        orders.put(None)
+
+    for work in (report, listen):
+        threading.Thread(target=work, daemon=True).start()
+    pause_s = 0.0
+    while True:
+        end_s = time.monotonic() + pause_s
+        while True:
+            try:
+                said = orders.get(timeout=max(end_s - time.monotonic(), 0.001))
+            except queue.Empty:
+                break
+            if said is None:
+                return
+            if "follow" in said:
+                owner = (said["user"], said["group"], tuple(said["groups"]))
+                follower.follow(said["follow"], owner, [os.fsdecode(bytes.fromhex(path)) for path in said["paths"]])
+            else:
+                follower.forget(said["forget"])
+        start_s, work_s = time.monotonic(), time.thread_time()
+        for told in follower.round(start_s, time.time()):
+            tell(told)
+        begun["rounds"] += 1
+        begun["took_s"] = round(time.monotonic() - start_s, 6)
+        pause_s = max(first["pause_s"], PAUSE_FOR_WORK * (time.thread_time() - work_s))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        main()
+    # A thread that still tells or listens keeps nothing.
+    os._exit(0)

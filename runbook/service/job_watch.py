@@ -1,0 +1,185 @@
+"""The watch: running jobs' logs are followed, and a job that wrote of a memory failure and is still since is told of in
+the spool, as an alert would be. What becomes of it the flow decides, which reads the logs as a whole.
+
+Slurm knows nothing of a rank that died while the others wait in a collective: it hears of it with NCCL's timeout or the
+job's time limit. The watch does no act and judges no failure: it says which job to look at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from runbook.adapters.log_watch import LogFollowers, StillJob
+from runbook.adapters.metrics import WatchFigures
+from runbook.config import WatchDocument
+from runbook.errors import RunbookError
+from runbook.logs.signatures import Signatures
+from runbook.logs.signatures.signature import NO_KINDS
+from runbook.model.job import JobClass, JobRecord
+from runbook.model.units import JobId, NodeName
+from runbook.ports import Clock, Scheduler
+from runbook.report.vocabulary.clean import clean_line, shorten
+from runbook.service.spool import WATCH, SpoolEvent, alert_file
+
+LOG = logging.getLogger("runbook.watch")
+ALERT = "memory-failure-and-still"
+"""What an event of the watch is called where an alert has its name."""
+_NEW_A_ROUND = 20
+"""Jobs that are asked for one by one in a round; after a restart all are new."""
+_TELL_AGAIN_S = 1800.0
+_STEPS_BEGUN_S = 60.0
+_SHORTEST_WORD = 6
+
+
+def memory_words(signatures: Signatures) -> frozenset[str]:
+    """What lines that tell of a memory failure by themselves hold, by the signature documents."""
+    return frozenset(
+        word for each in signatures.all
+        if each.means not in NO_KINDS and each.means.entry.died.of_memory and not each.weak
+        for word in each.literals if len(word) >= _SHORTEST_WORD
+    )
+
+
+def is_watched(job: JobRecord, rule: WatchDocument) -> bool:
+    """Whether the inventory takes a running job in. The partition and the account are Slurm's word; the comment is the
+    owner's, who asks for his own job."""
+    if job.state.job_class is not JobClass.ACTIVE:
+        return False
+    return (
+        job.partition in rule.partitions
+        or job.account in rule.accounts
+        or (bool(rule.opt_in) and rule.opt_in in job.comment.replace(",", " ").split())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the scheduler said of a job that is followed."""
+
+    submitted_s: float | None
+    """Tells a number that was given out again."""
+    paths: tuple[str, ...]
+    again_s: float | None
+    """When it is asked once more, by the clock that only goes on; None: not any more."""
+
+
+@dataclass
+class JobWatch:
+    """Runs in a thread of its own until `stop`. It never raises, and its problems stand in `problem`."""
+
+    rule: WatchDocument
+    running: Callable[[], Iterable[JobRecord]]
+    scheduler: Scheduler
+    followers: LogFollowers
+    leave: Callable[[SpoolEvent], object]
+    """Puts an event into the spool, durably."""
+    cluster: str
+    playbook: str
+    clock: Clock
+    round_s: float = 1.0
+    problem: str = ""
+    figures: WatchFigures = field(default_factory=WatchFigures)
+    _followed: dict[JobId, _Asked] = field(default_factory=dict, init=False)
+    _told_s: dict[JobId, float] = field(default_factory=dict, init=False)
+    _refused: set[JobId] = field(default_factory=set, init=False)
+    """Whose logs cannot be followed: said once."""
+    _untold: list[StillJob] = field(default_factory=list, init=False)
+    _listed_s: float | None = field(default=None, init=False)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    def run(self) -> None:
+        """Until `stop` is called."""
+        try:
+            while not self._stop.is_set():
+                self.round()
+                self._stop.wait(self.round_s)
+        finally:
+            self.followers.close()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def round(self) -> None:
+        """One look at what the followers told, and at times at which jobs run."""
+        try:
+            now_s = self.clock.elapsed()
+            problem = self.problem
+            if self._listed_s is None or now_s - self._listed_s >= self.rule.list_s:
+                problem = self._list(now_s)
+            self._untold += self.followers.look()
+            self._tell(now_s)
+            self._trouble(problem)
+        except RunbookError as error:
+            self._trouble(error.what)
+        except Exception as error:
+            LOG.exception("the watch")
+            self._trouble(f"a fault of this program: {type(error).__name__}")
+        self.figures = replace(self.followers.figures(), ok=not self.problem)
+
+    def _trouble(self, what: str) -> None:
+        if what and what != self.problem:
+            LOG.warning("the watch: %s", what)
+        self.problem = what
+
+    def _list(self, now_s: float) -> str:
+        """Which jobs run now. Returns what is wrong; the next look is at once where some are still to be asked for."""
+        chosen = {job.id: job for job in self.running() if is_watched(job, self.rule)}
+        for gone in [job for job, asked in self._followed.items()
+                     if job not in chosen or chosen[job].submit_time_s != asked.submitted_s]:
+            self.followers.forget(gone)
+            del self._followed[gone]
+        self._refused &= chosen.keys()
+        self._told_s = {job: told_s for job, told_s in self._told_s.items() if job in chosen}
+        room = self.rule.most_jobs - len(self._followed)
+        new = [job for job in chosen.values() if job.id not in self._followed and job.id not in self._refused]
+        young = [chosen[job] for job, asked in self._followed.items() if asked.again_s is not None
+                 and now_s >= asked.again_s]
+        due = (*new[:max(room, 0)], *young)
+        for job in due[:_NEW_A_ROUND]:
+            self._follow(job, now_s)
+        self._listed_s = None if len(due) > _NEW_A_ROUND else now_s
+        left = len(new) - max(room, 0)
+        return f"{left} running jobs are not watched: watch.most_jobs is {self.rule.most_jobs}" if left > 0 else ""
+
+    def _follow(self, job: JobRecord, now_s: float) -> None:
+        """All of its logs, as far as they are known: those of its steps' tasks are when the steps have begun, so that a
+        young job is asked for once more."""
+        before = self._followed.get(job.id)
+        try:
+            whole = self.scheduler.job(job.id)
+            if whole.log_paths and (before is None or before.paths != whole.log_paths):
+                self.followers.follow(job.id, whole.owner, whole.log_paths)
+            again_s = now_s + _STEPS_BEGUN_S if before is None else None
+            self._followed[job.id] = _Asked(job.submit_time_s, whole.log_paths, again_s)
+        except RunbookError as error:
+            self._refused.add(job.id)
+            LOG.warning("job %s is not watched: %s", job.id, error.what)
+
+    def _tell(self, now_s: float) -> None:
+        while self._untold:
+            still = self._untold[0]
+            told_s = self._told_s.get(still.job)
+            if told_s is None or now_s - told_s > _TELL_AGAIN_S:
+                self.leave(self._event(still))
+                self._told_s[still.job] = now_s
+                LOG.warning(
+                    "job %s: its log tells of a memory failure and it has written nothing for %.0f s: %s",
+                    still.job, still.allowed_s, shorten(clean_line(still.line), 200),
+                )
+            del self._untold[0]
+
+    def _event(self, still: StillJob) -> SpoolEvent:
+        time_s = float(f"{self.clock.now():.0f}")
+        asked = self._followed.get(still.job)
+        run = f"{self.cluster} {still.job} {asked.submitted_s if asked else None}"
+        return SpoolEvent(
+            file=alert_file(self.cluster, hashlib.sha256(run.encode()).hexdigest()[:16], time_s),
+            cluster=self.cluster[:40], job=still.job, raw_job_id=still.job, restart_count=0, time_s=time_s,
+            trigger=WATCH, alert=ALERT, node=NodeName(""), playbook=self.playbook,
+        )
+
+
