@@ -40,6 +40,9 @@ class TimedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # A connection waits for its reader from the first byte that is not sent, so that its time counts from there,
+        # also where it is about to be closed.
+        transport.set_write_buffer_limits(high=0)
         self._began_s = self.loop.time()
         self._make_room()
         self._watch()

@@ -91,7 +91,8 @@ def _folder(context: StepContext) -> str:
 def _write(context: StepContext, patch: Patch, submitted: Sequence[TemplateFile]) -> None:
     incident, folder = context.incident, context.ports.folder
     base = posixpath.dirname(copy_name(incident))
-    # The original's owner submits the copy and looks at it, so it is his where this process may give it away.
+    # The job reads the files that its script names, so those are its owner's where this process may give them away. The
+    # script is not: what is submitted is what was written here, and its owner could change or swell it in between.
     job = incident.original.job if incident.original else context.failure.job
     owner = (job.uid, job.gid) if job.uid is not None and job.gid is not None else None
     for file in submitted:
@@ -99,8 +100,8 @@ def _write(context: StepContext, patch: Patch, submitted: Sequence[TemplateFile]
         if copy is None and file is not submitted[0]:
             continue
         name = copy_name(incident) if copy is None else f"{base}/{posixpath.basename(copy)}"
-        folder.write_file(incident.id, name, _bytes(file.text), 0o600, owner)
-    folder.write_file(incident.id, f"{base}/template.diff", _bytes(patch.diff), 0o600, owner)
+        folder.write_file(incident.id, name, _bytes(file.text), 0o600, None if file is submitted[0] else owner)
+    folder.write_file(incident.id, f"{base}/template.diff", _bytes(patch.diff), 0o600)
 
 
 def _bytes(text: str) -> bytes:

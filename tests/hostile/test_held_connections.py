@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -72,3 +73,47 @@ def test_an_answer_that_nobody_reads_is_given_up(root: Path) -> None:
             while block := asking[0].recv(1 << 20):
                 read += len(block)
         assert read < 1000 * 65536
+
+
+def test_the_last_bytes_of_an_answer_that_nobody_reads_hold_no_place(root: Path) -> None:
+    """Less than asyncio would pause for is left unsent, and the connection is about to be closed."""
+    leaving_some = PROGRAM.replace(
+        "serve(app",
+        "import socket\nfrom runbook.service.serve import TimedConnection\nTimedConnection.arrival_s = 0.5\n"
+        "made = TimedConnection.connection_made\n"
+        "def small(self, transport):\n"
+        "    made(self, transport)\n"
+        "    transport.get_extra_info('socket').setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)\n"
+        "TimedConnection.connection_made = small\n"
+        "page = app\n"
+        "async def app(scope, receive, send):\n"
+        "    if scope['path'] != '/some':\n"
+        "        return await page(scope, receive, send)\n"
+        "    await send({'type': 'http.response.start', 'status': 200, 'headers': [(b'connection', b'close')]})\n"
+        "    await send({'type': 'http.response.body', 'body': b'x' * 50_000})\n"
+        "serve(app",
+    )
+    with _start(root, program=leaving_some) as service, contextlib.ExitStack() as held:
+        assert service.stdout is not None
+        address = service.stdout.readline().strip()
+        where = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        for _ in range(100):
+            connection = held.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.settimeout(10)
+            connection.connect(where)
+            connection.sendall(b"GET /some HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.recv(1)
+        deadline = time.monotonic() + 20
+        while (status := status_of(address + "healthz")) != 200:
+            assert time.monotonic() < deadline, status
+            time.sleep(0.2)
+
+
+def status_of(address: str) -> int:
+    try:
+        return get(address)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0

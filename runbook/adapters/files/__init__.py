@@ -11,6 +11,8 @@ import json
 import os
 import socket
 import subprocess
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import BinaryIO, TypeVar
@@ -31,7 +33,8 @@ from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.units import UserName
 
 MOST_ENTRIES = 100_000
-_ANSWER_LIMIT_BYTES = 256 << 20
+_LINE_BYTES = 64 << 10
+"""Of an answer: more than the longest path has, escaped."""
 _T = TypeVar("_T")
 
 
@@ -64,7 +67,7 @@ class OwnerFiles:
         if self._is_here(identity):
             descriptor = self._here(lambda: owner_side.open_regular(path), path, owner)
         else:
-            _, descriptor = self._there({"do": "open"}, path, identity)
+            _, descriptor, _ = self._there({"do": "open"}, path, identity)
         return received_file(descriptor, path, owner, self._timeout_s)
 
     @contextlib.contextmanager
@@ -94,13 +97,12 @@ class OwnerFiles:
         identity = self._checked(folder, owner)
         depth = max(1, depth)
         if self._is_here(identity):
-            found: list[tuple[str, bool, int, float]] = self._here(
+            found: list[Entry] = self._here(
                 lambda: owner_side.list_entries(folder, depth, self._most_entries), folder, owner
             )
         else:
             request = {"do": "entries", "depth": depth, "limit": self._most_entries}
-            answer, _ = self._there(request, folder, identity)
-            found = _entries_of(answer, folder)
+            _, _, found = self._there(request, folder, identity)
         return tuple(sorted((DirectoryEntry(*item) for item in found), key=lambda entry: entry.path))
 
     def read_small(self, path: str, owner: UserName, limit: int = 1 << 20) -> bytes:
@@ -114,7 +116,11 @@ class OwnerFiles:
                 lambda: owner_side.replace_file(path, content, expected_sha256), path, owner, expected_sha256
             )
         request = {"do": "replace", "size": len(content), "expected_sha256": expected_sha256}
-        answer, _ = self._there(request, path, identity, content)
+        answer, _, _ = self._there(request, path, identity, content)
+        if "backup" not in answer:
+            raise NotAllowed(
+                "whether it was written is not known", where=path, next_step="see what this user's processes do here"
+            )
         return str(answer.get("backup", ""))
 
     def _checked(self, path: str, owner: UserName) -> Identity:
@@ -134,25 +140,29 @@ class OwnerFiles:
 
     def _there(
         self, request: dict[str, object], path: str, identity: Identity, content: bytes = b""
-    ) -> tuple[dict[str, object], int]:
-        """Ask a child that runs as the owner. Returns its answer and the descriptor that came with it, or -1."""
+    ) -> tuple[dict[str, object], int, list[Entry]]:
+        """Ask a child that runs as the owner. Returns its answer, the descriptor that came with it, or -1, and what it
+        listed."""
         with self._systems.asked(path, identity.name):
             ours, child = self._started(request, path, identity, content)
-            descriptors: list[int] = []
+            answered = _Answer(ours, self._timeout_s)
+            entries: list[Entry] = []
             try:
                 with ours:
-                    answer = _receive(ours, descriptors)
+                    answer = answered.first(with_file=request["do"] == "open")
+                    if answer is not None and request["do"] == "entries" and "errno" not in answer:
+                        entries = answered.entries(answer, self._most_entries, path)
                 if answer is None:
                     raise _no_answer(child, identity)
             except TimeoutError:
-                _close(descriptors)
+                answered.close()
                 raise hung(path, self._timeout_s) from None
             except BaseException:
-                _close(descriptors)
+                answered.close()
                 raise
             finally:
                 self._end(child, path, identity)
-        return _checked_answer(answer, descriptors, path, identity.name)
+        return *_checked_answer(answer, answered, path, identity.name), entries
 
     def _started(
         self, request: dict[str, object], path: str, identity: Identity, content: bytes = b""
@@ -187,20 +197,19 @@ class OwnerFiles:
 
 def receive_file(connection: socket.socket, path: str, owner: UserName, limit_s: float) -> BinaryIO:
     """The file that was opened for this process (`OwnerFiles.handed`). Raises as `open` does."""
-    descriptors: list[int] = []
-    connection.settimeout(limit_s)
+    answered = _Answer(connection, limit_s)
     try:
-        answer = _receive(connection, descriptors)
+        answer = answered.first(with_file=True)
     except TimeoutError:
-        _close(descriptors)
+        answered.close()
         raise hung(path, limit_s) from None
     if answer is None:
-        _close(descriptors)
+        answered.close()
         raise Unavailable(
             f"could not open files as user {owner}: the helper process ended without an answer", where=path,
             next_step="try again",
         )
-    _, descriptor = _checked_answer(answer, descriptors, path, owner)
+    _, descriptor = _checked_answer(answer, answered, path, owner)
     return received_file(descriptor, path, owner, limit_s)
 
 
@@ -218,14 +227,13 @@ def received_file(descriptor: int, path: str, owner: UserName, limit_s: float) -
 
 
 def _checked_answer(
-    answer: dict[str, object], descriptors: list[int], path: str, owner: str
+    answer: dict[str, object], answered: _Answer, path: str, owner: str
 ) -> tuple[dict[str, object], int]:
     if "errno" in answer:
-        _close(descriptors)
+        answered.close()
         number = answer["errno"]
         raise translated(number if isinstance(number, int) else 0, str(answer.get("words")), path, owner)
-    _close(descriptors[1:])
-    return answer, descriptors[0] if descriptors else -1
+    return answer, answered.descriptor
 
 
 def sha256(content: bytes) -> str:
@@ -238,35 +246,79 @@ def _source() -> str:
     return inspect.getsource(owner_side)
 
 
-def _receive(connection: socket.socket, descriptors: list[int]) -> dict[str, object] | None:
-    """The child's one line; None when it ended without one. Descriptors are appended as they come."""
-    received = bytearray()
-    while not received.endswith(b"\n"):
+Entry = tuple[str, bool, int, float]
+"""Path, is folder, bytes, modified."""
+
+
+class _Answer:
+    """What comes over a socket whose other end the owner's processes may hold: all of it within `limit_s`, in lines of
+    bounded size, with one file at most."""
+
+    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+        self._connection = connection
+        self._ends_s = time.monotonic() + limit_s
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+        self.descriptor = -1
+
+    def first(self, *, with_file: bool) -> dict[str, object] | None:
+        """The answer's first line; None when there is none. Raises `TimeoutError`."""
+        line = self._line(with_file=with_file)
         try:
-            data, came, _, _ = socket.recv_fds(connection, 1 << 16, 1)
-        except ConnectionResetError:
+            answer = json.loads(line) if line is not None else None
+        except (ValueError, RecursionError):
             return None
-        descriptors.extend(came)
-        if not data or len(received) > _ANSWER_LIMIT_BYTES:
-            return None
-        received += data
-    answer = json.loads(received)
-    return answer if isinstance(answer, dict) else None
+        return answer if isinstance(answer, dict) else None
 
+    def entries(self, answer: dict[str, object], most: int, folder: str) -> list[Entry]:
+        """What was listed, a line each. Raises `TimeoutError`, and `NotAllowed` where it is nothing that our own
+        program says."""
+        found: list[Entry] = []
+        number = answer.get("entries")
+        for _ in range(number if isinstance(number, int) and 0 <= number <= most else most + 1):
+            line = self._line(with_file=False)
+            try:
+                entry = json.loads(line) if line is not None else None
+            except (ValueError, RecursionError):
+                entry = None
+            match entry:
+                case [str(path), bool(is_folder), int(size), float() | int() as modified_s] if len(found) < most:
+                    found.append((path, is_folder, size, float(modified_s)))
+                case _:
+                    raise NotAllowed(
+                        "the list of files is none", where=folder, next_step="see what this user's processes do here"
+                    )
+        return found
 
-def _entries_of(answer: dict[str, object], folder: str) -> list[tuple[str, bool, int, float]]:
-    """What a process of the owner's has listed. Raises `NotAllowed` where it is nothing that our own program says."""
-    listed = answer.get("entries")
-    found: list[tuple[str, bool, int, float]] = []
-    for item in listed if isinstance(listed, list) else (None,):
-        match item:
-            case [str(path), bool(is_folder), int(size), float() | int() as modified_s]:
-                found.append((path, is_folder, size, float(modified_s)))
-            case _:
-                raise NotAllowed(
-                    "the list of files is none", where=folder, next_step="see what this user's processes do here"
-                )
-    return found
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _line(self, *, with_file: bool) -> bytes | None:
+        while not self._lines:
+            left_s = self._ends_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left_s)
+            try:
+                data = self._more(with_file=with_file)
+            except ConnectionResetError:
+                return None
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._lines.extend(lines)
+            if not data or len(self._rest) > _LINE_BYTES:
+                return None
+        return self._lines.popleft()
+
+    def _more(self, *, with_file: bool) -> bytes:
+        if not with_file or self.descriptor >= 0:
+            return self._connection.recv(_LINE_BYTES)  # what else comes with it the kernel throws away
+        data, came, _, _ = socket.recv_fds(self._connection, _LINE_BYTES, 1)
+        for one in came[1:]:
+            os.close(one)
+        self.descriptor = came[0] if came else -1
+        return data
 
 
 def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookError:
@@ -281,11 +333,6 @@ def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookErr
         where=stage_interpreter(),
         next_step="see whether that Python runs for this user, and whether sudo logs input (log_input must be off)",
     )
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def translated(number: int, words: str, path: str, owner: str) -> RunbookError:

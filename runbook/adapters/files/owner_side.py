@@ -2,7 +2,10 @@
 
 Also called directly where the owner is ourselves. Failures are `OSError`s; those that are not the kernel's carry an
 errno of the same meaning and a sentence. The child speaks one JSON line each way over the socket on its standard
-input; an opened file travels beside the answer (SCM_RIGHTS).
+input, and for a listing one more for each entry; an opened file travels beside the answer (SCM_RIGHTS).
+
+The child has its owner's user id, so his other processes may stop it, take its socket and answer in its place: whoever
+listens takes what it says as a stranger's.
 """
 # ruff: noqa: PTH105, PTH108, PTH116, PTH118
 
@@ -159,12 +162,15 @@ def answer_one(connection: socket.socket) -> None:
     request = json.loads(stream.readline())
     descriptor = -1
     answer: dict[str, object] = {}
+    more = b""
     try:
         path = os.fsdecode(bytes.fromhex(request["path"]))
         if request["do"] == "open":
             descriptor = open_regular(path)
         elif request["do"] == "entries":
-            answer["entries"] = list_entries(path, request["depth"], request["limit"])
+            found = list_entries(path, request["depth"], request["limit"])
+            answer["entries"] = len(found)
+            more = b"".join(json.dumps(entry).encode("ascii") + b"\n" for entry in found)
         else:
             content = stream.read(request["size"])
             if len(content) != request["size"]:
@@ -179,7 +185,7 @@ def answer_one(connection: socket.socket) -> None:
         rights = array.array("i", [descriptor])
         connection.sendmsg([line], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     else:
-        connection.sendall(line)
+        connection.sendall(line + more)
 
 
 if __name__ == "__main__":

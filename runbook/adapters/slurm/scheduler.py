@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import string
@@ -52,6 +53,7 @@ from runbook.slurm.submit import (
 # numbers (seen on 22.05.8).
 
 _MOST_RUNS_KEPT = 256
+_MOST_SCRIPT_BYTES = 4 << 20
 _SLACK_S = 60.0
 """The nodes' clocks and the controller's."""
 
@@ -275,7 +277,7 @@ class SlurmCli:
         self, submission: Submission, command: SbatchCommand, owner: Identity
     ) -> tuple[tuple[str, ...], dict[str, bytes]]:
         """sbatch's arguments, and what it reads from its own memory: the environment that the job is to have, and,
-        where a copy of ours cannot be given to the owner, the script, which everybody could read otherwise."""
+        where the owner is somebody else, the script. The copy stays ours, so that it is what was written."""
         kept = submission.environment
         variables = owner.login_environment() if kept is None else submit_environment(kept.variables)
         script = _own_text(submission.script_path)
@@ -288,7 +290,7 @@ class SlurmCli:
             # 26.05 takes nothing from the file unless `--export` is said; the earlier ones take the same either way.
             words = (named, *(("--export=ALL",) if export is None else ()), *words)
             in_memory = {named: environment}
-        if privilege_mode(owner) is PrivilegeMode.SUDO:
+        if privilege_mode(owner) is not PrivilegeMode.SAME:
             words = tuple(IN_MEMORY if word == submission.script_path else word for word in words)
             in_memory[IN_MEMORY] = script
         return words, in_memory
@@ -467,8 +469,13 @@ def _checked_node(name: NodeName) -> NodeName:
 
 
 def _own_text(path: str) -> bytes:
+    """A script that this program has written. Slurm itself takes none that is larger (max_script_size)."""
     try:
-        return Path(path).read_bytes()
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            text = stream.read(_MOST_SCRIPT_BYTES + 1)
+        if len(text) > _MOST_SCRIPT_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {_MOST_SCRIPT_BYTES >> 20} MiB")
+        return text
     except OSError as error:
         raise Unavailable(f"the patched script cannot be read: {error.strerror}", where=path) from error
 

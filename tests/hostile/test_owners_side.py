@@ -1,0 +1,65 @@
+"""A process of the owner's answers in place of the child that opens his files: it holds nobody up and fills nothing."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters import files
+from runbook.adapters.files import OwnerFiles
+from runbook.errors import Hung, RunbookError
+from runbook.model.units import UserName
+
+ME = UserName(getpass.getuser())
+BEGIN = "import array, json, os, socket, time\nline = socket.socket(fileno=0)\n"
+TRICKLE = "while True:\n    line.sendall(b' ')\n    time.sleep(0.2)\n"
+DESCRIPTORS = (
+    "zero = os.open('/dev/zero', os.O_RDONLY)\n"
+    "for _ in range(2000):\n"
+    "    line.sendmsg([b' '], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [zero]))])\n"
+    "time.sleep(60)\n"
+)
+ENDLESS = "while True:\n    line.sendall(b'[],' * 10000)\n"
+LINES = (
+    "line.sendall(b'{\"entries\": 100000}\\n')\n"
+    "while True:\n    line.sendall(b'[\"/a\", false, 1, 1.0]\\n' * 1000)\n"
+)
+NONSENSE = "line.sendall(b'[' * 60000 + b'\\n')\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize(
+    "answer", [TRICKLE, DESCRIPTORS, ENDLESS, LINES, NONSENSE],
+    ids=["a blank now and then", "descriptors", "an endless line", "more entries than were asked for", "deep brackets"],
+)
+@pytest.mark.parametrize("ask", ["open", "entries", "replace"])
+def test_what_answers_in_its_place_is_ended_in_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, ask: str
+) -> None:
+    monkeypatch.setattr(files, "_source", lambda: BEGIN + answer)
+    owners = OwnerFiles(timeout_s=2.0, most_entries=1000, apart=True)
+    log = tmp_path / "out.log"
+    log.write_text("step 1\n")
+    before = len(os.listdir("/proc/self/fd"))
+    memory_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(RunbookError) as told:
+        if ask == "open":
+            owners.open(str(log), ME)
+        elif ask == "entries":
+            owners.entries(str(tmp_path), ME)
+        else:
+            owners.replace(str(log), ME, b"x", "0" * 64)
+    assert isinstance(told.value, Hung) or answer is not TRICKLE
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 64 << 10
+
+
+def test_a_listing_comes_whole_where_it_is_answered_honestly(tmp_path: Path) -> None:
+    names = [f"step_{number}\n\udcff" for number in range(3000)]
+    for name in names:
+        (tmp_path / name).touch()
+    found = OwnerFiles(apart=True).entries(str(tmp_path), ME)
+    assert [entry.path for entry in found] == sorted(str(tmp_path / name) for name in names)
