@@ -275,7 +275,7 @@ def job_watch_of(app: Application, leave: Callable[[SpoolEvent], object]) -> Job
     local = app.inventory.scheduler.kind == "local"
     words = memory_words(app.playbook.signatures)
     return JobWatch(
-        rule, app.local_scheduler.jobs if local else SlurmRunning(app.slurm_commands), app.scheduler,
+        rule, app.local_scheduler.jobs if local else SlurmRunning(app.slurm_commands), app.scheduler, app.nodes,
         LogFollowers(sorted(words), rule.unknown_step_s, app.clock), leave, app.inventory.cluster, app.flow.id,
         app.clock,
     )

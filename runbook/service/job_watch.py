@@ -1,5 +1,6 @@
-"""The watch: running jobs' logs are followed, and a job that wrote of a memory failure and is still since is told of in
-the spool, as an alert would be. What becomes of it the flow decides, which reads the logs as a whole.
+"""The watch: running jobs' logs are followed; of one that wrote of a memory failure the nodes are asked which ranks
+live; one of which a rank is gone while the others wait is told of in the spool, as an alert would be. What becomes of
+it the flow decides, which reads the logs as a whole.
 
 Slurm knows nothing of a rank that died while the others wait in a collective: it hears of it with NCCL's timeout or the
 job's time limit. The watch does no act and judges no failure: it says which job to look at.
@@ -11,26 +12,33 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from runbook.adapters.log_watch import LogFollowers, StillJob
+from runbook.adapters.log_watch import LogFollowers, Suspicion
 from runbook.adapters.metrics import WatchFigures
 from runbook.config import WatchDocument
 from runbook.errors import RunbookError
 from runbook.logs.signatures import Signatures
 from runbook.logs.signatures.signature import NO_KINDS
 from runbook.model.job import JobClass, JobRecord
-from runbook.model.units import JobId, NodeName
-from runbook.ports import Clock, Scheduler
+from runbook.model.units import JobId, NodeName, Unknown
+from runbook.ports import Clock, Nodes, Scheduler
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.spool import WATCH, SpoolEvent, alert_file
+from runbook.steps.shared.ranks import RanksSeen, see_ranks
 
 LOG = logging.getLogger("runbook.watch")
-ALERT = "memory-failure-and-still"
+ALERT = "memory-failure-and-a-rank-gone"
 """What an event of the watch is called where an alert has its name."""
 _NEW_A_ROUND = 20
 """Jobs that are asked for one by one in a round; after a restart all are new."""
 _TELL_AGAIN_S = 1800.0
+CONFIRMED_S = 3.0
+"""The same rank has to be missing in two looks so far apart."""
+_FIRST_PAUSE_S = 6.0
+_LONGEST_PAUSE_S = 300.0
+_LOOKS_AT_A_TIME = 8
 _STEPS_BEGUN_S = 60.0
 _SHORTEST_WORD = 6
 
@@ -68,12 +76,25 @@ class _Asked:
 
 
 @dataclass
+class _Suspect:
+    """A job whose nodes are asked which of its ranks live."""
+
+    why: Suspicion
+    due_s: float
+    pause_s: float = _FIRST_PAUSE_S
+    before: RanksSeen | None = None
+    look: Future[RanksSeen | Unknown] | None = None
+    unknown: str = ""
+
+
+@dataclass
 class JobWatch:
     """Runs in a thread of its own until `stop`. It never raises, and its problems stand in `problem`."""
 
     rule: WatchDocument
     running: Callable[[], Iterable[JobRecord]]
     scheduler: Scheduler
+    nodes: Nodes
     followers: LogFollowers
     leave: Callable[[SpoolEvent], object]
     """Puts an event into the spool, durably."""
@@ -87,9 +108,15 @@ class JobWatch:
     _told_s: dict[JobId, float] = field(default_factory=dict, init=False)
     _refused: set[JobId] = field(default_factory=set, init=False)
     """Whose logs cannot be followed: said once."""
-    _untold: list[StillJob] = field(default_factory=list, init=False)
+    _suspects: dict[JobId, _Suspect] = field(default_factory=dict, init=False)
+    _looks: ThreadPoolExecutor = field(init=False, repr=False)
     _listed_s: float | None = field(default=None, init=False)
+    _listing: str = field(default="", init=False)
+    """What was wrong with the last list of running jobs."""
     _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._looks = ThreadPoolExecutor(_LOOKS_AT_A_TIME, thread_name_prefix="watch-nodes")
 
     def run(self) -> None:
         """Until `stop` is called."""
@@ -98,6 +125,7 @@ class JobWatch:
                 self.round()
                 self._stop.wait(self.round_s)
         finally:
+            self._looks.shutdown(wait=False, cancel_futures=True)
             self.followers.close()
 
     def stop(self) -> None:
@@ -107,12 +135,18 @@ class JobWatch:
         """One look at what the followers told, and at times at which jobs run."""
         try:
             now_s = self.clock.elapsed()
-            problem = self.problem
+            problem = self._listing
             if self._listed_s is None or now_s - self._listed_s >= self.rule.list_s:
-                problem = self._list(now_s)
-            self._untold += self.followers.look()
-            self._tell(now_s)
-            self._trouble(problem)
+                problem = self._listing = self._list(now_s)
+            for one in self.followers.look():
+                if not one.line:
+                    self._suspects.pop(one.job, None)
+                elif one.job not in self._suspects:
+                    self._suspects[one.job] = _Suspect(one, now_s)
+            for job, suspect in list(self._suspects.items()):
+                self._follow_up(job, suspect, now_s)
+            unknown = [f"job {job}: {one.unknown}" for job, one in self._suspects.items() if one.unknown]
+            self._trouble(problem or (f"which ranks live is not known: {unknown[0]}" if unknown else ""))
         except RunbookError as error:
             self._trouble(error.what)
         except Exception as error:
@@ -131,6 +165,7 @@ class JobWatch:
         for gone in [job for job, asked in self._followed.items()
                      if job not in chosen or chosen[job].submit_time_s != asked.submitted_s]:
             self.followers.forget(gone)
+            self._suspects.pop(gone, None)
             del self._followed[gone]
         self._refused &= chosen.keys()
         self._told_s = {job: told_s for job, told_s in self._told_s.items() if job in chosen}
@@ -159,26 +194,46 @@ class JobWatch:
             self._refused.add(job.id)
             LOG.warning("job %s is not watched: %s", job.id, error.what)
 
-    def _tell(self, now_s: float) -> None:
-        while self._untold:
-            still = self._untold[0]
-            told_s = self._told_s.get(still.job)
-            if told_s is None or now_s - told_s > _TELL_AGAIN_S:
-                self.leave(self._event(still))
-                self._told_s[still.job] = now_s
-                LOG.warning(
-                    "job %s: its log tells of a memory failure and it has written nothing for %.0f s: %s",
-                    still.job, still.allowed_s, shorten(clean_line(still.line), 200),
-                )
-            del self._untold[0]
+    def _follow_up(self, job: JobId, suspect: _Suspect, now_s: float) -> None:
+        """One more look, or what the last one showed."""
+        told_s = self._told_s.get(job)
+        if suspect.look is None:
+            if now_s >= suspect.due_s and (told_s is None or now_s - told_s > _TELL_AGAIN_S):
+                suspect.look = self._looks.submit(self._ranks_of, job)
+            return
+        if not suspect.look.done():
+            return
+        seen, suspect.look = suspect.look.result(), None
+        suspect.unknown = seen.unknown if isinstance(seen, Unknown) else ""
+        if isinstance(seen, RanksSeen) and seen.missing:
+            if suspect.before is not None and seen.goes_on_missing(suspect.before):
+                self._tell(job, suspect, seen, now_s)
+            suspect.before, suspect.due_s = seen, now_s + CONFIRMED_S
+            return
+        suspect.before, suspect.due_s = None, now_s + suspect.pause_s
+        suspect.pause_s = min(2 * suspect.pause_s, _LONGEST_PAUSE_S)
 
-    def _event(self, still: StillJob) -> SpoolEvent:
+    def _ranks_of(self, job: JobId) -> RanksSeen | Unknown:
+        try:
+            return see_ranks(self.nodes, self.scheduler.job(job))
+        except RunbookError as error:
+            return Unknown(error.what)
+
+    def _tell(self, job: JobId, suspect: _Suspect, seen: RanksSeen, now_s: float) -> None:
+        self.leave(self._event(job))
+        self._told_s[job] = now_s
+        LOG.warning(
+            "job %s: its log tells of a memory failure, and of its %d ranks %s is gone while others wait: %s",
+            job, seen.world, ", ".join(map(str, seen.missing[:8])), shorten(clean_line(suspect.why.line), 200),
+        )
+
+    def _event(self, job: JobId) -> SpoolEvent:
         time_s = float(f"{self.clock.now():.0f}")
-        asked = self._followed.get(still.job)
-        run = f"{self.cluster} {still.job} {asked.submitted_s if asked else None}"
+        asked = self._followed.get(job)
+        run = f"{self.cluster} {job} {asked.submitted_s if asked else None}"
         return SpoolEvent(
             file=alert_file(self.cluster, hashlib.sha256(run.encode()).hexdigest()[:16], time_s),
-            cluster=self.cluster[:40], job=still.job, raw_job_id=still.job, restart_count=0, time_s=time_s,
+            cluster=self.cluster[:40], job=job, raw_job_id=job, restart_count=0, time_s=time_s,
             trigger=WATCH, alert=ALERT, node=NodeName(""), playbook=self.playbook,
         )
 

@@ -14,9 +14,10 @@ from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Collateral, Finding, LogStory
-from runbook.model.units import UserName, name_within, sentence
+from runbook.model.units import Unknown, UserName, name_within, sentence
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
+from runbook.steps.shared.ranks import see_ranks
 
 KEPT_LOG_BYTES = 64 << 20
 _KEPT_OF_OTHERS_BYTES = 1 << 20
@@ -24,6 +25,7 @@ _KEPT_OF_OTHERS_BYTES = 1 << 20
 _STEPS_OF_SILENCE = 3.0
 """A step with an evaluation or a checkpoint in it takes longer than the others."""
 _LONGEST_WAIT_S = 3600.0
+_LOOK_AGAIN_S = 30.0
 
 
 
@@ -57,8 +59,10 @@ def run(context: StepContext) -> StepResult:
         incident = replace(incident, original=incident.failure)
     outcome, summary = _judge(story, job)
     failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
-    if failed and (waiting := _may_be_at_a_step(context, job, story, incident)) is not None:
-        return waiting
+    if failed:
+        waiting = _may_be_at_a_step(context, job, story, incident) or _all_ranks_may_live(context, job, incident)
+        if waiting is not None:
+            return waiting
     if outcome is Outcome.UNREADABLE:
         conclusion = summary[:1].upper() + summary[1:] + "."
         return StepResult(outcome, replace(incident, conclusion=conclusion), summary)
@@ -186,7 +190,7 @@ def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, inc
         return None
     pace = "how long a step takes is not known" if step_s is None else f"a step takes {step_s:.0f} s"
     shows = f"job {job.id} is {job.state.name}; its log shows an error, but {pace} and it wrote "
-    if now_s - (incident.visits[-1].started_s if incident.visits else incident.opened_s) > _LONGEST_WAIT_S:
+    if _watched_s(context, incident) > _LONGEST_WAIT_S:
         summary = f"{shows}again and again since: it goes on, and is not cancelled on such a word"
         conclusion = sentence(summary)
         return StepResult(
@@ -194,6 +198,35 @@ def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, inc
         )
     summary = f"{shows}{quiet_s:.0f} s ago: waiting until it was silent for {wanted_s:.0f} s"
     return StepResult(Outcome.WAITING, incident, summary, max(wanted_s - quiet_s, 1.0))
+
+
+def _all_ranks_may_live(context: StepContext, job: JobRecord, incident: Incident) -> StepResult | None:
+    """Wait for a job that runs, and that only an alert or the watch says is in trouble, while each of its ranks has a
+    process: a log is its owner's text, and the words of a failure with a silence behind them stand in healthy ones. On
+    the watch's word, where it cannot be known, a person decides."""
+    if incident.trigger not in ("alert", "watch") or incident.attempts or job.state.job_class.ended:
+        return None
+    seen = see_ranks(context.ports.nodes, job)
+    if isinstance(seen, Unknown):
+        if incident.trigger == "alert" or _has_ended(context, job):
+            return None
+        summary = (
+            f"job {job.id} is {job.state.name} and its log shows a memory failure, but whether a rank of it is gone is "
+            f"not known ({seen.unknown}): it is not cancelled on the log's word"
+        )
+        return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=sentence(summary)), summary)
+    if seen.missing or _has_ended(context, job):
+        return None
+    shows = f"job {job.id} is {job.state.name}; its log shows an error, but all of its {seen.world} ranks are there"
+    if _watched_s(context, incident) > _LONGEST_WAIT_S:
+        summary = f"{shows}: it was caught, or they are at work on something else"
+        closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence(summary))
+        return StepResult(Outcome.HEALTHY, closed, summary)
+    return StepResult(Outcome.WAITING, incident, f"{shows}: looking again", _LOOK_AGAIN_S)
+
+
+def _watched_s(context: StepContext, incident: Incident) -> float:
+    return context.ports.clock.now() - (incident.visits[-1].started_s if incident.visits else incident.opened_s)
 
 
 def _has_ended(context: StepContext, job: JobRecord) -> bool:

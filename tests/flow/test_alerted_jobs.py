@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
 from runbook.model.incident import Failure
 from runbook.model.job import JobClass
-from runbook.model.units import IncidentId
+from runbook.model.node import ProcessView
+from runbook.model.units import IncidentId, NodeName, Unknown
 from runbook.steps import read_error
 from tests.contract.fakes import FakeFiles
 from tests.flow.test_resuming import OnePlace, Scene
@@ -36,10 +37,25 @@ class Place(OnePlace):
     def copy_stream(self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int) -> tuple[Path, bool]:
         return self.write_file(incident, relative, stream.read(limit_bytes)), False
 
+    ranks: tuple[int, ...] | None = None
+    """Of the job's four, those that have a process; None: the node does not answer."""
 
-def scene_of(trigger: str, silent_s: float, steps: str = STEPS) -> Scene:
+    def processes(self, *_: Any) -> tuple[ProcessView, ...] | Unknown:
+        if self.ranks is None:
+            return Unknown("the node does not answer")
+        shown = [{"RANK": str(rank), "WORLD_SIZE": "4"} for rank in self.ranks]
+        return tuple(ProcessView(NodeName("gpu-21"), 100 + at, ("python",), one) for at, one in enumerate(shown))
+
+
+ONE_GONE = (0, 1, 2)
+ALL = (0, 1, 2, 3)
+
+
+def scene_of(trigger: str, silent_s: float, steps: str = STEPS, ranks: tuple[int, ...] | None = ONE_GONE) -> Scene:
     scene = Scene("true", trigger=trigger)
-    scene.place = Place()
+    place = Place()
+    place.ranks = ranks
+    scene.place = place
     job = scene.scheduler.add(work_dir="/home/alice")
     scene.clock.sleep(7200)
     record = scene.scheduler.job(job)
@@ -86,3 +102,20 @@ def test_a_job_whose_steps_nobody_can_count_has_to_be_silent_for_long_on_the_wat
     assert read_error.run(scene_of("watch", 60, words).context()).outcome == "waiting"
     assert read_error.run(scene_of("watch", 150, words).context()).outcome == "memory_error"
     assert read_error.run(scene_of("alert", 60, words).context()).outcome == "memory_error"
+
+
+@pytest.mark.parametrize("trigger", ["alert", "watch"])
+def test_a_silent_job_whose_ranks_are_all_there_is_not_cancelled_on_its_logs_word(trigger: str) -> None:
+    scene = scene_of(trigger, 4 * STEP_S, ranks=ALL)
+    found = read_error.run(scene.context())
+    assert (found.outcome, found.poll_s) == ("waiting", 30)
+    assert "all of its 4 ranks are there" in found.summary
+    scene.clock.sleep(4000)
+    assert read_error.run(scene.context()).outcome == "healthy"
+    assert read_error.run(scene_of("person", 4 * STEP_S, ranks=ALL).context()).outcome == "memory_error"
+
+
+def test_where_no_node_tells_a_person_decides_what_the_watch_saw() -> None:
+    found = read_error.run(scene_of("watch", 4 * STEP_S, ranks=None).context())
+    assert found.outcome == "unreadable"
+    assert "whether a rank of it is gone is not known" in found.incident.conclusion

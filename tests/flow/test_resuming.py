@@ -53,7 +53,7 @@ class OnePlace:
     def folder(self, incident: IncidentId) -> Path:
         return Path("/incidents")
 
-    def processes(self, *_: Any) -> Unknown:
+    def processes(self, *_: Any) -> tuple[Any, ...] | Unknown:
         return Unknown("the node does not answer")
 
 

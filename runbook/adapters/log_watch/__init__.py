@@ -38,14 +38,13 @@ _MOST_LINE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class StillJob:
-    """A job that wrote a word of a memory failure and nothing since, for longer than it ever paused of late."""
+class Suspicion:
+    """A job that wrote a word of a memory failure; or, where `line` is empty, one that went on since."""
 
     job: JobId
-    path: str
+    path: str = ""
     """Of the log with the word."""
-    line: str
-    allowed_s: float
+    line: str = ""
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ class _Child:
     identity: Identity
     heard_s: float
     lock: threading.Lock = field(default_factory=threading.Lock)
-    still: list[StillJob] = field(default_factory=list)
+    told: list[Suspicion] = field(default_factory=list)
     at: str = ""
     at_s: float = 0.0
     files: int = 0
@@ -81,11 +80,11 @@ class _Child:
                 said = json.loads(read)
                 with self.lock:
                     self.heard_s = clock.elapsed()
-                    if "still" in said:
-                        self.still.append(StillJob(
-                            JobId(str(said["still"])), str(said["path"]), str(said["line"])[:300],
-                            float(said["allowed_s"]),
-                        ))
+                    if "suspected" in said:
+                        job, line = JobId(str(said["suspected"])), str(said["line"])[:300] or "?"
+                        self.told.append(Suspicion(job, str(said["path"]), line))
+                    elif "went_on" in said:
+                        self.told.append(Suspicion(JobId(str(said["went_on"]))))
                     else:
                         self.at, self.at_s = str(said["at"]), float(said["at_s"])
                         self.files, self.round_s = int(said["files"]), float(said["took_s"])
@@ -114,16 +113,16 @@ class LogFollowers:
         if child is not None:
             child.tell({"forget": job})
 
-    def look(self) -> tuple[StillJob, ...]:
+    def look(self) -> tuple[Suspicion, ...]:
         """What was told since, and a process that is held or has ended replaced. Raises `Unavailable` where too many
         are held."""
         now_s = self._clock.elapsed()
-        still: list[StillJob] = []
+        told: list[Suspicion] = []
         for key, child in list(self._children.items()):
             with child.lock:
                 # What it says of a job that it was not told to follow is not believed.
-                still += [one for one in child.still if self._is_followed(one.job, key)]
-                child.still.clear()
+                told += [one for one in child.told if self._is_followed(one.job, key)]
+                child.told.clear()
                 held = child.at if child.at and child.at_s > HELD_S else ""
                 silent = now_s - child.heard_s > _SILENT_S
             if held or silent or child.started.poll() is not None:
@@ -141,7 +140,7 @@ class LogFollowers:
                 f"{len(self._held)} processes that followed logs hang in a file system",
                 next_step="see `runbook doctor`",
             )
-        return tuple(still)
+        return tuple(told)
 
     def figures(self) -> WatchFigures:
         children = list(self._children.values())

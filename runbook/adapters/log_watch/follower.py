@@ -10,9 +10,9 @@ A file is asked for its size; only what it grew by is read, and of more than `MO
 costs what the jobs' files cost to ask; the pause after it is `PAUSE_FOR_WORK` times as long, so that whatever the
 number of files the child takes less than a fifth of a processor, and looks less often instead.
 
-A job is suspected when a word of a memory failure is written. It is told of when it has then written nothing, in any of
-its files, for longer than it ever paused of late (`Rhythm`). One that goes on writing is not suspected any more: a
-failure that was caught and retried, a warning, a word in a data set.
+A job is suspected when a word of a memory failure is written, and told of at once. One that is then seen to go on
+writing, later than it ever paused of late (`Rhythm`), is not suspected any more: a failure that was caught and retried,
+a warning, a word in a data set.
 """
 
 from __future__ import annotations
@@ -89,29 +89,23 @@ class FollowedJob:
         """When the word was written; None: not suspected."""
         self.allowed_s = 0.0
         """How long it may be still, as its rhythm was when the word came."""
-        self.word = self.line = self.path = ""
         self.gone_on = 0
-        self.told = False
+        self.tells: list[dict[str, Any]] = []
 
     def wrote(self, now_s: float) -> None:
         """Any of its files grew."""
         if self.suspected_s is not None and now_s - self.suspected_s > self.allowed_s:
             self.gone_on += 1
             if self.gone_on >= GONE_ON:
-                self.suspected_s, self.told = None, False
+                self.suspected_s = None
+                self.tells.append({"went_on": self.job})
         self.rhythm.wrote(now_s)
 
     def suspect(self, now_s: float, path: str, word: str, line: str) -> None:
         if self.suspected_s is None:
             self.suspected_s, self.allowed_s = now_s, self.rhythm.longest_s()
-            self.path, self.word, self.line, self.gone_on = path, word, line, 0
-
-    def still(self, now_s: float) -> bool:
-        """Whether it is to be told of now; once for each suspicion."""
-        if self.suspected_s is None or self.told or self.rhythm.last_s is None:
-            return False
-        self.told = now_s - max(self.rhythm.last_s, self.suspected_s) >= self.allowed_s
-        return self.told
+            self.gone_on = 0
+            self.tells.append({"suspected": self.job, "path": path, "word": word, "line": line})
 
 
 class Follower:
@@ -146,10 +140,10 @@ class Follower:
             self._read(job, each, now_s)
         self.become(None)
         self.at = ""
-        return [
-            {"still": job.job, "path": job.path, "word": job.word, "line": job.line, "allowed_s": job.allowed_s}
-            for job in self.jobs.values() if job.still(now_s)
-        ]
+        told = [one for job in self.jobs.values() for one in job.tells]
+        for job in self.jobs.values():
+            job.tells = []
+        return told
 
     def files(self) -> int:
         return sum(len(job.files) for job in self.jobs.values())
