@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -344,12 +345,18 @@ class Inventory(Document):
 
     @model_validator(mode="after")
     def _has_a_spool_of_its_own(self) -> Inventory:
-        # What lies in the spool and is no event is set aside: incidents would be.
-        spool = Path(self.paths.spool).expanduser().resolve()
-        state = self.state_folder.resolve()
-        if spool == state or spool in state.parents or state / "incidents" in (spool, *spool.parents):
-            raise ValueError(f"paths.spool has to be a folder of its own, and {spool} holds the state folder {state}")
+        if wrong := self.misplaced_spool(lambda path: Path(os.path.abspath(path))):  # noqa: PTH100
+            raise ValueError(wrong)
         return self
+
+    def misplaced_spool(self, real: Callable[[Path], Path]) -> str:
+        """Why the spool is where it may not be; "" where it may. `real` says where a path is: by its words alone, or by
+        asking the file system."""
+        # What lies in the spool and is no event is set aside: incidents would be.
+        spool, state = real(Path(self.paths.spool).expanduser()), real(self.state_folder)
+        if spool == state or spool in state.parents or state / "incidents" in (spool, *spool.parents):
+            return f"paths.spool has to be a folder of its own, and {spool} holds the state folder {state}"
+        return ""
 
     @property
     def state_folder(self) -> Path:

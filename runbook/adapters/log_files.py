@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
+from runbook.adapters.silent import PATIENCE_S, PatientFile, each_within, next_data, within
 from runbook.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
@@ -83,14 +84,15 @@ def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
             found.setdefault((-1, -1), LogFile(STDIN, 0))
             continue
         try:
-            status = Path(path).stat()
+            status = within(PATIENCE_S, path, Path(path).stat)
         except OSError as error:
             raise NotFound(
                 f"{path} cannot be read: {_words(error)}",
                 next_step="name a log file, a folder of logs, or - for standard input",
             ) from error
         if stat.S_ISDIR(status.st_mode):
-            inside = sorted(_inside(path), key=lambda pair: natural_order(pair[0].path))
+            found_inside = each_within(PATIENCE_S, path, partial(_inside, path))
+            inside = sorted(found_inside, key=lambda pair: natural_order(pair[0].path))
             if all(file.refused for file, _ in inside) and inside:
                 raise NotFound(f"nothing in {path} can be read: {inside[0][0].refused}", next_step=_AS_ANOTHER)
             _one_job(path, inside)
@@ -202,35 +204,6 @@ def _opened(path: str, target: tuple[int, int] | None) -> int:
     return descriptor
 
 
-def _next_data(descriptor: int, offset: int, size: int) -> int:
-    """Where a file has blocks from an offset on, `size` where it has none; the offset itself on a file system that
-    cannot say. The descriptor's own position stays."""
-    here = os.lseek(descriptor, 0, os.SEEK_CUR)
-    try:
-        return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError as error:
-        return size if error.errno == errno.ENXIO else offset
-    finally:
-        os.lseek(descriptor, here, os.SEEK_SET)
-
-
-class PlainFile(io.FileIO):
-    """A regular file that is open for reading, of which several threads may read any part at a time."""
-
-    def __init__(self, file: int | str | Path) -> None:
-        """A descriptor or a path."""
-        super().__init__(file, "rb")
-        self.size_bytes = os.fstat(self.fileno()).st_size
-
-    def read_at(self, buffer: memoryview, offset: int) -> int:
-        """Bytes from an offset, wherever the stream itself stands."""
-        return os.preadv(self.fileno(), [buffer], offset)
-
-    def next_data(self, offset: int) -> int:
-        """Where there are blocks from an offset on."""
-        return _next_data(self.fileno(), offset, self.size_bytes)
-
-
 class PathStream(io.RawIOBase):
     """A file that is opened for each piece that is read and closed again, so that it holds no handle."""
 
@@ -262,22 +235,30 @@ class PathStream(io.RawIOBase):
 
     def read_at(self, buffer: memoryview, offset: int) -> int:
         """Bytes from an offset; several threads may read at a time."""
-        descriptor = _opened(self._path, self._target)
-        try:
-            return os.preadv(descriptor, [buffer], offset)
-        finally:
-            os.close(descriptor)
+
+        def read() -> int:
+            descriptor = _opened(self._path, self._target)
+            try:
+                return os.preadv(descriptor, [buffer], offset)
+            finally:
+                os.close(descriptor)
+
+        return within(PATIENCE_S, self._path, read)
 
     def next_data(self, offset: int) -> int:
         """Where there are blocks from an offset on. The offset where it cannot be opened any more: reading says so."""
-        try:
-            descriptor = _opened(self._path, self._target)
-        except OSError:
-            return offset
-        try:
-            return _next_data(descriptor, offset, self.size_bytes)
-        finally:
-            os.close(descriptor)
+
+        def look() -> int:
+            try:
+                descriptor = _opened(self._path, self._target)
+            except OSError:
+                return offset
+            try:
+                return next_data(descriptor, offset, self.size_bytes)
+            finally:
+                os.close(descriptor)
+
+        return within(PATIENCE_S, self._path, look)
 
 
 def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
@@ -294,13 +275,14 @@ def open_logs(files: Sequence[LogFile], stack: ExitStack) -> list[Source]:
             continue
         try:
             if many and file.size_bytes:
-                if not os.access(file.path, os.R_OK):
+                if not within(PATIENCE_S, file.path, partial(os.access, file.path, os.R_OK)):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
                 stream = cast(BinaryIO, PathStream(file.path, file.size_bytes, file.target))
             elif file.pipe:
                 stream = cast(BinaryIO, stack.enter_context(Path(file.path).open("rb", buffering=0)))  # noqa: SIM115
             else:
-                opened = PlainFile(_opened(file.path, file.target))
+                descriptor = within(PATIENCE_S, file.path, partial(_opened, file.path, file.target))
+                opened = PatientFile(descriptor, file.path, PATIENCE_S)
                 stream = cast(BinaryIO, stack.enter_context(opened))
         except OSError as error:
             raise NotFound(f"{file.path} cannot be opened: {_words(error)}", next_step=_AS_ANOTHER) from error

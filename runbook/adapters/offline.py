@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from runbook.adapters.silent import PATIENCE_S, within
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.job import Claim, JobClass, JobEnvironment, JobRecord, JobScript, JobState, NodeState, Submission
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
@@ -49,7 +50,8 @@ class FilesScheduler:
         if self._template is None:
             return Unknown("no --template was given")
         try:
-            return JobScript(self._template.read_bytes().decode("utf-8", "surrogateescape"), "file")
+            text = within(PATIENCE_S, str(self._template), self._template.read_bytes).decode("utf-8", "surrogateescape")
+            return JobScript(text, "file")
         except OSError as error:
             return Unknown(f"{self._template} cannot be read: {error.strerror}")
 

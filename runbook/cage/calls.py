@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from pydantic import TypeAdapter
 
 from runbook import errors
-from runbook.adapters.log_files import PlainFile
+from runbook.adapters.silent import PlainFile
 from runbook.errors import RunbookError
 from runbook.logs.search import InOrder
 from runbook.model.diagnosis import Kinds

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runbook.adapters import process
-from runbook.adapters.files.silent import FileSystems
+from runbook.adapters.silent import FileSystems
 from runbook.cage.at_work import AtWork, marked
 from runbook.cage.calls import methods
 from runbook.cage.inside import packed_settings

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from runbook.adapters.files import OwnerFiles
-from runbook.adapters.files.silent import hung
+from runbook.adapters.silent import hung
 from runbook.cage.calls import methods, packed_error, unpacked_error
 from runbook.cage.inside import ANSWERS_S, OPENED, SEALS
 from runbook.cage.leave import Leave, NotItsBusiness

@@ -16,7 +16,6 @@ from runbook.cli.options import (
     STATES,
     Command,
     Kind,
-    NamedPath,
     inventory_option,
     playbook_option,
 )
@@ -30,8 +29,8 @@ def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable
 
 @_command("incident.oom", "Bring back a job that died of out-of-memory.")
 @click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
-@click.option("--log", "logs", multiple=True, metavar="FILE", type=NamedPath(), help="A launcher log; may repeat.")
-@click.option("--template", metavar="FILE", type=NamedPath(), help="The launch script, with --log.")
+@click.option("--log", "logs", multiple=True, metavar="FILE", type=PATH, help="A launcher log; may repeat.")
+@click.option("--template", metavar="FILE", type=PATH, help="The launch script, with --log.")
 @click.option(
     "--output", metavar="DIR", type=PATH,
     help="With --log: where the patched template and the report go. Default: beside the template.",

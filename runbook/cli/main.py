@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 from click.shell_completion import get_completion_class
@@ -98,8 +104,12 @@ def _keep_trace(trace: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script. Works in this process where `arguments` are given, and as the daemon, which
+    opens no file of a user's itself; else in a child of it."""
+    told = _in_a_child() if arguments is None and sys.argv[1:2] != ["serve"] else None
     code = flushed(guarded(lambda: _run(arguments)))
+    if told is not None:
+        os.write(told, bytes((code,)))
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         # A workflow's thread may wait a day for an approval. What it does is recorded; it need not be waited for.
         with contextlib.suppress(OSError, ValueError):
@@ -125,6 +135,100 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return 2
     return code if isinstance(code, int) else 0
+
+
+# A process cannot be ended, not even by itself, while one of its threads waits in the kernel for a file system that
+# does not answer. So a command works in a child of the process that its user waits for, which can always leave.
+
+_ENDING_S = 10.0
+"""For what a command does at its end, or when it is interrupted."""
+_LOOK_S = 0.25
+_STUCK_LOOKS = 4
+_PR_SET_PDEATHSIG = 1
+_SI_KERNEL = 0x80
+"""Of a signal that the terminal has sent to both."""
+
+
+def _in_a_child() -> int:
+    """Returns in a child of this process: a descriptor on which it says its exit code. This process waits for the child
+    and ends as it does."""
+    asks = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+    watched = {one for one in asks if signal.getsignal(one) is not signal.SIG_IGN} | {signal.SIGCHLD, signal.SIGIO}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    told, tells = os.pipe()
+    fcntl.fcntl(told, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(told, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        os.close(tells)
+        _end_with(child, told, watched)
+    os.close(told)
+    # Whoever kills the parent means the command.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(INTERRUPTED)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _Once())
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return tells
+
+
+class _Once:
+    """Ctrl-C, which comes twice where `kill` tells it to both processes."""
+
+    _last_s = -1.0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        before_s, self._last_s = self._last_s, time.monotonic()
+        if before_s < 0 or self._last_s - before_s > 1.0:
+            signal.default_int_handler(number, frame)
+
+
+def _end_with(child: int, told: int, watched: set[signal.Signals]) -> NoReturn:
+    """End as the child ends; without it where it was interrupted, or has said its code, and cannot end."""
+    said, stuck, until_s = b"", 0, 0.0
+    while True:
+        heard = signal.sigtimedwait(watched, _LOOK_S) if until_s else signal.sigwaitinfo(watched)
+        gone, status = os.waitpid(child, os.WNOHANG)
+        if gone:
+            _end_like(status)
+        if heard is not None and heard.si_signo not in (signal.SIGCHLD, signal.SIGIO):
+            until_s = time.monotonic() + _ENDING_S
+            if heard.si_code != _SI_KERNEL:
+                os.kill(child, heard.si_signo)
+        with contextlib.suppress(BlockingIOError):
+            if code := os.read(told, 1):
+                said, until_s = code, time.monotonic() + _ENDING_S
+        if not until_s:
+            continue
+        stuck = stuck + 1 if _waits_in_the_kernel(child) else 0
+        if stuck < _STUCK_LOOKS and time.monotonic() < until_s:
+            continue
+        os.kill(child, signal.SIGKILL)
+        if not said:
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nrunbook: interrupted while it waited for something that does not answer, such as the "
+                         b"file system of a file or folder that it was to read\n")
+        os._exit(said[0] if said else INTERRUPTED)
+
+
+def _waits_in_the_kernel(child: int) -> bool:
+    """Whether its first thread does, or is gone while another does."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{child}/stat").read_text(encoding="latin-1").rpartition(")")[2].split()[0] in "DZ"
+    return False
+
+
+def _end_like(status: int) -> NoReturn:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def completion(shell: str) -> int:

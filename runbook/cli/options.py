@@ -22,6 +22,13 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         assert self.callback is not None
+        named = [path for path in ctx.params.values() if isinstance(path, Path)]
+        named += [path for paths in ctx.params.values() if isinstance(paths, tuple) for path in paths
+                  if isinstance(path, Path)]
+        if named:
+            from runbook.adapters.silent import must_answer
+
+            must_answer(*named)
         does = getattr(importlib.import_module(f"runbook.cli.{self.place}"), self.callback.__name__)
         return ctx.invoke(does, **ctx.params)
 
@@ -46,13 +53,16 @@ class Kind(click.ParamType[str]):
 
 
 class NamedPath(click.Path):
-    """A path that is only looked at by who can say that its file system does not answer."""
+    """A path that click does not look at by itself: its file system may not answer, and somebody has to say so."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path(value)
 
 
-PATH = click.Path(path_type=Path)
+PATH = NamedPath()
 FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 STATES = ["running", "awaiting_approval", "interrupted", "recovered", "planned", "escalated", "closed"]
 """Of an incident; the module that has them takes longer to load than this one."""

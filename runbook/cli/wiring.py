@@ -13,15 +13,15 @@ from runbook.adapters.clock import SystemClock
 from runbook.adapters.delivery import Target
 from runbook.adapters.driver import DriverLock
 from runbook.adapters.offline import NoNodes
+from runbook.adapters.silent import FileSystems, must_answer
 from runbook.adapters.whole_file import private_file, private_folder
 from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load_inventory
-from runbook.errors import Unavailable
+from runbook.errors import BadInput, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
 
 if TYPE_CHECKING:
     from runbook.adapters.driver.lease import DriverLease
-    from runbook.adapters.files.silent import FileSystems
     from runbook.adapters.local import LocalScheduler
     from runbook.adapters.notify import TargetsNotify, Telling
     from runbook.adapters.slurm.commands import SlurmCommands
@@ -138,8 +138,6 @@ class Application:
     @cached_property
     def file_systems(self) -> FileSystems:
         """Which of them do not answer."""
-        from runbook.adapters.files.silent import FileSystems
-
         return FileSystems()
 
     @cached_property
@@ -191,6 +189,7 @@ class Application:
             from runbook.adapters.node_access import NodesWithLeft, SshNodes
             from runbook.adapters.ssh import SshSettings
 
+            must_answer(Path("~/.ssh").expanduser())
             asked = SshNodes(
                 SshSettings(
                     user=document.user,
@@ -304,8 +303,19 @@ def _nobody(before: Incident | None, after: Incident) -> None:
 
 
 def application(inventory: str | None, policy: Policy | None = None) -> Application:
-    """The application of a named inventory. Raises `BadInput` with every fault of the document."""
-    return Application(load_inventory(inventory), policy)
+    """The application of a named inventory. Raises `BadInput` with every fault of the document, and `Hung`."""
+    if inventory:
+        must_answer(Path(inventory).expanduser())
+    return Application(answering(load_inventory(inventory)), policy)
+
+
+def answering(inventory: Inventory) -> Inventory:
+    """The same, once its folders answer. Raises `Hung` where one does not: the home folder, perhaps. Raises `BadInput`
+    where the spool holds what is kept, by way of a link."""
+    must_answer(inventory.state_folder, Path(inventory.paths.spool).expanduser())
+    if wrong := inventory.misplaced_spool(Path.resolve):
+        raise BadInput(wrong, next_step="name another folder under paths.spool of the inventory")
+    return inventory
 
 
 def contract_of(incident: Incident) -> dict[str, Any] | None:

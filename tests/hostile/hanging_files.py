@@ -4,7 +4,7 @@
 
 shows the files of SOURCE. What a path's name says hangs for ever, in the kernel, where no signal reaches whoever waits:
 `stat`, `open`, `read` or `close`, as in `hangs-at-read.log`; a folder `hangs-at-list` does when listed. Once the file
-`SOURCE/stopped` is there, every request hangs."""
+`SOURCE/stopped` is there, every request hangs. `SOURCE.waits` is there once somebody waits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +32,7 @@ def main() -> None:
     class Shown(mfusepy.Operations):  # type: ignore[misc]
         def _wait(self, path: str, what: str) -> None:
             if f"hangs-at-{what}" in path or os.path.exists(f"{source}/stopped"):
+                Path(f"{source}.waits").touch()
                 _for_ever()
 
         def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
@@ -87,6 +89,42 @@ def mounted(mount: Path, source: Path) -> Iterator[subprocess.Popen[bytes]]:
         server.send_signal(signal.SIGKILL)
         server.wait()
         subprocess.run(("umount", "--lazy", str(mount)), check=False, capture_output=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    shown: Path
+    """Where the file system is mounted."""
+    source: Path
+
+    def file(self, name: str, text: str = "x\n") -> str:
+        """In a folder of its own: the kernel looks for one name in a folder at a time."""
+        folder = self.source / str(len(list(self.source.iterdir())))
+        folder.mkdir()
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+        return str(self.shown / folder.name / name)
+
+    def folder(self, name: str) -> str:
+        above = self.source / str(len(list(self.source.iterdir())))
+        (above / name).mkdir(parents=True)
+        (above / name / "a.log").write_text("x\n")
+        return str(self.shown / above.name / name)
+
+    @property
+    def waits(self) -> Path:
+        """There once somebody waits."""
+        return Path(f"{self.source}.waits")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
+        folder.chmod(0o755)
+    source = tmp_path / "source"
+    source.mkdir()
+    with mounted(tmp_path / "shown", source):
+        yield Place(tmp_path / "shown", source)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.log_files import PlainFile
+from runbook.adapters.silent import PlainFile
 from runbook.logs.search import CHUNK_BYTES, segments_of
 from runbook.logs.search.pool import MOST_BYTES
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from runbook.adapters.files import OwnerFiles
-from runbook.adapters.files.silent import MOST_AN_OWNER, FileSystems
+from runbook.adapters.silent import MOST_AN_OWNER, FileSystems
 from runbook.errors import Hung
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import UserName
-from tests.hostile.hanging_files import mounted
+from tests.hostile.hanging_files import Place, mounted, place
 from tests.hostile.scene import LIMITS, Service, application, ended, failed_job, opened
 
 pytestmark = [
@@ -25,31 +21,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system for other users"),
 ]
 OWNER = UserName("daemon")
-
-
-@dataclass(frozen=True)
-class Place:
-    shown: Path
-    """Where the file system is mounted."""
-    source: Path
-
-    def file(self, name: str) -> str:
-        """In a folder of its own: the kernel looks for one name in a folder at a time."""
-        folder = self.source / str(len(list(self.source.iterdir())))
-        folder.mkdir()
-        (folder / name).write_text("x\n")
-        (folder / name).chmod(0o644)
-        return str(self.shown / folder.name / name)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
-        folder.chmod(0o755)
-    source = tmp_path / "source"
-    source.mkdir()
-    with mounted(tmp_path / "shown", source):
-        yield Place(tmp_path / "shown", source)
+__all__ = ["place"]
 
 
 def _gone(systems: FileSystems) -> None:
@@ -104,22 +76,6 @@ def test_incidents_end_with_a_person_and_the_service_can_end(place: Place, tmp_p
         # What waits in the kernel cannot be ended: none of it may be a part of the service.
         tasks = [path.read_text().rpartition(")")[2].split()[0] for path in Path("/proc/self/task").glob("*/stat")]
         assert "D" not in tasks
-
-
-@pytest.mark.parametrize("what", ["stat", "read"])
-@pytest.mark.timeout(120)
-def test_a_person_who_names_such_a_log_is_told(place: Place, what: str, tmp_path: Path) -> None:
-    path = place.file(f"hangs-at-{what}.log")
-    said = tmp_path / "said.txt"
-    with said.open("wb") as stream:
-        command = subprocess.Popen(
-            (sys.executable, "-m", "runbook", "oom", "--log", path), stdout=stream, stderr=stream,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}, cwd=Path(__file__).parents[2],
-        )
-        assert command.wait(100) == 6, "it has ended, whatever of it still waits"
-    text = " ".join(said.read_text().split())
-    assert f"the file system of {path} did not answer within 20 s" in text
-    assert f"see whether what is mounted at {place.shown}" in text
 
 
 def test_no_more_than_a_few_wait_for_one_owner_and_others_are_read(place: Place, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runbook.adapters.log_files import PlainFile, on_threads
+from runbook.adapters.log_files import on_threads
+from runbook.adapters.silent import PlainFile
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.search import LiteralSearch, scan
@@ -107,7 +108,8 @@ def measured(*paths: Path) -> tuple[float, float]:
     Not ru_maxrss: at its start a process has that of the one that started it."""
     program = (
         "import sys, resource\nfrom pathlib import Path\nfrom runbook.logs.reader import LogReader\n"
-        "from runbook.adapters.log_files import PlainFile, on_threads\n"
+        "from runbook.adapters.silent import PlainFile\n"
+        "from runbook.adapters.log_files import on_threads\n"
         "from runbook.logs.signatures import load_signatures\n"
         f"reader = LogReader(load_signatures(Path({str(FOLDER)!r})))\n"
         "paths = [Path(one) for one in sys.argv[1:]]\n"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.log_files import PlainFile, on_threads
+from runbook.adapters.log_files import on_threads
+from runbook.adapters.silent import PlainFile
 from runbook.diagnosis import diagnose
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader

@@ -19,7 +19,6 @@ from typing import BinaryIO, TypeVar
 
 from runbook.adapters import process
 from runbook.adapters.files import owner_side
-from runbook.adapters.files.silent import FileSystems, PatientFile, hung, within
 from runbook.adapters.identity import (
     Identity,
     PrivilegeMode,
@@ -28,6 +27,7 @@ from runbook.adapters.identity import (
     stage_interpreter,
     sudo_refused,
 )
+from runbook.adapters.silent import PATIENCE_S, FileSystems, PatientFile, hung, within
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.units import UserName
@@ -50,7 +50,7 @@ class OwnerFiles:
     def __init__(
         self,
         *,
-        timeout_s: float = 20.0,
+        timeout_s: float = PATIENCE_S,
         most_entries: int = MOST_ENTRIES,
         identify: Callable[[UserName], Identity] = identity_of,
         systems: FileSystems | None = None,

@@ -9,10 +9,12 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.identity import current_identity
+from runbook.adapters.silent import PATIENCE_S, within
 from runbook.adapters.whole_file import is_own_file, settled_folder, whole_file, write_new
 from runbook.errors import BadInput, Unavailable
 from runbook.model.job import JobClass, JobRecord, JobState
@@ -62,7 +64,14 @@ def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
 
 
 def read_template(path: Path, *, pipe: bool = False) -> str:
-    """A template's text. Raises `BadInput` for what is no file of moderate size, nor, where it may be, a pipe."""
+    """A template's text. Raises `BadInput` for what is no file of moderate size, nor, where it may be, a pipe, and
+    `Hung`."""
+    if pipe and within(PATIENCE_S, str(path), path.is_fifo):
+        return _text_of(path, pipe=True)
+    return within(PATIENCE_S, str(path), partial(_text_of, path, pipe=False))
+
+
+def _text_of(path: Path, *, pipe: bool) -> str:
     if not path.exists():
         near = _near_files(path)
         raise BadInput(f"{path} is not there", next_step=f"perhaps {near}" if near else "name a launch script")
@@ -129,8 +138,12 @@ def write_copies(patch: Patch, template: Path, output: Path) -> list[Path]:
 
     `patch.copies` says which files beside it need a copy; where it says that they lie is not looked at. Raises
     `CannotEdit` before anything is written, `OSError`."""
-    with settled_folder(output) as settled:
-        return [output.absolute() / path.name for path in _written(patch, template, settled, output.absolute())]
+
+    def write() -> list[Path]:
+        with settled_folder(output) as settled:
+            return [output.absolute() / path.name for path in _written(patch, template, settled, output.absolute())]
+
+    return within(PATIENCE_S, str(output), write)
 
 
 def _written(patch: Patch, template: Path, settled: Path, output: Path) -> list[Path]:
@@ -158,15 +171,19 @@ def _written(patch: Patch, template: Path, settled: Path, output: Path) -> list[
 
 def put_beside(output: Path, stem: str, suffix: str, content: bytes) -> Path:
     """A new file for whoever runs this alone, in place of nothing but an earlier one of his own. Raises `OSError`."""
-    with settled_folder(output) as settled:
-        earlier = settled / f"{stem}{suffix}"
-        if is_own_file(earlier):
-            with whole_file(earlier, durable=False) as stream:
-                stream.write(content)
-            return output / earlier.name
-        path = _free(settled, stem, suffix, None, set())
-        write_new(path, content)
-        return output / path.name
+
+    def put() -> Path:
+        with settled_folder(output) as settled:
+            earlier = settled / f"{stem}{suffix}"
+            if is_own_file(earlier):
+                with whole_file(earlier, durable=False) as stream:
+                    stream.write(content)
+                return output / earlier.name
+            path = _free(settled, stem, suffix, None, set())
+            write_new(path, content)
+            return output / path.name
+
+    return within(PATIENCE_S, str(output), put)
 
 
 def _mode_of_copy(original: Path) -> int:

@@ -9,15 +9,14 @@ from pathlib import Path
 import click
 
 from runbook import __version__
-from runbook.adapters.files.silent import hung
 from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.offline import FilesScheduler, NoNodes
 from runbook.adapters.process import Command, run
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
-from runbook.cli.wiring import Application, application
+from runbook.cli.wiring import Application, answering, application
 from runbook.config import load_inventory
-from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
+from runbook.errors import BadInput, NotAllowed, Unavailable
 from runbook.model.incident import Incident, Policy
 from runbook.model.remedy import Answers
 from runbook.model.template import TemplateFile
@@ -132,10 +131,11 @@ def _may_act_as(owner: str) -> None:
 def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, said: Said) -> int:
     """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
     from runbook.cli.files.job_files import read_template
+
+    inventory = answering(load_inventory("local"))
+    # Only now: a library that it imports looks into the home folder, too.
     from runbook.cli.incident.drive import bring_back
 
-    for path in (*logs, *([template] if template else [])):
-        _check_answers(path.absolute())
     for path in logs:
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "is not there" if not path.exists() else "is no regular file"
@@ -145,7 +145,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
         language(TemplateFile(str(template), read_template(template)))
     scheduler = FilesScheduler(tuple(path.absolute() for path in logs), template.absolute() if template else None)
     app = Application(
-        load_inventory("local"), Policy.PLAN, scheduler_override=scheduler, nodes_override=NoNodes("no cluster is used")
+        inventory, Policy.PLAN, scheduler_override=scheduler, nodes_override=NoNodes("no cluster is used")
     )
     now_s = app.clock.now()
     incident = Incident(
@@ -173,21 +173,6 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     if said.as_json:
         click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
     return code_of(incident)
-
-
-_ANSWERS_S = 20.0
-
-
-def _check_answers(path: Path) -> None:
-    """Raises `Hung` where the file system of a file does not answer. A child looks: whoever waits in the kernel for a
-    file system can neither say so nor be ended."""
-    looks = ("find", "-L", str(path), "-maxdepth", "0", "-type", "f", "-exec", "head", "-c", "1", "--", "{}", ";")
-    try:
-        run(Command(looks), _ANSWERS_S)
-    except NotFound:
-        return
-    except Unavailable as error:
-        raise hung(str(path), _ANSWERS_S) from error
 
 
 def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:

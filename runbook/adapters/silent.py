@@ -7,18 +7,25 @@ nothing more is read there until some of them are gone."""
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
+import os
 import re
+import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from runbook.adapters.log_files import PlainFile
 from runbook.errors import Hung
 
+PATIENCE_S = 20.0
+"""For one answer of a file system."""
 MOST_AN_OWNER = 4
 """Helpers of one owner's files that were given up and are still there."""
 _MOST_A_MOUNT = 16
@@ -45,7 +52,7 @@ class Mount:
 
 def mount_of(path: str) -> Mount:
     """The mount that a path lies on by its words alone: links are not followed, as that would ask the file system."""
-    best = Mount("/", "unknown", "unknown")
+    best, path = Mount("/", "unknown", "unknown"), os.path.abspath(path)  # noqa: PTH100
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             # 36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw
@@ -205,25 +212,114 @@ def within(limit_s: float, path: str, work: Callable[[], _T]) -> _T:
     return result  # type: ignore[return-value]
 
 
+def each_within(limit_s: float, path: str, items: Callable[[], Iterator[_T]]) -> Iterator[_T]:
+    """What an iterator gives, which is gone through in a thread that may be left behind. Raises `Hung` where the next
+    one takes longer than that, and what the iterator raises."""
+    done: SimpleQueue[tuple[tuple[_T, ...], BaseException | None]] = SimpleQueue()
+
+    def go() -> None:
+        try:
+            for item in items():
+                done.put(((item,), None))
+            done.put(((), None))
+        except BaseException as error:  # handed to whoever waits
+            done.put(((), error))
+
+    threading.Thread(target=go, name="runbook-files", daemon=True).start()
+    while True:
+        try:
+            found, error = done.get(timeout=limit_s)
+        except Empty:
+            raise hung(path, limit_s) from None
+        if error is not None:
+            raise error
+        if not found:
+            return
+        yield found[0]
+
+
+def must_answer(*paths: str | Path) -> None:
+    """Raises `Hung` where the file system of one of them does not say what it is, or does not list it where it is a
+    folder, or does not give a file's first byte. What is wrong with it otherwise, whoever opens it says."""
+    for path in paths:
+        within(PATIENCE_S, str(path), partial(_look_at, str(path)))
+
+
+def _look_at(path: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        mode = os.stat(path).st_mode  # noqa: PTH116
+        if stat.S_ISDIR(mode):
+            with os.scandir(path) as entries:
+                next(entries, None)
+        elif stat.S_ISREG(mode):
+            with open(path, "rb", buffering=0) as stream:
+                stream.read(1)
+
+
+def next_data(descriptor: int, offset: int, size: int) -> int:
+    """Where a file has blocks from an offset on, `size` where it has none; the offset itself on a file system that
+    cannot say. The descriptor's own position stays."""
+    here = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else offset
+    finally:
+        os.lseek(descriptor, here, os.SEEK_SET)
+
+
+class PlainFile(io.FileIO):
+    """A regular file that is open for reading, of which several threads may read any part at a time."""
+
+    def __init__(self, file: int | str | Path) -> None:
+        """A descriptor or a path."""
+        super().__init__(file, "rb")
+        self.size_bytes = os.fstat(self.fileno()).st_size
+
+    def read_at(self, buffer: memoryview, offset: int) -> int:
+        """Bytes from an offset, wherever the stream itself stands."""
+        return os.preadv(self.fileno(), [buffer], offset)
+
+    def next_data(self, offset: int) -> int:
+        """Where there are blocks from an offset on."""
+        return next_data(self.fileno(), offset, self.size_bytes)
+
+
 class PatientFile(PlainFile):
-    """A file whose reading waits for its file system only so long, and then raises `Hung`."""
+    """A file whose reading and closing wait for its file system only so long, and then raise `Hung`."""
+
+    _silent = False
 
     def __init__(self, descriptor: int, path: str, limit_s: float) -> None:
         """The descriptor is taken over."""
         self._path, self._limit_s = path, limit_s
-        within(limit_s, path, lambda: PlainFile.__init__(self, descriptor))
+        self._asked(lambda: PlainFile.__init__(self, descriptor))
+
+    def _asked(self, work: Callable[[], _T]) -> _T:
+        try:
+            return within(self._limit_s, self._path, work)
+        except Hung:
+            self._silent = True
+            raise
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return within(self._limit_s, self._path, lambda: PlainFile.readinto(self, buffer))
+        return self._asked(lambda: PlainFile.readinto(self, buffer))
 
     def read(self, size: int | None = -1) -> bytes:
-        return within(self._limit_s, self._path, lambda: PlainFile.read(self, -1 if size is None else size))
+        return self._asked(lambda: PlainFile.read(self, -1 if size is None else size))
 
     def readall(self) -> bytes:
-        return within(self._limit_s, self._path, lambda: PlainFile.readall(self))
+        return self._asked(lambda: PlainFile.readall(self))
 
     def read_at(self, buffer: memoryview, offset: int) -> int:
-        return within(self._limit_s, self._path, lambda: PlainFile.read_at(self, buffer, offset))
+        return self._asked(lambda: PlainFile.read_at(self, buffer, offset))
 
     def next_data(self, offset: int) -> int:
-        return within(self._limit_s, self._path, lambda: PlainFile.next_data(self, offset))
+        return self._asked(lambda: PlainFile.next_data(self, offset))
+
+    def close(self) -> None:
+        """A file that did not answer is left open: whoever waits for it still has it."""
+        if sys.is_finalizing():
+            super().close()
+        elif not self.closed and not self._silent:
+            self._asked(lambda: PlainFile.close(self))
