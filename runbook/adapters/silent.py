@@ -171,6 +171,7 @@ class _Helper:
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.pid = os.getpid()
         threading.Thread(target=_toil, args=(self._work,), name="runbook-files", daemon=True).start()
 
     def do(self, work: Callable[[], None]) -> None:
@@ -199,7 +200,7 @@ def within(limit_s: float, path: str, work: Callable[[], _T]) -> _T:
             done.put((None, error))
 
     helper = getattr(_HELPERS, "helper", None)
-    if helper is None:
+    if helper is None or helper.pid != os.getpid():  # a fork has no thread of its parent's
         helper = _HELPERS.helper = _Helper()
     helper.do(attempt)
     try:
