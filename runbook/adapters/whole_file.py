@@ -52,6 +52,19 @@ def whole_file(
         sync_folder(path.parent)
 
 
+_HOLE_BYTES = 1 << 16
+
+
+def put_sparse(target: IO[bytes], data: bytes) -> None:
+    """Write where there is anything but zeros: what is sparse stays sparse. The caller ends the file where it is."""
+    for at in range(0, len(data), _HOLE_BYTES):
+        piece = data[at : at + _HOLE_BYTES]
+        if piece.count(0) == len(piece):
+            target.seek(len(piece), os.SEEK_CUR)
+        else:
+            target.write(piece)
+
+
 def sync_folder(folder: Path) -> None:
     """A rename is only durable once its folder is. Raises `OSError`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -116,6 +116,24 @@ def in_words(job: JobRecord, claim: Claim, found: tuple[Doubt, ...]) -> str:
     return "; ".join(words[doubt] for doubt in found)
 
 
+def submitted_under(job: JobRecord, claim: Claim) -> bool:
+    """Whether the controller's record is of a job that was submitted under the claim. Another's is not, and neither is
+    an older one without the token: a process of the owner may have named it. Raises `NotAllowed` for one of the same
+    owner of which only a part fits, such as one that carries the token and is older, as where the controller's clock is
+    behind: a person has to look at it, as to submit again could run the job twice."""
+    wrong = doubts(job, claim)
+    if Doubt.OWNER in wrong or {Doubt.COMMENT, Doubt.TIME} <= set(wrong):
+        return False
+    if wrong:
+        raise NotAllowed(
+            f"job {job.id} seems to be this attempt's, but {in_words(job, claim, wrong)}",
+            where=claim.token,
+            next_step=f"see whether job {job.id} is the relaunch, and whether this Slurm changes comments; cancel it "
+            "if it is not, then `runbook resume`",
+        )
+    return True
+
+
 def check_ours(incident: Incident, job: JobRecord) -> None:
     """Raises `NotAllowed` where the controller's record is not of the job that the incident is about: the first one's
     owner, and for a relaunch all that was written down before it."""

@@ -12,7 +12,7 @@ from runbook.model.incident import RESTORED, Act, Attempt, Incident, Milestone
 from runbook.model.job import Claim, Dependent, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, sentence
 from runbook.remedy import relaunch_refused
-from runbook.slurm.ownership import Doubt, attempt_mark, doubts, in_words, lost_claim, new_claim
+from runbook.slurm.ownership import attempt_mark, lost_claim, new_claim, submitted_under
 from runbook.steps.cancel_job import not_relaunchable
 from runbook.steps.find_checkpoint import before_relaunch
 from runbook.steps.patch import copy_name
@@ -172,24 +172,12 @@ def _claim_lost(context: StepContext, number: int, claim: Claim) -> Claim | None
 
 
 def _submitted_before(context: StepContext, claim: Claim) -> tuple[JobId, ...]:
-    """The jobs that were submitted under the claim. A job of the same owner that carries its token and is not one of
-    them for another reason is for a person to look at: to submit again could run the job twice."""
+    """The jobs that were submitted under the claim."""
     found = []
     for job in context.ports.scheduler.find_submitted(claim):
-        try:
-            record = context.ports.scheduler.job(job)
-        except NotFound:
-            continue
-        wrong = doubts(record, claim)
-        if Doubt.OWNER in wrong:
-            continue
-        if wrong:
-            raise NotAllowed(
-                f"job {job} carries the comment of this attempt, but {in_words(record, claim, wrong)}",
-                where=claim.token,
-                next_step=f"see whether job {job} is the relaunch; cancel it if not, then `runbook resume`",
-            )
-        found.append(job)
+        with contextlib.suppress(NotFound):
+            if submitted_under(context.ports.scheduler.job(job), claim):
+                found.append(job)
     return tuple(found)
 
 

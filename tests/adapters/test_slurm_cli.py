@@ -316,13 +316,17 @@ def test_what_sbatch_prints_is_a_hint_and_the_controller_is_asked(desk: Desk, tm
     with pytest.raises(Unavailable, match="sbatch named no job"):
         desk.slurm.submit(submission(tmp_path), original)
     # An older job of the owner's own.
-    desk.relaunched("4711", TOKEN, submitted="1795250000", found=False)
+    desk.relaunched("4711", "mine", submitted="1795250000", found=False)
     desk.answer("sbatch", "echo 4711")
     with pytest.raises(Unavailable, match="sbatch named job 4711"):
         desk.slurm.submit(submission(tmp_path), original)
+    # One that carries the token, as where the controller's clock is behind: it may be the relaunch.
+    desk.relaunched("4711", TOKEN, submitted="1795250000", found=False)
+    with pytest.raises(NotAllowed, match="job 4711 seems to be this attempt's, but it was submitted before"):
+        desk.slurm.submit(submission(tmp_path), original)
     # Submitted, and its comment changed by a plugin: it is not submitted once more.
     desk.relaunched("4711", "site:4711", found=False)
-    with pytest.raises(NotAllowed, match="job 4711, but its comment is not the one"):
+    with pytest.raises(NotAllowed, match="seems to be this attempt's, but its comment is not the one"):
         desk.slurm.submit(submission(tmp_path), original)
     # Found by what was written down, whatever was printed.
     asked = len(desk.asked("sbatch"))

@@ -67,11 +67,13 @@ def application(folder: Path, limits: CageDocument = LIMITS) -> Application:
     return app
 
 
-def failed_job(app: Application, folder: Path, name: str) -> JobId:
+def failed_job(app: Application, folder: Path, name: str, says: str = "") -> JobId:
+    """One that has failed, with a line in its log where it `says` something."""
     script = folder / f"{name}.sh"
-    script.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
+    said = f"echo '{says}'\n" if says else ""
+    script.write_text(f"#!/bin/sh\n{said}exit 3\n", encoding="utf-8")
     job = app.local_scheduler.submit_script(str(script), work_dir=str(folder))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while app.scheduler.job(job).state.job_class is not JobClass.FAILED:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from runbook.cli.wiring import Application, application
-from runbook.model.job import JobClass
+from runbook.cli.wiring import application
 from runbook.model.units import JobId
+from tests.hostile.scene import failed_job
 from tests.loopback import free_port
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -65,17 +65,6 @@ def _long_names(log: Path, script: Path) -> None:
 HOSTILE = [_fifo, _endless, _packed, _one_line, _expanding_script, _aliases, _long_names]
 
 
-def _failed(app: Application, folder: Path, name: str) -> JobId:
-    script = folder / f"{name}.sh"
-    script.write_text(f"#!/bin/sh\necho '{OOM.strip()}'\nexit 1\n", encoding="utf-8")
-    job = app.local_scheduler.submit_script(str(script), work_dir=str(folder))
-    deadline = time.monotonic() + 60
-    while app.scheduler.job(job).state.job_class is not JobClass.FAILED:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return job
-
-
 @contextlib.contextmanager
 def _serving(inventory: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as stream:
@@ -118,7 +107,7 @@ def test_a_daemon_killed_while_it_reads_a_hostile_job_serves_the_others(
         "cage: {memory_mib: 256, cpu_s: 30, wall_s: 60}\n"
     )
     app = application(str(inventory))
-    hostile, good = _failed(app, tmp_path, "hostile"), _failed(app, tmp_path, "good")
+    hostile, good = (failed_job(app, tmp_path, name, OOM.strip()) for name in ("hostile", "good"))
     make(Path(app.scheduler.job(hostile).stdout_path), tmp_path / "hostile.sh")
     incidents = tmp_path / "state" / "incidents"
 

@@ -10,20 +10,11 @@ from runbook.adapters.store import IncidentStore
 from runbook.cli.wiring import Application, application
 from runbook.model.incident import Attempt, Incident, IncidentState
 from runbook.model.units import IncidentId, JobId, UserName
+from tests.cli.conftest import INVENTORY
 from tests.report.sample_incidents import recovered
 
 DAY_S = 86_400.0
 LOG_BYTES = 256 << 10
-INVENTORY = """\
-version: 1
-id: here
-title: This machine, for a test
-cluster: here
-scheduler: {{kind: local}}
-nodes: {{kind: none}}
-paths: {{state: {state}, spool: {state}/spool}}
-keep: {{{keep}}}
-"""
 
 
 def closed(number: int, days: float, owner: str = "alice", jobs: tuple[str, ...] = ()) -> Incident:
@@ -55,7 +46,8 @@ def put(store: IncidentStore, *incidents: Incident) -> None:
 def place(folder: Path, keep: str = "") -> Application:
     """An application over a state folder of its own, with keys of `keep`."""
     inventory = folder / "here.yaml"
-    inventory.write_text(INVENTORY.format(state=folder / "state", keep=keep), encoding="utf-8")
+    text = INVENTORY.format(mode="approve", state=folder / "state") + f"keep: {{{keep}}}\n"
+    inventory.write_text(text, encoding="utf-8")
     (folder / "state").mkdir(exist_ok=True)
     return application(str(inventory))
 

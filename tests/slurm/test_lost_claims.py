@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from runbook.errors import NotAllowed
 from runbook.model.units import IncidentId, UserName
-from runbook.slurm.ownership import attempt_mark, lost_claim, new_claim
+from runbook.slurm.ownership import attempt_mark, lost_claim, new_claim, submitted_under
 from tests.report.sample_incidents import OPENED_S, recovered
 
 FAILURE = recovered().failure
@@ -38,3 +39,21 @@ def test_the_job_that_was_submitted_since_is_found_with_its_own_token() -> None:
 )
 def test_a_job_of_another_owner_cluster_time_or_attempt_is_not(other: dict[str, Any]) -> None:
     assert lost_claim(new_claim(INCIDENT, 1, ORIGINAL, MADE_S + 7200), MARK, [replace(OURS, **other)], MADE_S) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "whose"),
+    [
+        ({}, True), ({"owner": UserName("mallory"), "uid": 1002}, False),
+        ({"comment": "mine", "submit_time_s": MADE_S - 3600}, False), ({"comment": "mine"}, None),
+        ({"submit_time_s": MADE_S - 3600}, None), ({"submit_time_s": None}, None), ({"cluster": "beta"}, None),
+    ],
+    ids=str,
+)
+def test_a_job_of_which_only_a_part_fits_is_for_a_person(other: dict[str, Any], whose: bool | None) -> None:
+    claim = replace(new_claim(INCIDENT, 1, ORIGINAL, MADE_S), token=TOKEN)
+    if whose is None:
+        with pytest.raises(NotAllowed, match="seems to be this attempt's"):
+            submitted_under(replace(OURS, **other), claim)
+    else:
+        assert submitted_under(replace(OURS, **other), claim) is whose

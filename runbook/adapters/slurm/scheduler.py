@@ -35,7 +35,7 @@ from runbook.slurm import accounting, controller
 from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
 from runbook.slurm.fields import variables
 from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
-from runbook.slurm.ownership import Doubt, carries, check_same_run, doubts, in_words
+from runbook.slurm.ownership import carries, check_same_run, submitted_under
 from runbook.slurm.sbatch_options import wrapped_text
 from runbook.slurm.submit import (
     SbatchCommand,
@@ -301,17 +301,9 @@ class SlurmCli:
         for job in dict.fromkeys(candidates):
             with contextlib.suppress(NotFound):
                 record = self._told(job)
-                wrong = doubts(record, claim)
-                if not wrong:
+                if submitted_under(record, claim):
                     # sbatch prints the number of an array, and the job is its task.
                     return record.id
-                if Doubt.OWNER not in wrong and Doubt.TIME not in wrong:
-                    # Submitted, it seems, and marked otherwise: to try again would submit it twice.
-                    raise NotAllowed(
-                        f"sbatch named job {job}, but {in_words(record, claim, wrong)}",
-                        where=claim.token,
-                        next_step=f"see whether job {job} is the relaunch, and whether this Slurm changes comments",
-                    )
         raise Unavailable(
             f"sbatch named {f'job {hint}' if hint else 'no job'}, and Slurm knows no job of {claim.owner} with this "
             "attempt's comment",

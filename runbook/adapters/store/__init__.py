@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from runbook.adapters.whole_file import private_folder, sync_folder, whole_file
+from runbook.adapters.whole_file import private_folder, put_sparse, sync_folder, whole_file
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident
@@ -31,7 +31,6 @@ from runbook.report.json_documents import dump_incident, load_contract, load_inc
 
 _CHUNK_BYTES = 1 << 20
 _LINE_SEARCH_BYTES = 1 << 16
-_HOLE_BYTES = 1 << 16
 
 
 def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
@@ -40,13 +39,13 @@ def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
     head_bytes = max(limit // 4, 1)
     tail_bytes = max(limit - head_bytes, 1)
     head = _read_up_to(source, head_bytes)
-    _put(target, head)
+    put_sparse(target, head)
     if len(head) < head_bytes:
         return False
     skipped, tail = _skip_to_tail(source, tail_bytes)
     if skipped == 0:
         for chunk in tail:
-            _put(target, chunk)
+            put_sparse(target, chunk)
         return False
     first = next(tail, b"")
     cut = first.find(b"\n", 0, _LINE_SEARCH_BYTES) + 1
@@ -57,18 +56,8 @@ def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
     target.write((b"" if head.endswith(b"\n") else b"\n") + note.encode())
     target.write(first[cut:])
     for chunk in tail:
-        _put(target, chunk)
+        put_sparse(target, chunk)
     return True
-
-
-def _put(target: IO[bytes], data: bytes) -> None:
-    """Write, where there is anything but zeros: what is sparse stays sparse. The caller ends the file where it is."""
-    for at in range(0, len(data), _HOLE_BYTES):
-        piece = data[at : at + _HOLE_BYTES]
-        if piece.count(0) == len(piece):
-            target.seek(len(piece), os.SEEK_CUR)
-        else:
-            target.write(piece)
 
 
 def _read_up_to(source: BinaryIO, limit: int) -> bytes:

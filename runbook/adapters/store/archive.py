@@ -25,7 +25,7 @@ from typing import IO, Any, BinaryIO, cast
 import zstandard
 
 from runbook.adapters.store import IncidentStore
-from runbook.adapters.whole_file import private_folder, whole_file
+from runbook.adapters.whole_file import private_folder, put_sparse, whole_file
 from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
 from runbook.model.units import is_incident_id, size
 
@@ -36,7 +36,6 @@ _MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 512 << 20
 _LEAST_FREE_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
-_HOLE_BYTES = 1 << 16
 _DEEPEST = 12
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -230,12 +229,7 @@ def _write(path: Path, content: IO[bytes], length: int) -> str:
     with os.fdopen(descriptor, "wb") as target:
         while chunk := content.read(_CHUNK_BYTES):
             digest.update(chunk)
-            for at in range(0, len(chunk), _HOLE_BYTES):
-                piece = chunk[at : at + _HOLE_BYTES]
-                if piece.count(0) == len(piece):
-                    target.seek(len(piece), os.SEEK_CUR)
-                else:
-                    target.write(piece)
+            put_sparse(target, chunk)
         target.truncate()
         target.flush()
         if target.tell() != length:
