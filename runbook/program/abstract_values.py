@@ -169,6 +169,10 @@ class Native(Value):
         """What a call of a method does."""
         return UNKNOWN
 
+    def attribute(self, name: str) -> Value | None:
+        """None: it is a method, or not known."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Method(Value):
@@ -193,6 +197,20 @@ class ReaderFace(Protocol):
     def finish(self) -> None: ...
     @property
     def unsure(self) -> bool: ...
+
+
+_KINDS_OF_VALUES = ("builtins.", "typing.", "types.")
+
+
+def same(one: Value, other: Value) -> bool | None:
+    """Whether two types are the same, or a type and something plain; None: not known."""
+    names = [getattr(value, "name", "") for value in (one, other) if isinstance(value, External | Native)]
+    annotated = isinstance(one, Native) or isinstance(other, Native)
+    known = [name.startswith(_KINDS_OF_VALUES) for name in names]
+    if len(names) == 2 and all(names) and (all(known) or (annotated and any(known))):
+        return names[0] == names[1]
+    plain = isinstance(one, Known) or isinstance(other, Known)
+    return False if plain and len(names) == 1 and names[0].startswith(_KINDS_OF_VALUES) else None
 
 
 def written(value: Value | None) -> str | None:

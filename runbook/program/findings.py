@@ -70,6 +70,8 @@ class Findings:
     """Where the program looks into `sys.argv` itself."""
     shared: dict[str, CommandLine] = field(default_factory=dict)
     """By library: what every module of a program adds to."""
+    schemas: CommandLine = field(default_factory=lambda: CommandLine(""))
+    """Keys of classes that are a configuration's schema."""
     outside: list[str] = field(default_factory=list)
     """Functions of packages not read that the program's own first statements call."""
 
@@ -104,11 +106,14 @@ class Findings:
         if not lines:
             reasons.append(self.own_reading)
         every = CommandLine("")
+        if any(line.library in ("hydra", "omegaconf") for line in lines):
+            lines = [*lines, self.schemas]
+            reasons += self.schemas.reasons
         for line in lines:
             for option in line.options:
                 every.add(option)
         return ProgramOptions(
-            parsers=tuple(dict.fromkeys(line.library for line in lines)) or ("sys.argv",),
+            parsers=tuple(dict.fromkeys(line.library for line in lines if line.library)) or ("sys.argv",),
             options=tuple(every.options), complete=not reasons, open_because=tuple(dict.fromkeys(reasons)),
             inherits=tuple(dict.fromkeys(name for line in lines for name in line.inherits)),
             abbreviations=any(line.abbreviations for line in lines),

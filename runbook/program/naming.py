@@ -32,8 +32,8 @@ BUILTIN = "builtins."
 _BUILTINS = frozenset({
     "list", "tuple", "set", "sorted", "frozenset", "reversed", "dict", "zip", "enumerate", "len", "range", "str", "int",
     "float", "bool", "min", "max", "getattr", "setattr", "exec", "open", "super", "object", "type", "map", "filter",
-    "globals", "exit", "quit", "isinstance", "hasattr", "vars", "any", "all", "property", "staticmethod", "classmethod",
-    "bytes", "complex",
+    "globals", "exit", "quit", "isinstance", "issubclass", "hasattr", "vars", "any", "all", "property",
+    "staticmethod", "classmethod", "bytes", "complex",
 })
 _MOST_ANCESTORS = 40
 WORDS = frozenset({
@@ -41,7 +41,7 @@ WORDS = frozenset({
     "TrlParser", "parse_args_into_dataclasses", "parse_args_and_config", "tyro", "draccus", "pyrallis",
     "simple_parsing", "Fire", "fire", "CLI", "LightningCLI", "auto_cli", "argv", "click", "typer", "Typer", "from_cli",
     "hydra", "absl", "flags", "jsonargparse", "configargparse", "Tap", "gflags", "exec", "extra_args_provider",
-    "argparse",
+    "argparse", "from_dotlist", "initialize_config_dir", "OmegaConf", "compose",
 })
 """Names of which one stands in whatever makes a parser or reads the command line."""
 
@@ -120,7 +120,9 @@ class Naming(Expressions):
             return self._above(value, name)
         if isinstance(value, Known):
             return value if name in ("value", "name") else Method(value, name)
-        if isinstance(value, Native | Many | Table):
+        if isinstance(value, Native):
+            return value.attribute(name) or Method(value, name)
+        if isinstance(value, Many | Table):
             return Method(value, name)
         if isinstance(value, Function) and name in ("remote", "options", "main"):
             return value

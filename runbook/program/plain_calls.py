@@ -14,11 +14,17 @@ from runbook.program.abstract_values import (
     MOST_TEXT,
     UNKNOWN,
     Arguments,
+    ClassValue,
+    External,
+    Function,
+    Instance,
     Known,
     Many,
+    Native,
     Plain,
     Table,
     Value,
+    same,
 )
 
 _LARGEST = 1 << 62
@@ -104,6 +110,8 @@ def _of_table(of: Table, name: str, arguments: Arguments) -> Value:
         return Many(list(of.items.values()), of.whole)
     if name in ("get", "pop", "setdefault") and given and isinstance(given[0], Known):
         found = of.items.get(given[0].value)
+        if name == "pop" and of.whole:
+            of.items.pop(given[0].value, None)
         if found is None and of.whole:
             return given[1] if len(given) > 1 else Known(None)
         return found or UNKNOWN
@@ -212,9 +220,34 @@ def reckoned(kind: ast.operator, left: Plain, right: Plain) -> Value:
         return UNKNOWN
 
 
-def compared(kind: ast.cmpop, left: Plain, right: Plain) -> Value:
+def comparison(kind: ast.cmpop, left: Value, right: Value) -> Value:
+    """Of plain values, of types, and of anything with None."""
+    if isinstance(kind, ast.Eq | ast.NotEq | ast.Is | ast.IsNot):
+        alike = same(left, right)
+        if alike is not None:
+            return Known(alike is isinstance(kind, ast.Eq | ast.Is))
+    if isinstance(kind, ast.In | ast.NotIn):
+        return _within(left, right, isinstance(kind, ast.In))
+    if not isinstance(left, Known):
+        rich = isinstance(left, Native | Function | Instance | ClassValue | Many | Table)
+        if rich and isinstance(right, Known) and right.value is None:
+            return Known(isinstance(kind, ast.IsNot | ast.NotEq))
+        return UNKNOWN
     compare = _COMPARED.get(type(kind))
     try:
-        return Known(bool(compare(left, right))) if compare is not None else UNKNOWN
+        return Known(bool(compare(left.value, right.value))) if compare and isinstance(right, Known) else UNKNOWN
     except TypeError:
         return UNKNOWN
+
+
+def _within(left: Value, right: Value, wanted: bool) -> Value:
+    items = items_of(right)
+    if items is None:
+        return UNKNOWN
+    if isinstance(left, External):
+        answers = [same(left, item) for item in items]
+        return UNKNOWN if None in answers else Known(any(answers) is wanted)
+    if not isinstance(left, Known) or not all(isinstance(item, Known) for item in items):
+        return UNKNOWN
+    inside = (isinstance(right, Known) and str(left.value) in str(right.value)) or left in items
+    return Known(inside is wanted)

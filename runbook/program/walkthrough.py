@@ -41,6 +41,8 @@ from runbook.program.sources import MOST_BYTES, Sources
 from runbook.program.statements import Frame, Statements
 
 _MOST_CALLS = 40
+_MOST_AGAIN = 3
+"""How often a function is entered from itself: for types inside types."""
 _SMALL = 12
 """Statements of a function that is entered whatever it does."""
 
@@ -148,7 +150,9 @@ class Reader(Statements):
             libraries.executed(node, scope, self)
             return UNKNOWN
         function = self.look_up(self.evaluate(node.func, scope))
-        return self.call(function, self.arguments(node, scope))
+        arguments = self.arguments(node, scope)
+        libraries.handed_on(arguments, self)
+        return self.call(function, arguments)
 
     def _super(self, scope: Scope) -> Value:
         inside: Scope | None = scope
@@ -248,8 +252,8 @@ class Reader(Statements):
     def _run(self, function: Function, arguments: Arguments) -> Value:
         """What a function gives when it is called so."""
         again = sum(frame.node is function.node for frame in self.frames)
-        if again > 1 or len(self.frames) >= _MOST_CALLS or self.work.depth >= MOST_DEPTH:
-            self.work.cut = self.work.cut or again <= 1
+        if again > _MOST_AGAIN or len(self.frames) >= _MOST_CALLS or self.work.depth >= MOST_DEPTH:
+            self.work.cut = self.work.cut or again <= _MOST_AGAIN
             return UNKNOWN
         scope = Scope(function.scope.module, {}, function.scope)
         if function.owner is not None:

@@ -13,12 +13,14 @@ from runbook.program.libraries import (
     argparse_options,
     click_options,
     hf_argument_parser,
+    introspection,
     nested_fields,
     own_reading,
 )
 
 _CALLED: tuple[Callable[[str, Arguments, ReaderFace], Value | None], ...] = (
     argparse_options.called, hf_argument_parser.called, nested_fields.called, own_reading.called, click_options.called,
+    introspection.called,
 )
 PACKAGES = (
     argparse_options.PACKAGES | hf_argument_parser.PACKAGES | nested_fields.PACKAGES | own_reading.PACKAGES
@@ -50,11 +52,19 @@ def decorated(by: Value, value: Value, arguments: Arguments, reader: ReaderFace)
 def belongs_to(parser: Native, instance: Instance, arguments: Arguments, reader: ReaderFace) -> None:
     """What a class of the program adds to the parser that it is derived from."""
     hf_argument_parser.belongs_to(parser, instance, arguments, reader)
+    nested_fields.belongs_to(parser, instance, arguments, reader)
 
 
 def executed(node: ast.Call, scope: Scope, reader: ReaderFace) -> None:
     """`exec(…)`."""
     own_reading.variables(node, scope, reader)
+
+
+def handed_on(arguments: Arguments, reader: ReaderFace) -> None:
+    """A call that is given options of any name (`**`)."""
+    words = arguments.keywords.get("")
+    if isinstance(words, nested_fields.Words):
+        words.handed_on(arguments, reader)
 
 
 def part_of(value: Value, at: int) -> Value:

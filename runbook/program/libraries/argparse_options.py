@@ -26,6 +26,7 @@ from runbook.program.abstract_values import (
     written,
 )
 from runbook.program.findings import CommandLine, said
+from runbook.program.libraries.introspection import TypeValue
 
 PACKAGES = frozenset({"argparse", "configargparse"})
 _MAKE = {
@@ -202,6 +203,7 @@ def _type(arguments: Arguments, reader: ReaderFace) -> str:
     if many in ("+", "*", "...") or (isinstance(many, int) and many > 1):
         return "list"
     given = reader.look_up(arguments.keywords.get("type", External("builtins.str")))
+    given = External(given.name) if isinstance(given, TypeValue) else given
     if isinstance(given, External):
         found = _TYPES.get(given.name, "")
         return found or ("boolean" if "bool" in given.name.lower() else "")

@@ -107,8 +107,14 @@ def _lightning(arguments: Arguments, reader: ReaderFace) -> Value:
         if isinstance(of, ClassValue):
             Tree(line, reader).parameters(of, f"{prefix}.", arguments)
     reader.findings.parsed(line, "", reader.unsure)
-    reader.finish()
-    return UNKNOWN
+    return JsonArgumentParser(line)
+
+
+def belongs_to(parser: Value, instance: Instance, arguments: Arguments, reader: ReaderFace) -> None:
+    """A class that is derived from LightningCLI: what its `add_arguments_to_parser` adds."""
+    adds = reader.attribute(instance, "add_arguments_to_parser")
+    if isinstance(parser, JsonArgumentParser) and isinstance(adds, Function):
+        reader.call(adds, Arguments([parser], {}, True, arguments.file, arguments.line))
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +149,22 @@ class JsonArgumentParser(ArgumentParser):
                 self.line.inherit(what, arguments.file, arguments.line)
             return UNKNOWN
         return super(JsonArgumentParser, self).method(name, arguments, reader)
+
+
+@dataclass(slots=True, eq=False)
+class Words(Native):
+    """Options of any name, as `**` has them. Where they are handed on beside an object, they set what it has."""
+
+    line: CommandLine
+
+    def handed_on(self, arguments: Arguments, reader: ReaderFace) -> None:
+        for item in [one for value in arguments.positional for one in named_classes(reader.look_up(value))]:
+            value = reader.look_up(item)
+            if isinstance(value, Instance):
+                below = CommandLine("")
+                Tree(below, reader).nested(value.of, "", arguments.file, arguments.line, value)
+                for option in below.options:
+                    self.line.add(option)
 
 
 @dataclass(slots=True)
@@ -183,6 +205,9 @@ class Tree:
             self.line.inherit(of.name if isinstance(of, External) else "", arguments.file, arguments.line)
             return
         fields, others = parameters_of(function, self.reader)
+        if others and self.line.library == "fire":
+            words = Words(self.line)
+            self.reader.call(function, Arguments([], {"": words}, False, arguments.file, arguments.line))
         if others:
             self.keeps = said(OpenReason.UNKNOWN_KEPT, "**", function.scope.module.path, function.node.lineno)
         if isinstance(of, ClassValue) and self.line.library == "fire":

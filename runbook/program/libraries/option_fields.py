@@ -67,6 +67,7 @@ class Field:
     line: int
     help: str = ""
     aliases: tuple[str, ...] = ()
+    metadata: Table | None = None
 
 
 def fields_of(of: Value, reader: ReaderFace) -> tuple[list[Field], list[str]]:
@@ -224,7 +225,8 @@ def _described(field: Field, call: ast.Call, scope: Scope, reader: ReaderFace) -
         shape = replace(shape, choices=choices, type="choice" if shape.type in ("text", "") else shape.type)
     aliases = texts(about.get("aliases")) or texts(given.get("aliases")) or texts(given.get("alias")) or ()
     plain = words[0].value if words and isinstance(words[0], Known) else ""
-    return replace(field, shape=shape, default=default, help=str(plain or ""), aliases=aliases)
+    return replace(field, shape=shape, default=default, help=str(plain or ""), aliases=aliases,
+                   metadata=Table(about) if about else None)
 
 
 def _members(of: ClassValue, reader: ReaderFace) -> tuple[str, ...] | None:

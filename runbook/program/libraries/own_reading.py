@@ -51,12 +51,14 @@ def called(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
         return _composed(arguments, reader)
     if last == "store" and "ConfigStore" in name:
         return _stored(arguments, reader)
-    if name == "omegaconf.OmegaConf.from_cli":
+    if name == "omegaconf.OmegaConf.from_cli" or (name.endswith(".from_dotlist") and reader.findings.own_reading):
         return _from_cli(arguments, reader)
     if name == "omegaconf.OmegaConf.structured":
-        _schema_line(reader, arguments, "omegaconf", arguments.get("obj", 0) or UNKNOWN)
+        _schema_line(reader, arguments.get("obj", 0) or UNKNOWN)
         return External("omegaconf.OmegaConf()")
-    if name in ("absl.app.run", "gflags.FLAGS", "absl.flags.FLAGS", "absl.flags.FLAGS.parse_flags_with_usage"):
+    if name == "absl.app.run":
+        return _absl_run(arguments, reader)
+    if name in ("gflags.FLAGS", "absl.flags.FLAGS", "absl.flags.FLAGS.parse_flags_with_usage"):
         return _flags_parsed(arguments, reader, keeps=reader.truth(arguments.get("known_only") or Known(False)) is True)
     if name.startswith("tensorflow.") and name.endswith("app.run"):
         return _flags_parsed(arguments, reader, keeps=True)
@@ -115,7 +117,6 @@ class HydraMain(Native):
             of = annotated(self.function, 0, reader)
             if of is not None:
                 schema(of, "", line, reader)
-        _with_schemas(line, reader)
         reader.findings.made.append(line)
         reader.findings.parsed(line, "", reader.unsure)
         reader.finish()
@@ -146,36 +147,27 @@ def _composed(arguments: Arguments, reader: ReaderFace) -> Value:
     if config:
         line.config.append(config)
     line.open(OpenReason.CONFIGURATION, config, arguments.file, arguments.line)
+    reader.findings.parsed(line, "", True)
     return UNKNOWN
 
 
 def _stored(arguments: Arguments, reader: ReaderFace) -> Value:
     group = arguments.plain("group")
     prefix = f"{str(group).replace('/', '.')}." if isinstance(group, str) else ""
-    _schema_line(reader, arguments, "hydra", arguments.get("node", 1) or UNKNOWN, prefix)
+    _schema_line(reader, arguments.get("node", 1) or UNKNOWN, prefix)
     return UNKNOWN
 
 
-def _schema_line(reader: ReaderFace, arguments: Arguments, library: str, of: Value, prefix: str = "") -> None:
-    """A class that is some configuration's schema; it counts where that library reads the command line."""
-    line = reader.findings.shared.setdefault(f"schemas of {library}", CommandLine(library))
+def _schema_line(reader: ReaderFace, of: Value, prefix: str = "") -> None:
+    """A class that is some configuration's schema; it counts where Hydra or OmegaConf reads the command line."""
+    line = reader.findings.schemas
     of = reader.look_up(of)
     if isinstance(of, ClassValue | Instance):
         schema(of, prefix, line, reader)
 
 
-def _with_schemas(line: CommandLine, reader: ReaderFace) -> None:
-    kept = reader.findings.shared.get(f"schemas of {line.library}")
-    if kept is not None:
-        line.reasons += kept.reasons
-        line.inherits += kept.inherits
-        for option in kept.options:
-            line.add(option)
-
-
 def _from_cli(arguments: Arguments, reader: ReaderFace) -> Value:
     line = _shared("omegaconf", arguments, reader)
-    _with_schemas(line, reader)
     line.open(OpenReason.CONFIGURATION, "", arguments.file, arguments.line)
     reader.findings.parsed(line, "", True)
     return UNKNOWN
@@ -213,6 +205,21 @@ def _define(kind: str, arguments: Arguments, reader: ReaderFace) -> Value:
     short = arguments.plain("short_name")
     if isinstance(short, str):
         line.options[-1] = replace(line.options[-1], names=(*line.options[-1].names, f"-{short}"))
+    return UNKNOWN
+
+
+def _absl_run(arguments: Arguments, reader: ReaderFace) -> Value:
+    """Flags are taken out of the words; `main` is given the others."""
+    reader.start_imports()
+    line = _shared("absl", arguments, reader)
+    reader.findings.parsed(line, "", reader.unsure)
+    main = reader.look_up(arguments.get("main", 0) or UNKNOWN)
+    before = reader.findings.own_reading
+    if isinstance(main, Function):
+        reader.call(main, Arguments([External("sys.argv")], {}, True, arguments.file, arguments.line))
+    if reader.findings.own_reading != before:
+        line.reasons.append(reader.findings.own_reading)
+    reader.finish()
     return UNKNOWN
 
 
