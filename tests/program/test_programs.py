@@ -3,6 +3,7 @@
 A case is the program's files (`=== file PATH`, the first is the one that is run) and what is read: `=== options`, a
 line an option (its names, type, `= default`, `{choices}`, `no: negation`, `stores: value`, `maybe` where it is under a
 condition), and `=== program` with the rest: parsers, complete or why not, what it inherits, abbreviations, config.
+`=== accepted`: the library's own parser is asked as well (tests/parsers/test_programs_read.py), with these words first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def test_what_a_program_takes(title: str) -> None:
     parts = CASES[title]
     files = {head.removeprefix("file "): text for head, text in parts if head.startswith("file ")}
     expected = {head: text for head, text in parts if not head.startswith("file ")}
-    assert set(expected) <= {"options", "program"}
+    assert set(expected) <= {"options", "program", "accepted"}
 
     def source_of(path: str) -> bytes | None:
         return files[path].encode() if path in files else None

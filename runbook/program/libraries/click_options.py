@@ -129,8 +129,11 @@ class Command(Native):
     group: bool = False
     settings: Arguments | None = None
     commands: list[Command] = field(default_factory=list)
+    takes_all: bool = False
+    """It has an argument for any number of words."""
 
     def add(self, item: Option) -> None:
+        self.takes_all = self.takes_all or item.given.plain("nargs") == -1
         if item.option is not None:
             self.line.add(item.option)
         elif texts(Many(item.given.positional)) is None:
@@ -163,12 +166,23 @@ class Command(Native):
                 for option in command.line.options:
                     line.add(replace(option, conditional=True))
         keeps = ""
-        settings = self.settings.keywords.get("context_settings") if self.settings is not None else None
-        if isinstance(settings, Table) and reader.truth(settings.items.get("ignore_unknown_options", Known(False))):
+        if self._keeps(reader):
             keeps = said(OpenReason.UNKNOWN_KEPT, line.library, line.file, line.line)
         findings.parsed(line, keeps, reader.unsure)
         reader.finish()
         return UNKNOWN
+
+    def _keeps(self, reader: ReaderFace) -> bool:
+        """An option that is not known is an argument then, and needs a place to go."""
+        settings = self.settings.keywords.get("context_settings") if self.settings is not None else None
+        if settings is not None and not (isinstance(settings, Table) and settings.whole):
+            return True
+        given = settings.items if isinstance(settings, Table) else {}
+        ignores, extra = (
+            reader.truth(given.get(name, Known(False))) is not False
+            for name in ("ignore_unknown_options", "allow_extra_args")
+        )
+        return ignores and (extra or self.takes_all)
 
     def take(self, function: Value | None, reader: ReaderFace) -> None:
         """typer: a function's parameters."""
