@@ -70,7 +70,8 @@ class LogFile:
     pipe: bool = False
     """A FIFO that was named: its opening waits for a writer."""
     target: tuple[int, int] | None = None
-    """Of a link inside a folder: device and number of the file that it pointed to when it was judged."""
+    """Inside a folder: device and number of the file that had this name when it was judged. Whoever writes the folder
+    may give the name to another file since, of which he may read nothing himself."""
 
 
 def find_logs(paths: Sequence[str]) -> tuple[LogFile, ...]:
@@ -178,17 +179,16 @@ def _inside(folder: str, depth: int = 0, top: str = "") -> Iterator[tuple[LogFil
             if entry.is_dir(follow_symlinks=False):
                 yield from _inside(entry.path, depth + 1, top)
             elif is_log_name(entry.name) and entry.is_file():
-                status = entry.stat()
-                refused = "" if os.access(entry.path, os.R_OK) else os.strerror(errno.EACCES).lower()
-                if entry.is_symlink():
-                    out = _link_out(entry, top)
-                    if out:
-                        yield LogFile(entry.path, 0, out), entry.stat(follow_symlinks=False)
-                        continue
-                    target = (status.st_dev, status.st_ino)
-                    yield LogFile(entry.path, status.st_size, refused, target=target), status
+                # What is no link is asked of as none: it may have become one since it was listed.
+                status = entry.stat(follow_symlinks=entry.is_symlink())
+                if not stat.S_ISREG(status.st_mode):
                     continue
-                yield LogFile(entry.path, status.st_size, refused), status
+                refused = "" if os.access(entry.path, os.R_OK) else os.strerror(errno.EACCES).lower()
+                out = _link_out(entry, top) if entry.is_symlink() else ""
+                if out:
+                    yield LogFile(entry.path, 0, out), entry.stat(follow_symlinks=False)
+                    continue
+                yield LogFile(entry.path, status.st_size, refused, target=(status.st_dev, status.st_ino)), status
         except OSError:
             continue  # gone since it was listed
 

@@ -20,6 +20,9 @@ from runbook.steps.shared.job_logs import after_mark, silent_s
 from runbook.steps.shared.ranks import see_ranks
 
 KEPT_LOG_BYTES = 64 << 20
+KEPT_IN_ALL_BYTES = 256 << 20
+"""Of all logs of a job together, which may be any number, and all links to one file."""
+_LEAST_KEPT_BYTES = 64 << 10
 _KEPT_OF_OTHERS_BYTES = 1 << 20
 """Of the logs of a job that did not die of memory or of a GPU: any user's failed jobs are kept, each with this much."""
 _STEPS_OF_SILENCE = 3.0
@@ -241,12 +244,18 @@ def _keep(context: StepContext, job: JobRecord, limit_bytes: int) -> tuple[list[
     kept: list[str] = []
     problems: list[str] = []
     absent, more = 0, frozenset(job.more_log_paths)
+    left_bytes, too_many = KEPT_IN_ALL_BYTES, 0
     incident: Incident = context.incident
     for number, path in enumerate(job.log_paths):
         name = f"evidence/{job.id}-{number}-{name_within(posixpath.basename(path), 100)}"
+        most = min(limit_bytes, left_bytes)
+        if most < _LEAST_KEPT_BYTES:
+            too_many += 1
+            continue
         try:
             with context.ports.files.open(path, job.owner) as stream:
-                _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, limit_bytes)
+                left_bytes -= min(_size(stream), most)
+                _, shortened = context.ports.folder.copy_stream(incident.id, name, stream, most)
         except (NotFound, NotAllowed) as error:
             if isinstance(error, NotFound) and path in more:
                 absent += 1
@@ -255,7 +264,12 @@ def _keep(context: StepContext, job: JobRecord, limit_bytes: int) -> tuple[list[
             continue
         kept.append(name)
         if shortened:
-            problems.append(f"{path}: only its first and last part were kept ({limit_bytes >> 20} MiB in all)")
+            problems.append(f"{path}: only its first and last part were kept ({most / (1 << 20):.3g} MiB in all)")
+    if too_many:
+        problems.append(
+            f"{too_many} of the {len(job.log_paths)} logs were read and not kept: an incident keeps at most "
+            f"{KEPT_IN_ALL_BYTES >> 20} MiB of them"
+        )
     if absent:
         problems.append(f"{absent} of the {len(more)} files that its steps' tasks were told to write to are not there")
     return kept, problems

@@ -119,3 +119,18 @@ def test_where_no_node_tells_a_person_decides_what_the_watch_saw() -> None:
     found = read_error.run(scene_of("watch", 4 * STEP_S, ranks=None).context())
     assert found.outcome == "unreadable"
     assert "whether a rank of it is gone is not known" in found.incident.conclusion
+
+
+def test_an_incident_keeps_so_much_of_a_jobs_logs_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_error, "KEPT_IN_ALL_BYTES", 256 << 10)
+    scene = scene_of("person", 4 * STEP_S)
+    failure = scene.incident.failure
+    assert failure is not None
+    more = tuple(f"/home/alice/task-{number}.log" for number in range(9))
+    scene.files.files |= FakeFiles(dict.fromkeys(more, b"step 1\n" * (100 << 7))).files
+    job = replace(failure.job, more_log_paths=more)
+    scene.incident = replace(scene.incident, failure=Failure(job))
+    found = read_error.run(scene.context())
+    kept = sum(len(content) for name, content in scene.place.written.items() if name.startswith("evidence/"))
+    assert kept <= 256 << 10
+    assert any("logs were read and not kept" in note for note in found.incident.notes), found.incident.notes

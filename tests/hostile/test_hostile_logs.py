@@ -8,11 +8,14 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from runbook.adapters.log_files import find_logs, open_logs
 from runbook.adapters.silent import PlainFile
+from runbook.errors import NotFound
 from runbook.logs.search import CHUNK_BYTES, segments_of
 from runbook.logs.search.pool import MOST_BYTES
 
@@ -118,3 +121,16 @@ def test_gzip_of_the_same_line_is_cut_and_an_ordinary_one_is_not(tmp_path: Path)
     for name, cut in (("bomb.log.gz", True), ("small.log.gz", False)):
         sources = diagnosed(tmp_path / name)[1]["sources"]
         assert isinstance(sources, list) and ("cut at byte" in sources[0]["note"]) == cut
+
+
+def test_a_log_of_a_folder_that_became_a_link_since_it_was_listed_is_not_read(tmp_path: Path) -> None:
+    """Root reads a user's folder; the user swaps in a link to another user's file."""
+    share, private = tmp_path / "share", tmp_path / "private.log"
+    share.mkdir()
+    private.write_text("another user's\n")
+    (share / "rank_0.log").write_text("step 1\n")
+    files = find_logs([str(share)])
+    (share / "rank_0.log").unlink()
+    (share / "rank_0.log").symlink_to(private)
+    with ExitStack() as stack, pytest.raises(NotFound, match="another file took its name"):
+        open_logs(files, stack)
