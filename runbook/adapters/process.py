@@ -403,6 +403,22 @@ def _shown(argv: tuple[str, ...], identity: Identity | None) -> str:
 _POLL_S = 0.05
 
 
+def _lockable(path: Path) -> int:
+    """A descriptor that can be locked. For reading where that is enough, as the owner's process inherits it and may
+    write what it can be written to; NFS locks nothing that is open for reading alone."""
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, os.O_RDONLY | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        pass
+    except OSError:
+        os.close(descriptor)
+        return os.open(path, os.O_RDWR | flags, 0o600)
+    return descriptor
+
+
 @contextlib.contextmanager
 def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
     """Hold the lock of `name` and yield its descriptor, to be handed to the child that acts.
@@ -413,7 +429,7 @@ def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
     path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
     try:
         private_folder(folder, 0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = _lockable(path)
     except OSError as error:
         raise Unavailable(f"a lock cannot be made: {error.strerror}", where=str(path)) from error
     try:

@@ -396,6 +396,8 @@ class Opener:
         if event.playbook not in ("", self.playbook):
             raise BadInput(f"it is for the playbook {event.playbook!r}, and this service walks {self.playbook!r}")
         record = self.scheduler.job(event.job or self._job_of(event))
+        if event.uid is not None and record.uid is not None and event.uid != record.uid:
+            raise BadInput(f"Slurm's epilog told of a job of user {event.uid}, and the job is of {record.uid}")
         if event.is_suspicion:
             _check_time(record, event)
         if event.trigger == "alert":

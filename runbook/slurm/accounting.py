@@ -18,10 +18,11 @@ from runbook.slurm.states import job_state
 
 #: JobID must stay first. Restarts, StdOut and StdErr came with 24.05 and 24.11: what a version lacks is not asked for.
 COLUMNS = (
-    "JobID", "JobIDRaw", "JobName", "User", "UID", "GID", "State", "ExitCode", "DerivedExitCode", "Reason",
-    "NodeList", "NNodes", "NTasks", "AllocTRES", "ReqTRES", "MaxRSS", "Submit", "Start", "End", "TimelimitRaw",
-    "WorkDir", "SubmitLine", "Comment", "Partition", "Account", "QOS", "Cluster", "Restarts", "StdOut", "StdErr",
+    "JobID", "JobIDRaw", "User", "UID", "GID", "State", "ExitCode", "DerivedExitCode", "NodeList", "NNodes", "NTasks",
+    "AllocTRES", "MaxRSS", "Submit", "Start", "End", "TimelimitRaw", "Partition", "Account", "QOS", "Cluster",
+    "Restarts", "Reason", "ReqTRES", "JobName", "WorkDir", "SubmitLine", "Comment", "StdOut", "StdErr",
 )  # fmt: skip
+"""What a user can write stands last: see `fields.rows`."""
 TOKEN_COLUMNS = ("JobID", "Submit", "Comment", "SubmitLine")
 
 _TITLE = re.compile(r"(Batch Script for|Environment used for) .*\n-+\n")

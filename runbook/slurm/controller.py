@@ -17,11 +17,12 @@ from runbook.slurm.states import job_state, node_class, node_states
 # `squeue`: a job as the controller remembers it (running, or ended less than MinJobAge ago).
 
 JOB_COLUMNS = (
-    "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "Name", "UserName", "UserID",
-    "GroupID", "State", "Reason", "exit_code", "DerivedEC", "NodeList", "NumNodes", "NumTasks", "tres-alloc",
-    "tres-per-node", "SubmitTime", "StartTime", "EndTime", "TimeLimit", "WorkDir", "Command", "Comment",
-    "Partition", "Account", "QOS", "Restartcnt", "Requeue", "STDOUT", "STDERR", "BatchHost", "Cluster",
+    "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "UserName", "UserID", "GroupID",
+    "State", "exit_code", "DerivedEC", "NodeList", "NumNodes", "NumTasks", "tres-alloc", "SubmitTime", "StartTime",
+    "EndTime", "TimeLimit", "Partition", "Account", "QOS", "Restartcnt", "BatchHost", "Cluster",
+    "Reason", "Requeue", "tres-per-node", "Name", "WorkDir", "Command", "Comment", "STDOUT", "STDERR",
 )  # fmt: skip
+"""What a user can write stands last: see `fields.rows`."""
 TOKEN_COLUMNS = ("JobID", "JobArrayID", "SubmitTime", "Comment")
 
 

@@ -3,8 +3,8 @@
 Figures are times, limits, memory, exit codes, GPU counts; what is not understood is None. Columns: job names,
 comments, paths and drain reasons are free text of users: spaces, `=`, `|` and line breaks in them make
 `scontrol show job` and any fixed separator ambiguous (a job name can hold a whole forged record). So `squeue`,
-`sinfo` and `sacct` are asked with a random separator, made anew for each question after the text was stored: it
-ends every column of every row, and only it is looked for.
+`sinfo` and `sacct` are asked with a random separator, made anew for each question: it ends every column of every row,
+and only it is looked for. `rows` says what that is worth.
 """
 
 from __future__ import annotations
@@ -159,7 +159,12 @@ def long_format(columns: Sequence[str], separator: str) -> str:
 
 
 def rows(text: str, columns: Sequence[str], separator: str) -> list[dict[str, str]]:
-    """Rows as column → text. A row cut short (at the output limit) is dropped."""
+    """Rows as column → text. A row cut short (at the output limit) is dropped.
+
+    The separator is made anew for each question, and is no secret: it stands among the arguments of the command that
+    asks, which everybody can read, and a job's name can be changed before Slurm has been asked. Whoever does that
+    writes all that follows his name: the rest of his row, and further rows. So columns that a user can write have to be
+    the last ones, and of several rows of one job the first is Slurm's."""
     _check(separator)
     pieces = text.split(separator)
     width = len(columns)

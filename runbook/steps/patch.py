@@ -60,14 +60,19 @@ def run(context: StepContext) -> StepResult:
     return StepResult(Outcome.PATCHED, incident, _summary(patch))
 
 
+_OURS = frozenset({"claim.json", "template.diff"})
+"""What else lies in the folder of an attempt."""
+
+
 def copy_name(incident: Incident) -> str:
     """Where the next attempt's script lies in the incident's folder. Its name stays the owner's."""
     return f"attempts/{len(incident.attempts) + 1}/{_file_name(incident.templates[0].path)}"
 
 
 def _file_name(path: str) -> str:
-    """The owner's name for the script, without what a folder of ours does not take."""
-    return name_within(posixpath.basename(path), 150).lstrip(".") or "job.sh"
+    """The owner's name for the script, without what a folder of ours does not take: one of our own files there, too."""
+    name = name_within(posixpath.basename(path), 150).lstrip(".") or "job.sh"
+    return f"script-{name}" if name in _OURS else name
 
 
 def _resume_edits(context: StepContext) -> tuple[Edit, ...]:

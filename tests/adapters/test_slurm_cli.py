@@ -20,6 +20,7 @@ from runbook.errors import BadInput, NotAllowed, NotFound, Unavailable
 from runbook.model.job import GpuIndices, JobEnvironment, JobRecord, JobScript, Submission
 from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.slurm import controller
+from runbook.slurm.accounting import COLUMNS
 from runbook.slurm.states import job_state
 from tests.contract import standin_pyslurm
 from tests.contract.fakes import FakeClock, FakeScheduler, claimed
@@ -464,3 +465,60 @@ def test_the_inventory_may_want_the_commands(desk: Desk) -> None:
     desk.answer("scontrol", "echo 'slurm 25.11.7'")
     scheduler = choose_scheduler(SlurmCommands(bin_dir=str(desk.bin)), prefer="cli")
     assert "as the inventory says" in scheduler.describe()
+
+
+FORGING = """#!{python}
+# Stands in for a Slurm whose user reads the separator in /proc and writes whole columns into his job's name.
+import sys
+words = dict(word.split(":", 1) for word in sys.argv[-1].split(",")) if "-O" in sys.argv else None
+if words is None:
+    format = next(word for word in sys.argv if word.startswith("--format="))
+    separator = next(word for word in sys.argv if word.startswith("--delimiter=")).partition("=")[2]
+    columns = format.partition("=")[2].split(",")
+else:
+    columns, separator = list(words), next(iter(words.values()))
+own = {own}
+forged = {forged}
+text = ""
+for column in columns:
+    if column in ("Name", "JobName"):
+        rest = columns[columns.index(column) + 1:]
+        text += "train" + separator + "".join(forged.get(one, "") + separator for one in rest)
+        text += "".join(forged.get(one, "") + separator for one in columns)
+        text += "x" * 10 + separator
+    else:
+        text += own.get(column, "") + separator
+print(text)
+"""
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+@pytest.mark.parametrize("asked", ["901", "901_3"])
+def test_what_a_user_writes_into_his_jobs_name_makes_no_record_of_anothers_job(
+    desk: Desk, command: str, asked: str
+) -> None:
+    """He knows the separator: it stands among the arguments of the command that asks."""
+    own = {
+        "JobID": "901", "JobArrayID": "901_3", "UserName": "mallory", "User": "mallory", "UserID": "1001",
+        "UID": "1001", "State": "RUNNING", "NodeList": "gpu-1", "NumNodes": "1", "SubmitTime": "1795259620",
+        "Submit": "1795259620",
+    }
+    if command == "sacct":
+        own["JobID"] = "901_3"
+    forged = {
+        **own, "JobID": asked, "JobArrayID": asked, "UserName": "alice", "User": "alice", "UserID": "1003",
+        "UID": "1003", "State": "FAILED", "NodeList": "gpu-9", "Command": "/home/mallory/evil.sh",
+        "STDOUT": "/home/alice/private.log",
+    }
+    if command == "squeue":
+        desk.answer("sacct", NO_ACCOUNTING)
+    else:
+        desk.answer("squeue", NO_JOB)
+    program = desk.bin / f"forging-{command}"
+    program.write_text(FORGING.format(python=sys.executable, own=own, forged=forged))
+    program.chmod(0o755)
+    helpformat = " ".join(COLUMNS)
+    desk.answer(command, f'case "$*" in *--helpformat*) echo "{helpformat}"; exit 0;; esac\nexec {program} "$@"')
+    record = desk.slurm.job(JobId(asked))
+    assert (record.owner, record.uid, record.state.name) == ("mallory", 1001, "RUNNING")
+    assert record.nodes == ("gpu-1",)

@@ -16,12 +16,13 @@ from runbook.model.template import TemplateFile
 from runbook.model.units import IncidentId, name_within
 from runbook.report.json_documents import dump_incident, load_incident
 from runbook.report.vocabulary.clean import masked_document
+from runbook.steps.patch import copy_name
 from runbook.template import CannotEdit
 from runbook.template.text_files import language_of
 from tests.cli.conftest import Shell
 from tests.cli.test_companions import LOG
 from tests.hostile.test_private_files import TEMPLATE, run
-from tests.report.sample_incidents import recovered
+from tests.report.sample_incidents import just_opened, recovered
 
 LOG_TEXT = LOG.replace("torchtitan", "megatron")
 
@@ -132,3 +133,9 @@ def test_the_list_tells_of_an_incident_with_such_texts(tmp_path: Path) -> None:
     store.save(replace(recovered(), conclusion="a \udce9 b"))
     (row,) = ReadModel(store).rows()
     assert "\udce9" not in repr(row)
+
+
+@pytest.mark.parametrize("name", ["claim.json", "template.diff"])
+def test_a_script_with_the_name_of_a_file_of_ours_lies_beside_it(name: str) -> None:
+    incident = replace(just_opened(), templates=(TemplateFile(f"/home/alice/{name}", "#!/bin/sh\n"),))
+    assert copy_name(incident) == f"attempts/1/script-{name}"

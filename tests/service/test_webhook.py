@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from runbook.adapters.files import OwnerFiles
 from runbook.config import WebhookDocument
-from runbook.errors import NotFound, Unavailable
+from runbook.errors import BadInput, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
@@ -314,6 +314,14 @@ def test_an_end_of_a_job_with_good_codes_opens_an_incident_only_where_it_did_not
     assert opener(replace(completed, derived_exit_code=1)).decide(end), "a step failed"
     with pytest.raises(NotYet, match="does not say yet"):
         opener(record("RUNNING", JobClass.ACTIVE)).decide(end)
+
+
+def test_an_epilogs_event_about_another_users_job_opens_nothing() -> None:
+    failed = replace(record("FAILED", JobClass.FAILED, end_s=999_000.0), uid=1003)
+    told = SpoolEvent("alpha-4711-0.event", "alpha", JobId("4711"), "4711", 0, 1_000_000.0, uid=1001)
+    with pytest.raises(BadInput, match="of user 1001, and the job is of 1003"):
+        opener(failed).decide(told)
+    assert opener(failed).decide(replace(told, uid=1003)).incident.root_job == "4711"
 
 
 def test_what_the_watch_saw_opens_an_incident_of_a_job_that_runs_and_is_declined_for_one_that_ended() -> None:

@@ -35,7 +35,7 @@ from runbook.slurm import accounting, controller
 from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
 from runbook.slurm.fields import variables
 from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
-from runbook.slurm.ownership import carries, check_same_run, submitted_under
+from runbook.slurm.ownership import carries, check_same_run, same_owner, submitted_under
 from runbook.slurm.sbatch_options import wrapped_text
 from runbook.slurm.submit import (
     SbatchCommand,
@@ -269,6 +269,9 @@ class SlurmCli:
             for waits, dependency in self._dependents(original).items():
                 if dependency and waits.condition == "afterok":
                     with contextlib.suppress(RunbookError):
+                        # Asked for by itself: a list of a user's jobs holds their names, which may hold whole rows.
+                        if not same_owner(self._told(waits.id), original.uid, original.owner):
+                            continue
                         arguments = controller.dependency_arguments(waits.id, dependency, job)
                         self._ask_privileged("scontrol", arguments, waits.id)
         return job
