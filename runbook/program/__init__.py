@@ -35,4 +35,6 @@ def read_program(
         return ProgramOptions((), (), complete=False, open_because=(reason,))
     reader = Reader(sources, entry, findings)
     reader.walk()
+    if reader.work.too_deep:
+        findings.reasons.append(OpenReason.LIMIT.value)
     return findings.result(cut=reader.work.cut or sources.full)

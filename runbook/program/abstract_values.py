@@ -238,8 +238,8 @@ def texts(value: Value | None) -> tuple[str, ...] | None:
 
 def either(one: Value, other: Value) -> Value:
     """What is known of a value that is one or the other: what holds for both, or the one that can be followed."""
-    if one == other:
-        return one
+    if one == other or (isinstance(one, External) and isinstance(other, External)):
+        return one  # of two that are not read the later, or the first that is tried
     for value in (one, other):
         if isinstance(value, Native | Function | ClassValue | Instance):
             return value

@@ -42,6 +42,9 @@ class Work:
     steps: int = 0
     depth: int = 0
     cut: bool = False
+    """The steps are used up."""
+    too_deep: bool = False
+    """Something was left out in the middle."""
 
     def step(self) -> None:
         """Raises `Finished` past the limit."""
@@ -88,7 +91,7 @@ class Expressions:
         if isinstance(node, ast.Name):
             return self.name(node.id, scope)
         if self.work.depth >= MOST_DEPTH:
-            self.work.cut = True
+            self.work.too_deep = True
             return UNKNOWN
         self.work.depth += 1
         try:

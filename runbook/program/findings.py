@@ -79,6 +79,10 @@ class Findings:
     def seen(self) -> bool:
         return bool(self.made)
 
+    @property
+    def surely_parsed(self) -> bool:
+        return any(not parse.unsure for parse in self.parses)
+
     def parsed(self, line: CommandLine, keeps: str, unsure: bool) -> None:
         """`keeps`: the reason's text where options that it does not know do not end the program; else empty."""
         self.parses.append(_Parse(line, keeps, unsure))
@@ -101,7 +105,7 @@ class Findings:
         keeping = [parse for at, parse in enumerate(self.parses) if parse.keeps and at > last]
         reasons += [parse.keeps for parse in keeping]
         reasons += [reason for line in lines for reason in line.reasons]
-        if cut and last < 0:
+        if cut and last < 0 and not any(parse.keeps and not parse.unsure for parse in self.parses):
             reasons.append(OpenReason.LIMIT.value)
         if not lines:
             reasons.append(self.own_reading)

@@ -26,14 +26,15 @@ from runbook.program.abstract_values import (
     Value,
 )
 from runbook.program.expressions import Expressions
-from runbook.program.sources import Sources
+from runbook.program.sources import MOST_BYTES, Sources
 
 BUILTIN = "builtins."
 _BUILTINS = frozenset({
     "list", "tuple", "set", "sorted", "frozenset", "reversed", "dict", "zip", "enumerate", "len", "range", "str", "int",
     "float", "bool", "min", "max", "getattr", "setattr", "exec", "open", "super", "object", "type", "map", "filter",
     "globals", "exit", "quit", "isinstance", "issubclass", "hasattr", "vars", "any", "all", "property",
-    "staticmethod", "classmethod", "bytes", "complex",
+    "staticmethod", "classmethod", "bytes", "complex", "print", "repr", "id", "hash", "iter", "next",
+    "sum", "round", "abs", "callable", "dir", "delattr",
 })
 _MOST_ANCESTORS = 40
 WORDS = frozenset({
@@ -188,6 +189,26 @@ class Naming(Expressions):
             dotted, _, last = dotted.rpartition(".")
             name = f"{last}.{name}"
         return value
+
+    def start_imports(self) -> None:
+        """Run the modules that are imported, and those that these import."""
+        ahead, seen = [self.entry], {self.entry.path}
+        while ahead:
+            names = list(ahead.pop().scope.names.values())
+            for name in [value.module if isinstance(value, Imported) else value for value in names]:
+                found = self.look_up(name) if isinstance(name, ModuleName) else None
+                if isinstance(found, Module) and found.path not in seen:
+                    seen.add(found.path)
+                    self.start(found)
+                    ahead.append(found)
+
+    def file_says(self, path: str, by: str) -> str | None:
+        """A file of the program as text: beside the one that names it, or in the folder that it starts in."""
+        for place in (str(PurePosixPath(by).parent / path), path):
+            data = self.sources.source_of(place)
+            if data is not None:
+                return data[:MOST_BYTES].decode("utf-8", "replace")
+        return None
 
     def reaches(self, value: Value, memory: dict[int, bool]) -> bool:
         """Whether running a function or making an object may make a parser or read the command line."""

@@ -161,7 +161,9 @@ class Statements(Naming):
             top = self.frames and target.id in self.frames[-1].global_names
             names = scope.module.scope.names if top else scope.names
             before = names.get(target.id)
-            names[target.id] = either(value, before) if self.uncertain and before is not None else value
+            if self.uncertain and before is not None:
+                value = either(self.look_up(value), self.look_up(before))
+            names[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
             items = items_of(self.look_up(value))
             for at, part in enumerate(target.elts):

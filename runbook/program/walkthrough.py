@@ -7,7 +7,6 @@ entered only where they are given a parser or may reach one.
 from __future__ import annotations
 
 import ast
-from pathlib import PurePosixPath
 
 from runbook.model.program import OpenReason
 from runbook.program import libraries
@@ -17,13 +16,11 @@ from runbook.program.abstract_values import (
     ClassValue,
     External,
     Function,
-    Imported,
     Instance,
     Known,
     Many,
     Method,
     Module,
-    ModuleName,
     Native,
     Scope,
     Super,
@@ -33,14 +30,16 @@ from runbook.program.abstract_values import (
     carries,
     either,
 )
-from runbook.program.expressions import MOST_DEPTH, Finished, Work
+from runbook.program.expressions import MOST_DEPTH, MOST_STEPS, Finished, Work
 from runbook.program.findings import Findings, said
 from runbook.program.naming import BUILTIN
 from runbook.program.plain_calls import builtin, method
-from runbook.program.sources import MOST_BYTES, Sources
+from runbook.program.sources import Sources
 from runbook.program.statements import Frame, Statements
 
 _MOST_CALLS = 40
+_AFTER_A_PARSE = 30_000
+"""Steps that are gone on where what is not known was kept."""
 _MOST_AGAIN = 3
 """How often a function is entered from itself: for types inside types."""
 _SMALL = 12
@@ -59,6 +58,7 @@ class Reader(Statements):
         self.frames: list[Frame] = []
         self.uncertain = 0
         self._reached: dict[int, bool] = {}
+        self._parsed = False
 
     @property
     def unsure(self) -> bool:
@@ -84,26 +84,6 @@ class Reader(Statements):
     def finish(self) -> None:
         if not self.uncertain:
             raise Finished
-
-    def start_imports(self) -> None:
-        """Run the modules that are imported, and those that these import."""
-        ahead, seen = [self.entry], {self.entry.path}
-        while ahead:
-            names = list(ahead.pop().scope.names.values())
-            for name in [value.module if isinstance(value, Imported) else value for value in names]:
-                found = self.look_up(name) if isinstance(name, ModuleName) else None
-                if isinstance(found, Module) and found.path not in seen:
-                    seen.add(found.path)
-                    self.start(found)
-                    ahead.append(found)
-
-    def file_says(self, path: str, by: str) -> str | None:
-        """A file of the program as text: beside the one that names it, or in the folder that it starts in."""
-        for place in (str(PurePosixPath(by).parent / path), path):
-            data = self.sources.source_of(place)
-            if data is not None:
-                return data[:MOST_BYTES].decode("utf-8", "replace")
-        return None
 
     def start(self, module: Module) -> None:
         if not module.started:
@@ -175,16 +155,24 @@ class Reader(Statements):
         if isinstance(function, ClassValue):
             return self._made(function, arguments)
         if isinstance(function, Native):
-            return function.method("__call__", arguments, self)
+            return self._with_native(function, "__call__", arguments)
         if isinstance(function, Method):
             if isinstance(function.of, Super):
                 return self._native_init(function.of, arguments)
             if isinstance(function.of, Native):
-                return function.of.method(function.name, arguments, self)
+                return self._with_native(function.of, function.name, arguments)
             return method(function.of, function.name, arguments)
         if isinstance(function, External):
             return self._external(function, arguments)
         return self._handed_over("", arguments)
+
+    def _with_native(self, of: Native, name: str, arguments: Arguments) -> Value:
+        given = of.method(name, arguments, self)
+        if not self._parsed and self.findings.surely_parsed:
+            # What follows matters only where a second parser is given the rest.
+            self._parsed = True
+            self.work.steps = max(self.work.steps, MOST_STEPS - _AFTER_A_PARSE)
+        return given
 
     def _external(self, function: External, arguments: Arguments) -> Value:
         name = function.name
@@ -217,9 +205,9 @@ class Reader(Statements):
                 parser = libraries.parser_for(value, name, arguments, self)
                 given: list[Value] = [parser] if parser is not None else []
                 self._run(value, Arguments(given, {}, False, arguments.file, arguments.line))
-            elif isinstance(value, Native) and name:
+            elif isinstance(value, Native | Instance | Method):
                 libraries.handed_over(value, name, arguments)
-                kept = kept or value
+                kept = kept or (value if isinstance(value, Native) else None)
         if name and not name.startswith(BUILTIN):
             if len(self.frames) <= 1:
                 self.findings.called_outside(name)
@@ -253,7 +241,7 @@ class Reader(Statements):
         """What a function gives when it is called so."""
         again = sum(frame.node is function.node for frame in self.frames)
         if again > _MOST_AGAIN or len(self.frames) >= _MOST_CALLS or self.work.depth >= MOST_DEPTH:
-            self.work.cut = self.work.cut or again <= _MOST_AGAIN
+            self.work.too_deep = self.work.too_deep or again <= _MOST_AGAIN or carried(arguments)
             return UNKNOWN
         scope = Scope(function.scope.module, {}, function.scope)
         if function.owner is not None:

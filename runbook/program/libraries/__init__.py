@@ -8,7 +8,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from runbook.program.abstract_values import Arguments, External, Function, Instance, Native, ReaderFace, Scope, Value
+from runbook.model.program import OpenReason
+from runbook.program.abstract_values import (
+    Arguments,
+    External,
+    Function,
+    Instance,
+    Method,
+    Native,
+    ReaderFace,
+    Scope,
+    Value,
+)
 from runbook.program.libraries import (
     argparse_options,
     click_options,
@@ -83,6 +94,12 @@ def parser_for(function: Function, name: str, arguments: Arguments, reader: Read
 
 
 def handed_over(value: Value, name: str, arguments: Arguments) -> None:
-    """A parser is given to a function whose source was not had."""
-    if isinstance(value, argparse_options.ArgumentParser) and name not in _HARMLESS:
-        value.line.inherit(name, arguments.file, arguments.line)
+    """A parser, or what adds to one, is given to a function whose source was not had (`name` empty: nor its name)."""
+    value = value.of if isinstance(value, Method) else value
+    parser = argparse_options.native(value)
+    if parser is None or name in _HARMLESS:
+        return
+    if name:
+        parser.line.inherit(name, arguments.file, arguments.line)
+    else:
+        parser.line.open(OpenReason.COMPUTED, "parser", arguments.file, arguments.line)

@@ -79,6 +79,8 @@ def called(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
         return External(first.origin) if isinstance(first, TypeValue) and first.origin else Known(None)
     if name == "typing.get_args" and isinstance(first, TypeValue | External | ClassValue):
         return Many(list(first.parts) if isinstance(first, TypeValue) else [])
+    if name in ("pathlib.Path", "pathlib.PurePath", "os.path.expanduser") and isinstance(first, Known):
+        return first
     if name == "builtins.type" and isinstance(first, Known):
         kind = type(first.value).__name__
         return TypeValue(_NONE if first.value is None else f"builtins.{kind}")

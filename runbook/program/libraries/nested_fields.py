@@ -34,7 +34,6 @@ from runbook.program.libraries.option_fields import (
     fields_of,
     named_classes,
     parameters_of,
-    shape_of,
 )
 
 PACKAGES = frozenset({"tyro", "draccus", "pyrallis", "jsonargparse", "fire", "lightning", "pytorch_lightning"})
@@ -279,28 +278,3 @@ def _type_of(default: Known) -> str:
     if isinstance(value, int | float):
         return "integer" if isinstance(value, int) else "number"
     return "text" if isinstance(value, str) else ""
-
-
-def schema(of: Value, prefix: str, line: CommandLine, reader: ReaderFace) -> None:
-    """The keys of a class that is a configuration's schema (OmegaConf), without dashes."""
-    found = of.of if isinstance(of, Instance) else of
-    if not isinstance(found, ClassValue):
-        if isinstance(found, External):
-            line.inherit(found.name, line.file, line.line)
-        return
-    below = CommandLine("schema")
-    made = of if isinstance(of, Instance) else None
-    Tree(below, reader).nested(found, prefix, found.scope.module.path, found.node.lineno, made)
-    line.inherits += below.inherits
-    line.reasons += below.reasons
-    for option in below.options:
-        line.add(replace(option, names=(option.dest,)))
-
-
-def annotated(function: Function, place: int, reader: ReaderFace) -> Value | None:
-    """The class that a function's parameter is said to be of."""
-    every = function.node.args.args
-    if len(every) <= place:
-        return None
-    nested = shape_of(every[place].annotation, function.scope, reader).nested
-    return nested if isinstance(nested, ClassValue) else None

@@ -88,6 +88,8 @@ def fields_of(of: Value, reader: ReaderFace) -> tuple[list[Field], list[str]]:
                     found.pop(name, None)
         elif isinstance(ancestor, External) and not _nothing(ancestor.name):
             missing.append(ancestor.name)
+        elif not isinstance(ancestor, External):
+            missing.append(f"a base of {of.node.name}" if isinstance(of, ClassValue) else "")
         if len(found) > MOST_FIELDS:
             break
     return list(found.values()), missing

@@ -29,7 +29,8 @@ from runbook.program.abstract_values import (
 )
 from runbook.program.findings import CommandLine, said
 from runbook.program.libraries.argparse_options import help_of
-from runbook.program.libraries.nested_fields import annotated, schema
+from runbook.program.libraries.nested_fields import Tree
+from runbook.program.libraries.option_fields import shape_of
 
 PACKAGES = frozenset({"hydra", "omegaconf", "absl", "gflags", "ml_collections", "tensorflow"})
 _FLAGS = {
@@ -230,3 +231,28 @@ def _flags_parsed(arguments: Arguments, reader: ReaderFace, *, keeps: bool) -> V
     reader.findings.parsed(line, said(OpenReason.UNKNOWN_KEPT, "absl", file, at) if keeps else "", reader.unsure)
     reader.finish()
     return UNKNOWN
+
+
+def schema(of: Value, prefix: str, line: CommandLine, reader: ReaderFace) -> None:
+    """The keys of a class that is a configuration's schema (OmegaConf), without dashes."""
+    found = of.of if isinstance(of, Instance) else of
+    if not isinstance(found, ClassValue):
+        if isinstance(found, External):
+            line.inherit(found.name, line.file, line.line)
+        return
+    below = CommandLine("schema")
+    made = of if isinstance(of, Instance) else None
+    Tree(below, reader).nested(found, prefix, found.scope.module.path, found.node.lineno, made)
+    line.inherits += below.inherits
+    line.reasons += below.reasons
+    for option in below.options:
+        line.add(replace(option, names=(option.dest,)))
+
+
+def annotated(function: Function, place: int, reader: ReaderFace) -> Value | None:
+    """The class that a function's parameter is said to be of."""
+    every = function.node.args.args
+    if len(every) <= place:
+        return None
+    nested = shape_of(every[place].annotation, function.scope, reader).nested
+    return nested if isinstance(nested, ClassValue) else None
