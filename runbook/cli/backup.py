@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -14,6 +15,7 @@ import click
 
 from runbook import __version__
 from runbook.adapters.driver import DriverLock
+from runbook.adapters.driver.lease import DriverLease
 from runbook.adapters.process import process_lock
 from runbook.adapters.store.archive import PRUNED, ROWS, Manifest, give_modes, unpack, write_archive
 from runbook.adapters.store.workflow_rows import dump_rows, holds_workflows, load_rows, make_tables
@@ -42,7 +44,9 @@ def backup(file: Path, inventory: str | None) -> int:
     # tells of is in the incidents' folders; what those have beyond it is done again, by looking for it first.
     with process_lock(app.state / "locks", "prune", _PRUNE_WAIT_S), _scratch(app.state) as scratch:
         count = dump_rows(app.inventory.database_url, _prefix(app), scratch / ROWS)
-        left = write_archive(file, app.store, scratch / ROWS, manifest)
+        # What decides whether an act is repeated is in PostgreSQL; the file beside it is a copy that may be missing.
+        kept = app.lease.kept_of(_prefix(app)) if app.inventory.database else {}
+        left = write_archive(file, app.store, scratch / ROWS, manifest, kept)
     click.echo(
         f"{file}: {counted(len(manifest.incidents), 'incident')}, {counted(count, 'row')} of the engine's, "
         f"{size(file.stat().st_size)}"
@@ -73,8 +77,8 @@ def restore(file: Path, into: Path | None, inventory: str | None) -> int:
         if not url.startswith("sqlite:"):
             # A server that has no such database yet is given one, as a daemon's first start would.
             make_tables(dbos_config(url, "restore"))
-        _check_empty(app, target, url)
-        with _scratch(target) as scratch:
+        with _turn(app, target, url), _scratch(target) as scratch:
+            _check_empty(app, target, url)
             manifest = unpack(file, scratch)
             if manifest.cluster != app.inventory.cluster:
                 raise NotAllowed(
@@ -88,6 +92,26 @@ def restore(file: Path, into: Path | None, inventory: str | None) -> int:
     )
     click.echo("next: `runbook serve` takes up what is open, or `runbook resume INCIDENT`", err=True)
     return 0
+
+
+@contextlib.contextmanager
+def _turn(app: Application, target: Path, url: str) -> Iterator[None]:
+    """While nobody drives over a PostgreSQL database, from whichever host. A process that was killed is waited for
+    until its turn has lapsed; raises `Unavailable` where one goes on renewing its own."""
+    if url.startswith("sqlite:"):
+        yield
+        return
+    with DriverLease(url, "command", app.inventory.cluster, target) as lease:
+        left_s = math.inf
+        while (seen := lease.seen()).holder is not None or not lease.take():
+            if seen.holder is not None and seen.left_s > left_s:
+                raise Unavailable(
+                    f"a {seen.holder.kind} drives over that database (pid {seen.holder.pid} on {seen.holder.host})",
+                    where="database of the inventory", next_step="stop it first",
+                )
+            left_s = seen.left_s if seen.holder is not None else math.inf
+            app.clock.sleep(0.5)
+        yield
 
 
 def _prefix(app: Application) -> str:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from runbook.adapters.driver.lease import DriverLease
 from runbook.cli.prune import look_at, remove
 from runbook.cli.wiring import application
+from runbook.model.units import IncidentId
 from tests.cli.conftest import Shell
 from tests.cli.test_prune_command import Later
 from tests.cluster.test_postgresql import DRIVER, database, incident_of, shell
+from tests.report.stored_long_ago import closed
 
 __all__ = ["database", "shell"]
 
@@ -79,6 +85,67 @@ def test_what_was_submitted_since_is_found_and_the_rows_come_back(shell: Shell, 
     elsewhere = shell.folder / "elsewhere"
     assert shell("restore", "b.zst", "--into", str(elsewhere)).returncode == 0
     assert (elsewhere / "workflows.sqlite").is_file() and (elsewhere / "incidents" / name / "incident.json").is_file()
+
+
+def _lease(shell: Shell, database: str) -> DriverLease:
+    app = application(str(shell.inventory))
+    return DriverLease(database, "daemon", app.inventory.cluster, app.state)
+
+
+def _lapse(database: str, seconds: int) -> None:
+    """As if whoever holds the lease had been killed, and it had so long to go."""
+    with psycopg.connect(database) as db:
+        db.execute("UPDATE runbook_driver SET until = clock_timestamp() + %s * interval '1 second'", [seconds])
+
+
+def test_what_decides_on_repeating_an_act_is_taken_from_the_database(shell: Shell, database: str) -> None:
+    """The file beside it is a copy, which a full disk or a shared file system may lack, or have late."""
+    app = application(str(shell.inventory))
+    incident = replace(closed(1, 3), id=IncidentId(f"oom-{app.inventory.cluster}-1"), cluster=app.inventory.cluster)
+    claims = {f"attempts/{number}/claim.json": b'{"token": "t%d", "written_s": 1.0}' % number for number in (1, 2)}
+    with _lease(shell, database) as lease:
+        assert lease.take()
+        app.__dict__["lease"] = lease
+        app.store.save(incident)
+        for place, content in claims.items():
+            app.store.write_file(incident.id, place, content)
+    folder = shell.state / "incidents" / incident.id
+    (folder / "attempts/1/claim.json").unlink()
+    (folder / "attempts/2/claim.json").write_bytes(b"late")
+    assert shell("backup", "b.zst").returncode == 0
+    shutil.rmtree(shell.state / "incidents")
+    with psycopg.connect(database) as db:
+        db.execute("DELETE FROM runbook_kept")
+    assert shell("restore", "b.zst").returncode == 0
+    assert {place: (folder / place).read_bytes() for place in claims} == claims
+
+
+def test_nothing_is_restored_while_a_daemon_drives_and_a_dead_one_is_not_waited_for_longer_than_its_turn(
+    shell: Shell, database: str
+) -> None:
+    shell.state.mkdir()
+    assert shell("backup", "b.zst").returncode == 0
+    with _lease(shell, database) as lease:
+        assert lease.take()
+        refused = shell("restore", "b.zst")
+        assert refused.returncode == 6 and f"a daemon drives over that database (pid {os.getpid()} on" in refused.stderr
+        assert not (shell.state / "incidents").exists()
+    died = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from tests.cluster.test_postgresql_backup import Shell, _lease\n"
+        "assert _lease(Shell(Path(sys.argv[1])), sys.argv[2]).take()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    gone = subprocess.run((sys.executable, "-c", died, str(shell.folder), database), check=False, timeout=60,
+                          cwd=Path(__file__).parents[2])
+    assert gone.returncode == -signal.SIGKILL
+    _lapse(database, 3)
+    # Another folder than the dead one's: it was lost with the machine.
+    (shell.state / "store.id").unlink()
+    done = shell("restore", "b.zst")
+    assert done.returncode == 0, done.stderr
+    with psycopg.connect(database) as db:
+        left = db.execute("SELECT until > clock_timestamp() FROM runbook_driver").fetchone()
+    assert left == (False,), "the next daemon waits for nobody"
 
 
 def test_a_backup_from_sqlite_goes_on_in_postgresql(shell: Shell, database: str) -> None:

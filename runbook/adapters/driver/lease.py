@@ -132,6 +132,10 @@ class DriverLease:
         """What was kept. Raises `Unavailable`."""
         return self._tables.kept(incident, place)
 
+    def kept_of(self, prefix: str) -> dict[tuple[str, str], bytes]:
+        """All that was kept of incidents whose id begins so, by incident and place. Raises `Unavailable`."""
+        return self._tables.kept_of(prefix)
+
     def forget(self, incident: IncidentId) -> None:
         """Keep nothing more of an incident that is removed. Raises `Unavailable`."""
         self._tables.forget(incident)

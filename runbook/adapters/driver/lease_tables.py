@@ -72,6 +72,7 @@ INSERT INTO runbook_kept SELECT %(incident)s, %(place)s, %(content)s FROM ours
 ON CONFLICT (incident, place) DO UPDATE SET content = excluded.content RETURNING 1
 """
 _FORGET = "DELETE FROM runbook_kept WHERE incident = %s"
+_KEPT_OF = "SELECT incident, place, content FROM runbook_kept WHERE starts_with(incident, %s)"
 _KEPT = "SELECT content FROM runbook_kept WHERE incident = %s AND place = %s"
 
 
@@ -156,6 +157,11 @@ class LeaseTables:
         """What was kept."""
         found = self._line.ask(lambda connection: connection.execute(_KEPT, [incident, place]).fetchone())
         return None if found is None else bytes(found[0])
+
+    def kept_of(self, prefix: str) -> dict[tuple[str, str], bytes]:
+        """All that was kept of incidents whose id begins so, by incident and place."""
+        rows = self._line.ask(lambda connection: connection.execute(_KEPT_OF, [prefix]).fetchall())
+        return {(incident, place): bytes(content) for incident, place, content in rows}
 
     def forget(self, incident: IncidentId) -> None:
         """Keep nothing more of the incident."""

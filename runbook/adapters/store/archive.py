@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
@@ -68,9 +68,12 @@ class Manifest:
 # Writing
 
 
-def write_archive(path: Path, store: IncidentStore, rows: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Everything of the store, with the rows that were taken from the engine's database before. Returns what was left
-    out: what is neither a file nor a folder. Raises `Unavailable`."""
+def write_archive(
+    path: Path, store: IncidentStore, rows: Path, manifest: Manifest, kept: Mapping[tuple[str, str], bytes]
+) -> tuple[str, ...]:
+    """Everything of the store, with the rows that were taken from the engine's database before. `kept`: by incident and
+    place, what counts in place of the file there. Returns what was left out: what is neither a file nor a folder.
+    Raises `Unavailable`."""
     left: list[str] = []
     try:
         with whole_file(path, 0o600) as target:
@@ -83,8 +86,12 @@ def write_archive(path: Path, store: IncidentStore, rows: Path, manifest: Manife
                     folder = store.root / "incidents" / name
                     _add(tar, manifest, f"incidents/{name}/incident.json", folder / "incident.json")
                     for file in _files(folder, left):
-                        if (relative := str(file.relative_to(folder))) != "incident.json":
+                        relative = str(file.relative_to(folder))
+                        if relative != "incident.json" and (name, relative) not in kept:
                             _add(tar, manifest, f"incidents/{name}/{relative}", file)
+                    for (incident, relative), content in kept.items():
+                        if incident == name:
+                            _add_kept(tar, manifest, f"incidents/{name}/{relative}", content)
                 text = json.dumps(asdict(manifest)).encode()
                 info = tarfile.TarInfo(_MANIFEST)
                 info.size, info.mode = len(text), 0o600
@@ -147,6 +154,14 @@ class _Hashed:
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
+
+
+def _add_kept(tar: tarfile.TarFile, manifest: Manifest, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.uid, info.gid = len(content), 0o600, os.geteuid(), os.getegid()
+    tar.addfile(info, _Bytes(content))
+    digest = hashlib.sha256(content).hexdigest()
+    manifest.files[name] = Member(info.size, info.mode, info.uid, info.gid, digest)
 
 
 class _Bytes:
