@@ -25,7 +25,8 @@ _HINTS = (
     "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "xox", "akia", "asia", "aiza",
     "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "rbk_", "_jwt", "sig=", "pass", "_auth=", "_pat=", "-u ", "login",
     "mysql", "mariadb", "redis-cli", "valkey-cli", "openssl", "curl", "ldap", "mongo", "sqlcmd", "7z", "zip", "lftp",
-    "smbclient", "configure", "alias", "consul", "nomad", "doctl", "twine", "http", "mc", "useradd",
+    "smbclient", "configure", "alias", "consul", "nomad", "doctl", "twine", "http", "mc", "useradd", "hvs.", "r8_",
+    "sk_live_", "gsk_", "dckr_pat_", "_pw",
 )
 """Without one of these, in capitals or not, there is nothing to mask: most lines are done here. Plain words, as an
 expression that disregards capitals takes twenty times as long."""
@@ -33,12 +34,13 @@ expression that disregards capitals takes twenty times as long."""
 _SHAPES = re.compile(
     r"""(?<![A-Za-z0-9])(?:
         (?P<kept>hf_|gh[pousr]_|github_pat_|glpat-|sk-(?:ant-|proj-)?|xox[abeprs]-|AKIA|ASIA|AIza|ya29\.|npm_|pypi-
-          |dapi|nvapi-|rbk_)
+          |dapi|nvapi-|rbk_|dckr_pat_|hvs\.|r8_|sk_live_|gsk_)
         (?:(?<=hf_)[A-Za-z0-9]{16,400}|(?<=gh._)[A-Za-z0-9]{16,400}|(?<=pat_)\w{20,400}|(?<=glpat-)[\w-]{16,400}
           |(?<=[kt]-)[\w-]{20,400}|(?<=proj-)[\w-]{20,400}|(?<=xox.-)[\w-]{10,400}|(?<=A[KS]IA)[0-9A-Z]{12,124}
           |(?<=AIza)[\w-]{30,400}|(?<=ya29\.)[\w.-]{20,400}|(?<=npm_)[A-Za-z0-9]{30,400}|(?<=pypi-)[\w-]{40,400}
           |(?<=dapi)[0-9a-f]{24,64}|(?<=nvapi-)[\w-]{20,400}
-          |(?<=rbk_)[\w-]{20,400})
+          |(?<=rbk_)[\w-]{20,400}|(?<=hvs\.)[\w-]{20,400}|(?<=r8_)[A-Za-z0-9]{30,400}|(?<=live_)[A-Za-z0-9]{16,400}
+          |(?<=gsk_)[A-Za-z0-9]{30,400})
       | (?P<jwt>eyJ)[\w-]{8,4000}\.[\w-]{8,8000}(?:\.[\w-]{0,2000})?
     )""",
     re.VERBOSE,
@@ -46,9 +48,10 @@ _SHAPES = re.compile(
 
 _NAMED = re.compile(
     r"""(?P<name>
-        (?i:(?P<password>password|(?-i:(?<!NO))passwd|passphrase|pwd)
+        (?i:(?P<password>password|(?-i:(?<!NO))passwd|passphrase|pwd|(?-i:(?<=[A-Z0-9]_)PW\b))
           | (?P<key>(?:api|access|secret|private|auth|account|encryption|signing|license|storage|master|service|wandb)
-              [_-]?key(?:[_-]?id)?|secret|credentials?|(?-i:(?<=_)PASS))
+              [_-]?key(?:[_-]?id)?|secret|credentials?|(?-i:(?<=_)PASS)
+              |(?-i:(?<![\w-])key)(?=\\?["']?[ \t]{0,3}[:=][ \t]{0,3}\\?["']?[0-9a-f]{32,40}(?![0-9A-Za-z])))
           | (?P<token>token|_jwt)
           | (?-i:(?<=[A-Z0-9]_)(?P<variable>KEY|AUTH|PAT)))
     )
@@ -74,7 +77,10 @@ _QUERY = re.compile(
     r"(?i)(?P<name>[?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|awsaccesskeyid|key"
     r"|access_token|auth)=)[^\s&\"'<>]{4,8000}"
 )
-_WEBHOOK = re.compile(r"(?P<name>hooks\.slack\.com/(?:services|workflows)/)[\w/-]{8,400}")
+_WEBHOOK = re.compile(
+    r"(?P<name>(?:hooks\.slack\.com/(?:services|workflows)|discord(?:app)?\.com/api/webhooks"
+    r"|outlook\.office(?:365)?\.com/webhook)/)[\w/@-]{8,400}"
+)
 _PEM = re.compile(r"(?P<name>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END)[A-Za-z0-9+/=\s\\:,-]){1,20000}")
 
 
