@@ -20,7 +20,7 @@ from runbook.flow import END, Box, Boxes, Flow, Here
 from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentState, Policy, declined
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
-from runbook.report.json_documents import dump_incident, load_incident
+from runbook.report.json_documents import pack_incident, unpack_incident
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
 
 APPLICATION_VERSION = "1"
@@ -209,20 +209,19 @@ class Engine:
         waited_s, stopped = 0.0, 0
         while name != END:
             box = self.flow.boxes[name]
-            before = to_text(incident)
-            decided, by = self._decide(box, before) if box.acts else (None, "")
-            record = decided or DBOS.run_step({"name": name}, self._run_box, name, before, by)
+            decided, by = self._decide(box, incident) if box.acts else (None, "")
+            record = decided or DBOS.run_step({"name": name}, self._run_box, name, incident, by)
             if record["bug"]:
                 return "bug"
             if why := record.get("stopped", ""):
                 stopped += 1
                 if stopped >= _MOST_STOPPED:
-                    handed = DBOS.run_step({"name": f"{name}.to_a_person"}, self._to_a_person, name, before, why)
+                    handed = DBOS.run_step({"name": f"{name}.to_a_person"}, self._to_a_person, name, incident, why)
                     incident, name, stopped = from_text(handed["incident"]), handed["box"], 0
                 continue
             if record["unavailable"]:
                 if waited_s >= self.policy.unavailable_patience_s:
-                    DBOS.run_step({"name": f"{name}.give_up"}, self._give_up, before, record["unavailable"])
+                    DBOS.run_step({"name": f"{name}.give_up"}, self._give_up, incident, record["unavailable"])
                     return "interrupted"
                 pause_s = min(30.0, 1.0 + waited_s / 2)
                 waited_s += pause_s
@@ -237,13 +236,12 @@ class Engine:
             name = following
         return incident.state.value
 
-    def _decide(self, box: Box, before: str) -> tuple[BoxRecord | None, str]:
+    def _decide(self, box: Box, incident: Incident) -> tuple[BoxRecord | None, str]:
         """(None, who said yes): go ahead; nobody's yes means that the box may look and not act. Else the record of a
         box that was planned only or declined, or whose question could not be put."""
-        incident = from_text(before)
         if incident.policy is Policy.APPLY:
             return None, _BY_POLICY
-        asked = DBOS.run_step({"name": f"{box.name}.propose"}, self._propose, box.name, before)
+        asked = DBOS.run_step({"name": f"{box.name}.propose"}, self._propose, box.name, incident)
         if asked["unavailable"] or asked["bug"] or asked.get("stopped"):
             unasked = BoxRecord(outcome="", incident="", poll_s=0, unavailable=asked["unavailable"], bug=asked["bug"])
             unasked["stopped"] = asked.get("stopped", "")
@@ -252,26 +250,26 @@ class Engine:
             return None, ""
         if incident.policy is Policy.PLAN:
             return DBOS.run_step(
-                {"name": f"{box.name}.planned"}, self._not_done, box.name, before, asked, "planned", ""
+                {"name": f"{box.name}.planned"}, self._not_done, box.name, incident, asked, "planned", ""
             ), ""
         topic = approval_topic(incident, box.name)
         answer: Answer | None = DBOS.recv(topic, timeout_seconds=self.policy.approval_limit_s)
         if answer is not None and answer["yes"]:
-            DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, before)
+            DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, incident)
             return None, answer["by"]
         by = answer["by"] if answer else NOBODY
         return DBOS.run_step(
-            {"name": f"{box.name}.declined"}, self._not_done, box.name, before, asked, "declined", by
+            {"name": f"{box.name}.declined"}, self._not_done, box.name, incident, asked, "declined", by
         ), ""
 
     # -- recorded steps --------------------------------------------------------------------------------------
 
-    def _run_box(self, name: str, before: str, by: str) -> BoxRecord:
+    def _run_box(self, name: str, before: Incident, by: str) -> BoxRecord:
         """`by`: who said yes; "" for an acting box means that nobody was asked, so that it may only look."""
         box = self.flow.boxes[name]
-        incident = from_text(before)
+        incident = before
         try:
-            incident = self._entered(box, incident)
+            incident = self._entered(box, before)
             context = self._context(incident)
             if box.acts and not by:
                 context = replace(context, ports=read_only_ports(context.ports))
@@ -291,9 +289,8 @@ class Engine:
         except Exception:
             return self._stopped(incident, "", traceback.format_exc())
 
-    def _propose(self, name: str, before: str) -> Asked:
+    def _propose(self, name: str, incident: Incident) -> Asked:
         box = self.flow.boxes[name]
-        incident = from_text(before)
         try:
             proposal = self.boxes.propose(box, self._context(incident))
             if proposal is not None and incident.policy is Policy.APPROVE:
@@ -323,14 +320,14 @@ class Engine:
             bug="",
         )
 
-    def _go_on(self, before: str) -> None:
-        incident = replace(from_text(before), state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
+    def _go_on(self, before: Incident) -> None:
+        incident = replace(before, state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
         self.store.save(incident)
 
-    def _not_done(self, name: str, before: str, asked: Asked, outcome: str, by: str) -> BoxRecord:
+    def _not_done(self, name: str, before: Incident, asked: Asked, outcome: str, by: str) -> BoxRecord:
         """A box that acts, passed without acting: only planned, or a person said no."""
         box = self.flow.boxes[name]
-        incident = self._entered(box, from_text(before))
+        incident = self._entered(box, before)
         now = self.clock.now()
         would = f"would {asked['sentence']}"
         act = Act(
@@ -347,8 +344,7 @@ class Engine:
         result = StepResult(outcome, incident, would if outcome == "planned" else declined(by))
         return self._left(box, result, before)
 
-    def _give_up(self, before: str, why: str) -> None:
-        incident = from_text(before)
+    def _give_up(self, incident: Incident, why: str) -> None:
         what, *rest = (line.strip() for line in why.splitlines())
         conclusion, mended = f"Interrupted: {what}.", f"Mend that, then `runbook resume {incident.id}`."
         stopped = replace(
@@ -362,13 +358,13 @@ class Engine:
         self.watcher.line(incident.id, conclusion)
         self.tell(incident, stopped)
 
-    def _to_a_person(self, name: str, before: str, why: str) -> Handed:
+    def _to_a_person(self, name: str, before: Incident, why: str) -> Handed:
         """A box that was ended as often as it was tried: it is not tried again, and a person is told what ended it."""
         box = self.flow.boxes[name]
         what, *rest = (line.strip() for line in why.splitlines())
         told = f"Stopped at {name}, which was tried {_MOST_STOPPED} times: {what}."
         to_do = tuple(line.removeprefix("next: ") for line in rest)
-        incident = self._entered(box, from_text(before))
+        incident = self._entered(box, before)
         incident = replace(incident, conclusion=told, to_do=tuple(dict.fromkeys((*to_do, *incident.to_do))))
         now = self.clock.now()
         visit = replace(incident.visits[-1], summary=what, ended_s=now, outcome=STOPPED)
@@ -381,7 +377,7 @@ class Engine:
             self.draw(incident)
         self.store.save(incident)
         self.watcher.left(box, visit, incident)
-        self.tell(from_text(before), incident)
+        self.tell(before, incident)
         return Handed(incident=to_text(incident), box=following or END)
 
     # -- helpers ---------------------------------------------------------------------------------------------
@@ -404,7 +400,7 @@ class Engine:
             self.watcher.entered(box, incident)
         return incident
 
-    def _left(self, box: Box, result: StepResult, before: str) -> BoxRecord:
+    def _left(self, box: Box, result: StepResult, before: Incident) -> BoxRecord:
         now = self.clock.now()
         incident = result.incident
         following = self.flow.after(box.name, result.outcome)
@@ -420,14 +416,13 @@ class Engine:
         if not waiting or self._changed(incident, before):
             self.store.save(stored)
         self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
-        self.tell(from_text(before), incident)
+        self.tell(before, incident)
         text = to_text(incident) if not waiting or self._changed(incident, before) else ""
         return BoxRecord(outcome=str(result.outcome), incident=text, poll_s=result.poll_s, unavailable="", bug="")
 
     @staticmethod
-    def _changed(incident: Incident, before: str) -> bool:
+    def _changed(incident: Incident, old: Incident) -> bool:
         """Whether anything but the clock and the line of progress moved."""
-        old = from_text(before)
         return replace(incident, visits=(), updated_s=0.0, box="", state=old.state) != replace(
             old, visits=(), updated_s=0.0, box=""
         ) or len(incident.visits) != len(old.visits)
@@ -471,11 +466,11 @@ def approval_topic(incident: Incident, box: str) -> str:
 
 
 def to_text(incident: Incident) -> str:
-    return dump_incident(incident, None).decode("utf-8")
+    return pack_incident(incident)
 
 
 def from_text(text: str) -> Incident:
-    return load_incident(text.encode("utf-8"), "the workflow database")
+    return unpack_incident(text, "the workflow database")
 
 
 def dbos_config(database_url: str, executor: str) -> dict[str, Any]:

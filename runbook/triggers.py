@@ -10,7 +10,7 @@ from typing import Protocol
 from runbook.errors import NotFound
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord
-from runbook.model.units import IncidentId, JobId
+from runbook.model.units import IncidentId, JobId, UserName
 from runbook.slurm.ownership import same_owner
 
 _TOKEN = re.compile(r"\Arunbook:([a-z][a-z0-9_]*-[A-Za-z0-9_.+-]+):(\d{1,3})(?::[0-9a-f]{32})?(?:\s|\Z)")
@@ -37,6 +37,8 @@ class Opening(StrEnum):
 class Opened:
     opening: Opening
     incident: Incident
+    owner: UserName = UserName("")
+    """Of a new incident's job, by the scheduler's word."""
 
 
 def incident_id(playbook: str, cluster: str, job: JobId, submitted_s: float | None = None) -> IncidentId:
@@ -85,7 +87,7 @@ def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened
             updated_s=now_s,
             tool_version=terms.tool_version,
         )
-        return Opened(Opening.NEW, incident)
+        return Opened(Opening.NEW, incident, job.owner)
     guessed = trigger in ("alert", "watch")
     if guessed and existing.state is IncidentState.INTERRUPTED:
         return Opened(Opening.DONE, existing)

@@ -1,4 +1,5 @@
-"""Which boxes are at work, and for how long: known to the service, and told to others by marks in incidents' folders.
+"""Which boxes are at work, for how long, and which are next: known to the service, and told to others by marks in
+incidents' folders.
 
 A mark also counts how often a box was begun without anybody having lived to see its end."""
 
@@ -7,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from runbook.errors import BoxStopped
+from runbook.errors import BoxStopped, Unavailable
 from runbook.flow import Box, Flow
 from runbook.model.incident import Incident
-from runbook.model.units import IncidentId
+from runbook.model.units import IncidentId, UserName
 
 _MARK = "reading.json"
 _MOST_BEGUN = 3
@@ -39,6 +41,106 @@ class AtWork:
     def __str__(self) -> str:
         much = f", where {self.late_s:.0f} s are expected at most" if self.late else ""
         return f"{self.incident}: {self.box} for {self.for_s:.0f} s{much}"
+
+
+PATIENCE_S = 300.0
+"""A box that has waited for so long waits no longer behind incidents that have no diagnosis yet."""
+
+
+@dataclass(eq=False)
+class Turn:
+    """A box that wants a place, or has one."""
+
+    owner: UserName
+    incident: IncidentId
+    box: Box
+    first: bool
+    """Its incident has no diagnosis yet."""
+    since_s: float = field(default_factory=time.monotonic)
+    """When it came, and then when it got its place, by the machine's own clock."""
+    place: int = -1
+    """-1: none yet."""
+    called: threading.Event = field(default_factory=threading.Event)
+
+
+class Places:
+    """Where boxes are at work: so many at a time, of one owner half of them at most, so that nobody waits behind one
+    user's jobs. Free ones go to incidents without a diagnosis first: after a failure of many jobs each is told what
+    it died of before any is relaunched. Among those, to whoever has fewest at work, and then to whoever came first.
+
+    Whoever leaves calls the next one by name: to wake all that wait for each place would take longer than the boxes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._share = most, max(1, most // 2)
+        self._taken: dict[int, Turn] = {}
+        self._waiting: list[Turn] = []
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def waiting(self) -> int:
+        """Boxes that wait for a place."""
+        return len(self._waiting)
+
+    def at_work(self) -> tuple[AtWork, ...]:
+        """The longest first."""
+        now_s = time.monotonic()
+        with self._lock:
+            taken = sorted(self._taken.values(), key=lambda turn: turn.since_s)
+        return tuple(AtWork(one.incident, one.box.name, now_s - one.since_s, one.box.late_s) for one in taken)
+
+    def open(self) -> None:
+        """After `close`, again."""
+        self._closed = False
+
+    def close(self) -> None:
+        """Nobody gets a place any more, whoever waits is sent away."""
+        with self._lock:
+            self._closed = True
+            for turn in self._waiting:
+                turn.called.set()
+            self._waiting.clear()
+
+    @contextlib.contextmanager
+    def taken(self, turn: Turn) -> Iterator[int]:
+        """Waits for a place and yields its number, which no other at work has. Raises `Unavailable`."""
+        with self._lock:
+            self.check_open()
+            self._waiting.append(turn)
+            self._call()
+        turn.called.wait()
+        try:
+            self.check_open()
+            yield turn.place
+        finally:
+            with self._lock:
+                self._taken.pop(turn.place, None)
+                self._call()
+
+    def check_open(self) -> None:
+        """Raises `Unavailable` once it is closed."""
+        if self._closed:
+            raise Unavailable("the service ends", next_step="what was begun goes on when it is started again")
+
+    def _call(self) -> None:
+        """Give free places to those who are next."""
+        while len(self._taken) < self._most:
+            now_s, owners = time.monotonic(), [one.owner for one in self._taken.values()]
+            counts = {owner: owners.count(owner) for owner in owners}
+
+            def rank(turn: Turn, now_s: float = now_s, counts: dict[UserName, int] = counts) -> tuple[bool, int, float]:
+                first = turn.first or now_s - turn.since_s > PATIENCE_S
+                return not first, counts.get(turn.owner, 0), turn.since_s
+
+            able = [turn for turn in self._waiting if counts.get(turn.owner, 0) < self._share]
+            if not able:
+                return
+            turn = min(able, key=rank)
+            self._waiting.remove(turn)
+            turn.place = next(number for number in range(self._most) if number not in self._taken)
+            turn.since_s = now_s
+            self._taken[turn.place] = turn
+            turn.called.set()
 
 
 @contextlib.contextmanager

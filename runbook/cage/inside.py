@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import mmap
 import os
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,10 +31,14 @@ from runbook.config import Inventory, NodesDocument, PolicyDocument, SchedulerDo
 from runbook.errors import Hung, RunbookError, Unavailable
 from runbook.logs.reader import LogReader
 from runbook.model.checkpoint import DirectoryEntry
-from runbook.model.units import IncidentId, UserName
+from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.log import LogStory
+from runbook.model.template import TemplateFile
+from runbook.model.units import IncidentId, JobId, Unknown, UserName
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
-from runbook.report.json_documents import dump_incident, incident_adapter, load_incident
+from runbook.report.json_documents import incident_adapter, pack_incident, unpack_incident
 from runbook.steps.shared.base import IncidentFolder, Playbook, Ports, Proposal, StepContext, StepResult
+from runbook.steps.shared.template_reading import TemplateReading
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 """Of a memory file that is handed over: nobody changes it while it is read."""
@@ -61,12 +66,22 @@ class Box:
         incident_adapter()
         methods()
         _proposals()
+        self.playbook.signatures.compile()
         LogReader(self.playbook.signatures).read([("warm", io.BytesIO(b"step 1: loss 1.0\n" * 4), 68)])
+        job = JobRecord(JobId("1"), "", "warm", UserName("nobody"), JobState("FAILED", JobClass.FAILED))
+        script = TemplateFile("warm.sh", "#!/bin/sh\n#SBATCH --nodes=1\nexport A=1\nsrun python3 train.py --lr 1\n")
+        reading = TemplateReading(
+            (script,), (), LogStory(root_cause=None), self.playbook.levers, submitted=job, failed=job.id,
+            ask_environment=lambda: Unknown("not asked"),
+        )
+        for system in (reading.system, *self.playbook.levers[:1]):
+            assert replace(reading, named=system).values is not None
 
     def serve(self, connection: socket) -> NoReturn:
         """Run one box and say what came of it."""
         channel = Channel(connection, self.limit_bytes)
-        ballast = bytearray(_BALLAST_BYTES)
+        # Mapped and not touched: what is limited is the address space, and each page touched costs time.
+        ballast = mmap.mmap(-1, _BALLAST_BYTES)
         try:
             asked = channel.receive(_FOREVER_S)
             assert asked is not None
@@ -74,7 +89,7 @@ class Box:
         except RunbookError as error:
             answer = {"error": packed_error(error)}
         except MemoryError:
-            del ballast
+            ballast.close()
             answer = {"spent": "memory"}
         except RecursionError:
             answer = {"spent": "depth"}
@@ -85,7 +100,7 @@ class Box:
         os._exit(0)
 
     def _answer(self, asked: dict[str, Any], line: Line) -> dict[str, Any]:
-        incident = load_incident(asked["incident"].encode("utf-8"), "the cage", self.playbook.signatures.kinds)
+        incident = unpack_incident(asked["incident"], "the cage", self.playbook.signatures.kinds)
         context = StepContext(
             incident, _ports(line, asked["history"]), self.playbook, _settings(asked["settings"]), line.tell
         )
@@ -93,7 +108,7 @@ class Box:
         result = function(context)
         if isinstance(result, StepResult):
             return {"result": {
-                "outcome": str(result.outcome), "incident": dump_incident(result.incident).decode("utf-8"),
+                "outcome": str(result.outcome), "incident": pack_incident(result.incident),
                 "summary": result.summary, "poll_s": result.poll_s,
             }}
         return {"proposal": _proposals().dump_python(cast("Proposal | None", result), mode="json")}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from pydantic import TypeAdapter
 
 from runbook.adapters import process
 from runbook.adapters.silent import FileSystems
-from runbook.cage.at_work import AtWork, marked
+from runbook.cage.at_work import AtWork, Places, Turn, marked
 from runbook.cage.calls import methods
 from runbook.cage.inside import packed_settings
 from runbook.cage.leave import Leave, check_result
@@ -29,8 +26,8 @@ from runbook.config import CageDocument
 from runbook.errors import BoxStopped, Unavailable
 from runbook.flow import Box, Flow
 from runbook.model.incident import Incident
-from runbook.model.units import IncidentId
-from runbook.report.json_documents import dump_incident, load_incident
+from runbook.model.units import IncidentId, UserName
+from runbook.report.json_documents import pack_incident, unpack_incident
 from runbook.steps.shared.base import Proposal, StepContext, StepResult
 
 _BOOT = "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); " \
@@ -65,11 +62,14 @@ class Cage:
     _control: socket.socket | None = field(default=None, init=False, repr=False)
     _server: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
     _kept: Kept = field(default=Kept("", ()), init=False)
-    _taken: dict[int, _Place] = field(default_factory=dict, init=False, repr=False)
-    _waiting: int = field(default=0, init=False)
-    _closed: bool = field(default=False, init=False)
-    _place: threading.Condition = field(default_factory=threading.Condition, init=False, repr=False)
+    _places: Places = field(init=False, repr=False)
+    _owners: dict[IncidentId, UserName] = field(default_factory=dict, init=False, repr=False)
+    """Of jobs that no box has looked at yet."""
+    _asking: threading.Semaphore = field(init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._places, self._asking = Places(self.places), threading.Semaphore(self.places)
 
     def run(self, box: Box, context: StepContext) -> StepResult:
         """As `box.run`. Raises `BoxStopped` when it used more than it may, and what `box.run` raises."""
@@ -96,32 +96,28 @@ class Cage:
 
     def walls(self) -> Kept:
         """Starts the warm process, also after it was closed. Raises `Unavailable`."""
-        self._closed = False
+        self._places.open()
         with self._lock:
             self._warm()
             return self._kept
 
     def at_work(self) -> tuple[AtWork, ...]:
         """The boxes at work, the longest first."""
-        now_s = time.monotonic()
-        with self._place:
-            taken = sorted(self._taken.values(), key=lambda place: place.since_s)
-        return tuple(AtWork(one.incident, one.box.name, now_s - one.since_s, one.box.late_s) for one in taken)
+        return self._places.at_work()
 
     @property
     def waiting(self) -> int:
         """Boxes that wait for a place."""
-        return self._waiting
+        return self._places.waiting
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Unavailable("the service ends", next_step="what was begun goes on when it is started again")
+    def tell_owner(self, incident: IncidentId, owner: UserName) -> None:
+        """Whose the job of a new incident is, by the scheduler's word, for whoever knows: it need not be asked again
+        to see to it that each owner has his share."""
+        self._owners[incident] = owner
 
     def close(self) -> None:
         """End the warm process, and with it whatever still runs: that counts as not begun."""
-        with self._place:
-            self._closed = True
-            self._place.notify_all()
+        self._places.close()
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -135,10 +131,11 @@ class Cage:
     def _visit(
         self, box: Box, function: Any, context: StepContext, acts: frozenset[str]
     ) -> tuple[dict[str, Any], Leave]:
-        place = context.ports.folder.folder(context.incident.id)
+        folder, owner = context.ports.folder.folder(context.incident.id), self._owner(context)
+        first = context.incident.original is None or context.incident.original.diagnosis is None
         with (
-            self._slot(_owner(context), context.incident.id, box) as slot,
-            marked(place, context.incident, box, function.__name__),
+            self._places.taken(Turn(owner, context.incident.id, box, first)) as slot,
+            marked(folder, context.incident, box, function.__name__),
         ):
             line, watch = self._start(slot)
             visit = Visit(
@@ -146,17 +143,17 @@ class Cage:
             )
             asked = {
                 "module": function.__module__, "function": function.__name__,
-                "incident": dump_incident(context.incident).decode("utf-8"),
+                "incident": pack_incident(context.incident),
                 "settings": packed_settings(context.settings), "history": context.ports.history is not None,
             }
             try:
                 return visit.ended(asked), visit.leave
             except BoxStopped:
-                self._check_open()
+                self._places.check_open()
                 raise
             finally:
                 if not visit.gone(_ENDS_S):
-                    self.systems.given_up(visit.last_opened, _owner(context), visit.gone)
+                    self.systems.given_up(visit.last_opened, owner, visit.gone)
 
     def _start(self, slot: int) -> tuple[socket.socket, socket.socket]:
         """The line to a new box, and the watch over it. Raises `Unavailable`."""
@@ -215,46 +212,17 @@ class Cage:
             raise _not_started("it ended; the service's log has its words")
         self._control, self._kept = ours, Kept(told["there"], tuple(told["missing"]))
 
-    @contextlib.contextmanager
-    def _slot(self, owner: str, incident: IncidentId, box: Box) -> Iterator[int]:
-        """A place, waited for where all are taken, or the owner has his share. Each has a user of its own."""
-        share = max(1, self.places // 2)
-
-        def free() -> bool:
-            mine = sum(place.owner == owner for place in self._taken.values())
-            return self._closed or (len(self._taken) < self.places and mine < share)
-
-        with self._place:
-            self._waiting += 1
-            try:
-                self._place.wait_for(free)
-            finally:
-                self._waiting -= 1
-            self._check_open()
-            slot = next(number for number in range(self.places) if number not in self._taken)
-            self._taken[slot] = _Place(owner, incident, box, time.monotonic())
-        try:
-            yield slot
-        finally:
-            with self._place:
-                del self._taken[slot]
-                self._place.notify_all()
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Who has one of the places, and since when by the machine's own clock."""
-
-    owner: str
-    incident: IncidentId
-    box: Box
-    since_s: float
-
-
-def _owner(context: StepContext) -> str:
-    """Whose share a box takes. Before its job was looked at, the scheduler is asked."""
-    known = context.incident.original or context.incident.failure
-    return known.job.owner if known is not None else context.ports.scheduler.job(context.incident.root_job).owner
+    def _owner(self, context: StepContext) -> UserName:
+        """Whose share a box takes. Before its job was looked at, the scheduler is asked, for a few at a time."""
+        incident = context.incident
+        known = incident.original or incident.failure
+        if known is not None:
+            self._owners.pop(incident.id, None)
+            return known.job.owner
+        if incident.id not in self._owners:
+            with self._asking:
+                self._owners[incident.id] = context.ports.scheduler.job(incident.root_job).owner
+        return self._owners[incident.id]
 
 
 def _text(value: Any) -> str:
@@ -264,7 +232,7 @@ def _text(value: Any) -> str:
 
 
 def _incident(text: Any, context: StepContext) -> Incident:
-    return load_incident(_whole(text).encode("utf-8"), "the cage", context.playbook.signatures.kinds)
+    return unpack_incident(_whole(text), "the cage", context.playbook.signatures.kinds)
 
 
 def _whole(text: Any) -> str:

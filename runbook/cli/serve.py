@@ -54,8 +54,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("runbook")
 _ROLLBACK_WAIT_S = 60.0
-_BEGUN_A_WORKER = 16
-"""Incidents that are begun for each box that may be at work: most wait, for a job to run or for a person's yes."""
+_MOST_BEGUN = 1024
+"""Incidents that are begun: most wait, for a job to run, for a person's yes, or until others have their diagnosis. Each
+has a thread then; one that is not begun has no place among those whose turn it is."""
 
 
 class LogWatcher:
@@ -211,7 +212,7 @@ def _drive(
     engine = app.engine(LogWatcher(), boxes=app.cage)
     engine.launch(
         app.database_url, executor=f"daemon-{socket.gethostname()}-{os.getpid()}-{int(time.time())}",
-        queue_concurrency=app.inventory.workers * _BEGUN_A_WORKER,
+        queue_concurrency=_MOST_BEGUN,
     )
     try:
         if lease is not None and isinstance(spool, SharedSpool):
@@ -301,6 +302,8 @@ def _open(app: Application, engine: Engine, opener: Opener, event: SpoolEvent) -
         return "done before"
     if opened.opening is Opening.JOIN:
         return engine.ensure(incident, lambda left: _again(app, left))
+    if opened.opening is Opening.NEW:
+        app.cage.tell_owner(incident.id, opened.owner)
     app.store.save(incident)
     LOG.info("%s: opened for job %s, told by %s", incident.id, incident.root_job, event.alert or event.trigger)
     engine.enqueue(incident)

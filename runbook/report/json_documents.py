@@ -12,7 +12,10 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
+from json.encoder import encode_basestring
+from math import isfinite
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +27,14 @@ from runbook.model.incident import SCHEMA_VERSION, Incident
 from runbook.model.node import NodeCheck
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
 
 CONTRACT_KEY = "contract"
 """Where the diagnosis contract stands in the document; the incident's own keys are those of `Incident`."""
 
+_SAME = "failure"
+"""In place of `original`: it is the failure under work."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -50,10 +55,63 @@ def dump_incident(incident: Incident, contract: Mapping[str, Any] | None = None)
     the byte 0xE9. They come back with `load_incident`, so that a copy is byte for byte what its owner wrote. Raises
     `ValueError` on a figure that is infinite or not a number: nothing that is measured is.
     """
-    document = incident_adapter().dump_python(incident, mode="json", warnings="error")
+    document, same = _told_once(incident)
     document[CONTRACT_KEY] = dict(contract) if contract is not None else None
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    parts = {key: _indented(value, "\n ") for key, value in document.items()}
+    if same:
+        parts["original"] = parts["failure"]
+    text = "{\n " + ",\n ".join([f'"{key}": {part}' for key, part in parts.items()]) + "\n}"
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
+
+
+def pack_incident(incident: Incident) -> str:
+    """The incident for ourselves alone: ASCII on one line, what stands in it twice once. `unpack_incident` reads it."""
+    document, same = _told_once(incident)
+    if same:
+        document["original"] = _SAME
+    return json.dumps(document, allow_nan=False)
+
+
+def _told_once(incident: Incident) -> tuple[dict[str, Any], bool]:
+    """The document, and whether `original`, which is then null in it, is the failure under work: as long as nothing was
+    relaunched it is, and most of the document."""
+    same = incident.original is not None and incident.original == incident.failure
+    once = replace(incident, original=None) if same else incident
+    return incident_adapter().dump_python(once, mode="json", warnings="error"), same
+
+
+def unpack_incident(text: str, where: str, kinds: Kinds | None = None) -> Incident:
+    """What `pack_incident` made, or the document as it is published. Raises `BadInput`; `kinds` as in
+    `load_incident`."""
+    from pydantic import ValidationError
+
+    document = _document(text.encode(), where)
+    same = document.get("original") == _SAME
+    if same:
+        del document["original"]
+    try:
+        incident = incident_adapter().validate_python(document, context=load_kinds() if kinds is None else kinds)
+    except ValidationError as error:
+        raise _damaged(error, where) from error
+    return replace(incident, original=incident.failure) if same else incident
+
+
+def _indented(value: Any, margin: str) -> str:
+    """As `json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)`, in less than half its time: with an indent
+    that one leaves its C encoder for generators. `margin`: a line break and the spaces before the value."""
+    if isinstance(value, str):
+        return encode_basestring(value)
+    if value is None:
+        return "null"
+    if type(value) is int or (type(value) is float and isfinite(value)):
+        return repr(value)
+    within = f"{margin} "
+    if value and isinstance(value, dict):
+        items = [f"{encode_basestring(key)}: {_indented(item, within)}" for key, item in value.items()]
+        return f"{{{within}{f',{within}'.join(items)}{margin}}}"
+    if value and isinstance(value, (list, tuple)):
+        return f"[{within}{f',{within}'.join([_indented(item, within) for item in value])}{margin}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:
@@ -79,14 +137,18 @@ def load_incident(data: bytes, where: str = "incident.json", kinds: Kinds | None
             return incident_adapter().validate_python(document, context=load_kinds() if kinds is None else kinds)
         return incident_adapter().validate_json(data, context=load_kinds() if kinds is None else kinds)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise BadInput(
-            f"the incident cannot be read: {path or 'document'}: {first['msg']}{more}",
-            where=where,
-            next_step="restore the file from a backup, or move the folder away and open the incident again",
-        ) from error
+        raise _damaged(error, where) from error
+
+
+def _damaged(error: ValidationError, where: str) -> BadInput:
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return BadInput(
+        f"the incident cannot be read: {path or 'document'}: {first['msg']}{more}",
+        where=where,
+        next_step="restore the file from a backup, or move the folder away and open the incident again",
+    )
 
 
 def load_contract(data: bytes, where: str = "incident.json") -> dict[str, Any] | None:
@@ -96,8 +158,13 @@ def load_contract(data: bytes, where: str = "incident.json") -> dict[str, Any] |
 
 
 def _document(data: bytes, where: str) -> dict[str, Any]:
+    from pydantic_core import from_json
+
     try:
-        document = json.loads(data)
+        try:
+            document = from_json(data)
+        except ValueError:  # what it refuses may be lone surrogates; and Python has the better words
+            document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadInput(
             f"not JSON: {error}",

@@ -13,6 +13,7 @@ import json
 import os
 import pwd
 import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -163,6 +164,7 @@ def _measure(folder: Path, failures: int, hostile: frozenset[int], row: Row) -> 
             before_s = _used_s(service.pid, groups)
             began_s, most_bytes = time.time(), 0
             written = 0
+            diagnosed_s: dict[str, float] = {}
             ended_s = began_s
             while written < failures or not _done(port, folder, failures):
                 due = min(failures, int((time.time() - began_s) / OVER_S * failures) + 1)
@@ -170,15 +172,19 @@ def _measure(folder: Path, failures: int, hostile: frozenset[int], row: Row) -> 
                     _event(folder, number)
                 written = due
                 most_bytes = max(most_bytes, _memory_bytes(groups))
+                if not diagnosed_s and _diagnosed(folder) >= failures:
+                    diagnosed_s = _since(before_s, _used_s(service.pid, groups))
                 ended_s = time.time()
                 if ended_s - began_s > 3 * _AIM_S:
                     break
                 time.sleep(0.5 if written < failures else 1.0)
-            used_s = {name: value - before_s[name] for name, value in _used_s(service.pid, groups).items()}
+            used_s = _since(before_s, _used_s(service.pid, groups))
         finally:
             service.terminate()
             service.wait(60)
-    _tell(folder, failures, hostile, row, began_s, used_s, most_bytes)
+    _tell(folder, failures, hostile, row, began_s, most_bytes)
+    _tell_used(failures, "until each has its diagnosis", diagnosed_s)
+    _tell_used(failures, "until each has its report", used_s)
 
 
 def _event(folder: Path, number: int) -> None:
@@ -214,6 +220,16 @@ def _done(port: int, folder: Path, failures: int) -> bool:
     return False
 
 
+def _diagnosed(folder: Path) -> int:
+    """How many incidents have left the box of their diagnosis, or have come to their end without one."""
+    left = re.findall(r"INFO (\S+): (?:classify|report): ", (folder / "service.log").read_text(errors="replace"))
+    return len(set(left))
+
+
+def _since(before_s: dict[str, float], now_s: dict[str, float]) -> dict[str, float]:
+    return {name: value - before_s[name] for name, value in now_s.items()}
+
+
 def _used_s(pid: int, groups: dict[str, Path]) -> dict[str, float]:
     """Processor seconds: of the service itself, of the programs that it started and waited for, and of everything."""
     ticks = os.sysconf("SC_CLK_TCK")
@@ -233,8 +249,7 @@ def _memory_bytes(groups: dict[str, Path]) -> int:
 
 
 def _tell(
-    folder: Path, failures: int, hostile: frozenset[int], row: Row, began_s: float, used_s: dict[str, float],
-    most_bytes: int,
+    folder: Path, failures: int, hostile: frozenset[int], row: Row, began_s: float, most_bytes: int
 ) -> None:
     good: list[float] = []
     bad: list[float] = []
@@ -254,13 +269,20 @@ def _tell(
     row("  failure to a person or report, hostile jobs", bad or [0.0], "s")
     print(f"  median of the ordinary {statistics.median(good):.1f} s, last {max(good):.1f} s")
     asked = Counter((folder / "bin" / "asked").read_text().split())
+    commands = ", ".join(f"{count / failures:.1f} {name}" for name, count in sorted(asked.items()))
+    print(f"  Slurm's commands an incident: {commands}")
+    print(f"  most memory of all processes together: {most_bytes >> 20} MiB", flush=True)
+
+
+def _tell_used(failures: int, until: str, used_s: dict[str, float]) -> None:
+    if not used_s:
+        print(f"  processor time {until}: not all have one")
+        return
     each = {name: value / failures for name, value in used_s.items()}
     cage = each.get("all", 0.0) - each["service"] - each["started"]
     print(
-        f"  processor time a diagnosis: {each.get('all', 0.0):.2f} s (service {each['service']:.2f}, programs and "
-        f"owners' children {each['started']:.2f}, cage {cage:.2f}): {failures * each.get('all', 0.0) / 2:.0f} s on two "
-        "cores"
+        f"  processor time an incident {until}: {each.get('all', 0.0):.2f} s (service {each['service']:.2f}, programs "
+        f"and owners' children {each['started']:.2f}, cage {cage:.2f}): {failures * each.get('all', 0.0) / 2:.0f} s on "
+        "two cores",
+        flush=True,
     )
-    commands = ", ".join(f"{count / failures:.1f} {name}" for name, count in sorted(asked.items()))
-    print(f"  Slurm's commands a diagnosis: {commands}")
-    print(f"  most memory of all processes together: {most_bytes >> 20} MiB", flush=True)

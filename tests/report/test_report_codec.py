@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from runbook.errors import BadInput
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, UserName
-from runbook.report.json_documents import dump_incident, incident_schema, load_contract, load_incident, published_schema
+from runbook.report.json_documents import (
+    dump_incident,
+    incident_schema,
+    load_contract,
+    load_incident,
+    pack_incident,
+    published_schema,
+    unpack_incident,
+)
 from tests.report.sample_incidents import SAMPLES, recovered
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "incident-schema.json"
@@ -25,12 +34,21 @@ SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "incident-schema.json"
 def test_an_incident_comes_back_as_it_went(name: str) -> None:
     incident = SAMPLES[name]()
     assert load_incident(dump_incident(incident)) == incident
+    assert unpack_incident(pack_incident(incident), "here") == incident
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_document_is_laid_out_as_json_lays_it_out(name: str) -> None:
+    text = dump_incident(SAMPLES[name](), {"empty": [{}, []], "small": 1e-7, "true": True}).decode()
+    again = json.dumps(json.loads(text), indent=1, ensure_ascii=False)
+    assert text == re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", again) + "\n"
 
 
 def test_bytes_that_are_not_utf8_come_back_and_the_rest_stays() -> None:
     incident = replace(recovered(), conclusion="caf\udce9 \u202e ok")
     assert (load_incident(dump_incident(incident)).conclusion == "caf\udce9 \u202e ok") is True
     assert b"caf\\udce9" in dump_incident(incident)
+    assert unpack_incident(pack_incident(incident), "here") == incident
 
 
 @given(st.text(), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(IncidentState))
@@ -85,6 +103,8 @@ def test_a_figure_that_is_no_number_is_not_written() -> None:
     assert failure is not None
     with pytest.raises(ValueError, match="JSON"):
         dump_incident(replace(recovered(), failure=replace(failure, job=job)))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        pack_incident(replace(recovered(), failure=replace(failure, job=job)))
 
 
 def test_the_published_schema_is_current(request: pytest.FixtureRequest) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import string
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,8 @@ class GpuIndicesOfRuns:
         return tuple(one for node in record.nodes if (one := found.get(node)) is not None)
 
 
+_MOST_SCRIPTS_KEPT = 512
+_LONGEST_SCRIPT_KEPT = 1 << 16
 _HISTORY_DAYS = 30
 """How far back `find_submitted` looks."""
 _ACCOUNTING_PATIENCE_S = 5.0
@@ -146,6 +149,8 @@ class SlurmCli:
         self._columns: frozenset[str] | None = None
         self._store_flags: frozenset[str] | None = None
         self._gpu_indices = GpuIndicesOfRuns(self._commands, left)
+        self._scripts: dict[tuple[JobId, float | None], str] = {}
+        self._lock = threading.Lock()
 
     def describe(self) -> str:
         why = f", {self._why}" if self._why else ""
@@ -169,12 +174,27 @@ class SlurmCli:
                 next_step="check the id; without accounting Slurm forgets a job minutes after its end",
             )
         record = with_submit_line(replace(record, cluster=self._cluster or record.cluster))
-        if controller is None:
-            script = self.script(record.id)
-            record = with_log_paths(record, script.text if isinstance(script, JobScript) else "")
+        if controller is None and not record.stdout_path:
+            record = with_log_paths(record, self._submitted_text(record))
         if record.state.job_class.ended and record.state.job_class is not JobClass.SUCCEEDED:
             record = replace(record, dependents=tuple(self._dependents(record)))
         return self._gpu_indices.added(record)
+
+    def _submitted_text(self, record: JobRecord) -> str:
+        """The script, "" where it is not kept: asked for once for each submission, as nothing changes it after that."""
+        submission = (record.id, record.submit_time_s)
+        with self._lock:
+            if submission in self._scripts:
+                return self._scripts[submission]
+        script = self.script(record.id)
+        if not isinstance(script, JobScript):
+            return ""
+        if len(script.text) <= _LONGEST_SCRIPT_KEPT and record.submit_time_s is not None:
+            with self._lock:
+                while len(self._scripts) >= _MOST_SCRIPTS_KEPT:
+                    del self._scripts[next(iter(self._scripts))]
+                self._scripts[submission] = script.text
+        return script.text
 
     def _dependents(self, record: JobRecord) -> dict[Dependent, str]:
         """As `read_dependents` says; nothing fails for want of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Protocol
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -137,6 +138,7 @@ class _Automata:
         return [literal for literal in self._literals if literal in line]
 
 
+@lru_cache(maxsize=8)
 def _engine(literals: tuple[bytes, ...], once: tuple[bytes, ...], wanted: str | None) -> _Engine:
     if wanted == "automata":
         return _Automata(literals)

@@ -237,6 +237,19 @@ class Signatures:
             if entry.of:
                 self._told_apart.setdefault(entry.of, []).append(entry)
 
+    def compile(self) -> int:
+        """Compile all expressions now, for processes that begin from this one; else each is when it is first needed.
+        Returns how many there are."""
+        patterns = [
+            *(pattern for one in self.all for pattern in (one.pattern, one.opening_pattern)),
+            *(one.pattern for one in (*self.figures, *self.who)),
+            *(
+                pattern for rule in self.phases
+                for pattern in (rule.in_frames, rule.also_in_frames, rule.in_words, rule.in_line)
+            ),
+        ]
+        return sum(pattern is not None for pattern in patterns)
+
     @cached_property
     def exception(self) -> Signature | None:
         """What stands for an exception of whatever name."""

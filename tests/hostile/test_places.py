@@ -1,0 +1,100 @@
+"""Who gets the next place in the cage: incidents without a diagnosis first, and no owner before the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from runbook.cage.at_work import PATIENCE_S, Places, Turn
+from runbook.cli.wiring import application
+from runbook.errors import Unavailable
+from runbook.flow import Box
+from runbook.model.units import IncidentId, UserName
+
+
+@pytest.fixture(scope="module")
+def box() -> Box:
+    flow = application(None).flow
+    return flow.boxes[flow.start]
+
+
+def _turn(box: Box, name: str, *, first: bool = True, waited_s: float = 0.0) -> Turn:
+    """Of an incident that is called `owner` or `owner-number`."""
+    return Turn(UserName(name.partition("-")[0]), IncidentId(name), box, first, time.monotonic() - waited_s)
+
+
+class _Queue:
+    """Boxes that come one after the other, wait, and leave at once when they got a place."""
+
+    def __init__(self, places: Places, *turns: Turn) -> None:
+        self._got: list[str] = []
+        self._threads = [threading.Thread(target=self._come, args=(places, turn)) for turn in turns]
+        for number, thread in enumerate(self._threads, start=1):
+            thread.start()
+            while places.waiting < number:
+                time.sleep(0.001)
+
+    def _come(self, places: Places, turn: Turn) -> None:
+        try:
+            with places.taken(turn):
+                self._got.append(turn.incident)
+        except Unavailable:
+            self._got.append(f"{turn.incident} was sent away")
+
+    def served(self) -> list[str]:
+        """In which order, once all of them have left."""
+        for thread in self._threads:
+            thread.join(10)
+        return self._got
+
+
+def test_every_job_has_its_diagnosis_before_one_is_relaunched(box: Box) -> None:
+    places = Places(1)
+    with places.taken(_turn(box, "ann")):
+        relaunches = [_turn(box, "ann", first=False), _turn(box, "ben", first=False)]
+        queue = _Queue(places, *relaunches, _turn(box, "cid"), _turn(box, "dan"))
+        assert places.waiting == 4
+    assert queue.served() == ["cid", "dan", "ann", "ben"] and places.waiting == 0
+
+
+def test_a_stream_of_failures_does_not_keep_a_relaunch_waiting_for_ever(box: Box) -> None:
+    places = Places(1)
+    with places.taken(_turn(box, "ann")):
+        queue = _Queue(places, _turn(box, "ben"), _turn(box, "cid", first=False, waited_s=PATIENCE_S + 1))
+    assert queue.served() == ["cid", "ben"]
+
+
+def test_whoever_has_fewest_at_work_is_next(box: Box) -> None:
+    places = Places(4)
+    with ExitStack() as held:
+        for name in ("ann", "ben", "cid"):
+            held.enter_context(places.taken(_turn(box, name)))
+        with places.taken(_turn(box, "dan")):
+            queue = _Queue(places, _turn(box, "ann-2"), _turn(box, "eve"))
+        assert queue.served() == ["eve", "ann-2"]
+
+
+def test_one_owner_has_half_of_the_places_at_most_however_many_are_free(box: Box) -> None:
+    places = Places(4)
+    with places.taken(_turn(box, "ann-1")), places.taken(_turn(box, "ann-2")) as second:
+        queue = _Queue(places, _turn(box, "ann-3"))
+        with places.taken(_turn(box, "ben")) as other:
+            assert other not in (0, second) and places.waiting == 1
+            assert [one.incident for one in places.at_work()] == ["ann-1", "ann-2", "ben"]
+    assert queue.served() == ["ann-3"] and places.at_work() == ()
+
+
+def test_whoever_waits_when_the_service_ends_is_sent_away(box: Box) -> None:
+    places = Places(1)
+    with places.taken(_turn(box, "ann")):
+        queue = _Queue(places, _turn(box, "ben"))
+        places.close()
+        assert queue.served() == ["ben was sent away"]
+    with pytest.raises(Unavailable, match="the service ends"), places.taken(_turn(box, "cid")):
+        pass
+    places.open()
+    with places.taken(_turn(box, "cid")) as place:
+        assert place == 0
