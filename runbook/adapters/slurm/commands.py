@@ -169,7 +169,7 @@ class SlurmOnNode:
 
     def __call__(self, node: NodeName, at_s: float) -> tuple[JobId, ...]:
         """The jobs that had the node, under its short name where it is given with a domain."""
-        separator = _separator()
+        separator = new_separator()
         for name in dict.fromkeys((node, NodeName(node.partition(".")[0]))):
             text = self.commands.ask("sacct", on_node_arguments(name, self.clock.now() - at_s, separator))
             if found := jobs_on_node(text, name, at_s, separator):
@@ -185,11 +185,11 @@ class SlurmRunning:
 
     def __call__(self) -> tuple[JobRecord, ...]:
         """Every job that runs, as the controller lists it: not all of its logs are known by that."""
-        separator = _separator()
+        separator = new_separator()
         return read_jobs(self.commands.ask("squeue", running_arguments(separator)), separator)
 
 
-def _separator() -> str:
+def new_separator() -> str:
     """What no job's name or comment can hold, as it was not known before."""
     return "~" + "".join(_RANDOM.choice(string.ascii_lowercase) for _ in range(20)) + "~"
 

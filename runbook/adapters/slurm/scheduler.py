@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
-import string
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +15,7 @@ from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import Identity, PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.node_access import read_left
 from runbook.adapters.process import IN_MEMORY, Command, process_lock
-from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands
+from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands, new_separator
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import (
     Claim,
@@ -145,7 +143,6 @@ class SlurmCli:
         self._cluster = cluster
         self._clock = clock or SystemClock()
         self._why = why
-        self._random = random.SystemRandom()
         self._columns: frozenset[str] | None = None
         self._store_flags: frozenset[str] | None = None
         self._gpu_indices = GpuIndicesOfRuns(self._commands, left)
@@ -198,7 +195,7 @@ class SlurmCli:
 
     def _dependents(self, record: JobRecord) -> dict[Dependent, str]:
         """As `read_dependents` says; nothing fails for want of them."""
-        separator = self._separator()
+        separator = new_separator()
         try:
             owner = str(record.owner if record.uid is None else record.uid)
             text = self._commands.ask("squeue", controller.dependents_arguments(owner, separator))
@@ -340,10 +337,10 @@ class SlurmCli:
         return process_lock(self._locks, token, _ORPHAN_PATIENCE_S)
 
     def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
-        separator, owner = self._separator(), str(claim.owner if claim.uid is None else claim.uid)
+        separator, owner = new_separator(), str(claim.owner if claim.uid is None else claim.uid)
         text = self._commands.ask("squeue", controller.token_arguments(owner, separator))
         found = controller.read_comments(text, separator)
-        separator = self._separator()
+        separator = new_separator()
         try:
             known = self._known_columns()
             since = f"now-{_HISTORY_DAYS}days"
@@ -374,7 +371,7 @@ class SlurmCli:
             return ()
         for name in names or ():
             _checked_node(name)
-        separator = self._separator()
+        separator = new_separator()
         text = self._commands.ask("sinfo", controller.node_arguments(names, separator))
         found = controller.read_nodes(text, separator)
         if names is None:
@@ -432,7 +429,7 @@ class SlurmCli:
         return self.job(job) if record is None else replace(record, cluster=self._cluster or record.cluster)
 
     def _from_controller(self, job: JobId) -> JobRecord | None:
-        separator = self._separator()
+        separator = new_separator()
         try:
             text = self._commands.ask("squeue", controller.job_arguments(_checked_job(job), separator))
         except NotFound:
@@ -441,7 +438,7 @@ class SlurmCli:
 
     def _from_accounting(self, job: JobId) -> JobRecord | None:
         known = self._known_columns()
-        separator = self._separator()
+        separator = new_separator()
         text = self._commands.ask("sacct", accounting.job_arguments(job, known, separator))
         return choose_record(accounting.read_jobs(text, known, separator), job)
 
@@ -462,9 +459,6 @@ class SlurmCli:
                 return self._commands.ask(name, arguments, identity_of(record.owner))
             except NotAllowed as error:
                 raise _both(denied, error) from error
-
-    def _separator(self) -> str:
-        return "~" + "".join(self._random.choice(string.ascii_lowercase) for _ in range(20)) + "~"
 
 
 def _both(first: RunbookError, second: RunbookError) -> NotAllowed:
