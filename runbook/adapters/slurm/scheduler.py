@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import string
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
