@@ -132,6 +132,8 @@ class Edit:
     """A bare flag: present means `new == "true"`."""
     told: bool = False
     """`old` is what a person has said: the template's own words may leave it open."""
+    variable: str = ""
+    """The script's variable that is changed, also where it serves something else: what follows from it is to follow."""
 
 
 @dataclass(frozen=True, slots=True)

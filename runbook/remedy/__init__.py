@@ -40,6 +40,7 @@ from runbook.remedy.resume import (
     resume_findings,
     resume_proof,
 )
+from runbook.remedy.roles import OwnProgram, in_place_of, is_recognised
 from runbook.remedy.template_settings import (
     Refusal,
     RefusalReason,
@@ -71,6 +72,7 @@ __all__ = [
     "Need",
     "Obstacle",
     "OutOfReach",
+    "OwnProgram",
     "Parameter",
     "Refusal",
     "RefusalReason",
@@ -95,7 +97,9 @@ __all__ = [
     "find_restarters",
     "first_uncommented_match",
     "fit_to_nodes",
+    "in_place_of",
     "in_this_version",
+    "is_recognised",
     "largest_divisor",
     "load_levers",
     "load_restarters",

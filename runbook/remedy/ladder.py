@@ -188,6 +188,7 @@ def _nothing_left(refused: Sequence[RefusedLever], question: str) -> NoPlan:
         refused=tuple(refused),
         exhausted=not asking,
         question=asking[0].question if asking else question,
+        ask=asking[0].ask if asking else None,
     )
 
 

@@ -35,6 +35,9 @@ class Mark(Document):
     pattern: Pattern = ""
     framework: str = ""
     weight: int = Field(default=1, ge=1, le=10)
+    shared: bool = False
+    """Programs of others have it, too (`--per_device_train_batch_size` in a script of one's own): it makes the system
+    only where the program's parser does not say otherwise."""
 
 
 _RELEASES = r"(?:[<>]=?\d+(?:\.\d+)*)(?:,[<>]=?\d+(?:\.\d+)*)*"
@@ -68,6 +71,8 @@ class VersionMark(Document):
     source: str
     series: str = ""
     """Releases of another series are neither older nor newer: the program's own beside those of a library."""
+    by_mark: bool = False
+    """Possible only where a mark is there that no other version has: a template that does not show it is of another."""
     defaults_known: bool = True
     """False where these releases take what is not set from elsewhere, so that no default is concluded."""
     release: dict[str, Releases] = {}
@@ -191,6 +196,8 @@ class Parameter(Stretch):
     """Words of the command that takes it, where another program of the job does (`trl vllm-serve`)."""
     bare_is_true: bool = False
     """The option may stand without a value, which means true."""
+    also: tuple[str, ...] = ()
+    """Other names of the program that may be meant as much: a person says which."""
     addable: bool = True
     """May be written into a template that does not have it. False where a program that does not know it could go
     on with another experiment."""
@@ -218,6 +225,17 @@ class Parameter(Stretch):
     def spellings_after(self, first: str) -> tuple[str, ...]:
         """This spelling, and then the others that the document has."""
         return (first, *(item for item in self.spellings if item != first))
+
+
+class Role(Document):
+    """By which names programs of their own call a parameter. A name is compared as a whole, in small letters with `_`
+    for dashes and dots; of a dotted key the last part alone, too. The first that fits has the name."""
+
+    parameter: str
+    names: tuple[Pattern, ...] = Field(min_length=1)
+    """Patterns, the most specific first."""
+    excludes: tuple[Pattern, ...] = ()
+    """Searched in the whole name: with them it is another batch, another length."""
 
 
 class EditRule(Document):
@@ -263,6 +281,10 @@ class LeverRule(Document):
     conflicts: tuple[Conflict, ...] = ()
     versions: tuple[str, ...] = ()
     """The versions that have the lever, by their ids; empty: all. For another version it stands on no ladder."""
+    named: tuple[str, ...] = ()
+    """Parameters for which the program has to have a name: where it has none for one, the lever stands on no ladder."""
+    unnamed: tuple[str, ...] = ()
+    """Parameters for which it must not have one."""
     may_wait: bool = False
     """Passed over where something about it is not known: what comes behind it is as good for the phases in which it is
     tried. Of other levers it is asked, and no weaker one takes their place."""
@@ -370,11 +392,16 @@ class LeverDocument(Document):
     why: str
     source: str
     marks: tuple[Mark, ...] = Field(min_length=1)
+    parser: Pattern = ""
+    """What a program of this system takes its options from (`ProgramOptions.inherits`)."""
     excluded_by: tuple[Pattern, ...] = ()
     """Patterns of other systems that stand on top of this one: with them it is not this one."""
     fallback: bool = False
     """Taken only when no other system is recognised."""
     parameters: tuple[Parameter, ...]
+    roles: tuple[Role, ...] = ()
+    """Of a document for programs with options of their own: its parameters are given the names that the job's own
+    program has for them (`roles.py`). It is no system to be recognised."""
     versions: tuple[VersionMark, ...] = ()
     cues: tuple[Cue, ...] = ()
     adds_with: Literal["", "+", "++"] = ""

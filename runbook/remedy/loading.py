@@ -106,11 +106,13 @@ def check_document(document: LeverDocument, name: str, kinds: Kinds) -> Iterator
         yield from missing(path, [need.constraint for need in conditions], frozenset(CONSTRAINTS), "constraint")
         yield from missing(path, _named(conditions), parameters, "parameter")
         yield from missing(path, rule.versions, versions, "version")
+        yield from missing(path, (*rule.named, *rule.unnamed), {item.parameter for item in document.roles}, "role")
         yield from missing(path, _named([Need(constraint="-", arguments=edit.arguments) for edit in rule.edits]),
                            parameters, "parameter")
     for ladder in document.ladders:
         yield from missing(f"ladders.{ladder.id}", ladder.levers, levers, "lever")
         yield from missing(f"ladders.{ladder.id}.kinds", ladder.kinds, frozenset(kinds), "kind")
+    yield from missing("roles", [item.parameter for item in document.roles], parameters, "parameter")
     used = {lever for ladder in document.ladders for lever in ladder.levers}
     for lever in sorted(levers - used):
         yield Problem(name, 1, f"levers.{lever}", "stands on no ladder", "put it on one, or remove it")

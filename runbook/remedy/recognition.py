@@ -144,7 +144,7 @@ def recognise(
     """
     weights = {document.id: mark_weight(document, templates, story) for document in documents}
     for fallback in (False, True):
-        found = [item for item in documents if item.fallback is fallback and weights[item.id]]
+        found = [item for item in documents if item.fallback is fallback and weights[item.id] and not item.roles]
         best = max((weights[item.id] for item in found), default=0)
         chosen = [item for item in found if weights[item.id] == best]
         if len(chosen) == 1:

@@ -5,12 +5,13 @@ of the training command that are not known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 
+from runbook.model.program import ProgramOptions
 from runbook.model.remedy import RANKS, AnswerKind, Answers, Ask
 from runbook.model.template import Edit, Setting, SettingKind, TemplateFile, Unresolved, condition_of
 from runbook.remedy.checkpoint_rules import Condition
@@ -118,6 +119,10 @@ class TemplateSettings:
     """A word of the training command that is not known: an option that is not seen may stand in it."""
     answers: Answers = Answers()
     """What a person has said beyond the template."""
+    program: Callable[[], ProgramOptions | None] = lambda: None
+    """What the training program's parser takes; None where its source was not had."""
+    recognised: bool = True
+    """Whether the system is known by an entry point or a mark of its own, and so what its programs take."""
 
     def setting(self, parameter: str) -> Setting | None:
         """The setting as found; of several files the one that says most."""
@@ -291,7 +296,7 @@ def releases(
 ) -> tuple[VersionMark, ...]:
     """The versions that the template's spellings and marks allow; all where nothing tells; none where they exclude one
     another. A pattern that several versions have as a mark says that it is one of these."""
-    allowed = system.versions
+    allowed = tuple(item for item in system.versions if not item.by_mark or _own_mark(system, item, templates))
     for setting in settings:
         possible = system.versions_with(setting)
         allowed = tuple(item for item in allowed if item in possible)
@@ -299,6 +304,11 @@ def releases(
         if first_uncommented_match(pattern, templates):
             allowed = tuple(item for item in allowed if pattern in item.marks)
     return allowed
+
+
+def _own_mark(system: LeverDocument, version: VersionMark, templates: Sequence[TemplateFile]) -> bool:
+    others = {mark for item in system.versions if item is not version for mark in item.marks}
+    return any(mark not in others and first_uncommented_match(mark, templates) for mark in version.marks)
 
 
 def defaults_hold(system: LeverDocument, settings: Sequence[Setting]) -> bool:

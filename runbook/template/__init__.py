@@ -4,6 +4,7 @@ A file's language decides who reads it: job scripts are `bash/`, configuration f
 Python module) are `config/`. docs/templates.md has an example of each function.
 
 - `named_files(file, known)`: the files that a script or a configuration names.
+- `programs_started(file, known)`: the Python programs that its commands start.
 - `all_settings(files, known)`: everything that they make in force, with where and how it was found.
 - `settings_in_force(files, names, known)`, `find_settings(file, names, known)`: the same for parameters by name.
 - `apply(files, edits, names=, known=)`: a `Patch` of exactly these edits, with its diff; `invert(patch)` undoes it.
@@ -12,11 +13,11 @@ Python module) are `config/`. docs/templates.md has an example of each function.
 """
 
 from runbook.template.editing import apply, find_settings, invert
-from runbook.template.named_files import NamedFile, named_files, point_to_copies, wire_copies
+from runbook.template.named_files import NamedFile, named_files, point_to_copies, programs_started, wire_copies
 from runbook.template.overview import all_settings, settings_in_force
 from runbook.template.text_files import CannotEdit
 
 __all__ = [
     "CannotEdit", "NamedFile", "all_settings", "apply", "find_settings", "invert", "named_files", "point_to_copies",
-    "settings_in_force", "wire_copies",
+    "programs_started", "settings_in_force", "wire_copies",
 ]

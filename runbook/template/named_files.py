@@ -262,6 +262,33 @@ def program_named(command: Command, folder: WorkingFolder | None) -> list[NamedF
     return [NamedFile("", token.text, token.line, why_unknown(token.atoms), True, folder)]
 
 
+def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:
+    """The Python programs that a script's commands start, in order, each with the paths where its file may lie: of a
+    module (`-m a.b`) below the working folder or its `src`. Nothing for a file that is no script."""
+    try:
+        if language_of(file) is not Language.BASH:
+            return ()
+        script = read_script(file, naming_options(), known)
+    except (CannotEdit, TooMuch):
+        return ()
+    found: list[NamedFile] = []
+    for command in naming_commands(script):
+        at = program_position(command.argv)
+        if at is None or only_prepares(command):
+            continue
+        folder = _working_folder(script, command)
+        token = command.argv[at]
+        if (command.argv[at - 1].text if at else "") == "-m" and re.fullmatch(r"\w+(?:\.\w+)*", token.text or ""):
+            module = (token.text or "").replace(".", "/")
+            found += [
+                NamedFile("-m", path, token.line, program=True, folder=folder)
+                for path in (f"{module}.py", f"{module}/__main__.py", f"src/{module}.py", f"src/{module}/__main__.py")
+            ]
+        else:
+            found += program_named(command, folder)
+    return tuple(dict.fromkeys(found))
+
+
 def _working_folder(script: Script, command: Command) -> WorkingFolder | None:
     """The last `cd` in front of the command, or Slurm's own option."""
     for current in command_chain(command):

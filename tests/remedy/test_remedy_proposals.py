@@ -15,9 +15,17 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import AnswerKind, Answers, NoPlan, Plan
-from runbook.model.template import Setting, Unresolved
+from runbook.model.template import Setting, SettingKind, Unresolved
 from runbook.model.units import GIB, Bytes, JobId, UserName
-from runbook.remedy import LeverContext, LeverDocument, load_levers, propose, template_settings
+from runbook.remedy import (
+    LeverContext,
+    LeverDocument,
+    OwnProgram,
+    in_place_of,
+    load_levers,
+    propose,
+    template_settings,
+)
 from tests.kinds import KINDS, Kind
 
 DOCUMENTS = {item.id: item for item in load_levers(data_folder("playbooks") / "oom" / "levers")}
@@ -128,6 +136,9 @@ FULL = {
 """Settings of a full template, for systems with parameters of their own."""
 
 
+OWN_OPTIONS = ("--bs", "--grad-accum", "--use_gradient_checkpointing", "--offload_optimizer", "--max_seq_length")
+
+
 @pytest.mark.parametrize("system", sorted(DOCUMENTS))
 @pytest.mark.parametrize("kind", [Kind.TRUE_OOM, Kind.FRAGMENTATION])
 def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagnosis.Kind) -> None:
@@ -135,9 +146,16 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagno
     its end."""
     document = DOCUMENTS[system]
     values = {"micro_batch_size": "12", "global_batch_size": "192", "seq_length": "1024", "shard_degree": "2"}
-    if system in ("pytorch", "deepspeed"):
+    if system in ("pytorch", "deepspeed", "own_program"):
         values["gradient_accumulation_steps"] = "2"
     values |= FULL.get(system, {})
+    if document.roles:
+        values |= {"activation_checkpointing": "False", "optimizer_offload": "False"}
+        del values["global_batch_size"]
+        named = [Setting(item, SettingKind.ARGUMENT, item, "1", trail=("train.py at line 1",)) for item in OWN_OPTIONS]
+        own = in_place_of(None, [document], OwnProgram((), named, lambda: None, Answers()))
+        assert own is not None
+        document = own
     tried: list[str] = []
     case: dict[str, Any] = {"kind": kind}
     answers = Answers()

@@ -22,7 +22,7 @@ from runbook.model.log import LogStory
 from runbook.model.template import Companion, Patch, SubmitContext, TemplateFile
 from runbook.model.units import JobId, Unknown, UserName, name_within
 from runbook.remedy import LeverDocument, first_uncommented_match, mark_weight
-from runbook.steps.shared.companion_files import read_companions
+from runbook.steps.shared.companion_files import ProgramSources, read_companions
 from runbook.steps.shared.template_reading import TemplateReading
 from runbook.template import named_files, wire_copies
 
@@ -51,6 +51,7 @@ class JobFiles:
         return TemplateReading(
             self.files, self.unread, story, levers, submitted=job, failed=job.id,
             ask_environment=lambda: Unknown("no job was submitted"), named=named,
+            sources=ProgramSources.of(OwnerFiles(identify=lambda _owner: current_identity()), job),
         )
 
 
@@ -119,7 +120,8 @@ def marks_of(document: LeverDocument, reading: TemplateReading) -> tuple[SeenMar
 
 def contenders(reading: TemplateReading) -> tuple[LeverDocument, ...]:
     """Where no system was recognised: those that weigh the same."""
-    weights = {item.id: mark_weight(item, reading.files, reading.story) for item in reading.levers if not item.fallback}
+    weights = {item.id: mark_weight(item, reading.files, reading.story) for item in reading.levers
+               if not item.fallback and not item.roles}
     best = max(weights.values(), default=0)
     return tuple(item for item in reading.levers if best and weights.get(item.id) == best)
 

@@ -6,6 +6,7 @@ import re
 
 from runbook.model.units import GIB
 from runbook.remedy.lever_context import Arguments, LeverContext
+from runbook.remedy.recognition import first_uncommented_match
 from runbook.remedy.template_settings import RefusalReason, Refused
 
 
@@ -128,3 +129,13 @@ def on_one_node(context: LeverContext, arguments: Arguments) -> None:
     if not nodes:
         raise Refused("how many nodes the job has is not known", question, RefusalReason.RANKS_NOT_KNOWN)
     raise Refused(f"the job has {nodes} nodes", question)
+
+
+def no_word_of(context: LeverContext, arguments: Arguments) -> None:
+    """No live line of the job's files matches `pattern`: the program is of a kind for which the lever is another thing.
+    `why` says what; a person may say otherwise."""
+    found = first_uncommented_match(str(arguments["pattern"]), context.template.templates)
+    if found is None:
+        return
+    text, file, line = found
+    raise Refused(f"{text} at {file.path}:{line}: {arguments['why']}", str(arguments.get("question", "")))

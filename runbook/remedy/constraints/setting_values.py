@@ -116,7 +116,10 @@ def alike_or_auto(context: LeverContext, arguments: Arguments) -> None:
     The trainer refuses to start with a configuration of DeepSpeed that says something else
     (transformers/integrations/deepspeed.py, trainer_config_process)."""
     texts = {}
-    for at, parameter in enumerate(texts_of(arguments, "parameters")):
+    first, *others = texts_of(arguments, "parameters")
+    if not any(context.template.is_set(item) for item in others):
+        return
+    for at, parameter in enumerate((first, *others)):
         if at and not context.template.is_set(parameter):
             continue
         text = context.template.text(parameter)

@@ -17,10 +17,11 @@ FUNCTIONS: dict[str, Function] = {
     **{
         function.__name__: function
         for function in (
-            double_to_keep_global_batch, halve, halve_dividing, merge_allocator, values.also_set, values.double,
+            double_to_keep_global_batch, halve, halve_dividing, merge_allocator, values.also_set,
+            values.ask_for_its_name, values.double,
             values.drop_from_list, values.fewer_edge_layers, values.follow, values.halve_list, values.halve_number,
             values.lower_budget, values.move_parallelism, values.multiply_as, values.next_below,
-            values.next_divisor_of_world, values.next_in, values.remove, values.shift,
+            values.next_divisor_of_world, values.next_in, values.remove, values.shift, values.switch_on,
         )
     },
 }

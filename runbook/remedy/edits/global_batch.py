@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from runbook.model.log import Phase
 from runbook.model.remedy import RANKS, AnswerKind, Ask
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
@@ -29,6 +32,9 @@ def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     if new < floor:
         raise Refused(f"no value from {floor} to {present // factor} divides {samples} exactly")
     made = edit_of(context, parameter, str(new))
+    batch = context.template.system.batch
+    if batch is not None and batch.micro == parameter.id and (variable := _variable_below(context)):
+        made = Edits(tuple(replace(edit, variable=variable) for edit in made.edits))
     expected = f"what grows in proportion to {spelling} (activations, logits) falls to about {new}/{present}"
     return Edits(made.edits, (*remarks, expected))
 
@@ -45,7 +51,7 @@ def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arg
     total = context.template.total_batch()
     ranks = context.data_parallel()
     if derives(context) and total is not None:
-        return _derived(old_micro, int(new_text), total, ranks)
+        return _derived(context, old_micro, int(new_text), total, ranks)
     if derives(context) and batch.total_when_absent == "micro_times_ranks":
         if ranks is not None and context.ranks_not_certain:
             raise Refused(
@@ -72,6 +78,8 @@ def _samples(context: LeverContext, parameter: Parameter, present: int) -> int:
     batch = context.template.system.batch
     if batch is None or batch.micro != parameter.id:
         return present
+    if _variable_below(context):
+        return present
     if not derives(context):
         steps = context.template.number(batch.accumulation) if batch.accumulation else 1
         return present * (steps or 1)
@@ -96,7 +104,10 @@ def factor_for_request(context: LeverContext) -> tuple[int, tuple[str, ...]]:
     return factor, (remark,)
 
 
-def _derived(old_micro: int, new_micro: int, total: int, ranks: int | None) -> Edits:
+def _derived(context: LeverContext, old_micro: int, new_micro: int, total: int, ranks: int | None) -> Edits:
+    if ranks is None and context.template.system.roles and old_micro % new_micro == 0:
+        passes = f"{old_micro // new_micro} times as many passes"
+        return Edits((), (f"the program itself makes {passes} of the same global batch of {total}",))
     if ranks is None:
         raise Refused(
             "the number of data-parallel ranks is not known, so it is not certain that the batch divides",
@@ -129,6 +140,9 @@ def _pinned(context: LeverContext, total: str, old_micro: int, new_micro: int, r
 def _accumulated(
     context: LeverContext, parameter: Parameter, old_micro: int, new_micro: int, total: int | None, ranks: int | None
 ) -> Edits:
+    followed = _followed(context, parameter)
+    if followed is not None:
+        return followed
     steps = context.template.number(parameter.id)
     if steps is None:
         raise unknown(
@@ -146,6 +160,30 @@ def _accumulated(
     made = edit_of(context, parameter, str(samples // new_micro))
     kept = f"{old_micro} × {steps} = {new_micro} × {samples // new_micro} samples of a step on each rank"
     return Edits(made.edits, (kept,))
+
+
+def _followed(context: LeverContext, parameter: Parameter) -> Edits | None:
+    """Where the script works the accumulation out of the micro-batch's own variable (`ACC=$((TOTAL / GPUS / MBS))`), it
+    changes by itself. None where it does not."""
+    variable = _variable_below(context)
+    setting = context.template.setting(parameter.id)
+    if not variable or setting is None or setting.unresolved is None:
+        return None
+    return Edits((), (f"{setting.spelling} follows from {variable} in the script: {setting.unresolved.code}",))
+
+
+def _variable_below(context: LeverContext) -> str:
+    """The variable that gives the micro-batch its value and divides in the script's computation of the accumulation; ""
+    where there is none."""
+    batch = context.template.system.batch
+    if batch is None or not batch.accumulation:
+        return ""
+    steps, micro = context.template.setting(batch.accumulation), context.template.setting(batch.micro)
+    if steps is None or steps.value is not None or steps.unresolved is None or micro is None or micro.value is None:
+        return ""
+    names = [match[1] for item in micro.trail if (match := re.match(r"([A-Za-z_]\w*) at line \d+$", item))]
+    code = steps.unresolved.code
+    return next((name for name in names if re.search(rf"/\s*\(?[^/;|&]*?\b{name}\b", code)), "")
 
 
 # Edits of a micro-batch in a program that works its accumulation out of the global batch, for a part of the job's

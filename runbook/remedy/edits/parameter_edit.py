@@ -26,6 +26,12 @@ Function = Callable[[LeverContext, Parameter, Arguments], Edits]
 def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edits:
     """Set a parameter, in the spelling that the template has; refused where it may not be added."""
     setting = context.template.setting(parameter.id)
+    if parameter.also and not _is_taken(context, parameter):
+        shown = " or ".join((parameter.spellings[0], *parameter.also))
+        raise unknown(
+            f"the program has several options that may be meant ({shown})", f"Which of them is it: {shown}?",
+            AnswerKind.OPTION, parameter.spellings[0], (parameter.spellings[0], *parameter.also),
+        )
     said = {f"{name}=no" for name in (parameter.id, *parameter.spellings)}
     if setting is None and not said.isdisjoint(context.template.answers.options):
         raise Refused(f"the program does not take {parameter.spellings[0]}, as a person has said")
@@ -50,6 +56,7 @@ def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edi
     else:
         spellings = _spelling_to_write(context.template, parameter)
         spellings = _where_the_batch_is(context, parameter, spellings)
+        spellings = _as_the_program_takes_it(context, parameter, spellings)
         spellings = with_prefix(context.template.system, parameter, spellings)
     old = setting.value if setting is not None else None
     told = setting is not None and setting.told
@@ -59,6 +66,31 @@ def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edi
 def _is_taken(context: LeverContext, parameter: Parameter) -> bool:
     """Whether a person has said that the program takes the option."""
     return not {parameter.id, *parameter.spellings}.isdisjoint(context.template.answers.options)
+
+
+def _as_the_program_takes_it(
+    context: LeverContext, parameter: Parameter, spellings: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The spelling first that the program's parser has. Refused where the parser was read and has none, and asked where
+    neither it nor the system's own entry point says that there is such an option: a program may end on one that it does
+    not know."""
+    if not spellings[0].startswith("-") or parameter.launcher or parameter.program or _is_taken(context, parameter):
+        return spellings
+    if parameter.kind not in (SettingKind.ARGUMENT, SettingKind.KEY):
+        return spellings
+    program = context.template.program()
+    if program is not None and program.options:
+        taken = next((item for item in spellings if item.startswith("-") and program.option(item) is not None), None)
+        if taken is not None:
+            return (taken, *(item for item in spellings if item != taken))
+        if program.complete:
+            raise Refused(f"the program does not take {spellings[0]}: its parser has no such option")
+    if context.template.recognised:
+        return spellings
+    raise unknown(
+        f"{spellings[0]} is not in the template, and whether the program takes it is not known",
+        f"Does the program take {spellings[0]}?", AnswerKind.OPTION, spellings[0], ("yes", "no"),
+    )
 
 
 def _where_the_batch_is(

@@ -7,11 +7,12 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from runbook.model.remedy import AnswerKind
 from runbook.remedy.constraints.sizes import longest_sequence
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, no_default, product_of, texts_of, unknown_parameter
 from runbook.remedy.lever_document import Parameter
-from runbook.remedy.template_settings import Refused, not_known, ranks_not_known
+from runbook.remedy.template_settings import Refused, not_known, ranks_not_known, unknown
 
 
 def lower_budget(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
@@ -126,8 +127,10 @@ def multiply_as(context: LeverContext, parameter: Parameter, arguments: Argument
     """Multiplied by the factor by which an earlier edit raised the parameter named by `as`; nothing where it is not
     set, for its default follows in the program."""
     other = str(arguments["as"])
+    if not context.template.is_set(parameter.id):
+        return Edits(())
     before, new = context.template.number(other), context.changed.get(other)
-    present = context.template.number(parameter.id) if context.template.is_set(parameter.id) else None
+    present = context.template.number(parameter.id)
     if present is None or new is None or before is None:
         return Edits(())
     if int(new) * present % before:
@@ -255,6 +258,34 @@ def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments)
     if present is not None and (present == value or present.lower() == value.lower() in ("true", "false")):
         raise Refused(f"{context.template.spelling(parameter.id)} is {value} already")
     return edit_of(context, parameter, value)
+
+
+def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
+    """Refused with the question how the program calls the parameter; the argument `what` says what it is."""
+    what = str(arguments["what"])
+    raise unknown(
+        f"which option of the program sets {what} is not known", f"Which option of the program sets {what}?",
+        AnswerKind.OPTION, "NAME",
+    )
+
+
+_SWITCHES = {"false": "true", "0": "1", "no": "yes", "off": "on"}
+"""What a program's own switch is set to, by what it is."""
+
+
+def switch_on(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
+    """A switch of a program of its own, written as the present value is (`False` → `True`, `0` → `1`). Refused where it
+    is on, or is no switch but a choice, or is not known to be off."""
+    spelling = context.template.spelling(parameter.id)
+    present = context.template.text(parameter.id)
+    if present is None:
+        raise Refused(f"whether {spelling} is on where nothing is set is not known", f"Is {spelling} on?")
+    new = _SWITCHES.get(present.lower())
+    if new is None:
+        raise Refused(f"{spelling} is {present}")
+    if parameter.type != "flag" and (present[:1].isupper() or not context.template.is_set(parameter.id)):
+        new = new.capitalize()
+    return edit_of(context, parameter, new)
 
 
 def also_set(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:

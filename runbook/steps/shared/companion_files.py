@@ -63,6 +63,44 @@ def read_companions(
     return tuple(found), tuple(unread)
 
 
+_MOST_SOURCES = 200
+"""Folders and files of a program that are asked for as the owner."""
+
+
+@dataclass(slots=True)
+class ProgramSources:
+    """The source of a job's programs, read as its owner."""
+
+    reader: _Reader
+    read: dict[str, bytes | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, files: Files, job: JobRecord) -> ProgramSources:
+        return cls(_Reader(files, job, most=_MOST_SOURCES))
+
+    def path_of(self, named: NamedFile) -> str | None:
+        """Where a program lies; None: it is not there, or may be one of several."""
+        found = self.reader.read(named, "") if named.path is not None else ""
+        return found.source if isinstance(found, Companion) else None
+
+    def source_of(self, path: str) -> bytes | None:
+        """A file's bytes; None where there is none that the owner may read."""
+        if path not in self.read:
+            self.read[path] = self._read(posixpath.normpath(path))
+        return self.read[path]
+
+    def _read(self, path: str) -> bytes | None:
+        if len(self.read) - sum(item is None for item in self.read.values()) >= _MOST_SOURCES:
+            return None
+        entry = self.reader.entry(path)
+        if entry is None or entry.size_bytes > LARGEST_BYTES:
+            return None
+        try:
+            return self.reader.files.read_small(path, self.reader.job.owner, LARGEST_BYTES + 1)
+        except (NotFound, NotAllowed):
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class _NotRead:
     """A file that is there, and why what stands in it does not count."""
@@ -76,6 +114,7 @@ class _Reader:
 
     files: Files
     job: JobRecord
+    most: int = _MOST_ASKED
     asked: int = 0
     listed: dict[str, tuple[DirectoryEntry, ...] | str] = field(default_factory=dict)
     """By folder: what lies there, or why that is not known."""
@@ -117,6 +156,12 @@ class _Reader:
         path = posixpath.normpath(posixpath.join(folder, named.path))
         return Companion(TemplateFile(named.path, text), path, where, named.program)
 
+    @property
+    def started_folders(self) -> tuple[str, ...]:
+        """In which the job was started, and its `src`: where Python looks for its modules."""
+        start = self.started_in or self.job.work_dir or "/"
+        return start, posixpath.join(start, "src")
+
     def _folders(self, named: NamedFile) -> Iterator[str]:
         """In which the command may run. A scheduler knows where the job started; of files alone it may be the script's
         own folder or one above it, as far as the root of its repository."""
@@ -145,8 +190,8 @@ class _Reader:
 
     def _entries(self, folder: str) -> tuple[DirectoryEntry, ...] | str:
         if folder not in self.listed:
-            if self.asked >= _MOST_ASKED:
-                return f"more than {_MOST_ASKED} folders would be looked into"
+            if self.asked >= self.most:
+                return f"more than {self.most} folders would be looked into"
             self.asked += 1
             try:
                 self.listed[folder] = self.files.entries(folder, self.job.owner)
@@ -158,11 +203,16 @@ class _Reader:
         entries = self._entries(posixpath.dirname(path))
         return entries if isinstance(entries, str) else f"{path} is not there"
 
+    def entry(self, path: str) -> DirectoryEntry | None:
+        """The file as it is listed; None: it is not there."""
+        entries = self._entries(posixpath.dirname(path))
+        if isinstance(entries, str):
+            return None
+        return next((item for item in entries if item.path == path and not item.is_dir), None)
+
     def _text(self, path: str, named: NamedFile) -> str | _NotRead | None:
         """What stands in it; None: it is not there."""
-        entries = self._entries(posixpath.dirname(path))
-        entry = next((item for item in entries if item.path == path and not item.is_dir), None) \
-            if isinstance(entries, tuple) else None
+        entry = self.entry(path)
         if entry is None:
             return None
         if entry.size_bytes > LARGEST_BYTES:

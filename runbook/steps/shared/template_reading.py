@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from runbook.errors import BadInput
 from runbook.model.incident import Incident
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
+from runbook.model.program import ProgramOptions
 from runbook.model.remedy import Answers
 from runbook.model.template import (
     Companion,
@@ -29,10 +30,14 @@ from runbook.model.template import (
     Unresolved,
 )
 from runbook.model.units import JobId, Unknown, name_within
+from runbook.program import read_program
 from runbook.remedy import (
     LeverDocument,
+    OwnProgram,
     StartedJob,
     TemplateSettings,
+    in_place_of,
+    is_recognised,
     recognise,
     template_settings,
     told_variables,
@@ -41,7 +46,11 @@ from runbook.remedy import (
     with_unresolved_batch,
 )
 from runbook.slurm.sbatch_options import parse_submit_line
-from runbook.template import CannotEdit, all_settings, named_files, settings_in_force, wire_copies
+from runbook.steps.shared.companion_files import ProgramSources
+from runbook.template import CannotEdit, all_settings, named_files, programs_started, settings_in_force, wire_copies
+
+_MOST_PROGRAMS = 12
+"""Places in which a program of the job is looked for."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,8 @@ class TemplateReading:
     """The system, where a person has named it."""
     answers: Answers = Answers()
     """What a person has said beyond the files."""
+    sources: ProgramSources | None = None
+    """Where the source of the programs is read; None: it is not to be had."""
 
     @cached_property
     def environment(self) -> JobEnvironment | Unknown:
@@ -87,7 +98,34 @@ class TemplateReading:
     @cached_property
     def system(self) -> LeverDocument | None:
         """The lever document whose marks the template and the log carry; None: an unknown framework."""
-        return self.named or recognise(self.files, self.story, self.levers)
+        chosen = self.named or recognise(self.files, self.story, self.levers)
+        job = OwnProgram(tuple(self.files), self.everything, lambda: self.program, self.answers)
+        return chosen if chosen is not None and self.named is chosen and not chosen.roles else in_place_of(
+            chosen, self.levers, job
+        )
+
+    @property
+    def _is_recognised(self) -> bool:
+        assert self.system is not None
+        job = OwnProgram(tuple(self.files), self.everything, lambda: self.program, self.answers)
+        return is_recognised(self.system, job, self.story.framework or "")
+
+    @cached_property
+    def program(self) -> ProgramOptions | None:
+        """What the training program takes, as its source says; None where that was not had. Of several programs the one
+        that takes most of what the commands give."""
+        if self.sources is None:
+            return None
+        given = [item.parameter for item in self.everything if item.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
+        best: tuple[int, ProgramOptions] | None = None
+        started = [named for file in self.files for named in programs_started(file, self.submit_context)]
+        for path in list(dict.fromkeys(filter(None, map(self.sources.path_of, started[:_MOST_PROGRAMS]))))[:4]:
+            folders = (posixpath.dirname(path), *self.sources.reader.started_folders, self.submitted.work_dir or "/")
+            options = read_program(path, self.sources.source_of, search=tuple(dict.fromkeys(folders)))
+            hits = sum(options.option(name) is not None for name in given) if options is not None else 0
+            if options is not None and (best is None or hits > best[0]):
+                best = hits, options
+        return best[1] if best is not None else None
 
     @cached_property
     def parameter_names(self) -> tuple[ParameterNames, ...]:
@@ -143,7 +181,8 @@ class TemplateReading:
         job = self.submitted
         started = StartedJob(self.failed, job.owner, job.work_dir or "", job.submit_line or "")
         unresolved = unresolved_argument(self.everything)
-        return template_settings(self.system, self.settings, self.files, started, unresolved, self.answers)
+        told = template_settings(self.system, self.settings, self.files, started, unresolved, self.answers)
+        return replace(told, program=lambda: self.program, recognised=self.system is self.named or self._is_recognised)
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:

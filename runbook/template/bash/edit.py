@@ -28,9 +28,11 @@ Alike = Mapping[str, set[tuple[int, int]]]
 """By new value: the places where parameters that get it take it from a variable."""
 
 
-def change_value(script: Script, occurrence: Occurrence, new: str, alike: Alike | None = None) -> tuple[Change, str]:
+def change_value(
+    script: Script, occurrence: Occurrence, new: str, alike: Alike | None = None, variable: str = ""
+) -> tuple[Change, str]:
     """The one replacement that gives the parameter its new value, and a remark for the person ("" for none). A
-    variable that serves only parameters which get the same value is changed itself."""
+    variable that serves only parameters which get the same value is changed itself, and so is `variable`."""
     where = f"{script.file.path}:{occurrence.line}"
     if occurrence.directive is not None:
         return _directive_value(script, occurrence, new, where)
@@ -47,7 +49,7 @@ def change_value(script: Script, occurrence: Occurrence, new: str, alike: Alike 
     uniform = all(atom.uses[occurrence.level :] == chain for atom in value)
     outside = value[0].uses[: occurrence.level] if value else ()
     if value and uniform:
-        depth = _deepest(script, chain, beside)
+        depth = _deepest(script, chain, beside, variable)
         span = span_of(value)
         if depth == len(chain) and span is not None:
             text = quoted_as_there(new, value[0].quote, (*outside, *chain), where)
@@ -144,10 +146,12 @@ def _rest_of_word(occurrence: Occurrence) -> tuple[int, int] | None:
     return sign.end, token.end
 
 
-def _deepest(script: Script, chain: Sequence[Use], beside: set[tuple[int, int]]) -> int:
+def _deepest(script: Script, chain: Sequence[Use], beside: set[tuple[int, int]], variable: str) -> int:
     """How far towards the literal an edit may go: past each variable that nothing else uses, but for `beside`."""
     spans = {(use.start, use.end) for use in chain} | beside
     for depth, use in enumerate(chain):
+        if variable and use.name == variable and not use.default:
+            continue
         if not use.name.isidentifier() or _other_uses(script, use.name, spans):
             return depth
         if use.default and script.environment is not None and use.name in script.environment:
@@ -292,7 +296,7 @@ def _changes_of_edit(script: Script, edit: Edit, alike: Alike) -> tuple[list[Cha
             raise CannotEdit(
                 f"{item.spelling} stands without a value", where=where, next_step="change it by hand",
             )
-        change, note = change_value(script, item, wanted, alike)
+        change, note = change_value(script, item, wanted, alike, edit.variable)
         changes.append(change)
         notes.append(f"{script.file.path}: {note}" if note else "")
     return changes, notes

@@ -180,7 +180,22 @@ def command_chain(command: Command) -> Iterator[Command]:
 
 
 def program_position(argv: Sequence[Token]) -> int | None:
-    """Index of the training program: the first `*.py` or module after `-m` that is no launcher itself."""
+    """Index of the training program: the first `*.py` or module after `-m` that is no launcher itself; where that hands
+    a whole command on behind `--` (`python submit.py -- python train.py`), the program of that command."""
+    found = _first_program(argv)
+    if found is None:
+        return None
+    behind = next((at for at in range(found + 1, len(argv)) if argv[at].text == "--"), None)
+    if behind is None:
+        return found
+    for at in range(behind + 1, len(argv)):
+        if basename(argv[at]) in LAUNCHERS:
+            inner = _first_program(argv[at:])
+            return found if inner is None else at + inner
+    return found
+
+
+def _first_program(argv: Sequence[Token]) -> int | None:
     for index, token in enumerate(argv):
         text = "".join(atom.char for atom in token.atoms)  # a folder that is not known does not hide the program
         if text.endswith(".py") and not text.startswith("-") and basename(token) not in ("launch.py", "launcher.py"):

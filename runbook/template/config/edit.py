@@ -126,7 +126,7 @@ def _names_no_section(leaf: Leaf) -> bool:
 
 def _handed_on(leaf: Leaf) -> bool:
     """`gconfig=config.gconfig.new(…)`: a keyword, or an entry of a dict, that takes its own name's value."""
-    if not leaf.computed:
+    if leaf.value is not None:
         return False
     own = rf"(?:[A-Za-z_]\w*\.)*{re.escape(leaf.path[-1])}"
     whole = re.match(own, leaf.raw)

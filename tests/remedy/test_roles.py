@@ -1,0 +1,141 @@
+"""Programs with options of their own: what their names mean, and what is written into their commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runbook.cli.files.job_files import job_of, read_job_files
+from runbook.locations import data_folder
+from runbook.model.diagnosis import Diagnosis, Hypothesis
+from runbook.model.log import Finding, LogStory, MemoryFields, Phase
+from runbook.model.remedy import AnswerKind, Answers, NoPlan, Plan
+from runbook.remedy import LeverContext, load_levers, propose
+from runbook.template import apply
+from tests.kinds import Kind
+
+LEVERS = load_levers(data_folder("playbooks") / "oom" / "levers")
+STORY = LogStory(root_cause=None)
+NOTHING_SAID = Answers()
+OPEN_CLIP = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--accum-freq", type=int, default=1)
+parser.add_argument("--grad-checkpointing", default=False, action="store_true")
+args = parser.parse_args()
+"""
+
+
+def _proposed(
+    folder: Path, command: str, files: dict[str, str] | None = None, answers: Answers = NOTHING_SAID,
+    story: LogStory = STORY,
+) -> tuple[str, Plan | NoPlan, list[str]]:
+    """The document, the plan, and the lines that it changes."""
+    for name, text in (files or {}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    script = folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{command}\n")
+    job = read_job_files(script)
+    told = replace(job.reading(LEVERS, story), answers=answers)
+    assert told.told is not None and told.system is not None
+    context = LeverContext(told.told, story, job_of(script), Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.9)), ())
+    plan = propose(context)
+    if isinstance(plan, NoPlan):
+        return told.system.id, plan, []
+    patch = apply(job.files, plan.edits, names=told.parameter_names, known=told.submit_context)
+    changed = [line for line in patch.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    return told.system.id, plan, changed
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("--bs 32 --update_count 4", "--bs 16 --update_count 8"),
+        ("--batch_size 8 --grad_accumulation_steps 4", "--batch_size 4 --grad_accumulation_steps 8"),
+        ("--batch-size-per-gpu 6 --accum_iter 1", "--batch-size-per-gpu 3 --accum_iter 2"),
+        ("--train_batch_size 4 --accumulate_grad_batches=2", "--train_batch_size 2 --accumulate_grad_batches=4"),
+        ("--mbs 2 --gbs 64 --eval_batch_size 8", "--mbs 1 --gbs 64 --eval_batch_size 8"),
+        ("train.batch_size=8 train.grad_accum=1", "train.batch_size=4 train.grad_accum=2"),
+        ("--batch_size 1 --use_gradient_checkpointing False", "--batch_size 1 --use_gradient_checkpointing True"),
+    ],
+)
+def test_the_batch_is_halved_under_the_programs_own_names(tmp_path: Path, before: str, after: str) -> None:
+    system, _, changed = _proposed(tmp_path, f"torchrun train.py {before}")
+    assert system == "own_program"
+    assert changed == [f"-torchrun train.py {before}", f"+torchrun train.py {after}"]
+
+
+def test_an_option_that_only_the_parser_has_is_added_in_its_spelling(tmp_path: Path) -> None:
+    program = {"train.py": OPEN_CLIP}
+    _, _, changed = _proposed(tmp_path, "torchrun train.py --batch-size 64", program)
+    assert changed[1] in (
+        "+torchrun train.py --batch-size 32 --accum-freq 2", "+torchrun train.py --accum-freq 2 --batch-size 32"
+    )
+
+
+def test_a_flag_of_the_parser_is_added_without_a_value(tmp_path: Path) -> None:
+    _, _, changed = _proposed(tmp_path, "torchrun train.py --batch-size 1", {"train.py": OPEN_CLIP})
+    assert any("--grad-checkpointing" in line for line in changed)
+    assert not any("--grad-checkpointing true" in line for line in changed)
+
+
+def test_a_program_that_does_not_accumulate_is_asked_for_another_experiment(tmp_path: Path) -> None:
+    _, plan, _ = _proposed(tmp_path, "torchrun train.py --batch_size 8")
+    assert isinstance(plan, NoPlan) and "--batch_size 8 → 4" in plan.question and "--option" in plan.question
+
+
+def test_the_option_that_a_person_names_is_the_batch(tmp_path: Path) -> None:
+    command = "torchrun train.py --rows 8 --grad_accum 1"
+    _, plan, _ = _proposed(tmp_path, command)
+    assert isinstance(plan, NoPlan) and plan.ask is not None and plan.ask.kind is AnswerKind.OPTION
+    _, _, changed = _proposed(tmp_path, command, answers=Answers(options=("--rows",)))
+    assert changed[1] == "+torchrun train.py --rows 4 --grad_accum 2"
+
+
+def test_a_contrastive_loss_keeps_its_negatives(tmp_path: Path) -> None:
+    command = "torchrun train_simclr.py --batch_size 64 --grad_accum 1"
+    _, plan, _ = _proposed(tmp_path, command)
+    assert isinstance(plan, NoPlan) and "negatives" in plan.question
+
+
+def test_an_accumulation_that_the_script_works_out_follows(tmp_path: Path) -> None:
+    command = "MBS=8\nACC=$((512 / SLURM_GPUS_ON_NODE / MBS))\ntorchrun train.py --batch_size $MBS --grad_accum $ACC"
+    _, _, changed = _proposed(tmp_path, command)
+    assert changed == ["-MBS=8", "+MBS=4"]
+
+
+TRAINER = "accelerate launch train.py --per_device_train_batch_size 1"
+
+
+def test_nothing_is_added_for_a_program_that_only_has_a_name_in_common(tmp_path: Path) -> None:
+    """Case: draccus calls it --enable_gradient_checkpointing, and ends on any other."""
+    _, plan, _ = _proposed(tmp_path, TRAINER)
+    assert isinstance(plan, NoPlan) and plan.question == "Does the program take --gradient_checkpointing?"
+
+
+def test_a_parser_that_was_read_makes_the_program_one_of_its_own(tmp_path: Path) -> None:
+    program = OPEN_CLIP.replace("--batch-size", "--per_device_train_batch_size")
+    system, _, changed = _proposed(tmp_path, TRAINER, {"train.py": program})
+    assert system == "own_program" and any("--grad-checkpointing" in line for line in changed)
+
+
+def test_a_trainer_of_transformers_keeps_its_document(tmp_path: Path) -> None:
+    program = (
+        "from transformers import HfArgumentParser\nfrom transformers.training_args import TrainingArguments\n"
+        "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+    )
+    system, _, changed = _proposed(tmp_path, TRAINER, {"train.py": program})
+    assert system == "huggingface" and any("--gradient_checkpointing" in line for line in changed)
+
+
+def test_a_failed_evaluation_takes_a_smaller_batch_of_its_own(tmp_path: Path) -> None:
+    story = LogStory(root_cause=
+        Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase=Phase.VALIDATION, fields=MemoryFields())
+    )
+    command = "torchrun train.py --batch_size 8 --grad_accum 1 --eval_batch_size 16"
+    _, _, changed = _proposed(tmp_path, command, story=story)
+    assert changed[1] == "+torchrun train.py --batch_size 8 --grad_accum 1 --eval_batch_size 8"
