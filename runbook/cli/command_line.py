@@ -67,6 +67,7 @@ def oom() -> None:
     "--prefix", "prefixes", multiple=True, metavar="REGEX",
     help="A site's own line prefix with named groups rank, local_rank, node or pid; may repeat.",
 )
+@click.option("--why", is_flag=True, help="Say of each line that counted, or was set aside, who says what, and why.")
 @click.option("--full", is_flag=True, help="Read every byte, also of many per-rank files (else: from their ends).")
 @click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N", help="For reading.")
 @playbook_option

@@ -389,7 +389,8 @@ class LogReader:
         prefixes: tuple[re.Pattern[str], ...],
     ) -> tuple[FileProfile, ...]:
         nodes = job.nodes if job else ()
-        profiles = [replace(file_profile(path, nodes), prefixes=prefixes) for path, _, _ in sources]
+        forms = self._signatures.forms
+        profiles = [replace(file_profile(path, nodes), prefixes=prefixes, forms=forms) for path, _, _ in sources]
         return family_profiles([path for path, _, _ in sources], profiles, job)
 
 

@@ -417,3 +417,23 @@ def test_the_catalogue_is_a_table_that_words_narrow() -> None:
     assert {one["means"] for one in some} == {"shm"}
     assert any("NCCL" in line for line in run("signatures", "nccl", "segment").stdout.splitlines())
     assert run("signatures", "no-such-word").returncode == 3
+
+
+def test_why_tells_line_by_line_what_was_made_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "train.out"
+    handled = f"WARNING: {MESSAGE} Retrying with a smaller batch\n" + "".join(
+        f"[rank0]: step {step} loss 2.0\n" for step in range(1, 9)
+    )
+    path.write_text(handled + LOG + "srun: error: gpu-22: task 1: Exited with exit code 1\n")
+    told = json.loads(run("diagnose", str(path), "--why", "--json").stdout)["lines"]
+    first = next(one for one in told if one["taken_as"] == "first failure")
+    assert (first["line"], first["who"]["rank"], first["memory"]) == (14, 3, True)
+    assert first["figures"]["free_bytes"] == 512 << 20
+    assert first["text"].endswith(MESSAGE)
+    aside = next(one for one in told if one["taken_as"] == "set aside")
+    assert (aside["line"], aside["memory"], "went on" in aside["because"]) == (1, True, True)
+    assert any(one["taken_as"] == "consequence" and one["who"]["rank"] == 1 for one in told)
+    text = run("diagnose", str(path), "--why").stdout
+    assert f"- first failure at {path}:14" in text
+    assert f"- set aside at {path}:1" in text
+    assert "lines" not in json.loads(run("diagnose", str(path), "--json").stdout)

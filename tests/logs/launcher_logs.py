@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from runbook.locations import data_folder
+from runbook.logs.lines import FileProfile
 from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
 from runbook.model.job import JobClass, JobRecord, JobState
@@ -30,9 +31,14 @@ STACK = (
 FAILURE = (*STACK, OOM)
 
 
+SIGNATURES = load_signatures(data_folder("playbooks") / "oom" / "signatures")
+PLAIN = FileProfile(forms=SIGNATURES.forms)
+"""A file of which nothing is known."""
+
+
 @cache
 def reader() -> LogReader:
-    return LogReader(load_signatures(data_folder("playbooks") / "oom" / "signatures"))
+    return LogReader(SIGNATURES)
 
 
 def job(

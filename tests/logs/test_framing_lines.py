@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from runbook.logs.lines import FileProfile, PrefixProfile, learn_prefixes, parse_line, parse_lines, read_time
-from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
+from runbook.logs.lines import PrefixProfile, learn_prefixes, parse_line, parse_lines, read_time
+from tests.logs.launcher_logs import FAILURE, OOM, PLAIN, STACK, chatter, job, prefixed, root, story
 
 BAR = " 12%|█▏        | 12/100 [00:10<01:10,  1.25it/s]"
 MEGATRON = (
@@ -94,11 +95,11 @@ def test_a_mixed_line_names_nobody_and_says_why() -> None:
 
 def test_a_quoted_prefix_does_not_break_a_line() -> None:
     line = "[rank3]: RuntimeError: peer said '[rank5]: gone'"
-    assert [one.rank for one in parse_lines(line, FileProfile())] == [3]
+    assert [one.rank for one in parse_lines(line, PLAIN)] == [3]
 
 
 def test_the_same_rank_twice_is_one_line() -> None:
-    assert len(parse_lines("[rank3]: one [rank3]: two", FileProfile())) == 1
+    assert len(parse_lines("[rank3]: one [rank3]: two", PLAIN)) == 1
 
 
 # -- stamps
@@ -227,7 +228,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_framing_a_hostile_line_costs_linear_time(name: str) -> None:
-    file = FileProfile(nodes=frozenset({"gpu-21"}), habits=PrefixProfile(frozenset({1}), bare="rank", piped=True))
+    file = replace(PLAIN, nodes=frozenset({"gpu-21"}), habits=PrefixProfile(frozenset({1}), bare="rank", piped=True))
     line = HOSTILE[name][:16_384]
     started = time.process_time()
     for _ in range(20):
@@ -238,4 +239,4 @@ def test_framing_a_hostile_line_costs_linear_time(name: str) -> None:
 
 
 def test_prefixes_are_taken_off_at_most_a_few_times() -> None:
-    assert parse_line("[rank3]: " * 40 + "x", FileProfile()).rank == 3
+    assert parse_line("[rank3]: " * 40 + "x", PLAIN).rank == 3

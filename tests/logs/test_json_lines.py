@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.logs.lines import FileProfile, parse_line, parse_lines
+from runbook.logs.lines import parse_line, parse_lines
 from runbook.model.log import LogStory, Phase
 from tests.kinds import MEANINGS, Kind
-from tests.logs.launcher_logs import OOM, job, reader
+from tests.logs.launcher_logs import OOM, PLAIN, job, reader
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/code/train.py", line 60, in train_step\n    loss.backward()\n'
@@ -68,12 +69,12 @@ def test_docker_writes_each_line_as_an_object() -> None:
 def test_the_fields_say_who_speaks() -> None:
     line = '{"ts": 1772359200.5, "level": "info", "rank": 3, "local_rank": 1, "hostname": "gpu-22.x", "pid": 9,'
     line += ' "msg": "a"}'
-    one = parse_line(line, FileProfile())
+    one = parse_line(line, PLAIN)
     assert (one.rank, one.local_rank, one.node, one.pid, one.time_s) == (3, 1, "gpu-22", 9, 1772359200.5)
-    assert parse_line(line, FileProfile(nodes=frozenset({"gpu-21"}))).node is None
-    assert parse_line('{"step": 3, "rank": 2, "reward": 0.5, "loss": 1.0}', FileProfile()).rank == 2
+    assert parse_line(line, replace(PLAIN, nodes=frozenset({"gpu-21"}))).node is None
+    assert parse_line('{"step": 3, "rank": 2, "reward": 0.5, "loss": 1.0}', PLAIN).rank == 2
     journal = '{"MESSAGE":"x","_HOSTNAME":"gpu-1","_PID":"55","__REALTIME_TIMESTAMP":"1772359200500000"}'
-    one = parse_line(journal, FileProfile())
+    one = parse_line(journal, PLAIN)
     assert (one.text, one.node, one.pid, one.time_s) == ("x", "gpu-1", 55, 1772359200.5)
 
 
@@ -82,7 +83,7 @@ def test_the_fields_say_who_speaks() -> None:
     '{"role": "user", "message": "x", "time": "noon"}', "{}", "{", '{"', '{"a"}', "{'loss': 1.0}", '["a"]',
 ])
 def test_what_is_no_loggers_record_stays_as_it_is(line: str) -> None:
-    (one,) = parse_lines(line, FileProfile())
+    (one,) = parse_lines(line, PLAIN)
     assert (one.text, one.rank, one.node, one.level) == (line, None, None, "")
 
 
@@ -101,7 +102,7 @@ def test_a_record_that_is_cut_counts_as_far_as_it_goes() -> None:
     assert told.root_cause is not None
     assert (told.root_cause.rank, told.root_cause.phase) == (3, Phase.BACKWARD)
     for stop in range(len(whole)):
-        assert parse_lines(whole[:stop], FileProfile())
+        assert parse_lines(whole[:stop], PLAIN)
 
 
 @pytest.mark.parametrize("line", [

@@ -7,11 +7,11 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,12 +22,14 @@ from runbook.errors import BadInput, Interrupted, Unavailable
 from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.logs.reader import LogReader
-from runbook.logs.signatures import Signatures, load_signatures
+from runbook.logs.signatures import MEMORY_FIELDS, Signature, Signatures, load_signatures
 from runbook.model.diagnosis import Diagnosis, Died
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.log import LogSource, LogStory, Meanings
-from runbook.model.units import JobId, NodeName, UserName
+from runbook.model.log import DerivedSignature, Finding, LogSource, LogStory
+from runbook.model.units import JobId, NodeName, UserName, size
+from runbook.report.text import paragraph
 from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
+from runbook.report.vocabulary.clean import clean_line, shorten
 
 if TYPE_CHECKING:
     from runbook.cli.files.job_files import JobFiles
@@ -49,6 +51,7 @@ def diagnose(
     full: bool,
     threads: int,
     playbook: Path | None,
+    why: bool,
 ) -> int:
     """`runbook diagnose`."""
     if not paths:
@@ -68,7 +71,7 @@ def diagnose(
     settings = _settings(job_files, story, playbook) if job_files is not None else {}
     diagnosis = judge(story, job=job, meanings=signatures.meanings, settings=settings)
     try:
-        _print(story, diagnosis, signatures.meanings, as_json=as_json)
+        _print(story, diagnosis, signatures, as_json=as_json, why=why)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -90,17 +93,80 @@ def _check(prefixes: tuple[str, ...]) -> None:
             )
 
 
-def _print(story: LogStory, diagnosis: Diagnosis, meanings: Meanings, *, as_json: bool) -> None:
+def _print(story: LogStory, diagnosis: Diagnosis, signatures: Signatures, *, as_json: bool, why: bool) -> None:
     if as_json:
         told = {**to_contract(story, diagnosis), **story_to_contract(story)}
+        told |= {"lines": list(_lines_read(story, signatures))} if why else {}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
 
     width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
-    text = render_diagnosis(story, diagnosis, meanings, width)
+    text = render_diagnosis(story, diagnosis, signatures.meanings, width)
     head, _, rest = text.partition("\n")
     click.echo(click.style(head, bold=True))
     click.echo(rest, nl=False)
+    if why:
+        click.echo("\nLines that were read:")
+        for one in _lines_read(story, signatures):
+            click.echo("\n".join(_told_line(one, width)))
+
+
+def _lines_read(story: LogStory, signatures: Signatures) -> Iterator[dict[str, object]]:
+    """The lines that the answer rests on and those that were set aside, in the logs' order: what each says, who says
+    it, whether it speaks of memory, its figures, and what was made of it."""
+    root, quiet = story.root_cause, {id(one) for one in story.harmless}
+    found = [*([root] if root is not None else []), *story.candidates, *story.harmless]
+    for one in sorted(found, key=lambda each: (each.file, each.offset)):
+        signature = signatures.by_id.get(one.signature)
+        said = [line for line in one.excerpt.splitlines() if line.strip()]
+        own = next((line for line in reversed(said) if signature is not None and signature.match(line)), said[-1:])
+        yield {
+            "file": one.file, "line": one.line or None,
+            "text": own if isinstance(own, str) else "".join(own),
+            "signature": one.signature, "says": signature.title if signature is not None else None,
+            "who": {
+                name: value for name in ("rank", "local_rank", "node", "pid", "device")
+                if (value := getattr(one, name)) is not None
+            } | ({"name": one.speaker} if one.speaker else {}),
+            "memory": one.means.entry.died.of_memory,
+            "figures": {
+                name: value for name in sorted(MEMORY_FIELDS - {"other_processes"})
+                if (value := getattr(one.fields, name)) is not None
+            },
+            "taken_as": "first failure" if one is root else "set aside" if id(one) in quiet else "another failure",
+            "because": _because(one, one is root, id(one) in quiet, signature),
+        }
+    for each in story.collateral:
+        yield {
+            "file": None, "line": None, "text": None, "signature": each.signature, "says": each.why,
+            "who": {name: value for name in ("rank", "node") if (value := getattr(each, name)) is not None},
+            "memory": False, "figures": {}, "taken_as": "consequence", "because": "it follows from the first failure",
+        }
+
+
+def _because(one: Finding, first: bool, quiet: bool, signature: Signature | None) -> str:
+    if first:
+        return "nothing that ended the job stands before it"
+    if one.quoted:
+        return "it stands inside a sentence, which may quote it"
+    if quiet and signature is not None and signature.means.entry.died.of_memory:
+        return "the job went on behind it, or words near it say that it was handled"
+    if one.signature in frozenset(DerivedSignature):
+        return one.excerpt
+    return signature.why if signature is not None else ""
+
+
+def _told_line(one: Mapping[str, Any], width: int) -> Iterator[str]:
+    place = f"{one['file']}:{one['line'] or '?'}" if one["file"] else "no line of its own"
+    who = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one["who"].items()) or "nobody is named"
+    named = {name.removesuffix("_bytes").replace("_", " "): value for name, value in one["figures"].items()}
+    figures = ", ".join(f"{name} {size(value)}" for name, value in named.items())
+    yield clean_line(f"- {one['taken_as']} at {place}")
+    rows = (("line", one["text"]), ("who", who), ("what", f"{one['says'] or ''} ({one['signature']})"),
+            ("memory", "yes" if one["memory"] else "no"), ("figures", figures), ("because", one["because"]))
+    for name, words in rows:
+        if words:
+            yield from paragraph(shorten(clean_line(words), 600), width, " " * 11, f"  {name:<8} ", cut_words=True)
 
 
 def _job(nodes: str | None, tasks: int | None) -> JobRecord | None:

@@ -13,7 +13,7 @@ from runbook.logs.collect.matching import Matcher, unless_mixed
 from runbook.logs.collect.recorder import LINES_FOR_TIME, TAIL_BYTES, LauncherLines, MatchRecorder, StepSampler
 from runbook.logs.lines import IS_BAR, FileProfile, LogLine, learn_prefixes, parse_line, parse_lines, read_time
 from runbook.logs.search import FEW, FREELY, RepeatedTail, View, decode, excerpt
-from runbook.logs.signatures import FRAMING, Match, Signature
+from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match, Signature
 from runbook.logs.tracebacks import speaker_of
 
 _WINDOWS = 8
@@ -60,7 +60,7 @@ class FileReader:
             self._state.named = replace(named, habits=habits)
             return
         lines = sampled_lines(view)
-        named = replace(named, habits=habits or learn_prefixes(lines, named.nodes))
+        named = replace(named, habits=habits or learn_prefixes(lines, named.nodes, named.forms))
         if beginning:
             self._collection.habits[beginning] = named.habits
         framed = [parse_line(line, named) for line in lines]
@@ -129,8 +129,11 @@ class FileReader:
 
     def _named_by_words(self, here: LogLine, match: Match) -> LogLine:
         """The line with who says it by its words in front of the message, where no prefix tells."""
-        if not here.unnamed or here.task is not None or here.doubt or not match.signature.general:
+        means = match.signature.means
+        if not here.unnamed or here.task is not None or here.doubt or means in (CONSEQUENCE, HARMLESS):
             return here
+        if not match.signature.general and not here.text.lstrip("[(<{ ")[:1].isalpha():
+            return here  # a number alone may count the lines
         words = match.text("detail")
         end = here.text.find(words) if words else match.start + len(": ")
         said = self._collection.signatures.speaker(here.text[: max(end, 0)][:_NAMES_WITHIN])

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from runbook.logs.signatures import PrefixForm
 from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 
-_NUMBERS = re.compile(r"\d+")
 _MILD = re.compile(r"(?:^|[\s\[(|:])(?:WARNING|WARN|INFO|DEBUG|[Ww]arning)(?:[\s\])|:,]|$)|\b\w{0,40}Warning: ")
 _LEVEL_AREA = 160
 
@@ -98,8 +98,8 @@ class PrefixProfile:
     """A log collector put a stamp in front of every line."""
     tagged: bool = False
     """And keys with values, or a level ("node=gpu-22 ERROR ")."""
-    templates: frozenset[str] = frozenset()
-    """Shapes of bracketed prefixes that name a rank ("default-#|rank #"), as torchrun's template allows them."""
+    forms: tuple[PrefixForm, ...] = ()
+    """Of the forms that could be something else, those that name the speaker here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,8 @@ class FileProfile:
     nodes: frozenset[str] = frozenset()
     """The job's nodes, by their short names: names that count as a host prefix ("gpu-22: …")."""
     habits: PrefixProfile = PrefixProfile()
+    forms: tuple[PrefixForm, ...] = ()
+    """All forms of prefixes that the documents know."""
     prefixes: tuple[re.Pattern[str], ...] = ()
     """A site's own prefixes, with groups named rank, local_rank, node, pid."""
     place: str = ""
@@ -147,11 +149,6 @@ class PrefixFacts:
     tagged: bool = False
     level: str = ""
     name: str = ""
-
-
-def shape_of(words: str) -> str:
-    """Words with every number as "#"."""
-    return _NUMBERS.sub("#", words)
 
 
 def short_name(host: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
-from runbook.logs.lines.log_line import FileProfile, PrefixFacts, shape_of, short_name
+from runbook.logs.lines.log_line import FileProfile, PrefixFacts, short_name
 from runbook.model.units import NodeName
 
 _DAY_S = 86_400
@@ -135,8 +135,6 @@ _PREFIX_CHARACTERS = 400
 _LOST_COLOUR = re.compile(r"\[\d{0,3}(?:;\d{1,3}){0,4}m ?")
 """A colour whose ESC byte a web page or an editor took away."""
 LABEL = re.compile(r"(?:P(\d{1,3}) )?( {0,8}\d{1,6}):(?: |$)")
-_RANK = re.compile(r"\[(?:[Gg]lobal[ _])?(?:[Rr]ank|RANK)[:=_ ]{0,2}(\d{1,6})\]:? ?")
-_LOCAL = re.compile(r"\[(?:[Ll]ocal[ _-]?[Rr]ank|LOCAL_RANK)[:=_ ]{0,2}(\d{1,4})\]:? ?")
 ROLE = re.compile(r"\[([A-Za-z_][\w-]{0,30}?)(\d{1,4})\]:")
 RANK_AS_ROLE = re.compile(r"\[rank(\d{1,6})\]:\[rank(\d{1,6})\]:")
 """torchrun's role may be called "rank" itself: then its local rank stands in front of PyTorch's own prefix."""
@@ -149,31 +147,20 @@ _RAY_SYSTEM = re.compile(r"\((raylet|gcs_server|dashboard|autoscaler)(?:, ip=([\
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,60}")
 _NUMBERED = re.compile(r"(?:_[A-Z]{0,4}\d{1,5}){1,6}$")
 _ACTOR_RANK = re.compile(r"(?:^|[ ,])(?:world_)?rank=(\d{1,6})(?=$|[ ,])")
-TEMPLATE = re.compile(r"\[([^\[\]\n]{1,60})\]:? ?")
-_TEMPLATE_RANK = re.compile(r"(?<![A-Za-z])(?:global[ _-]?)?rank[ :=_-]{0,2}(\d{1,6})", re.IGNORECASE)
-_TEMPLATE_LOCAL = re.compile(r"(?<![A-Za-z])local(?:[ _-]?rank)?[ :=_-]{0,2}(\d{1,4})", re.IGNORECASE)
 NODE_LOCAL = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{1,60}):(\d{1,3})\]:? ?")
-_POD = re.compile(r"\[(?:pod|container|ns|node)/[\w./-]{1,200}\] ?")
 HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(?: |$)")
 PIPED = re.compile(r"([\w.-]{1,80}) {0,30}\| ?")
 SAGEMAKER = re.compile(r"(?:[\w-]{1,40}-)?(algo-\d{1,5})(?:-\w{1,20})?$")
 CONTAINER = re.compile(r"([\w.-]{3,80}) ([\w.-]{1,60}) ")
 _SOURCE_FILE = re.compile(r"\.(?:py|cpp|cc|cu|cuh|c|h|hpp|go|rs)$")
-_LEVEL_OF_RANK = re.compile(
-    r"\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?::[\w.]{1,80})?:?(?: [-|])? {0,8}"
-    r"(?=\[rank\d{1,6}\]:)"
-)
-"""A logger's level between its stamp and PyTorch's prefix: the line is the logger's and not two processes'."""
-_SOURCE_OF_RANK = re.compile(r"[\w.-]{1,80}\.py:\d{1,6}(?: -|:|\])? (?=\[(?:[Gg]lobal[ _])?Rank[:=_ ]{0,2}\d{1,6}\])")
-"""A logger's file and line in front of the rank that its caller prints ("memory_utils.py:39 - [Rank 2] …")."""
-
-
 def prefixes(text: str, file: FileProfile, said: PrefixFacts) -> tuple[int, int]:
     """Where the line's own text begins, and where it would begin if the stamps in front of it were prefixes too."""
     position = kept = 0
     for _ in range(PREFIXES_AT_MOST):
         first = text[position:position + 1]
         stop = _site_prefix(text, position, file, said) if file.prefixes else position
+        if stop == position and first:
+            stop = _formed(text, position, file, said)
         if stop == position:
             if first == "[":
                 stop = _bracketed(text, position, file, said)
@@ -193,11 +180,6 @@ def prefixes(text: str, file: FileProfile, said: PrefixFacts) -> tuple[int, int]
         ):
             said.tagged = True
             kept = position = _behind_tags(found, file, said)
-        elif "[rank" in text and (found := _LEVEL_OF_RANK.match(text, position)):
-            said.level = found[1]
-            kept = position = found.end()
-        elif "[Rank" in text and said.rank is None and (found := _SOURCE_OF_RANK.match(text, position)):
-            kept = position = found.end()
         else:
             break
     return kept, position
@@ -225,21 +207,39 @@ def _behind_tags(found: re.Match[str], file: FileProfile, said: PrefixFacts) -> 
     return found.end()
 
 
-def _bracketed(text: str, position: int, file: FileProfile, said: PrefixFacts) -> int:
-    found: re.Match[str] | None
-    habits = file.habits
-    if (found := ROLE.match(text, position)) and found[1] == "rank" and said.local_rank is None and (
+def _formed(text: str, position: int, file: FileProfile, said: PrefixFacts) -> int:
+    """Behind a prefix in one of the documents' forms: those that this file was seen to have, and those that cannot be
+    anything else. A second rank behind the first is a group's own numbering, and the line's text."""
+    if text.startswith("[rank", position) and said.local_rank is None and (found := ROLE.match(text, position)) and (
         "rank" in file.habits.roles or RANK_AS_ROLE.match(text, position)
     ):
         said.local_rank = int(found[2])
         return _behind_space(text, found.end(), file)
-    if found := _RANK.match(text, position):
-        if said.rank is not None and said.rank != int(found[1]):
-            return position  # "[rank11]: [Rank 3] …": the inner one is a group's own numbering
-        said.rank = int(found[1])
-    elif found := _LOCAL.match(text, position):
-        said.local_rank = int(found[1])
-    elif (found := ROLE.match(text, position)) and found[1] in file.habits.roles:
+    first = text[position]
+    for form in (*file.habits.forms, *file.forms):
+        if first not in form.opens or (form.learned and form not in file.habits.forms):
+            continue
+        if (found := form.pattern.match(text, position)) is None:
+            continue
+        facts = {name.partition("__")[0]: words for name, words in found.groupdict().items() if words is not None}
+        if said.rank is not None and int(facts.get("rank", said.rank)) != said.rank:
+            return position
+        for name, words in facts.items():
+            if name == "node":
+                said.node = NodeName(short_name(words))
+            elif name in ("level", "voice"):
+                setattr(said, name, words)
+            else:
+                setattr(said, name, int(words))
+        if "voice" in facts:
+            _region(said, found.end())
+        return found.end()
+    return position
+
+
+def _bracketed(text: str, position: int, file: FileProfile, said: PrefixFacts) -> int:
+    found: re.Match[str] | None
+    if (found := ROLE.match(text, position)) and found[1] in file.habits.roles:
         said.local_rank = int(found[2])
         return _behind_space(text, found.end(), file)
     elif found := MPI.match(text, position):
@@ -253,16 +253,8 @@ def _bracketed(text: str, position: int, file: FileProfile, said: PrefixFacts) -
         else:
             said.local_rank = int(found[1])
         return _behind_space(text, found.end(), file)
-    elif habits.templates and (found := TEMPLATE.match(text, position)) and shape_of(found[1]) in habits.templates:
-        if rank := _TEMPLATE_RANK.search(found[1]):
-            said.rank = int(rank[1])
-        if local := _TEMPLATE_LOCAL.search(found[1]):
-            said.local_rank = int(local[1])
     elif (found := NODE_LOCAL.match(text, position)) and _is_host(found[1], file):
         said.node, said.local_rank = NodeName(short_name(found[1])), int(found[2])
-    elif found := _POD.match(text, position):
-        said.voice = found[0]
-        _region(said, found.end())
     elif not (found := _LOST_COLOUR.match(text, position)):
         return position
     return found.end()
@@ -278,7 +270,7 @@ def _ray(text: str, position: int, said: PrefixFacts) -> int:
     if found := _RAY.match(text, position):
         said.pid, said.ip = int(found[3]), found[4] or ""
         said.voice, said.name = f"{found[1]} {found[3]} {said.ip}", _process_name(found[1])
-        if found[2] and (rank := _ACTOR_RANK.search(found[2])):
+        if rank := _ACTOR_RANK.search(found[2] or found[1]):
             said.rank = int(rank[1])
     elif found := _RAY_SYSTEM.match(text, position):
         said.voice, said.ip, said.name = f"{found[1]} {found[2] or ''}", found[2] or "", found[1]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.logs.lines.json_records import Record, record_of
-from runbook.logs.lines.log_line import FileProfile, LogLine, PrefixFacts, PrefixProfile, shape_of, short_name
+from runbook.logs.lines.log_line import FileProfile, LogLine, PrefixFacts, PrefixProfile, short_name
 from runbook.logs.lines.prefixes import (
     BARE,
     COLLECTOR,
@@ -26,9 +26,9 @@ from runbook.logs.lines.prefixes import (
     ROLE,
     STREAM,
     TAGGED,
-    TEMPLATE,
     prefixes,
 )
+from runbook.logs.signatures import PrefixForm
 from runbook.model.units import NodeName
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b]{0,200}\x07?)")
@@ -199,17 +199,20 @@ _COUNTERS = re.compile(
     r"|expert|param|test|round|seed|shard)[-_.]?\d*$|.*\.(?:py|cc|cpp|cu|h)$"
 )
 _POD_NAME = re.compile(r"[a-z0-9]+-[a-z0-9]+(?:-[a-z0-9]+){1,12}$")
-_RANK_ALONE = re.compile(r"(?i)(?:global[ _]|local[ _-]?)?rank[:=_ ]{0,2}\d{1,6}$")
 _PREFIX_CHARACTERS = 200
 _INSIDE = re.compile(
     r'  File "[^"\n]{1,160}", line \d|  (?:time      : \d{4}-|rank      : \d|exitcode  : |error_file: |traceback : )'
 )
 """Lines in the middle of a traceback, and of torchrun's table."""
+_FRAME = re.compile(r'  File "[^"\n]{1,160}", line \d')
 _RANK = re.compile(r"\[rank(\d{1,6})\]")
 
 
-def learn_prefixes(lines: Sequence[str], nodes: frozenset[str]) -> PrefixProfile:
-    """Habits of a file from sampled lines in their order; `nodes` are the job's, by short name, where known."""
+def learn_prefixes(
+    lines: Sequence[str], nodes: frozenset[str], forms: tuple[PrefixForm, ...] = ()
+) -> PrefixProfile:
+    """Habits of a file from sampled lines in their order; `nodes` are the job's, by short name, where known; `forms`
+    those that it may have."""
     every = [
         record.lines[0] if (record := record_of(line)) is not None else line for line in map(without_escapes, lines)
     ]
@@ -218,7 +221,7 @@ def learn_prefixes(lines: Sequence[str], nodes: frozenset[str]) -> PrefixProfile
         return PrefixProfile()
     stamped, tagged = _of_each_line(own)
     collected = stamped or (sum(1 for line in own if COLLECTOR.match(line)) * 5 >= len(own) * 4 and len(own) >= 3)
-    bare = [line[found.end():] if (found := LEADING.match(line)) else line for line in own]
+    bare = [_behind_stamp(line) for line in own]
     outer = PrefixProfile(
         label_widths=_label_widths(bare),
         roles=frozenset(),
@@ -228,11 +231,19 @@ def learn_prefixes(lines: Sequence[str], nodes: frozenset[str]) -> PrefixProfile
         collected=collected,
         tagged=tagged,
     )
-    rest = [parse_line(line, FileProfile(nodes=nodes, habits=outer)).text for line in own]
+    rest = [parse_line(line, FileProfile(nodes=nodes, habits=outer, forms=forms)).text for line in own]
     return PrefixProfile(
         outer.label_widths, _roles(rest) | {"default"}, _bare(rest, nodes), _spaced(own, rest), outer.hosts,
-        outer.piped, outer.containers, collected, tagged, _templates(rest),
+        outer.piped, outer.containers, collected, tagged, _forms(rest, forms),
     )
+
+
+def _behind_stamp(line: str) -> str:
+    """A line behind its first stamp, and behind the stream that a container runtime names there."""
+    stamp = LEADING.match(line)
+    rest = line[stamp.end():] if stamp else line
+    stream = STREAM.match(rest) if stamp else None
+    return rest[stream.end():] if stream else rest
 
 
 def _of_each_line(lines: Sequence[str]) -> tuple[bool, bool]:
@@ -311,13 +322,27 @@ def _roles(lines: Sequence[str]) -> frozenset[str]:
     )
 
 
-def _templates(lines: Sequence[str]) -> frozenset[str]:
-    """Shapes of brackets in front of most lines that name a rank and something else."""
-    shapes = Counter(
-        shape_of(found[1]) for line in lines
-        if (found := TEMPLATE.match(line)) and "rank" in found[1].lower() and not _RANK_ALONE.match(found[1])
-    )
-    return frozenset(shape for shape, count in shapes.items() if "#" in shape and count >= 3 and count * 2 > len(lines))
+def _forms(lines: Sequence[str], known: Sequence[PrefixForm]) -> tuple[PrefixForm, ...]:
+    """Forms that name the speaker in a file, although they could be counters: those in front of the lines inside a
+    traceback, which no program counts; else those in front of most lines whose numbers come again, up and down."""
+    said = [line for line in lines if line.strip()]
+    found = []
+    for form in known:
+        every = [form.pattern.match(line) if line[:1] in form.opens else None for line in said] if form.learned else []
+        own = [one for one in every if one is not None]
+        if len(own) < 3:
+            continue
+        frames = [_FRAME.search(line[:_PREFIX_CHARACTERS]) for line in said]
+        framed = [
+            one is not None and one.end() == frame.start() for one, frame in zip(every, frames, strict=True) if frame
+        ]
+        names = [next(filter(None, one.groups())) for one in own]
+        numbers = [int(name) if name.isdecimal() else names.index(name) for name in names]
+        turns = sum(later < earlier for earlier, later in pairwise(numbers))
+        again = len(own) * 2 > len(said) and turns >= 2 and len(set(numbers)) * 2 <= len(numbers)
+        if again or (framed and sum(framed) * 5 >= len(framed) * 4):
+            found.append(form)
+    return tuple(found[:1])
 
 
 def _bare(lines: Sequence[str], nodes: frozenset[str]) -> str:

@@ -22,6 +22,7 @@ from runbook.logs.signatures.signature import (
     OUTSIDE_PROSE,
     FieldWords,
     Match,
+    PrefixForm,
     Signature,
     Signatures,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "OUTSIDE_PROSE",
     "SENTINEL_BYTES",
     "Match",
+    "PrefixForm",
     "Signature",
     "Signatures",
     "compiled_signatures",
@@ -81,6 +83,7 @@ def _plain(signatures: Signatures) -> dict[str, Any]:
         "frameworks": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.frameworks],
         "figures": [[one.expression, one.units] for one in signatures.figures],
         "who": [[one.expression, one.units] for one in signatures.who],
+        "forms": [[one.expression, one.units, one.opens, one.learned] for one in signatures.forms],
         "went_on": signatures.went_on.pattern,
     }
 
@@ -105,4 +108,5 @@ def _restored(plain: Any, kinds: Kinds) -> Signatures:
             [FieldWords(*one) for one in plain["figures"]], [FieldWords(*one) for one in plain["who"]],
             plain["went_on"],
         ),
+        [PrefixForm(*one) for one in plain["forms"]],
     )

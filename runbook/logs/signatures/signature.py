@@ -212,15 +212,27 @@ class FieldWords:
         return re.compile(self.expression)
 
 
+@dataclass(frozen=True)
+class PrefixForm(FieldWords):
+    """A way in which something in front of a line says who says it: rank, local_rank, node, pid, voice, level."""
+
+    opens: str = ""
+    """The characters with which it may begin."""
+    learned: bool = False
+    """It could be something else (a counter, a list): it counts in files whose lines show that it is no such thing."""
+
+
 class Signatures:
     """All signatures of a folder, indexed by the literal that a line must hold."""
 
     def __init__(
         self, entries: Iterable[Signature], phases: Iterable[PhaseRule], frameworks: Iterable[Framework], kinds: Kinds,
         words: tuple[Iterable[FieldWords], Iterable[FieldWords], str] = ((), (), ""),
+        forms: Iterable[PrefixForm] = (),
     ) -> None:
         """`words`: those that give figures their roles, those that name a speaker, and those of a failure handled."""
         figures, who, went_on = words
+        self.forms = tuple(forms)
         self.all = tuple(entries)
         self.figures = tuple(figures)
         self.who = tuple(who)
@@ -264,8 +276,8 @@ class Signatures:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Signatures) and (
-            (self.all, self.phases, self.frameworks, self.figures, self.who, self.went_on.pattern)
-            == (other.all, other.phases, other.frameworks, other.figures, other.who, other.went_on.pattern)
+            (self.all, self.phases, self.frameworks, self.figures, self.who, self.forms, self.went_on.pattern)
+            == (other.all, other.phases, other.frameworks, other.figures, other.who, other.forms, other.went_on.pattern)
         )
 
     def first_match(self, text: str, candidates: Iterable[Signature]) -> Match | None:

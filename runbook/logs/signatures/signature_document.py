@@ -22,6 +22,7 @@ from runbook.logs.signatures.signature import (
     OTHER_FIELDS,
     PROGRESS,
     FieldWords,
+    PrefixForm,
     Signature,
     Signatures,
 )
@@ -110,6 +111,18 @@ class FrameworkEntry(Document):
     source: str = ""
 
 
+class PrefixEntry(Document):
+    """One of `PrefixForm`."""
+
+    title: str
+    source: str
+    pattern: str
+    opens: str = Field(min_length=1)
+    learned: bool = False
+    says: tuple[str, ...] = Field(min_length=1)
+    """Prefixes that prove it, each with a line behind it or none."""
+
+
 class SignatureDocument(Document):
     version: Literal[1]
     id: str
@@ -133,7 +146,9 @@ class SignatureDocument(Document):
     """For all its signatures that do not say otherwise."""
     reports: tuple[Event, ...] = ()
     """Of all its signatures, beside their own."""
-    signatures: tuple[SignatureEntry, ...]
+    prefixes: tuple[PrefixEntry, ...] = ()
+    """What stands in front of lines and says who says them."""
+    signatures: tuple[SignatureEntry, ...] = ()
     phases: tuple[PhaseEntry, ...] = ()
     frameworks: tuple[FrameworkEntry, ...] = ()
 
@@ -170,6 +185,7 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
     frameworks: list[Framework] = []
     figures: list[FieldWords] = []
     who: list[FieldWords] = []
+    forms: list[PrefixForm] = []
     went_on = ""
     problems: list[Problem] = []
     seen: dict[str, str] = {}
@@ -187,8 +203,11 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
         try:
             figures += [FieldWords(*_compiled(one, document.parts)) for one in document.figures]
             who += [FieldWords(*_compiled(one, document.parts)) for one in document.who]
+            forms += [
+                PrefixForm(*_compiled(one.pattern, document.parts), one.opens, one.learned) for one in document.prefixes
+            ]
         except ValueError as error:
-            problems.append(Problem(str(path), 0, "figures, who", str(error)))
+            problems.append(Problem(str(path), 0, "figures, who, prefixes", str(error)))
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:
@@ -213,7 +232,7 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
         problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
     if problems:
         raise DocumentsInvalid(problems)
-    return Signatures(loaded, phases, frameworks, kinds, (figures, who, went_on))
+    return Signatures(loaded, phases, frameworks, kinds, (figures, who, went_on), forms)
 
 
 def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> Signature:
@@ -278,3 +297,9 @@ def load_samples(folder: Path) -> tuple[SampleEntry, ...]:
     for path in sorted(folder.glob("*.samples.yaml")):
         entries.extend(load_document(path, SampleDocument).signatures)
     return tuple(entries)
+
+
+def load_prefixes(folder: Path) -> tuple[PrefixEntry, ...]:
+    """The forms of prefixes with the samples that prove them; for tests and for `runbook playbooks check`."""
+    paths = [path for path in sorted(folder.glob("*.yaml")) if not path.name.endswith(".samples.yaml")]
+    return tuple(one for path in paths for one in load_document(path, SignatureDocument).prefixes)
