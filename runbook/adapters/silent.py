@@ -76,6 +76,9 @@ def hung(path: str, limit_s: float) -> Hung:
 class _Silent:
     """A mount that did not answer the last question."""
 
+    of: set[str] = field(default_factory=set)
+    """Owners whose questions were not answered. A stopped helper looks the same, and any owner can stop his: an owner
+    who had none of these is asked for, whatever became of others', until many helpers could not even be ended."""
     trying: set[str] = field(default_factory=set)
     tried_s: float = 0.0
 
@@ -108,7 +111,9 @@ class FileSystems:
             yield
         except Hung:
             with self._lock:
-                self._silent.setdefault(mount, _Silent(tried_s=time.monotonic())).trying.discard(owner)
+                silent = self._silent.setdefault(mount, _Silent(tried_s=time.monotonic()))
+                silent.trying.discard(owner)
+                silent.of.add(owner)
             raise
         except BaseException:
             self._answered(mount)
@@ -156,7 +161,9 @@ class FileSystems:
             return
         many = sum(one.mount == mount for one in self._left) >= _MOST_A_MOUNT
         seldom = many and time.monotonic() - silent.tried_s < _SELDOM_S
-        if owner in silent.trying or len(silent.trying) >= _TRIALS or seldom:
+        if owner not in silent.of and not many:
+            return
+        if owner in silent.trying or len(silent.trying & silent.of) >= _TRIALS or seldom:
             raise Hung(
                 f"the file system of {path} did not answer others a moment ago", where=path,
                 next_step=f"see whether what is mounted at {mount_of(path)} answers there and on its server",

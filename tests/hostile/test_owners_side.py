@@ -11,6 +11,7 @@ import pytest
 
 from runbook.adapters import files
 from runbook.adapters.files import OwnerFiles
+from runbook.adapters.silent import FileSystems
 from runbook.errors import Hung, RunbookError
 from runbook.model.units import UserName
 
@@ -63,3 +64,16 @@ def test_a_listing_comes_whole_where_it_is_answered_honestly(tmp_path: Path) -> 
         (tmp_path / name).touch()
     found = OwnerFiles(apart=True).entries(str(tmp_path), ME)
     assert [entry.path for entry in found] == sorted(str(tmp_path / name) for name in names)
+
+
+def test_owners_who_stop_their_helpers_have_no_file_system_called_silent_for_others() -> None:
+    systems = FileSystems()
+    for owner in ("eve", "mallory"):
+        with pytest.raises(Hung), systems.asked("/train.log", owner):
+            raise Hung("it did not answer")
+    with systems.asked("/train.log", "eve"), systems.asked("/train.log", "mallory"):
+        for owner in ("eve", "mallory"):
+            with pytest.raises(Hung, match="did not answer others"), systems.asked("/train.log", owner):
+                pytest.fail("asked once more while it waits")
+        with systems.asked("/train.log", "alice"):
+            pass
