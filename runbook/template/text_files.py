@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from runbook.errors import BadInput
@@ -165,8 +165,6 @@ def splice(file: TemplateFile, changes: Sequence[Change]) -> tuple[TemplateFile,
     """The changed file and its splices, by place. Raises `CannotEdit` when two changes touch the same bytes."""
     data = to_bytes(file.text)
     ordered = sorted(dict.fromkeys(changes), key=lambda change: (change.start, change.end))
-    if b"\r\n" in data and data.count(b"\r\n") == data.count(b"\n"):
-        ordered = [replace(change, after=re.sub(rb"(?<!\r)\n", b"\r\n", change.after)) for change in ordered]
     pieces: list[bytes] = []
     splices: list[Splice] = []
     position = 0

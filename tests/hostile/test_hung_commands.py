@@ -151,6 +151,16 @@ def test_what_a_job_left_behind_hangs(shell: Shell, place: Place, commands: Comm
         assert f"the file system of {path} did not answer within 20 s" in said, name
 
 
+def _interruptible() -> None:
+    """Also where the tests themselves run in the background of a shell, which has them ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _at_a_terminal() -> None:
+    _interruptible()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @pytest.mark.parametrize("what", ["stat", "open", "read", "close"])
 @pytest.mark.timeout(120)
 def test_ctrl_c_ends_a_command_that_waits_for_one(shell: Shell, place: Place, what: str) -> None:
@@ -159,7 +169,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_one(shell: Shell, place: Place, wh
     command = subprocess.Popen(
         (sys.executable, "-m", "runbook", "diagnose", path), stdin=theirs, stdout=theirs, stderr=theirs,
         cwd=shell.work, env=_environment(shell, {}), start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=_at_a_terminal,
     )
     os.close(theirs)
     os.set_blocking(ours, False)
@@ -184,7 +194,7 @@ def test_who_kills_a_command_ends_it_whole(shell: Shell, tmp_path: Path) -> None
     for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 130)):
         command = subprocess.Popen(
             (sys.executable, "-m", "runbook", "diagnose", str(fifo)), cwd=shell.work, env=_environment(shell, {}),
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, preexec_fn=_interruptible,
         )
         with fifo.open("wb", buffering=0) as stream:  # open on both sides: it is being read
             command.send_signal(number)

@@ -54,7 +54,7 @@ def test_what_answers_in_its_place_is_ended_in_time(
         else:
             owners.replace(str(log), ME, b"x", "0" * 64)
     assert isinstance(told.value, Hung) or answer is not TRICKLE
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 64 << 10
 
 

@@ -22,6 +22,7 @@ from runbook.template.text_files import (
     line_start,
     not_in_force,
     not_safely,
+    to_bytes,
 )
 
 Alike = Mapping[str, set[tuple[int, int]]]
@@ -364,7 +365,7 @@ def check_result(
 ) -> None:
     """Read the patched text again: every edit is in force, nothing else moved, the syntax is no worse."""
     script = read_script(after, names, known, above)
-    broken = sum(1 for _ in broken_nodes(parse(script.data)))
+    broken = sum(1 for _ in broken_nodes(parse(to_bytes(after.text))))
     if broken > sum(1 for _ in broken_nodes(parse(before.data))) or len(script.hazards) > len(before.hazards):
         raise CannotEdit(
             "the changed script would not be understood", where=f"{after.path}:1",

@@ -22,15 +22,7 @@ from runbook.template.bash.launchers import (
     starts_program,
 )
 from runbook.template.bash.state import Atom, Binding, Command, Quote, not_known, text_of, unknown_of, unplaced
-from runbook.template.bash.syntax import (
-    DOS_LINE_ENDS,
-    Hazard,
-    Header,
-    hazards,
-    parse,
-    read_header,
-    unix_line_ends,
-)
+from runbook.template.bash.syntax import Hazard, Header, hazards, parse, read_header
 from runbook.template.bash.walk import Walker, follow_script
 from runbook.template.bash.written_files import Written, configurations
 from runbook.template.budget import MOST_SCRIPT_BYTES, Budget, TooMuch, refuse_large
@@ -82,8 +74,7 @@ def read_script(
     file: TemplateFile, names: Sequence[ParameterNames], known: SubmitContext | None, above: Sequence[Script] = ()
 ) -> Script:
     """Read a script with these parameters in mind. `above` are the scripts that run this one. Raises `TooMuch`."""
-    written = to_bytes(file.text)
-    data = unix_line_ends(written)
+    data = to_bytes(file.text)
     environment = known.environment if known else None
     arguments = known.arguments if known else None
     texts = known.sourced if known else {}
@@ -95,9 +86,8 @@ def read_script(
         walked = _walk_alone(data, environment is not None, arguments)
     if walked.cut:
         raise TooMuch(f"the script is not read: {walked.cut}", where=f"{file.path}:1")
-    known_of = (*((DOS_LINE_ENDS,) if data != written else ()), *walked.hazards)
     script = Script(
-        file, data, known_of, walked.header, walked.walker, environment, arguments is not None and not above,
+        file, data, walked.hazards, walked.header, walked.walker, environment, arguments is not None and not above,
         tuple(names), clusters=ray_starts(walked.walker.commands) if b"start" in data else (),
         written=configurations(walked.walker.writes, walked.walker.commands),
         budget=Budget(f"{file.path}:1"),

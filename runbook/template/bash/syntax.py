@@ -44,14 +44,6 @@ def _apart(match: re.Match[bytes]) -> bytes:
     return bytes(text)
 
 
-def unix_line_ends(data: bytes) -> bytes:
-    """A script whose every line ends as under DOS, with blanks for the carriage returns, so that each byte keeps its
-    place; any other as it is. A here-document's last word is none any more then, which is refused later."""
-    if b"\r\n" not in data or data.count(b"\r\n") != data.count(b"\n"):
-        return data
-    return data.replace(b"\\\r\n", b" \\\n").replace(b"\r\n", b" \n")
-
-
 _RESERVED = frozenset({b"else", b"elif", b"fi", b"then", b"do", b"done", b"esac", b"}"})
 """Words that begin no command: where the grammar takes one for a command, it has lost the structure."""
 
@@ -64,9 +56,6 @@ class Hazard:
     what: str
     blocks: bool
     """True: nothing in this file can be edited safely."""
-
-
-DOS_LINE_ENDS = Hazard(1, "the file has DOS line ends, which Slurm and bash refuse; they are kept", False)
 
 
 @cache
@@ -105,8 +94,9 @@ def hazards(data: bytes, root: Node) -> tuple[Hazard, ...]:
     """What a person has to mend first (`blocks`), or at least to know."""
     found: list[Hazard] = []
     if b"\r\n" in data:
-        line = line_of(data, data.index(b"\r\n"))
-        found.append(Hazard(line, "some lines have DOS line ends, which Slurm and bash refuse", True))
+        found.append(
+            Hazard(line_of(data, data.index(b"\r\n")), "the file has DOS line ends, which Slurm and bash refuse", True)
+        )
     found += _heredocs(data, root)
     found += [
         Hazard(node.start_point[0] + 1, "the shell syntax is not understood here", False)
