@@ -89,10 +89,16 @@ class Naming(Expressions):
 
     def _module(self, name: ModuleName) -> Value:
         root = name.dotted.partition(".")[0]
-        self._imported_modules.add(name.dotted)
+        self.imports(name.dotted)
         if name.folder is None and (root in self.own_libraries or root in sys.stdlib_module_names):
             return External(name.dotted)
         return self.sources.named(name.dotted, name.folder, name.by) or External(name.dotted)
+
+    def imports(self, dotted: str) -> None:
+        """A module that the program imports, and those it is in: what stands in them is looked for as modules."""
+        while dotted and dotted not in self._imported_modules:
+            self._imported_modules.add(dotted)
+            dotted = dotted.rpartition(".")[0]
 
     def _imported(self, value: Imported) -> Value:
         module = self._module(value.module)
@@ -105,7 +111,7 @@ class Naming(Expressions):
     def attribute(self, value: Value, name: str) -> Value:
         if isinstance(value, External):
             dotted = f"{value.name}.{name}"
-            if dotted in self._imported_modules or any(one.startswith(f"{dotted}.") for one in self._imported_modules):
+            if dotted in self._imported_modules:
                 return self.look_up(ModuleName(dotted, None, self.entry.path))
             return External(dotted)
         if isinstance(value, Module):

@@ -198,7 +198,7 @@ class Statements(Naming):
         path = scope.module.path
         if isinstance(node, ast.Import):
             for alias in node.names:
-                self._imported_modules.add(alias.name)
+                self.imports(alias.name)
                 dotted = alias.name if alias.asname else alias.name.partition(".")[0]
                 scope.names[alias.asname or dotted] = ModuleName(dotted, None, path)
             return
