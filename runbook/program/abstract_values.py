@@ -251,9 +251,14 @@ def is_huge(value: object) -> bool:
     return isinstance(value, int) and value.bit_length() > 200
 
 
+def is_words(value: Value) -> bool:
+    """Whether it is `sys.argv`, or a part of it."""
+    return isinstance(value, External) and value.name == "sys.argv"
+
+
 def carries(value: Value) -> bool:
-    """Whether a parser or the like is in a value."""
-    if isinstance(value, Native):
+    """Whether a parser or the like is in a value, or the words of the command line."""
+    if isinstance(value, Native) or is_words(value):
         return True
     if isinstance(value, Instance):
         return value.native is not None or any(isinstance(item, Native) for item in value.attributes.values())

@@ -83,6 +83,10 @@ class Findings:
     def surely_parsed(self) -> bool:
         return any(not parse.unsure for parse in self.parses)
 
+    def reads_words(self, file: str, line: int) -> None:
+        """The program looks into `sys.argv` itself, or hands it to what is not read."""
+        self.own_reading = self.own_reading or said(OpenReason.OWN_READING, "sys.argv", file, line)
+
     def parsed(self, line: CommandLine, keeps: str, unsure: bool) -> None:
         """`keeps`: the reason's text where options that it does not know do not end the program; else empty."""
         self.parses.append(_Parse(line, keeps, unsure))

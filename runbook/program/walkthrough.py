@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 
-from runbook.model.program import OpenReason
 from runbook.program import libraries
 from runbook.program.abstract_values import (
     UNKNOWN,
@@ -29,9 +28,10 @@ from runbook.program.abstract_values import (
     carried,
     carries,
     either,
+    is_words,
 )
 from runbook.program.expressions import MOST_DEPTH, MOST_STEPS, Finished, Work
-from runbook.program.findings import Findings, said
+from runbook.program.findings import Findings
 from runbook.program.naming import BUILTIN
 from runbook.program.plain_calls import builtin, method
 from runbook.program.sources import Sources
@@ -77,9 +77,7 @@ class Reader(Statements):
             self.work.cut = True
 
     def reads_words(self, scope: Scope, line: int) -> None:
-        self.findings.own_reading = self.findings.own_reading or said(
-            OpenReason.OWN_READING, "sys.argv", scope.module.path, line
-        )
+        self.findings.reads_words(scope.module.path, line)
 
     def finish(self) -> None:
         if not self.uncertain:
@@ -201,6 +199,8 @@ class Reader(Statements):
         kept: Value | None = None
         for item in arguments.every():
             value = self.look_up(item)
+            if is_words(value) and not name.startswith(BUILTIN):
+                self.findings.reads_words(arguments.file, arguments.line)
             if isinstance(value, Function) and self.reaches(value, self._reached):
                 parser = libraries.parser_for(value, name, arguments, self)
                 given: list[Value] = [parser] if parser is not None else []

@@ -215,11 +215,12 @@ def _absl_run(arguments: Arguments, reader: ReaderFace) -> Value:
     line = _shared("absl", arguments, reader)
     reader.findings.parsed(line, "", reader.unsure)
     main = reader.look_up(arguments.get("main", 0) or UNKNOWN)
-    before = reader.findings.own_reading
+    before, reader.findings.own_reading = reader.findings.own_reading, ""
     if isinstance(main, Function):
         reader.call(main, Arguments([External("sys.argv")], {}, True, arguments.file, arguments.line))
-    if reader.findings.own_reading != before:
+    if reader.findings.own_reading:
         line.reasons.append(reader.findings.own_reading)
+    reader.findings.own_reading = reader.findings.own_reading or before
     reader.finish()
     return UNKNOWN
 
