@@ -78,6 +78,10 @@ class Expressions:
         """The program looks into `sys.argv`."""
         raise NotImplementedError
 
+    def makes_words(self, scope: Scope, line: int) -> None:
+        """The program sets `sys.argv`."""
+        raise NotImplementedError
+
     def evaluate(self, node: ast.expr | None, scope: Scope) -> Value:
         """Raises `Finished` past the limits."""
         if node is None:

@@ -87,6 +87,10 @@ class Findings:
         """The program looks into `sys.argv` itself, or hands it to what is not read."""
         self.own_reading = self.own_reading or said(OpenReason.OWN_READING, "sys.argv", file, line)
 
+    def makes_words(self, file: str, line: int) -> None:
+        """The program gives its parser other words than those of its command line."""
+        self.reasons.append(said(OpenReason.OWN_READING, "sys.argv =", file, line))
+
     def parsed(self, line: CommandLine, keeps: str, unsure: bool) -> None:
         """`keeps`: the reason's text where options that it does not know do not end the program; else empty."""
         self.parses.append(_Parse(line, keeps, unsure))

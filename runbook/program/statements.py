@@ -12,6 +12,7 @@ from runbook.program.abstract_values import (
     UNKNOWN,
     Arguments,
     ClassValue,
+    External,
     Imported,
     Instance,
     Known,
@@ -178,6 +179,8 @@ class Statements(Naming):
                 of.attributes[target.attr] = value
             elif isinstance(of, ClassValue):
                 of.scope.names[target.attr] = value
+            elif target.attr == "argv" and isinstance(of, External) and of.name == "sys":
+                self.makes_words(scope, target.lineno)
         elif isinstance(target, ast.Subscript):
             table, key = self.look_up(self.evaluate(target.value, scope)), self.evaluate(target.slice, scope)
             if isinstance(table, Table) and isinstance(key, Known):

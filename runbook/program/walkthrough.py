@@ -79,6 +79,9 @@ class Reader(Statements):
     def reads_words(self, scope: Scope, line: int) -> None:
         self.findings.reads_words(scope.module.path, line)
 
+    def makes_words(self, scope: Scope, line: int) -> None:
+        self.findings.makes_words(scope.module.path, line)
+
     def finish(self) -> None:
         if not self.uncertain:
             raise Finished

@@ -134,6 +134,7 @@ def _of_the_training(document: LeverDocument, listed: Sequence[Setting]) -> list
     own = [
         item for item in listed
         if item.parameter and not item.launcher and item.kind in (SettingKind.ARGUMENT, SettingKind.KEY)
+        and "()" not in item.parameter  # what a function of the program sets is no option of it
     ]
     in_files = [item for item in own if item.kind is SettingKind.KEY and item.file.endswith(_FILES)]
     if len({item.file for item in in_files}) > 1:
@@ -217,8 +218,8 @@ def _by_names_alone(chosen: LeverDocument, job: OwnProgram) -> bool:
     if not chosen.parser or own_mark(chosen, scripts):
         return False
     program = job.read()
-    if program is None or not program.options:
-        return False  # then what the program's text shows is all there is
+    if program is None or not program.options or not program.complete:
+        return False  # it may take the names of the system's, too
     return not any(re.search(chosen.parser, item) for item in program.inherits)
 
 
