@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from runbook.errors import NotFound
-from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.model.incident import GUESSES, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import IncidentId, JobId, UserName
 from runbook.slurm.ownership import same_owner
@@ -88,7 +88,7 @@ def open_for(job: JobRecord, known: Known, terms: Terms, now_s: float) -> Opened
             tool_version=terms.tool_version,
         )
         return Opened(Opening.NEW, incident, job.owner)
-    guessed = trigger in ("alert", "watch")
+    guessed = trigger in GUESSES
     if guessed and existing.state is IncidentState.INTERRUPTED:
         return Opened(Opening.DONE, existing)
     if not existing.finished:

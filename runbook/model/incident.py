@@ -169,6 +169,10 @@ class Failure:
     What the check found before stays in `nodes` and `judgements`."""
 
 
+GUESSES = frozenset({"alert", "watch"})
+"""Triggers that say that something is wrong with a job, and not that it has ended: somebody's alert, and the watch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Incident:
     """The whole story. Immutable: every box returns a new one."""

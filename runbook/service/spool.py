@@ -19,6 +19,7 @@ from pathlib import Path
 
 from runbook.adapters.whole_file import private_folder, whole_file
 from runbook.errors import Unavailable
+from runbook.model.incident import GUESSES
 from runbook.model.units import JobId, NodeName
 
 FORMAT = 1
@@ -81,7 +82,7 @@ class SpoolEvent:
     @property
     def is_suspicion(self) -> bool:
         """Whether it says that something is wrong with a job, and not that the job has ended."""
-        return self.trigger != "epilog"
+        return self.trigger in GUESSES
 
     @property
     def ended_well(self) -> bool:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from runbook.errors import NotAllowed, NotFound, RunbookError
 from runbook.logs.reader import LogReader
 from runbook.model.diagnosis import Died
-from runbook.model.incident import Incident, IncidentState
+from runbook.model.incident import GUESSES, Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Collateral, Finding, LogStory
 from runbook.model.units import Unknown, UserName, name_within, sentence
@@ -62,7 +62,7 @@ def run(context: StepContext) -> StepResult:
         incident = replace(incident, original=incident.failure)
     outcome, summary = _judge(story, job)
     failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
-    if failed:
+    if failed and _is_a_guess(job, incident):
         waiting = _may_be_at_a_step(context, job, story, incident) or _all_ranks_may_live(context, job, incident)
         if waiting is not None:
             return waiting
@@ -178,12 +178,15 @@ def _shows_an_end(story: LogStory, cause: Finding, job: JobRecord) -> bool:
     )
 
 
+def _is_a_guess(job: JobRecord, incident: Incident) -> bool:
+    """Whether the job runs, and only an alert or the watch says that it is in trouble."""
+    return incident.trigger in GUESSES and not incident.attempts and not job.state.job_class.ended
+
+
 def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
-    """Wait for a job that runs, and that only an alert or the watch says is in trouble, while it may be between two
-    lines. A program that catches an error prints it and goes on, and its next line comes with its next step."""
+    """Wait while the job may be between two lines. A program that catches an error prints it and goes on, and its next
+    line comes with its next step."""
     step_s = story.progress.step_duration_s
-    if incident.trigger not in ("alert", "watch") or incident.attempts or job.state.job_class.ended:
-        return None
     if step_s is None and incident.trigger == "alert":
         return None
     now_s = context.ports.clock.now()
@@ -204,11 +207,8 @@ def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, inc
 
 
 def _all_ranks_may_live(context: StepContext, job: JobRecord, incident: Incident) -> StepResult | None:
-    """Wait for a job that runs, and that only an alert or the watch says is in trouble, while each of its ranks has a
-    process: a log is its owner's text, and the words of a failure with a silence behind them stand in healthy ones. On
-    the watch's word, where it cannot be known, a person decides."""
-    if incident.trigger not in ("alert", "watch") or incident.attempts or job.state.job_class.ended:
-        return None
+    """Wait while each of the job's ranks has a process: a log is its owner's text, and the words of a failure with a
+    silence behind them stand in healthy ones. On the watch's word, where it cannot be known, a person decides."""
     seen = see_ranks(context.ports.nodes, job)
     if isinstance(seen, Unknown):
         if incident.trigger == "alert" or _has_ended(context, job):

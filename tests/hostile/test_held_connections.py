@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +21,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def listening(service: subprocess.Popen[str]) -> tuple[str, tuple[str, int]]:
+    """The address that the service tells, and what to connect to."""
+    assert service.stdout is not None
+    address = service.stdout.readline().strip()
+    return address, ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+
+
 def get(address: str) -> int:
     with urllib.request.urlopen(address, timeout=5) as answer:
         answer.read()
@@ -34,9 +42,7 @@ def get(address: str) -> int:
 def test_idle_connections_never_shut_out_health_and_metrics(root: Path, begun: bytes) -> None:
     """At once, and not only when the time of the idle ones is up."""
     with _start(root) as service, contextlib.ExitStack() as held:
-        assert service.stdout is not None
-        address = service.stdout.readline().strip()
-        where = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        address, where = listening(service)
         for _ in range(200):
             connection = held.enter_context(socket.create_connection(where, timeout=5))
             with contextlib.suppress(ConnectionError):
@@ -60,9 +66,7 @@ def test_an_answer_that_nobody_reads_is_given_up(root: Path) -> None:
         "serve(app",
     )
     with _start(root, program=impatient) as service, contextlib.ExitStack() as held:
-        assert service.stdout is not None
-        address = service.stdout.readline().strip()
-        where = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        address, where = listening(service)
         asking = [held.enter_context(socket.create_connection(where, timeout=10)) for _ in range(100)]
         for connection in asking:
             connection.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -94,9 +98,7 @@ def test_the_last_bytes_of_an_answer_that_nobody_reads_hold_no_place(root: Path)
         "serve(app",
     )
     with _start(root, program=leaving_some) as service, contextlib.ExitStack() as held:
-        assert service.stdout is not None
-        address = service.stdout.readline().strip()
-        where = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        address, where = listening(service)
         for _ in range(100):
             connection = held.enter_context(socket.socket())
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

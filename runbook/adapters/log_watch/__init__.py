@@ -42,8 +42,6 @@ class Suspicion:
     """A job that wrote a word of a memory failure; or, where `line` is empty, one that went on since."""
 
     job: JobId
-    path: str = ""
-    """Of the log with the word."""
     line: str = ""
 
 
@@ -81,8 +79,7 @@ class _Child:
                 with self.lock:
                     self.heard_s = clock.elapsed()
                     if "suspected" in said:
-                        job, line = JobId(str(said["suspected"])), str(said["line"])[:300] or "?"
-                        self.told.append(Suspicion(job, str(said["path"]), line))
+                        self.told.append(Suspicion(JobId(str(said["suspected"])), str(said["line"])[:300] or "?"))
                     elif "went_on" in said:
                         self.told.append(Suspicion(JobId(str(said["went_on"]))))
                     else:

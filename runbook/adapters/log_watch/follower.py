@@ -101,11 +101,11 @@ class FollowedJob:
                 self.tells.append({"went_on": self.job})
         self.rhythm.wrote(now_s)
 
-    def suspect(self, now_s: float, path: str, word: str, line: str) -> None:
+    def suspect(self, now_s: float, path: str, line: str) -> None:
         if self.suspected_s is None:
             self.suspected_s, self.allowed_s = now_s, self.rhythm.longest_s()
             self.gone_on = 0
-            self.tells.append({"suspected": self.job, "path": path, "word": word, "line": line})
+            self.tells.append({"suspected": self.job, "path": path, "line": line})
 
 
 class Follower:
@@ -196,7 +196,7 @@ class Follower:
                 begin = data.rfind(b"\n", 0, found.start()) + 1
                 line = data[begin: begin + 300].split(b"\n")[0].decode("utf-8", "replace")
                 shown = "".join(char if char.isprintable() else " " for char in line)
-                job.suspect(max(each.grew_s, now_s - LONGEST_QUIET_S), each.path, found[0].decode(), shown)
+                job.suspect(max(each.grew_s, now_s - LONGEST_QUIET_S), each.path, shown)
                 break
 
 
