@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import re
 import stat
@@ -34,6 +35,8 @@ _TRIALS = 2
 finds places, and who planted a link into a mount of his own keeps nobody from the mount where the link lies."""
 _SELDOM_S = 60.0
 """Between two trials of a mount where too many were given up."""
+_SLOW_S = 300.0
+"""An owner whose files did not answer counts as slow for so long."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _T = TypeVar("_T")
 
@@ -95,6 +98,8 @@ class FileSystems:
     """What is known of them by those who read; for any number of threads."""
 
     _silent: dict[str, _Silent] = field(default_factory=dict, init=False, repr=False)
+    _hung_s: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    """By owner: when a question was not answered last."""
     _left: list[_Left] = field(default_factory=list, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -111,6 +116,7 @@ class FileSystems:
             yield
         except Hung:
             with self._lock:
+                self._hung_s[owner] = time.monotonic()
                 silent = self._silent.setdefault(mount, _Silent(tried_s=time.monotonic()))
                 silent.trying.discard(owner)
                 silent.of.add(owner)
@@ -124,6 +130,12 @@ class FileSystems:
         """A helper that waits for a path could not be ended. `gone` says later whether it is, without waiting."""
         with self._lock:
             self._left.append(_Left(owner, mount_of(path).point, gone))
+
+    def slow(self, owner: str) -> bool:
+        """Whether a question for this owner's files was not answered a moment ago. Answers since then change nothing:
+        who stops some of his own processes lets others go on."""
+        with self._lock:
+            return time.monotonic() - self._hung_s.get(owner, -math.inf) < _SLOW_S
 
     def waiting(self) -> tuple[str, ...]:
         """Those that were given up and are still there, in words by owner and mount."""

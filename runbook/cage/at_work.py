@@ -67,11 +67,12 @@ class Places:
     """Where boxes are at work: so many at a time, of one owner half of them at most, so that nobody waits behind one
     user's jobs. Free ones go to incidents without a diagnosis first: after a failure of many jobs each is told what
     it died of before any is relaunched. Among those, to whoever has fewest at work, and then to whoever came first.
+    `slow`: owners whose files did not answer a moment ago, whoever stopped them; each has one place.
 
     Whoever leaves calls the next one by name: to wake all that wait for each place would take longer than the boxes."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._share = most, max(1, most // 2)
+    def __init__(self, most: int, slow: Callable[[UserName], bool] = lambda _owner: False) -> None:
+        self._most, self._share, self._slow = most, max(1, most // 2), slow
         self._taken: dict[int, Turn] = {}
         self._waiting: list[Turn] = []
         self._closed = False
@@ -132,7 +133,8 @@ class Places:
                 first = turn.first or now_s - turn.since_s > PATIENCE_S
                 return not first, counts.get(turn.owner, 0), turn.since_s
 
-            able = [turn for turn in self._waiting if counts.get(turn.owner, 0) < self._share]
+            shares = {turn.owner: 1 if self._slow(turn.owner) else self._share for turn in self._waiting}
+            able = [turn for turn in self._waiting if counts.get(turn.owner, 0) < shares[turn.owner]]
             if not able:
                 return
             turn = min(able, key=rank)

@@ -69,7 +69,7 @@ class Cage:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._places, self._asking = Places(self.places), threading.Semaphore(self.places)
+        self._places, self._asking = Places(self.places, self.systems.slow), threading.Semaphore(self.places)
 
     def run(self, box: Box, context: StepContext) -> StepResult:
         """As `box.run`. Raises `BoxStopped` when it used more than it may, and what `box.run` raises."""
@@ -114,6 +114,10 @@ class Cage:
         """Whose the job of a new incident is, by the scheduler's word, for whoever knows: it need not be asked again
         to see to it that each owner has his share."""
         self._owners[incident] = owner
+
+    def owner_told(self, incident: IncidentId) -> UserName:
+        """What `tell_owner` was told, as long as no box has looked at the job; else ""."""
+        return self._owners.get(incident, UserName(""))
 
     def close(self) -> None:
         """End the warm process, and with it whatever still runs: that counts as not begun."""

@@ -52,7 +52,7 @@ def backup(file: Path, inventory: str | None) -> int:
         f"{size(file.stat().st_size)}"
     )
     for path in left:
-        click.echo(f"left out, as it is neither a file nor a folder: {clean_line(path)}", err=True)
+        click.echo(f"left out: no plain file, or larger than a patched copy can be: {clean_line(path)}", err=True)
     return 0
 
 

@@ -29,7 +29,7 @@ from runbook.engine import Engine
 from runbook.errors import RunbookError, Unavailable
 from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
-from runbook.model.units import IncidentId
+from runbook.model.units import IncidentId, UserName
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.actions import Actions
 from runbook.service.app import LOOPBACK_HOSTS, People, Shown, create_app
@@ -484,8 +484,13 @@ def _opener_of(app: Application) -> Opener:
     on_node = None
     if document.kind != "local":
         on_node = SlurmOnNode(app.slurm_commands, app.clock)
+
+    def begun_of(owner: UserName) -> int:
+        begun = (row for row in app.read_model.rows() if row.begun)
+        return sum(1 for row in begun if (row.owner or app.cage.owner_told(row.id)) == owner)
+
     return Opener(
         app.scheduler, app.store, app.clock, app.flow.id, app.inventory.cluster, app.settings.policy.mode,
         jobs_on_node=on_node,
-        files=app.files, quiet_s=app.inventory.webhook.quiet_s,
+        files=app.files, quiet_s=app.inventory.webhook.quiet_s, begun_of=begun_of, most_of_one=_MOST_BEGUN // 4,
     )

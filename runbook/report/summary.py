@@ -277,6 +277,11 @@ class IncidentSummary:
     asked: str = ""
     """What a person is asked to do first, "" when nothing is."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether it is at work, or waits for a job or for an answer."""
+        return self.closed_s is None and self.state in (IncidentState.RUNNING, IncidentState.AWAITING_APPROVAL)
+
 
 def summarize(incident: Incident) -> IncidentSummary:
     """The row of an incident."""

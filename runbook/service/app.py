@@ -164,8 +164,9 @@ def create_app(
 
     def incident_document(request: Request) -> Response:
         name = IncidentId(request.path_params["incident"])
-        document = masked_document(shown.folders.read_file(name, "incident.json"), f"incidents/{name}/incident.json")
-        return Response(document, media_type="application/json")
+        document = shown.folders.read_file(name, "incident.json")
+        masked = masked_document(document, f"incidents/{name}/incident.json", files=people is not None)
+        return Response(masked, media_type="application/json")
 
     def history(request: Request) -> Response:
         query = HistoryQuery.read(request.query_params, load_kinds())

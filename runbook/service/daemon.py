@@ -10,17 +10,19 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sqlalchemy.exc import OperationalError
+
 from runbook import __version__
 from runbook.cage import AtWork
 from runbook.errors import BadInput, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Policy
 from runbook.model.job import JobClass, JobRecord
-from runbook.model.units import JobId, NodeName
+from runbook.model.units import JobId, NodeName, UserName
 from runbook.ports import Clock, Files, Scheduler
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.spool import WATCH, SpoolEvent, SpoolStatus
 from runbook.steps.shared.job_logs import silent_s
-from runbook.triggers import Known, Opened, Terms, open_for
+from runbook.triggers import Known, Opened, Opening, Terms, open_for
 
 # What the daemon knows about itself: for /healthz, the metrics and systemd's watchdog.
 
@@ -272,6 +274,9 @@ class Daemon:
             self._set_aside(event, error.what)
         except RunbookError as error:
             self._later(event, error.what, give_up=True)
+        except OperationalError as error:
+            # Full, away or locked: no fault of the program, and it may be used again in a moment.
+            self._later(event, f"the workflow database cannot be written: {error.orig}", give_up=False)
         except Exception as error:
             LOG.exception("event %s", event.file)
             self._later(event, f"a fault of this program: {type(error).__name__}", give_up=True)
@@ -390,6 +395,11 @@ class Opener:
     files: Files | None = None
     quiet_s: float = 120.0
     """A running job is looked at on an alert's word once none of its logs was written to for so long."""
+    begun_of: Callable[[UserName], int] = lambda _owner: 0
+    """How many incidents of an owner's jobs are at work or wait for an answer: each has one of the places in which
+    incidents are begun."""
+    most_of_one: int = 256
+    """Of them, so that one user's jobs, which wait for a yes, keep nobody else's from being opened."""
 
     def decide(self, event: SpoolEvent) -> Opened:
         """Raises `Unavailable`, `NotFound`, `NotYet`, and `Declined` for an alert whose job is not certain."""
@@ -407,7 +417,14 @@ class Opener:
         if event.trigger == "epilog" and event.ended_well:
             _check_end(record, event)
         terms = Terms(self.playbook, self.cluster, self.policy, event.trigger, __version__)
-        return open_for(record, self.known, terms, self.clock.now())
+        opened = open_for(record, self.known, terms, self.clock.now())
+        if opened.opening is Opening.NEW and (begun := self.begun_of(opened.owner)) >= self.most_of_one:
+            raise Unavailable(
+                f"{begun} incidents of {opened.owner} are at work or wait for an answer; the next is opened when one"
+                " of them ends",
+                next_step="answer what waits (`runbook incidents --state awaiting_approval`)",
+            )
+        return opened
 
     def _check_quiet(self, record: JobRecord) -> None:
         """Raises `NotYet` for a job that runs and writes: it has not stalled, and a failure in its log may be one that

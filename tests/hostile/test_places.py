@@ -87,6 +87,15 @@ def test_one_owner_has_half_of_the_places_at_most_however_many_are_free(box: Box
     assert queue.served() == ["ann-3"] and places.at_work() == ()
 
 
+def test_who_has_his_own_files_hang_has_one_place(box: Box) -> None:
+    places = Places(4, lambda owner: owner == "ann")
+    with places.taken(_turn(box, "ann-1")):
+        queue = _Queue(places, _turn(box, "ann-2"))
+        with places.taken(_turn(box, "ben-1")), places.taken(_turn(box, "ben-2")):
+            assert places.waiting == 1
+    assert queue.served() == ["ann-2"]
+
+
 def test_whoever_waits_when_the_service_ends_is_sent_away(box: Box) -> None:
     places = Places(1)
     with places.taken(_turn(box, "ann")):

@@ -15,6 +15,7 @@ from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.read_model import ReadModel
 from runbook.model.incident import IncidentState
+from runbook.model.template import TemplateFile
 from runbook.model.units import IncidentId
 from runbook.report.html import live_script_address
 from runbook.service.app import create_app
@@ -122,6 +123,17 @@ def test_what_is_served_is_masked(store: IncidentStore) -> None:
         assert secret not in answer
         assert "***" in answer
     assert secret.encode() in store.read_file(noted.id, "incident.json")
+
+
+def test_texts_of_scripts_are_shown_to_nobody_where_anybody_may_look(store: IncidentStore) -> None:
+    first = store.load(IncidentId("oom-alpha-0"))
+    script = TemplateFile("train.sh", "#!/bin/bash\n# what no masking knows: hunter2-forever\n")
+    store.save(replace(first, templates=(script,)))
+    text = _client(store).get("/incidents/oom-alpha-0/incident.json").text
+    assert json.loads(text)["templates"] == [
+        {"path": "train.sh", "text": "(not shown to those who are not signed in)"}
+    ]
+    assert "hunter2" not in text
 
 
 def test_an_empty_list_says_how_incidents_come(tmp_path: Path) -> None:

@@ -24,13 +24,15 @@ from runbook.adapters.whole_file import private_folder, put_sparse, sync_folder,
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident
-from runbook.model.units import IncidentId, is_incident_id
+from runbook.model.units import IncidentId, is_incident_id, size
 from runbook.report.json_documents import dump_incident, load_contract, load_incident
 
 # Keeping a log that may be huge: its beginning and its end, whole where it is small.
 
 _CHUNK_BYTES = 1 << 20
 _LINE_SEARCH_BYTES = 1 << 16
+_MOST_RESERVED_BYTES = 1 << 30
+"""Stays free where logs are kept; on a small disk a tenth of it."""
 
 
 def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
@@ -190,8 +192,11 @@ class IncidentStore:
         self, incident: IncidentId, relative: str, stream: BinaryIO, limit_bytes: int
     ) -> tuple[Path, bool]:
         """Keep a log: whole when it is within `limit_bytes`, else its head and its tail (one part to three: a job
-        says at its end why it died) with a line between that tells what was left out. Returns (path, shortened)."""
+        says at its end why it died) with a line between that tells what was left out. Returns (path, shortened). Raises
+        `NotAllowed` where too little would stay free for the incidents themselves."""
         path = self._place(incident, relative)
+        _check_room(path.parent, min(stream.seek(0, os.SEEK_END), limit_bytes))
+        stream.seek(0)
         with replacing(path, 0o600, None) as target:
             shortened = copy_windows(stream, target, max(limit_bytes, 1))
             target.truncate()
@@ -284,6 +289,23 @@ def replacing(path: Path, mode: int, owner: tuple[int, int] | None) -> Iterator[
             yield stream
     except OSError as error:
         raise _problem(error, "writing", path) from error
+
+
+def _check_room(folder: Path, wanted_bytes: int) -> None:
+    """Copies of logs may fill the disk but for what documents and the database need to go on. Raises `NotAllowed`."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError as error:
+        raise _problem(error, "writing", folder) from error
+    reserve = min(_MOST_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // 10)
+    free = disk.f_bavail * disk.f_frsize
+    if free - wanted_bytes < reserve:
+        raise NotAllowed(
+            f"it was read and not kept: {size(free)} are free where incidents are kept, and {size(reserve)} of it stay "
+            "free for the incidents themselves",
+            where=str(folder),
+            next_step="make room, or let older evidence go sooner (`keep` in the inventory, `runbook prune`)",
+        )
 
 
 def _problem(error: OSError, doing: str, path: Path) -> RunbookError:

@@ -35,6 +35,8 @@ PRUNED = "pruned.json"
 _MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 512 << 20
 _LEAST_FREE_BYTES = 64 << 20
+_MOST_COPY_BYTES = 16 << 20
+"""Of one patched copy of a script or of a file that it names."""
 _CHUNK_BYTES = 1 << 20
 _DEEPEST = 12
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -72,8 +74,8 @@ def write_archive(
     path: Path, store: IncidentStore, rows: Path, manifest: Manifest, kept: Mapping[tuple[str, str], bytes]
 ) -> tuple[str, ...]:
     """Everything of the store, with the rows that were taken from the engine's database before. `kept`: by incident and
-    place, what counts in place of the file there. Returns what was left out: what is neither a file nor a folder.
-    Raises `Unavailable`."""
+    place, what counts in place of the file there. Returns what was left out: what is neither a file nor a folder, and
+    copies that their owner has swollen. Raises `Unavailable`."""
     left: list[str] = []
     try:
         with whole_file(path, 0o600) as target:
@@ -87,11 +89,15 @@ def write_archive(
                     _add(tar, manifest, f"incidents/{name}/incident.json", folder / "incident.json")
                     for file in _files(folder, left):
                         relative = str(file.relative_to(folder))
-                        if relative != "incident.json" and (name, relative) not in kept:
+                        if relative == "incident.json" or (name, relative) in kept:
+                            continue
+                        if relative.startswith("attempts/"):
+                            _add_copy(tar, manifest, f"incidents/{name}/{relative}", file, left)
+                        else:
                             _add(tar, manifest, f"incidents/{name}/{relative}", file)
                     for (incident, relative), content in kept.items():
                         if incident == name:
-                            _add_kept(tar, manifest, f"incidents/{name}/{relative}", content)
+                            _add_text(tar, manifest, f"incidents/{name}/{relative}", content, None)
                 text = json.dumps(asdict(manifest)).encode()
                 info = tarfile.TarInfo(_MANIFEST)
                 info.size, info.mode = len(text), 0o600
@@ -156,9 +162,31 @@ class _Hashed:
         return self._digest.hexdigest()
 
 
-def _add_kept(tar: tarfile.TarFile, manifest: Manifest, name: str, content: bytes) -> None:
+def _add_copy(tar: tarfile.TarFile, manifest: Manifest, name: str, path: Path, left: list[str]) -> None:
+    """A patched copy, which may be its job's owner's by now: read whole before it is written, as he may write to it
+    meanwhile, and left out where he has made it larger than a script or a configuration is."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        content = stream.read(_MOST_COPY_BYTES + 1) if stat.S_ISREG(status.st_mode) else b""
+    if len(content) > _MOST_COPY_BYTES:
+        left.append(str(path))
+        return
+    _add_text(tar, manifest, name, content, status)
+
+
+def _add_text(
+    tar: tarfile.TarFile, manifest: Manifest, name: str, content: bytes, status: os.stat_result | None
+) -> None:
+    """`status`: of the file that it was read from; None: it is the service's own."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.uid, info.gid = len(content), 0o600, os.geteuid(), os.getegid()
+    if status is not None:
+        info.mode, info.mtime = stat.S_IMODE(status.st_mode), status.st_mtime
+        info.uid, info.gid = status.st_uid, status.st_gid
     tar.addfile(info, _Bytes(content))
     digest = hashlib.sha256(content).hexdigest()
     manifest.files[name] = Member(info.size, info.mode, info.uid, info.gid, digest)

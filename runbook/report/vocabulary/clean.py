@@ -100,16 +100,35 @@ def shorten_lines(text: str, lines: int, width: int) -> str:
 _LONGEST = 200_000
 
 
-def masked_document(data: bytes, where: str = "incident.json") -> bytes:
+def masked_document(data: bytes, where: str = "incident.json", *, files: bool = True) -> bytes:
     """The document with every text masked by its own shape and, in a list of words, by the option in front of it.
     Keys are the schema's own, and stay, as numbers do; a text of more than 200,000 characters is cut, and says so.
-    Raises `BadInput` for what is no JSON."""
+    `files`: with the texts of scripts and configurations; no masking knows every secret of those, so where anybody may
+    look, they are left out. Raises `BadInput` for what is no JSON."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", where=where, next_step="restore the file from a backup") from error
+    if not files:
+        _leave_out_files(document)
     text = json.dumps(_masked(document, {}), indent=1, ensure_ascii=False)
     return _SURROGATE.sub("\ufffd", text).encode() + b"\n"
+
+
+_NOT_SHOWN = "(not shown to those who are not signed in)"
+
+
+def _leave_out_files(document: Any) -> None:
+    """Every text of a template's file, which stands beside the file's path and nothing else."""
+    values = [document]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            if value.keys() == {"path", "text"}:
+                value["text"] = _NOT_SHOWN
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
 
 
 def _masked(value: Any, known: dict[str, str]) -> Any:

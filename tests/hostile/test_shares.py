@@ -1,0 +1,129 @@
+"""One user's failed jobs take no more than their share: of the places, of the disk, of a backup's time."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters.clock import SystemClock
+from runbook.adapters.silent import FileSystems
+from runbook.adapters.store import IncidentStore
+from runbook.adapters.store.archive import Manifest, unpack, write_archive
+from runbook.cli import serve
+from runbook.cli.wiring import Application
+from runbook.errors import Hung, NotAllowed, Unavailable
+from runbook.model.incident import Incident, IncidentState
+from runbook.model.units import IncidentId, UserName
+from runbook.service.daemon import Daemon, Opener, ServiceStatus
+from runbook.service.spool import SpoolEvent, SpoolReader
+from runbook.triggers import Opening
+from tests.hostile.scene import Service, application, failed_job
+from tests.report.stored_long_ago import closed, put
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)), check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(("umount", str(folder)), check=True)
+
+
+def _waits(number: int, owner: str) -> Incident:
+    return replace(closed(number, 0, owner), state=IncidentState.AWAITING_APPROVAL, closed_s=None)
+
+
+def _opener(app: Application) -> Opener:
+    return replace(serve._opener_of(app), most_of_one=3)
+
+
+def test_an_owner_whose_incidents_all_wait_keeps_nobody_elses_from_being_opened(tmp_path: Path) -> None:
+    app = application(tmp_path)
+    job = failed_job(app, tmp_path, "train")
+    mine = app.scheduler.job(job).owner
+    event = SpoolEvent("f", "alpha", job, job, 0, SystemClock().now())
+    # What is not looked at yet counts by what the scheduler told of its owner.
+    app.cage.tell_owner(IncidentId("oom-here-2"), mine)
+    nobody_yet = replace(_waits(2, mine), failure=None, state=IncidentState.RUNNING)
+    for incident in (_waits(0, mine), _waits(1, mine), nobody_yet):
+        app.store.save(incident)
+    with pytest.raises(Unavailable, match=f"3 incidents of {mine} are at work or wait"):
+        _opener(app).decide(event)
+    # Those of others, and what has stopped for a person to resume it, take none of his places.
+    app.store.save(_waits(1, "ann"))
+    app.store.save(replace(closed(0, 0, mine), state=IncidentState.INTERRUPTED, closed_s=None))
+    assert _opener(app).decide(event).opening is Opening.NEW
+
+
+def test_evidence_leaves_room_for_the_incidents_themselves(small_disk: Path) -> None:
+    store = IncidentStore(small_disk)
+    name = IncidentId("oom-here-1")
+    kept = 0
+    with pytest.raises(NotAllowed, match="are free where incidents are kept"):
+        for kept in range(30):
+            store.copy_stream(name, f"evidence/{kept}.out", io.BytesIO(os.urandom(1 << 20)), 64 << 20)
+    assert kept >= 15
+    disk = os.statvfs(small_disk)
+    assert disk.f_bavail * disk.f_frsize >= 2 << 20
+    put(store, closed(2, 1))
+
+
+def test_a_copy_that_its_owner_has_swollen_holds_no_backup_up(tmp_path: Path) -> None:
+    store = IncidentStore(tmp_path / "state")
+    put(store, closed(1, 1), closed(2, 1))
+    swollen = store.folder(IncidentId("oom-here-1")) / "attempts" / "1" / "train.sh"
+    os.truncate(swollen, 12 << 40)
+    rows = tmp_path / "rows"
+    rows.write_bytes(b"")
+    left = write_archive(tmp_path / "b.zst", store, rows, Manifest(0.0, "0", "here"), {})
+    assert left == (str(swollen),)
+    (tmp_path / "back").mkdir()
+    found = unpack(tmp_path / "b.zst", tmp_path / "back").files
+    assert "incidents/oom-here-2/attempts/1/train.sh" in found and "incidents/oom-here-1/incident.json" in found
+
+
+def test_a_full_disk_is_no_fault_of_the_program_and_the_event_waits(small_disk: Path) -> None:
+    app = application(small_disk)
+    job = failed_job(app, small_disk, "train")
+    spool = small_disk / "spool"
+    spool.mkdir()
+    (spool / f"alpha-{job}-0.event").write_text(f"format=1\njob_id={job}\nrestart_count=0\ncluster=alpha\n")
+    status = ServiceStatus(SystemClock().now())
+    with Service(app) as engine:
+        opener = serve._opener_of(app)
+        daemon = Daemon(
+            SpoolReader(spool), lambda event: serve._open(app, engine, opener, event), SystemClock(), status
+        )
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as full, pytest.raises(OSError, match="No space"):
+            while True:
+                full.write(b"x" * 4096)
+        daemon.round()
+        assert "fault of this program" not in status.last_problem and status.events_waiting_again == 1
+        assert "No space" in status.last_problem or "full" in status.last_problem
+        filler.unlink()
+        deadline = time.monotonic() + 60
+        while status.events_opened == 0:
+            assert time.monotonic() < deadline
+            daemon.round()
+            time.sleep(0.1)
+    assert not list(spool.glob("*.event"))
+
+
+def test_who_stops_some_of_his_own_processes_counts_as_slow_whatever_the_others_do() -> None:
+    systems = FileSystems()
+    with pytest.raises(Hung), systems.asked("/srv/a", "ann"):
+        raise Hung("stopped")
+    with systems.asked("/srv/b", "ann"):
+        pass
+    assert systems.slow("ann") and not systems.slow(UserName("ben"))
