@@ -225,16 +225,22 @@ class Engine:
                     return "interrupted"
                 pause_s = min(30.0, 1.0 + waited_s / 2)
                 waited_s += pause_s
-                DBOS.sleep(pause_s)
+                self._wait(pause_s)
                 continue
             waited_s, stopped = 0.0, 0
             if record["incident"]:
                 incident = from_text(record["incident"])
             following = self.flow.after(name, record["outcome"])
             if following == name:
-                DBOS.sleep(record["poll_s"])
+                self._wait(record["poll_s"])
             name = following
         return incident.state.value
+
+    def _wait(self, seconds: float) -> None:
+        """The library's own wait is until a time of day: with that set back, a run that is taken up again would wait
+        for as long. This one begins anew then; it has the library's name, as earlier versions recorded it."""
+        if seconds > 0:
+            DBOS.run_step({"name": "DBOS.sleep"}, self.clock.sleep, seconds)
 
     def _decide(self, box: Box, incident: Incident) -> tuple[BoxRecord | None, str]:
         """(None, who said yes): go ahead; nobody's yes means that the box may look and not act. Else the record of a

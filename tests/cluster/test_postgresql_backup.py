@@ -10,13 +10,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from runbook.adapters.driver.lease import DriverLease
+from runbook.cli.backup import restore
 from runbook.cli.prune import look_at, remove
 from runbook.cli.wiring import application
+from runbook.errors import NotAllowed
 from runbook.model.units import IncidentId
 from tests.cli.conftest import Shell
 from tests.cli.test_prune_command import Later
@@ -146,6 +149,70 @@ def test_nothing_is_restored_while_a_daemon_drives_and_a_dead_one_is_not_waited_
     with psycopg.connect(database) as db:
         left = db.execute("SELECT until > clock_timestamp() FROM runbook_driver").fetchone()
     assert left == (False,), "the next daemon waits for nobody"
+
+
+def _jobs(shell: Shell) -> list[str]:
+    return [line.split()[0] for line in shell("jobs").stdout.splitlines()[1:]]
+
+
+EFFECTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod"})
+
+
+def _restored(shell: Shell, *, killed_at: int = 0) -> int:
+    """`runbook restore` in a process that ends itself just before its effect of this number: its exit status, negative
+    where it was ended."""
+    child = os.fork()
+    if child == 0:
+        seen = 0
+
+        def watch(event: str, _arguments: tuple[Any, ...]) -> None:
+            nonlocal seen
+            if event in EFFECTS:
+                seen += 1
+                if seen == killed_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.addaudithook(watch)
+        code = 70
+        try:
+            code = restore(shell.work / "b.zst", None, str(shell.inventory))
+        except NotAllowed as refused:
+            code = refused.exit_code
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.timeout(600)
+def test_killed_before_any_effect_a_restore_is_begun_again_and_nothing_is_submitted_twice(
+    shell: Shell, database: str
+) -> None:
+    killed = subprocess.run(
+        (sys.executable, str(DRIVER), str(shell.inventory), "after scheduler.submit", str(shell.folder / "p"),
+         shell.failed_job()), cwd=shell.work, capture_output=True, check=False, timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    _lapse(database, 0)
+    incident = incident_of(shell)
+    name, cluster = str(incident["id"]), str(incident["cluster"])
+    recorded, jobs = _rows(database, cluster), _jobs(shell)
+    assert shell("backup", "b.zst").returncode == 0
+    point, begun_again = 1, 0
+    while _restored(shell, killed_at=point) < 0:
+        _lapse(database, 0)
+        status = _restored(shell)
+        # Killed while it cleaned up, everything is in its place, and a second restore finds it there.
+        assert status in (0, NotAllowed.exit_code)
+        assert _rows(database, cluster) == recorded and incident_of(shell)["id"] == name
+        begun_again += status == 0
+        _lose(shell, database, cluster)
+        _lapse(database, 0)
+        point += 4
+    assert begun_again > 4
+    done = shell("resume", name)
+    assert done.returncode == 0, done.stderr
+    assert _jobs(shell) == jobs and incident_of(shell)["state"] == "recovered"
 
 
 def test_a_backup_from_sqlite_goes_on_in_postgresql(shell: Shell, database: str) -> None:

@@ -29,7 +29,7 @@ def _daemon(place: Place) -> Iterator[subprocess.Popen[bytes]]:
             running.kill()
 
 
-def _until(true: Callable[[], bool], what: str) -> None:
+def until(true: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end, what
@@ -49,20 +49,20 @@ def test_a_question_is_told_once_though_the_daemon_is_killed_while_it_waits(tmp_
             return sum("waits for your yes" in title for title in server.titles)
 
         def answer(number: int) -> None:
-            _until(lambda: asked() == number and place.incident()["awaiting"] != "", f"question {number}")
+            until(lambda: asked() == number and place.incident()["awaiting"] != "", f"question {number}")
             done = place.run("approve", "oom-crash-1")
             assert done.returncode in (0, 4), done.stderr
 
         try:
             with _daemon(place):
                 (spool / "crash-1-0.event").write_text("format=1\njob_id=1\nrestart_count=0\ncluster=crash\n")
-                _until(lambda: asked() == 1, "the first question")
+                until(lambda: asked() == 1, "the first question")
             with _daemon(place) as second:
                 lock = place.state / "driver.lock"
-                _until(lambda: f'"pid": {second.pid}}}' in lock.read_text(encoding="utf-8"), "the second daemon")
+                until(lambda: f'"pid": {second.pid}}}' in lock.read_text(encoding="utf-8"), "the second daemon")
                 answer(1)
                 answer(2)
-                _until(lambda: any("runs again" in title for title in server.titles), "runs again")
+                until(lambda: any("runs again" in title for title in server.titles), "runs again")
         finally:
             place.end()
         assert [one["type"] for one in server.received] == ["failure", "failure", "info", "info"]

@@ -43,14 +43,15 @@ TRAIN_ARGS=(
     --save {work}/ckpt
     --load {work}/ckpt
 )
+{before}
 exec {python} {train} "${{TRAIN_ARGS[@]}}" --hang
 """
 
 
 class Place:
-    """A state folder with a wedged job 1 in it."""
+    """A state folder with a wedged job 1 in it. `before`: a line of its script before the training."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, before: str = "") -> None:
         self.folder = folder
         self.work = folder / "work"
         self.work.mkdir()
@@ -59,7 +60,8 @@ class Place:
         self.inventory.write_text(INVENTORY.format(state=self.state), encoding="utf-8")
         script = self.work / "train.sbatch"
         script.write_text(
-            SCRIPT.format(work=self.work, python=sys.executable, train=HERE / "tiny_train.py"), encoding="utf-8"
+            SCRIPT.format(work=self.work, python=sys.executable, train=HERE / "tiny_train.py", before=before),
+            encoding="utf-8",
         )
         self.run("submit", str(script))
         log = self.work / "tiny-1.out"
