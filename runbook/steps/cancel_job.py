@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Incident
-from runbook.model.job import JobRecord
+from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import sentence
 from runbook.slurm.ownership import check_ours, check_same_run
 from runbook.slurm.submit import check_relaunchable
@@ -29,9 +29,10 @@ def propose(context: StepContext) -> Proposal | None:
     if job.state.job_class.ended or not_relaunchable(context) is not None or _ended(context, job):
         return None
     nodes = ", ".join(job.nodes[:4]) + (" …" if len(job.nodes) > 4 else "")
-    return Proposal(
-        "cancel", job.id, f"cancel job {job.id} ({job.name}, {job.owner}, {job.state.name} on {nodes or 'no node'})"
-    )
+    doing = f"{job.state.name} on {nodes or 'no node'}"
+    if job.state.job_class is JobClass.WAITING:
+        doing = f"{job.state.name}, which Slurm starts again as it was"
+    return Proposal("cancel", job.id, f"cancel job {job.id} ({job.name}, {job.owner}, {doing})")
 
 
 def run(context: StepContext) -> StepResult:

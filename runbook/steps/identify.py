@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from runbook.errors import NotAllowed, NotFound
-from runbook.model.incident import Failure, Incident, IncidentState, Policy
+from runbook.model.incident import GUESSES, Failure, Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, sentence
@@ -49,7 +49,7 @@ def run(context: StepContext) -> StepResult:
     if incident.original is None:
         incident = replace(incident, original=incident.failure)
     where = f"job {job.id} ({job.name or 'unnamed'}, {job.owner})"
-    if job.state.job_class is JobClass.WAITING and not _held_after_its_end(job):
+    if waits and not _failed_before(job, incident.trigger):
         return _closed(incident, Outcome.WAITING, f"{where} has not started yet: {job.state.name}")
     asked = incident.trigger in PERSON_TRIGGERS
     if job.state.job_class is JobClass.SUCCEEDED and not job.derived_exit_code and not asked:
@@ -81,10 +81,12 @@ def run(context: StepContext) -> StepResult:
     return StepResult(Outcome.IDENTIFIED, incident, f"{where}, {job.state.name}, {nodes}, from {job.source}")
 
 
-def _held_after_its_end(job: JobRecord) -> bool:
-    """Whether a waiting job has run, failed, and is kept from starting again (`scontrol requeuehold`, the exit codes of
-    RequeueExitHold). Nothing else will bring it back, and its log is that of the run that failed."""
-    return job.restarts > 0 and job.reason_code in _HELD
+def _failed_before(job: JobRecord, trigger: str) -> bool:
+    """Whether a waiting job has run and failed, so that its log is that of the run that failed. It is kept from
+    starting again (`scontrol requeuehold`, the exit codes of RequeueExitHold): nothing else will bring it back. Or it
+    starts again, unpatched, at the front of the queue where Slurm expedites it: one whose end the epilog or a person
+    told of is read at once, so that it is cancelled before that. An alert's word may be of any run."""
+    return job.restarts > 0 and (job.reason_code in _HELD or trigger not in GUESSES)
 
 
 def subject(incident: Incident) -> JobId:

@@ -56,6 +56,20 @@ def test_true_oom_comes_back_with_a_smaller_micro_batch(cluster: Cluster) -> Non
     assert (cluster.jobs / "true-oom.sbatch").read_text(encoding="utf-8") == original
 
 
+def test_a_job_that_slurm_starts_again_is_cancelled_before_it_does(cluster: Cluster) -> None:
+    job = cluster.submit("true-oom.sbatch", "--requeue")
+    cluster.until_dead(job, "true-oom")
+    cluster.slurm("scontrol", "requeue", job, user="sb-alice")
+    cluster.until(lambda: cluster.state_of(job) == "PENDING", "the job waits to start again")
+    done = cluster.runbook("oom", "--job", job, "--yes")
+    assert done.returncode == 0, done.stderr
+    incident = cluster.incident(job)
+    assert incident["state"] == "recovered"
+    assert outcomes(incident)["cancel_job"] == "cancelled" and cluster.state_of(job) == "CANCELLED"
+    assert cluster.field(job, "Restarts") == "1", "it did not start again as it was"
+    assert len(cluster.relaunches(job)) == 1
+
+
 def test_fragmentation_comes_back_with_expandable_segments(cluster: Cluster) -> None:
     job = cluster.submit("fragmentation.sbatch")
     cluster.until_dead(job, "fragmentation")

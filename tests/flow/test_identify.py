@@ -81,6 +81,24 @@ def test_a_job_that_was_requeued_and_held_is_read() -> None:
     assert _read(Scene("true"), OOM, restarts=0, **held) == ["waiting"]
 
 
+@pytest.mark.parametrize("state", ["PENDING", "EXPEDITING", "REQUEUED"])
+@pytest.mark.parametrize(
+    ("trigger", "outcomes"),
+    [("epilog", ["identified", "memory_error"]), ("person", ["identified", "memory_error"]), ("alert", ["waiting"])],
+)
+def test_a_job_that_slurm_starts_again_is_read_and_cancelled_before_it_does(
+    state: str, trigger: str, outcomes: list[str]
+) -> None:
+    requeued = {"reason": "BeginTime", "state": job_state(state), "life": ()}
+    scene = Scene("true", trigger=trigger)
+    assert _read(scene, OOM, restarts=1, **requeued) == outcomes
+    assert _read(Scene("true", trigger=trigger), OOM, restarts=0, **requeued) == ["waiting"]
+    if trigger != "alert":
+        proposal = cancel_job.propose(scene.context())
+        assert proposal is not None and "starts again as it was" in proposal.sentence
+        assert cancel_job.run(scene.context()).outcome == "cancelled"
+
+
 def test_a_running_job_of_which_srun_saw_a_task_end_is_not_healthy() -> None:
     """Its own words stand in a file that `srun --output` named and that is not known."""
     scene = Scene("true")
