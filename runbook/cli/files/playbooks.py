@@ -11,6 +11,7 @@ from runbook.config import Inventory
 from runbook.diagnosis import unknown_names
 from runbook.documents import DocumentsInvalid, Problem, load_folder
 from runbook.flow import load_flow
+from runbook.foresight import load_memory
 from runbook.kinds import kinds_file, load_kinds
 from runbook.kinds.kinds_document import read_kinds
 from runbook.locations import data_folder, playbook_folder
@@ -33,6 +34,7 @@ def playbooks_check(folder: Path | None) -> int:
         ("restarters", lambda: f"{len(load_restarters(base / 'restarters.yaml'))} of every system"),
         ("xids", lambda: f"{len(load_xids(base / 'xid.yaml').meanings)} codes"),
         ("gpu models", lambda: f"{len(load_gpu_models(base / 'gpu_models.yaml').least_bytes)} models"),
+        ("memory", lambda: f"{len(load_memory(base / 'memory.yaml').systems)} systems"),
         ("node rules", lambda: f"{len(load_node_rules(base / 'node_rules.yaml').rules)} rules"),
         ("inventories", lambda: f"{len(load_folder(data_folder('inventories'), Inventory))} inventories"),
     )

@@ -1,0 +1,32 @@
+"""What a training run needs on a GPU: terms by published formulas, corrected by the job's own figures."""
+
+from runbook.foresight.forecasts import forecast, largest_that_fits
+from runbook.foresight.memory_document import MemoryDocument, System, load_memory
+from runbook.foresight.memory_terms import Part
+from runbook.foresight.settings import (
+    RunReading,
+    parameters_of,
+    published_model,
+    run_of_settings,
+    shape_of_config,
+    shape_of_model,
+    typed_value,
+    with_changes,
+)
+
+__all__ = [
+    "MemoryDocument",
+    "Part",
+    "RunReading",
+    "System",
+    "forecast",
+    "largest_that_fits",
+    "load_memory",
+    "parameters_of",
+    "published_model",
+    "run_of_settings",
+    "shape_of_config",
+    "shape_of_model",
+    "typed_value",
+    "with_changes",
+]

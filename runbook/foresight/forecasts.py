@@ -1,0 +1,177 @@
+"""What a run will need: its terms, corrected by figures of the same job, against a card."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from runbook.foresight.memory_document import Constants, MemoryDocument, OpenChoice, System
+from runbook.foresight.memory_terms import Moment, Part, Term, missing_figures, moments_of
+from runbook.foresight.settings import typed_value
+from runbook.foresight.training_run import Anchor, Basis, Forecast, Interval, TermFigure, TrainingRun, Verdict
+from runbook.foresight.unknowns import Belief, Linear, Normal
+from runbook.model.units import Bytes
+
+_BOUND = 2.0
+"""Deviations on either side: nineteen times of twenty."""
+_UNLIKELY = 0.02
+"""An alternative of less weight beside the likeliest does not count."""
+_MOST_ALTERNATIVES = 160
+_LARGEST = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A forecast under one choice of what is open."""
+
+    weight: float
+    belief: Belief
+    moments: tuple[Moment, ...]
+    constants: Constants
+    run: TrainingRun
+
+    def peak(self, basis: Basis, *, gap: bool = True) -> Normal:
+        """The highest moment, with what two runs of one configuration differ by. Without `gap`, where the allocator
+        keeps nothing beyond the peak, as it may when memory is short."""
+        highest = self.highest(basis)
+        total = highest.total(basis)
+        if not gap:
+            total = sum((item.bytes for item in highest.terms if item.part is not Part.GAP), Linear())
+        figure = self.belief.of(total)
+        return Normal(figure.middle, math.hypot(figure.deviation, self.constants.noise.middle * figure.middle))
+
+    def highest(self, basis: Basis) -> Moment:
+        return max(self.moments, key=lambda item: self.belief.of(item.total(basis)).middle)
+
+
+def forecast(
+    run: TrainingRun, document: MemoryDocument, anchors: Sequence[Anchor] = (), card_bytes: Bytes | None = None
+) -> Forecast:
+    """The memory of a run by term, and whether it fits. A figure that is missing gives "cannot say"."""
+    system = document.system(run.system)
+    constants = document.constants_of(system)
+    open_choices = _open_choices(run, anchors, document)
+    choices = list(itertools.islice(_alternatives(open_choices), _MOST_ALTERNATIVES))
+    likely, assumed = _completed(run, system, choices[0])
+    missing = missing_figures(likely)
+    if missing:
+        return Forecast(likely, (), {}, Verdict.CANNOT_SAY, card_bytes, (), missing, assumed)
+    usable = tuple(item for item in anchors if not missing_figures(_completed(item.run, system, choices[0])[0]))
+    outcomes = [_outcome(run, usable, (system, constants), chosen, card_bytes) for chosen in choices]
+    best = max(item.belief.log_weight for item in outcomes)
+    outcomes = [replace(item, weight=math.exp(item.belief.log_weight - best)) for item in outcomes]
+    counting = [item for item in outcomes if item.weight >= _UNLIKELY]
+    peaks = {basis: _together(counting, partial(_Outcome.peak, basis=basis)) for basis in Basis}
+    first = max(counting, key=lambda item: item.weight)
+    terms = sorted(first.highest(Basis.RESERVED).terms, key=lambda item: list(Part).index(item.part))
+    least = _together(counting, partial(_Outcome.peak, basis=Basis.DEVICE, gap=False)).low
+    return Forecast(
+        first.run, tuple(_shown(first, term) for term in terms), peaks,
+        _verdict(peaks[Basis.DEVICE], least, card_bytes), card_bytes, usable, (), assumed,
+        tuple(sorted({name for item in open_choices for name in item.fields if getattr(run, name) is None})),
+    )
+
+
+def _verdict(device: Interval, least: float, card_bytes: int | None) -> Verdict:
+    """`least`: the lower bound where the allocator keeps nothing beyond the peak, as it may when memory is short."""
+    if card_bytes is None:
+        return Verdict.CANNOT_SAY
+    if device.high <= card_bytes:
+        return Verdict.FITS
+    return Verdict.DOES_NOT_FIT if least > card_bytes else Verdict.CANNOT_SAY
+
+
+def largest_that_fits(
+    run: TrainingRun, field: str, ask: Callable[[TrainingRun], Forecast], *, multiple: int = 1
+) -> tuple[Forecast | None, Forecast | None]:
+    """The largest value of a whole-number field with which the run surely fits, and the least with which it surely does
+    not: what lies between cannot be said. None where there is no such value."""
+    def at(number: int) -> Forecast:
+        changes: dict[str, Any] = {field: number * multiple}
+        return ask(replace(run, **changes))
+
+    def last(holds: Callable[[Forecast], bool]) -> int:
+        """The largest number for which it holds, 0 where it never does."""
+        if not holds(at(1)):
+            return 0
+        high = 2
+        while high * multiple <= _LARGEST and holds(at(high)):
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if holds(at(middle)) else (low, middle)
+        return low
+
+    fitting = last(lambda item: item.verdict is Verdict.FITS)
+    open_too = last(lambda item: item.verdict is not Verdict.DOES_NOT_FIT)
+    too_large = at(open_too + 1) if (open_too + 1) * multiple <= _LARGEST else None
+    return at(fitting) if fitting else None, too_large
+
+
+def _outcome(
+    run: TrainingRun, anchors: Sequence[Anchor], by: tuple[System | None, Constants], chosen: Mapping[str, Any],
+    card_bytes: int | None,
+) -> _Outcome:
+    system, constants = by
+    belief = Belief()
+    for anchor in anchors:
+        moments = moments_of(_completed(anchor.run, system, chosen)[0], constants, card_bytes)
+        highest = _Outcome(1.0, belief, moments, constants, anchor.run).highest(anchor.basis)
+        noise = constants.noise.middle * anchor.bytes
+        belief = belief.after(highest.total(anchor.basis), anchor.bytes, noise, at_least=anchor.at_least)
+    completed = _completed(run, system, chosen)[0]
+    return _Outcome(1.0, belief, moments_of(completed, constants, card_bytes), constants, completed)
+
+
+def _completed(
+    run: TrainingRun, system: System | None, chosen: Mapping[str, Any]
+) -> tuple[TrainingRun, tuple[str, ...]]:
+    """With what is chosen for open fields, and what the system has by default; and which fields the latter are."""
+    changes: dict[str, Any] = {name: value for name, value in chosen.items() if getattr(run, name) is None}
+    defaults = system.defaults if system is not None else {}
+    assumed = [name for name in defaults if getattr(run, name) is None and name not in changes]
+    changes |= {name: typed_value(name, defaults[name]) for name in assumed}
+    return replace(run, **changes), tuple(assumed)
+
+
+def _open_choices(run: TrainingRun, anchors: Sequence[Anchor], document: MemoryDocument) -> list[OpenChoice]:
+    """What is open for the run or for one of those that were made."""
+    runs = (run, *(anchor.run for anchor in anchors))
+    system = document.system(run.system)
+    found = [
+        item for item in (system.open if system is not None else ())
+        if any(getattr(one, name) is None for one in runs for name in item.fields)
+    ]
+    if anchors:
+        found += [item for item in document.unchanged
+                  if all(getattr(one, name) is None for one in runs for name in item.fields)]
+    return found
+
+
+def _alternatives(choices: Sequence[OpenChoice]) -> Iterator[dict[str, Any]]:
+    """Every choice of what is open, the likeliest first."""
+    for chosen in itertools.product(*(item.choices for item in choices)):
+        yield {name: typed_value(name, value) for part in chosen for name, value in part.items()}
+
+
+def _together(outcomes: Sequence[_Outcome], peak: Callable[[_Outcome], Normal]) -> Interval:
+    """Over all choices of what is open: the middle of the likely ones, the bounds of all."""
+    figures = [(item.weight, peak(item)) for item in outcomes]
+    weights = sum(weight for weight, _ in figures)
+    return Interval(
+        max(0.0, min(item.middle - _BOUND * item.deviation for _, item in figures)),
+        sum(weight * item.middle for weight, item in figures) / weights,
+        max(item.middle + _BOUND * item.deviation for _, item in figures),
+    )
+
+
+def _shown(outcome: _Outcome, term: Term) -> TermFigure:
+    figure = outcome.belief.of(term.bytes)
+    low, high = figure.middle - _BOUND * figure.deviation, figure.middle + _BOUND * figure.deviation
+    floor = -math.inf if term.part is Part.REST else 0.0
+    return TermFigure(term.part, term.how, Interval(max(floor, low), max(floor, figure.middle), high), term.basis)

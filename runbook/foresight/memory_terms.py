@@ -1,0 +1,315 @@
+"""The terms of a training run's memory on one rank, at the moments at which it can be highest.
+
+Formulas: states, ZeRO (arXiv 1910.02054, figure 1); activations, Korthikanti et al. (arXiv 2205.05198, table 2) with
+the gated MLP and grouped queries of Llama; micro-batches in flight in a pipeline, Megatron-LM's theoretical memory use.
+A figure that no formula gives is a constant of the memory document with bounds. A term is linear in standard normal
+unknowns, each named: two runs that share an unknown are wrong in the same direction, which is what an anchor corrects.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from runbook.foresight.memory_document import Constant, Constants
+from runbook.foresight.parameters import Local, counted, head_size, on_stage
+from runbook.foresight.training_run import Attention, Basis, LossPath, Recompute, Sharding, TrainingRun
+from runbook.foresight.unknowns import Linear
+
+_DIVIDES_GRADIENTS = frozenset({Sharding.ZERO2, Sharding.ZERO3, Sharding.FSDP, Sharding.HSDP})
+_DIVIDES_WEIGHTS = frozenset({Sharding.ZERO3, Sharding.FSDP, Sharding.HSDP})
+_QUANTISED = 1.06
+"""Scales beside weights in fewer bits."""
+_COMPUTED_BYTES = 2.0
+"""Bytes of an activation and of a gathered weight: training in 16 bit."""
+
+
+class Part(StrEnum):
+    """What a term is of, in the order in which it is shown."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer states"
+    GATHERED = "gathered weights and buckets"
+    ACTIVATIONS = "activations"
+    WORKING = "the layer at work"
+    LOGITS = "logits and loss"
+    UPDATE = "optimizer step"
+    LOAD = "loading the model"
+    ENGINE = "inference engine"
+    WORKSPACE = "workspaces"
+    REST = "what no formula has"
+    GAP = "reserved beyond the peak"
+    OUTSIDE = "outside the allocator"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    part: Part
+    bytes: Linear
+    how: str
+    basis: Basis = Basis.ALLOCATED
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The terms on a stage of the pipeline at a moment of a step."""
+
+    terms: tuple[Term, ...]
+
+    def total(self, basis: Basis) -> Linear:
+        """The sum of what this basis counts."""
+        order = list(Basis)
+        wanted = [item for item in self.terms if order.index(item.basis) <= order.index(basis)]
+        return sum((item.bytes for item in wanted), Linear())
+
+
+def missing_figures(run: TrainingRun) -> tuple[str, ...]:
+    """Fields without which there is nothing to add up."""
+    missing = [name for name, value in (
+        ("hidden", run.hidden), ("layers", run.layers), ("heads", run.heads), ("micro", run.micro),
+        ("sequence", run.sequence), ("vocabulary", run.vocabulary),
+    ) if value is None]
+    if run.world is None and run.shards is None and run.sharding not in (Sharding.NONE, Sharding.DDP):
+        missing.append("world")
+    if counted(run) is None and run.parameters is None:
+        missing.append("mlp")
+    return tuple(missing)
+
+
+def moments_of(run: TrainingRun, constants: Constants, card_bytes: int | None = None) -> tuple[Moment, ...]:
+    """Every stage and moment at which the peak may be. `run` has all figures (`missing_figures`), and defaults where
+    something else was open."""
+    builder = _Builder(run, constants, card_bytes or 0)
+    if run.pipeline <= 1:
+        return builder.moments(first=True, last=True)
+    return (*builder.moments(first=True, last=False), *builder.moments(first=False, last=True))
+
+
+def data_ranks(run: TrainingRun) -> int:
+    """Data-parallel ranks: what is left of the world by the other degrees."""
+    return max(1, (run.world or 1) // (run.tensor * run.pipeline * run.context))
+
+
+def shard_ranks(run: TrainingRun) -> int:
+    """Ranks over which sharded states are divided. Context-parallel ranks take part (FSDP, distributed optimizer)."""
+    return run.shards if run.shards is not None else data_ranks(run) * run.context
+
+
+class _Builder:
+    """Makes the terms of one run."""
+
+    def __init__(self, run: TrainingRun, constants: Constants, card_bytes: int) -> None:
+        self._run, self._constants, self._card = run, constants, card_bytes
+        self._tokens = (run.micro or 0) * (run.sequence or 0) / run.context
+        self._sequence_divides = run.tensor if run.sequence_parallel is not False else 1
+
+    def moments(self, *, first: bool, last: bool) -> tuple[Moment, ...]:
+        local = on_stage(self._run, first=first, last=last)
+        if local is None:
+            return ()
+        states = self._states(local)
+        loss = [*states, *self._gathered(local), *self._activations(local, first=first, last=last), *self._engine()]
+        update = [*states, self._update(local), *self._gathered(local), *self._engine()]
+        resident = sum(item.bytes.middle for item in states)
+        moments = tuple(self._closed(terms, resident) for terms in (loss, update))
+        if self._constants.load.middle and (self._run.sharding or Sharding.NONE) in _DIVIDES_WEIGHTS:
+            weights = [item for item in states if item.part is Part.WEIGHTS]
+            load = self._bounded("load", local.all * _COMPUTED_BYTES)
+            loading = [*weights, Term(Part.LOAD, load, "weights before they are divided")]
+            return (*moments, self._closed(loading, sum(item.bytes.middle for item in weights)))
+        return moments
+
+    def _bounded(self, name: str, base: float, how: str = "") -> Linear:
+        """`base` times a constant of the document, which is one unknown for all runs."""
+        constant: Constant = getattr(self._constants, name)
+        return Linear(base * constant.middle, {f"{name}{how}": base * constant.deviation})
+
+    def _states(self, local: Local) -> list[Term]:
+        run, ranks = self._run, shard_ranks(self._run)
+        sharding = run.sharding or Sharding.NONE
+        weights = run.weight_bytes or 0.0
+        trained = _trained(run, local)
+        all_weights = self._bounded("states", local.all * weights)
+        if run.lora_rank:
+            inner = (local.all - local.embedding) * min(run.base_bits / 8 * _QUANTISED, _COMPUTED_BYTES)
+            all_weights = self._bounded("states", inner + trained * weights)
+            all_weights += (self._bounded("ends", local.embedding) if run.base_bits < 16
+                            else Linear(local.embedding * _COMPUTED_BYTES))
+        over_weights = ranks if sharding in _DIVIDES_WEIGHTS else 1
+        over_gradients = ranks if sharding in _DIVIDES_GRADIENTS else 1
+        over_states = 1 if sharding in (Sharding.NONE, Sharding.DDP) else ranks
+        kept = Linear() if run.parameter_offload else all_weights.times(1 / over_weights)
+        gradients = trained * (run.gradient_bytes or 0.0) / over_gradients
+        optimizer = trained * ((run.optimizer_bytes or 0.0) + (run.master_bytes or 0.0)) / over_states
+        optimizer *= 1 - run.optimizer_offload
+        number = f"{local.all / 1e9:.3f}e9 parameters"
+        terms = [
+            Term(Part.WEIGHTS, kept, f"{number} x {weights:g} bytes / {over_weights}"),
+            Term(Part.OPTIMIZER, self._bounded("states", optimizer),
+                 f"{trained / 1e9:.3f}e9 x ({run.optimizer_bytes or 0:g} + {run.master_bytes or 0:g} bytes) "
+                 f"/ {over_states}"),
+        ]
+        how = f"{trained / 1e9:.3f}e9 x {run.gradient_bytes or 0:g} bytes / {over_gradients}"
+        if run.optimizer_offload:
+            return [*terms, Term(Part.GRADIENTS, self._bounded("copies", gradients), how)]
+        if sharding is Sharding.DISTRIBUTED_OPTIMIZER or (run.accumulation or 1) > 1:
+            return [*terms, Term(Part.GRADIENTS, self._bounded("states", gradients), how)]
+        return [*terms, Term(Part.GRADIENTS, self._bounded("at_loss", gradients), how)]
+
+    def _gathered(self, local: Local) -> list[Term]:
+        run, layer = self._run, (local.all - local.embedding) / max(1, local.layers)
+        sharding = run.sharding or Sharding.NONE
+        if sharding in _DIVIDES_WEIGHTS and shard_ranks(run) > 1:
+            there = self._bounded("gathered", layer * _COMPUTED_BYTES) + Linear(local.embedding * _COMPUTED_BYTES / 2)
+            how = f"some layers of {layer / 1e6:.0f}e6 parameters and the output matrix, in 16 bit"
+            if not run.lora_rank:
+                there += self._bounded("reduced", layer * 4.0)
+            return [Term(Part.GATHERED, there, how)]
+        if sharding in (Sharding.ZERO1, Sharding.ZERO2):
+            return [Term(Part.GATHERED, self._bounded("buckets", 1.0), "communication buckets")]
+        if sharding is Sharding.DDP and data_ranks(run) > 1:
+            trained = _trained(run, local)
+            copies = self._bounded("copies", trained * (run.gradient_bytes or 0.0))
+            return [Term(Part.GATHERED, copies, "buckets of gradients")]
+        return []
+
+    def _activations(self, local: Local, *, first: bool, last: bool) -> list[Term]:
+        run = self._run
+        a_layer = self._layer_bytes()
+        flying = min(run.pipeline, run.accumulation or run.pipeline) if first and run.pipeline > 1 else 1
+        if run.virtual_stages > 1 and flying > 1:
+            flying = round(flying * (1 + (run.pipeline - 1) / (run.pipeline * run.virtual_stages)))
+        recomputed = local.layers if run.recomputed_layers is None else min(local.layers, run.recomputed_layers)
+        if run.recompute in (None, Recompute.NONE):
+            recomputed = 0
+        every = self._kept(a_layer)
+        kept = every.times((local.layers - recomputed) * flying)
+        inputs = 2.0 * (run.hidden or 0) * self._tokens / self._sequence_divides
+        how = f"{local.layers} layers x {self._tokens:.0f} tokens x {a_layer / max(1.0, self._tokens):.0f} bytes"
+        working: list[Term] = []
+        if recomputed and run.recompute is Recompute.FULL:
+            kept += self._bounded("full", inputs * recomputed * flying)
+            how = f"{recomputed} layers x {self._tokens:.0f} tokens x {inputs / max(1.0, self._tokens):.0f} bytes"
+        elif recomputed:
+            less = self._constants.selective
+            part = every.times(recomputed * flying)
+            kept += part.times(less.middle) + Linear(0.0, {"selective": part.middle * less.deviation})
+            how += f", {recomputed} of them recomputed in part"
+        if run.activation_offload:
+            left = self._constants.offloaded
+            kept = kept.times(left.middle) + Linear(0.0, {"offloaded": kept.middle * left.deviation})
+        at_work = self._bounded("working", every.middle)
+        working.append(Term(Part.WORKING, at_work, "one layer in backward"))
+        terms = [Term(Part.ACTIVATIONS, kept + self._by_layout(kept), how + (f" x {flying} in flight"
+                                                                           if flying > 1 else ""))]
+        return [*terms, *working, *([self._logits()] if last else [])]
+
+    def _kept(self, layer: float) -> Linear:
+        constants = self._constants
+        kept = self._bounded("kept", layer)
+        if self._run.compiled:
+            part = constants.compiled
+            kept = kept.times(part.middle) + Linear(0.0, {"compiled": kept.middle * part.deviation})
+        if self._run.lora_rank:
+            part = constants.frozen_base
+            kept = kept.times(part.middle) + Linear(0.0, {"frozen_base": kept.middle * part.deviation})
+        if self._run.lora_rank and self._run.base_bits < 16:
+            part = constants.quantised
+            kept = kept.times(part.middle) + Linear(0.0, {"quantised": kept.middle * part.deviation})
+        return kept
+
+    def _by_layout(self, kept: Linear) -> Linear:
+        if self._run.tensor <= 1:
+            return Linear()
+        name = f"layout/{self._run.tensor}/{self._run.sequence_parallel}"
+        return Linear(0.0, {name: kept.middle * self._constants.layout.deviation})
+
+    def _layer_bytes(self) -> float:
+        """What one layer keeps of one micro-batch on this rank, without recomputation."""
+        run, tensor, divided = self._run, self._run.tensor, self._sequence_divides
+        hidden, size = run.hidden or 0, head_size(run) or 0
+        queries, keys = (run.heads or 0) * size, (run.kv_heads or run.heads or 0) * size
+        matrices = 4 if run.gated is not False else 2
+        token = 8.0 * hidden / divided + (6.0 * queries + 6.0 * keys) / tensor
+        if run.attention is Attention.EAGER:
+            token += 5.0 * (run.heads or 0) * (run.sequence or 0) / tensor
+        dense = 2.0 * matrices * (run.mlp or 0) / tensor
+        if not run.experts:
+            return self._tokens * (token + dense)
+        width = 2.0 * matrices * ((run.expert_mlp or run.mlp or 0) * run.experts_per_token) / tensor
+        routed = (width + 4.0 * hidden * run.experts_per_token / divided) * self._constants.imbalance.middle
+        routed += 2.0 * matrices * run.shared_mlp / tensor
+        share = (run.dense_layers or 0) / max(1, run.layers or 1)
+        return self._tokens * (token + dense * share + routed * (1 - share))
+
+    def _logits(self) -> Term:
+        run = self._run
+        if run.loss is LossPath.FUSED:
+            base = self._tokens * (run.hidden or 0)
+            return Term(Part.LOGITS, self._bounded("fused", base), f"{self._tokens:.0f} tokens, fused with the output")
+        elements = self._tokens * (run.vocabulary or 0) / run.tensor
+        name = "chunked" if run.loss is LossPath.CHUNKED else "plain"
+        how = f"{self._tokens:.0f} tokens x {run.vocabulary} / {run.tensor}"
+        return Term(Part.LOGITS, self._bounded(name, elements), how + (", in chunks" if name == "chunked" else ""))
+
+    def _update(self, local: Local) -> Term:
+        run = self._run
+        ranks = shard_ranks(run) if run.sharding not in (None, Sharding.NONE, Sharding.DDP) else 1
+        trained = _trained(run, local)
+        return Term(Part.UPDATE, self._bounded("update", trained / ranks), "while weights are updated")
+
+    def _engine(self) -> list[Term]:
+        if not self._run.engine_share or not self._card:
+            return []
+        share = Linear(self._run.engine_share * self._card)
+        return [Term(Part.ENGINE, share, f"{self._run.engine_share:g} of the card", Basis.DEVICE)]
+
+    def _closed(self, terms: list[Term], resident: float) -> Moment:
+        """With what no formula gives: it follows what comes and goes, not the states."""
+        constants = self._constants
+        moving = sum(item.bytes.middle for item in terms if item.basis is Basis.ALLOCATED) - resident
+        deviation = moving * constants.otherwise.deviation
+        rest = {name: deviation * share for name, share in self._unknowns_of_the_whole()}
+        terms = [
+            *terms, Term(Part.WORKSPACE, self._bounded("workspace", 1.0), "libraries"),
+            Term(Part.REST, Linear(moving * constants.otherwise.middle, rest), "the formulas as a whole"),
+        ]
+        sizes = f"jitter/{self._tokens}/{self._run.sequence}/{resident:.0f}"
+        gap = self._bounded("gap", moving) + Linear(0.0, {sizes: constants.jitter.middle * moving})
+        outside = self._bounded("outside", 1.0)
+        if (self._run.world or 1) > 1:
+            outside += self._bounded("collectives", 1.0)
+        return Moment((
+            *terms, Term(Part.GAP, gap, "the caching allocator", Basis.RESERVED),
+            Term(Part.OUTSIDE, outside, "context, libraries, NCCL", Basis.DEVICE),
+        ))
+
+
+    def _unknowns_of_the_whole(self) -> list[tuple[str, float]]:
+        """What the formulas as a whole are off by, in parts: those that two runs share are equal for both. The squares
+        of the shares add up to 1."""
+        run = self._run
+        parts: dict[str, tuple[float, object]] = {
+            "the same": (0.42, ""), "context": (0.03, run.context),
+            "recompute": (0.15, (run.recompute, run.recomputed_layers, run.activation_offload)),
+            "tensor": (0.15, (run.tensor, run.sequence_parallel)),
+            "pipeline": (0.1, (run.pipeline, run.virtual_stages, run.expert_parallel)),
+            "sharding": (0.05, run.sharding), "loss": (0.05, run.loss),
+            "compute": (0.05, (run.compiled, run.attention, run.lora_rank > 0, run.optimizer_offload)),
+        }
+        return [(f"otherwise/{name}/{value}", math.sqrt(share)) for name, (share, value) in parts.items()]
+
+
+def _trained(run: TrainingRun, local: Local) -> float:
+    """Parameters of the rank that are trained: all, or LoRA's two matrices beside each linear one of a layer (fewer
+    targets are less)."""
+    if not run.lora_rank:
+        return local.all
+    hidden, size = run.hidden or 0, head_size(run) or 0
+    queries, keys, mlp = (run.heads or 0) * size, (run.kv_heads or run.heads or 0) * size, run.mlp or 0
+    widths = [hidden + queries, *[hidden + keys] * 2, queries + hidden]
+    widths += [hidden + mlp] * (3 if run.gated is not False else 2)
+    ends = local.embedding if run.lora_ends else 0.0
+    return float(run.lora_rank * sum(widths) * local.layers) / run.tensor + ends
