@@ -123,7 +123,8 @@ class PolicyDocument(Document):
 class PathsDocument(Document):
     state: str = ""
     """Incidents and the workflow database; empty: the user's state folder."""
-    spool: str = "/var/spool/runbook"
+    spool: str = ""
+    """Where the epilog leaves its files; empty: see `Inventory.spool_folder`."""
 
 
 class ReportsDocument(Document):
@@ -353,7 +354,7 @@ class Inventory(Document):
         """Why the spool is where it may not be; "" where it may. `real` says where a path is: by its words alone, or by
         asking the file system."""
         # What lies in the spool and is no event is set aside: incidents would be.
-        spool, state = real(Path(self.paths.spool).expanduser()), real(self.state_folder)
+        spool, state = real(self.spool_folder), real(self.state_folder)
         if spool == state or spool in state.parents or state / "incidents" in (spool, *spool.parents):
             return f"paths.spool has to be a folder of its own, and {spool} holds the state folder {state}"
         return ""
@@ -364,6 +365,14 @@ class Inventory(Document):
             return Path(self.paths.state).expanduser()
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
         return Path(base) / "runbook" / self.id
+
+    @property
+    def spool_folder(self) -> Path:
+        """The one that is named; else the site's own, or, where jobs are processes of this machine and no epilog
+        writes, one in the state folder."""
+        if self.paths.spool:
+            return Path(self.paths.spool).expanduser()
+        return self.state_folder / "spool" if self.scheduler.kind == "local" else Path("/var/spool/runbook")
 
     @property
     def database_url(self) -> str:

@@ -55,7 +55,10 @@ def main() -> int:
     # Those that stand between are nobody's to wait for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control.send(json.dumps({"there": walls.there, "missing": walls.missing}).encode())
+    try:
+        control.send(json.dumps({"there": walls.there, "missing": walls.missing}).encode())
+    except OSError:
+        return 0  # the service was stopped meanwhile
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 2)
         if not message:

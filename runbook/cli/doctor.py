@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import click
 
@@ -95,7 +94,7 @@ _MOST_TOLD = 10
 
 def _rights(app: Application, mending: bool) -> Iterator[Found]:
     """Whether what the tool has made is private, and everything is whose it should be."""
-    spool = Path(app.inventory.paths.spool)
+    spool = app.inventory.spool_folder
     try:
         found = list(wrong_in(app.state, apart=spool))
     except OSError as error:
@@ -250,7 +249,7 @@ def _daemon(app: Application) -> Iterator[Found]:
     lock = DriverLock(app.state, "doctor")
     if lock.take():
         lock.release()
-        spool = app.inventory.paths.spool
+        spool = app.inventory.spool_folder
         waiting = len([n for n in os.listdir(spool) if n.endswith(".event")]) if os.path.isdir(spool) else 0  # noqa: PTH208, PTH112
         if waiting:
             yield Found(Mark.WARNING, f"not running, and {waiting} events wait in {spool}", "runbook serve")

@@ -85,7 +85,7 @@ def _figures(app: Application) -> ServiceFigures:
     """What can be known of the daemon from outside: no heartbeat, and no count of its own."""
     readable = True
     try:
-        spool = SpoolReader(Path(app.inventory.paths.spool)).status()
+        spool = SpoolReader(app.inventory.spool_folder).status()
     except RunbookError:
         spool, readable = SpoolStatus(0, None), False
     return ServiceFigures(

@@ -21,6 +21,7 @@ from runbook.adapters.driver import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.process import process_lock
 from runbook.adapters.slurm.commands import SlurmOnNode
+from runbook.adapters.whole_file import private_folder
 from runbook.cli.monitoring import box_figures, job_watch_of, labels_of, report_address, store_figures
 from runbook.cli.prune import keep_pruning
 from runbook.cli.sign_in import shown_to_anybody, ways_in
@@ -339,7 +340,10 @@ def _spool_of(app: Application) -> SpoolReader | SharedSpool:
 
 
 def _spool_folder(app: Application) -> Path:
-    folder = Path(app.inventory.paths.spool)
+    folder = app.inventory.spool_folder
+    if folder.parent == app.state and not folder.exists():
+        # Nobody else writes there: it is ours to make, as the state folder is.
+        private_folder(folder, 0o700)
     if not folder.is_dir():
         raise Unavailable(
             "there is no spool folder",

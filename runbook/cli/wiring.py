@@ -167,7 +167,7 @@ class Application:
             cluster=self.inventory.cluster,
             prefer="auto" if document.adapter == "auto" else "cli",
             locks=self.state / "locks",
-            left=Path(self.inventory.paths.spool) / "nodes",
+            left=self.inventory.spool_folder / "nodes",
         )
 
     @cached_property
@@ -204,7 +204,7 @@ class Application:
                     command_timeout_s=document.command_timeout_s,
                 )
             )
-            return NodesWithLeft(asked, Path(self.inventory.paths.spool) / "nodes")
+            return NodesWithLeft(asked, self.inventory.spool_folder / "nodes")
         if document.kind == "none":
             return NoNodes()
         from runbook.adapters.node_access import LocalNodes
@@ -312,7 +312,7 @@ def application(inventory: str | None, policy: Policy | None = None) -> Applicat
 def answering(inventory: Inventory) -> Inventory:
     """The same, once its folders answer. Raises `Hung` where one does not: the home folder, perhaps. Raises `BadInput`
     where the spool holds what is kept, by way of a link."""
-    must_answer(inventory.state_folder, Path(inventory.paths.spool).expanduser())
+    must_answer(inventory.state_folder, inventory.spool_folder)
     if wrong := inventory.misplaced_spool(Path.resolve):
         raise BadInput(wrong, next_step="name another folder under paths.spool of the inventory")
     return inventory

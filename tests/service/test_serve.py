@@ -133,6 +133,24 @@ def test_from_the_spool_to_the_page_and_to_a_clean_end(
     assert said[-1] == "STOPPING=1"
 
 
+def test_with_the_local_inventory_nothing_has_to_be_prepared(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    for name in ("XDG_STATE_HOME", "RUNBOOK_INVENTORY"):
+        environment.pop(name, None)
+    with subprocess.Popen(
+        (sys.executable, "-m", "runbook", "serve", "--port", "0", "--inventory", "local"), cwd=tmp_path, text=True,
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as service:
+        try:
+            assert service.stderr is not None
+            told = next(line for line in service.stderr if "reports and metrics at" in line)
+            assert json.loads(_get(told.split()[-1].rstrip("/") + "/healthz"))["ok"] is True
+        finally:
+            service.terminate()
+    spool = tmp_path / ".local" / "state" / "runbook" / "local" / "spool"
+    assert spool.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_taken_port_is_said(root: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
