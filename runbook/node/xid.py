@@ -29,9 +29,13 @@ _SXID = re.compile(
     r"(?P<severity>Correctable|Non-fatal|Fatal)\b,?\s*(?P<text>.*)$"
 )
 _LOST = re.compile(
-    PREFIX + r"NVRM:.*?\bGPU (?:at )?(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?):? .*"
-    r"fallen off the bus"
+    PREFIX + r"NVRM: (?:GPU|GPU at|The NVIDIA GPU) (?:PCI:)?"
+    r"(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+    r"(?:: GPU| \(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\)(?: NVRM:)? installed in this system)? has (?:NVRM: )?"
+    r"fallen off the bus(?: and is not responding to commands)?\.?\s*$"
 )
+"""The driver's whole text. The kernel begins the record of a crash with the program's name, which its user chose, and
+ends it with a file's: what stands between may be anything where a pattern lets anything stand."""
 _BUS = re.compile(r"(?P<domain>[0-9a-fA-F]{4,8}):(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.[0-7])?$")
 
 

@@ -144,7 +144,15 @@ class JobWatch:
                 elif one.job not in self._suspects:
                     self._suspects[one.job] = _Suspect(one, now_s)
             for job, suspect in list(self._suspects.items()):
-                self._follow_up(job, suspect, now_s)
+                try:
+                    self._follow_up(job, suspect, now_s)
+                except RunbookError:
+                    raise
+                except Exception:
+                    # What one job shows keeps no other from being told of, and is not asked for again at once.
+                    LOG.exception("the watch over job %s", job)
+                    suspect.unknown = "a fault of this program; its log has it"
+                    suspect.before, suspect.due_s = None, now_s + _LONGEST_PAUSE_S
             unknown = [f"job {job}: {one.unknown}" for job, one in self._suspects.items() if one.unknown]
             self._trouble(problem or (f"which ranks live is not known: {unknown[0]}" if unknown else ""))
         except RunbookError as error:
@@ -203,7 +211,8 @@ class JobWatch:
             return
         if not suspect.look.done():
             return
-        seen, suspect.look = suspect.look.result(), None
+        look, suspect.look = suspect.look, None
+        seen = look.result()
         suspect.unknown = seen.unknown if isinstance(seen, Unknown) else ""
         if isinstance(seen, RanksSeen) and seen.missing:
             if suspect.before is not None and seen.goes_on_missing(suspect.before):

@@ -102,6 +102,34 @@ def test_words_of_a_user_that_the_kernel_prints_are_no_event(stamp: str, message
     assert read_xid(stamp + message.format(words)) is None
 
 
+@pytest.mark.parametrize("words", [
+    "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.",
+    "NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.",
+    "NVRM: GPU at 0000:c1:00.0 has fallen off the bus.",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12028, Fatal, Link 32",
+])
+@pytest.mark.parametrize("length", range(1, 16))
+def test_a_crash_of_a_program_with_such_a_name_in_such_a_file_is_no_event(words: str, length: int) -> None:
+    """The record of a crash begins with 15 bytes that the user chose and ends with the file's name."""
+    assert read_xid(words) is not None
+    crash = "{}[21799]: segfault at 0 ip 401106 sp 7ffd error 6 in {}[116b,401000+1000] likely on CPU 0"
+    for file in (words, words[length:], f"GPU 0000:18:00: it {words}", "GPU 0000:18:00: x has fallen off the bus"):
+        assert read_xid(crash.format(words[:length], file)) is None
+    assert read_xid(crash.format("NVRM: GPU", "GPU 0000:18:00: x has fallen off the bus")) is None
+
+
+@pytest.mark.parametrize("line", [
+    "NVRM: GPU at PCI:0000:41:00 has fallen off the bus.",
+    "NVRM: The NVIDIA GPU 0000:41:00.0 (PCI ID: 10de:2330) NVRM: installed in this system has NVRM: fallen off the bus "
+    "and is not responding to commands.",
+    "NVRM: The NVIDIA GPU 0000:41:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and is not "
+    "responding to commands.",
+])
+def test_the_drivers_own_words_for_a_gpu_that_is_lost(line: str) -> None:
+    found = read_xid(line)
+    assert found is not None and (found.code, found.bus_id) == (79, "0000:41:00")
+
+
 def test_a_process_that_is_named_like_an_action_or_a_milder_text_decides_nothing() -> None:
     changed = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
     line = f"NVRM: Xid (PCI:0000:c1:00): 154, pid=7, name=to 0x0 (None), {changed}"

@@ -477,6 +477,13 @@ def test_ranks_are_those_of_the_workers_and_not_of_their_launchers() -> None:
     assert isinstance(tasks, RanksSeen) and tasks.missing == (1,)
 
 
+@pytest.mark.parametrize(("rank", "world"), [
+    ("0", "200000000000"), ("1" * 5000, "2"), ("0", "1" * 5000), ("7", "4"), ("\u0661", "2"), ("0", "0"),
+])
+def test_what_a_process_says_of_its_rank_may_be_anything(rank: str, world: str) -> None:
+    assert isinstance(ranks_among(_views({"RANK": rank, "WORLD_SIZE": world})), Unknown)
+
+
 def test_worlds_that_differ_and_processes_without_a_rank_are_unknown() -> None:
     two = _views({"RANK": "0", "WORLD_SIZE": "4"}, {"RANK": "0", "WORLD_SIZE": "8"})
     for views in (two, _views({}), [], _views({"RANK": "x", "WORLD_SIZE": "4"})):

@@ -6,6 +6,7 @@ words of a memory failure with a long silence behind them: caught, retried, in a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from runbook.model.job import JobRecord
@@ -21,6 +22,9 @@ _FAMILIES = (
 srun a process of torchrun's has both, and srun's are those of the launchers."""
 _NAMES = tuple(name for family in _FAMILIES for name in family)
 _MOST_NODES = 64
+_MOST_RANKS = 1 << 16
+_NUMBER = re.compile(r"[0-9]{1,9}")
+"""What a process says of itself may be anything: more ranks than these nodes can hold are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,12 @@ def ranks_among(views: list[ProcessView]) -> RanksSeen | Unknown:
     for rank, size in _FAMILIES:
         shown = [
             (view, int(view.environment[rank]), int(view.environment[size])) for view in views
-            if view.environment.get(rank, "").isdecimal() and view.environment.get(size, "").isdecimal()
+            if _NUMBER.fullmatch(view.environment.get(rank, "")) and _NUMBER.fullmatch(view.environment.get(size, ""))
         ]
         if not shown:
             continue
+        if not all(number < world <= _MOST_RANKS for _, number, world in shown):
+            return Unknown(f"its processes show ranks that no job of at most {_MOST_RANKS} has")
         worlds = {world for _, _, world in shown}
         if len(worlds) != 1:
             return Unknown(f"its processes show different numbers of ranks ({', '.join(map(str, sorted(worlds)))})")
