@@ -247,6 +247,9 @@ def test_plan_touches_nothing(cluster: Cluster) -> None:
 
 
 def test_healthy_and_unknown_jobs_are_left_alone(cluster: Cluster) -> None:
+    script = cluster.jobs / "healthy.sbatch"
+    # Longer than it takes to look at it on a machine that is busy.
+    script.write_text(script.read_text(encoding="utf-8").replace("--train-iters 100", "--train-iters 100000"))
     job = cluster.submit("healthy.sbatch")
     cluster.until(lambda: "iteration        3/" in cluster.log(job, "healthy"), "the job trains")
     done = cluster.runbook("oom", "--job", job, "--yes")
