@@ -61,9 +61,10 @@ class Nodes(Protocol):
         """GPU facts and the kernel log's XIDs of a time window. Never raises: `reach` says how it went."""
 
     def processes(
-        self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
+        self, node: NodeName, job: JobRecord, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
-        """Processes of a running job on a node with argv and the named environment variables."""
+        """Processes of a running job on a node with argv and the named environment variables: of its owner's user
+        number only, as the scheduler tells it. Whatever else says that it is the job's is another user's word."""
 
     def end_process(
         self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float

@@ -20,8 +20,9 @@ from pathlib import Path
 from runbook.adapters.process import Command, run
 from runbook.adapters.ssh import SshFailure, SshSession, SshSettings
 from runbook.errors import BadInput, RunbookError
+from runbook.model.job import JobRecord
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
-from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.model.units import NodeName, Unknown
 from runbook.node import (
     Limits,
     Window,
@@ -85,7 +86,7 @@ class SshNodes:
         )
 
     def processes(
-        self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
+        self, node: NodeName, job: JobRecord, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
         """The job's processes on a node, or why they cannot be seen."""
         marker = new_marker()
@@ -97,7 +98,7 @@ class SshNodes:
             return Unknown(f"{node} was not reached: {failure.detail}")
         except BadInput as error:
             return Unknown(error.what)
-        return read_job_processes(read_answers(answer.text, marker), node, owner, variables)
+        return read_job_processes(read_answers(answer.text, marker), node, variables)
 
     def end_process(
         self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float
@@ -154,7 +155,7 @@ class LocalNodes:
         return read_node(text, marker, node, Window(since_s, until_s), asked_at_s)
 
     def processes(
-        self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
+        self, node: NodeName, job: JobRecord, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
         """The job's processes on this machine, or why they cannot be seen."""
         marker = new_marker()
@@ -164,7 +165,7 @@ class LocalNodes:
             return Unknown(error.what)
         except RunbookError as error:
             return Unknown(f"{node} did not answer: {error.what}")
-        return read_job_processes(read_answers(text, marker), node, owner, variables)
+        return read_job_processes(read_answers(text, marker), node, variables)
 
     def end_process(
         self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float
@@ -213,10 +214,10 @@ class NodesWithLeft:
         return replace(left, reach_detail=f"{left.reach_detail}; now the node does not answer: {facts.reach_detail}")
 
     def processes(
-        self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
+        self, node: NodeName, job: JobRecord, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
         """As the port says: nothing that was left tells of a running job."""
-        return self.nodes.processes(node, job, owner, variables)
+        return self.nodes.processes(node, job, variables)
 
     def end_process(
         self, node: NodeName, process: GpuProcess, *, spared: Collection[str], grace_s: float

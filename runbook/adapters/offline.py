@@ -87,7 +87,7 @@ class NoNodes:
         return NodeFacts(node=node, reach=Reach.ERROR, reach_detail=self._why)
 
     def processes(
-        self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
+        self, node: NodeName, job: JobRecord, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
         return Unknown(self._why)
 

@@ -122,8 +122,10 @@ def _own_node(leave: Leave, *, node: NodeName, **_given: Any) -> str:
     return "" if node in leave.nodes else f"of {node:.60}, which is no node of the job"
 
 
-def _own_processes(leave: Leave, *, node: NodeName, job: JobId, owner: UserName, **_given: Any) -> str:
-    return _own_node(leave, node=node) or _own_job(leave, job=job) or _owners_file(leave, owner=owner)
+def _own_processes(leave: Leave, *, node: NodeName, job: JobRecord, **_given: Any) -> str:
+    if _whose(job) not in {_whose(one) for one in leave.known}:
+        return f"of job {job.id:.40}, of which the scheduler has not told so"
+    return _own_node(leave, node=node) or _own_job(leave, job=job.id)
 
 
 def _short_sleep(_leave: Leave, *, seconds: float) -> str:

@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass
 
 from runbook.errors import BadInput
+from runbook.model.job import JobRecord
 from runbook.node.gres import SCRIPT as SLURM_GRES
 
 GPU_FIELDS = (
@@ -214,28 +215,34 @@ fi
 """
 
 
-def process_script(marker: str, job: str, variables: tuple[str, ...]) -> str:
-    """The script that shows a job's processes: found by cgroup or by SLURM_JOB_ID, with argv and the variables
-    asked for. No other variable leaves the node. Raises `BadInput` on a name that is no variable's."""
-    if not _JOB.match(job):
-        raise BadInput(f"not a Slurm job id: {job[:40]!r}", next_step="give the id as squeue prints it")
+def process_script(marker: str, job: JobRecord, variables: tuple[str, ...]) -> str:
+    """The script that shows a job's processes: of those that run with its owner's user number the ones in its cgroup or
+    with its SLURM_JOB_ID, with argv and the variables asked for. Others are not even looked into, however many there
+    are. No other variable leaves the node. Raises `BadInput` on a name that is no variable's."""
+    if not _JOB.match(job.id):
+        raise BadInput(f"not a Slurm job id: {job.id[:40]!r}", next_step="give the id as squeue prints it")
     wrong = [name for name in variables if not _VARIABLE.match(name)]
     if wrong:
         raise BadInput(f"not the name of an environment variable: {wrong[0]!r}")
     names = "|".join(dict.fromkeys((*variables, *RANK_VARIABLES)))
-    number = re.split(r"[_+]", job)[0]
-    array, task = job.split("_") if "_" in job else ("", "")
+    number = re.split(r"[_+]", job.id)[0]
+    array, task = job.id.split("_") if "_" in job.id else ("", "")
     wanted = f"SLURM_JOB_ID={number}" if not array else f"SLURM_ARRAY_JOB_ID={array}"
     both = f'[ "$(own SLURM_ARRAY_TASK_ID)" = {task} ] || continue' if array else ":"
-    by_cgroup = "true" if array else f"grep -lsE '/job_{number}(/|$)' /proc/[0-9]*/cgroup"
+    by_cgroup = ":" if array else f"files cgroup | xargs -r grep -lsE '/job_{number}(/|$)'"
+    uid = str(job.uid) if job.uid is not None else f'$(id -u -- {shlex.quote(job.owner)} 2>/dev/null)'
     return whole_script(marker, f"""
 own() {{ variables | sed -n "s/^$1=//p" | head -n 1; }}
 variables() {{ tr '\\000\\n' '\\n\\001' 2>/dev/null </proc/$p/environ; }}
+files() {{ [ -z "$mine" ] || printf "/proc/%s/$1\\n" $mine; }}
+uid={uid}
 begin node
-printf 'user=%s\\nas=%s\\n' "$(id -un)" "$AS"
+printf 'user=%s\\nas=%s\\nowner_uid=%s\\n' "$(id -un)" "$AS" "$uid"
 end node 0
 begin processes
-found=$({{ {by_cgroup}; grep -lszx '{wanted}' /proc/[0-9]*/environ; }} 2>/dev/null |
+mine=
+[ -z "$uid" ] || mine=$(grep -lsE "^Uid:[[:space:]]+$uid[[:space:]]" /proc/[0-9]*/status 2>/dev/null | cut -d/ -f3)
+found=$({{ {by_cgroup}; files environ | xargs -r grep -lszx '{wanted}'; }} 2>/dev/null |
   cut -d/ -f3 | sort -un | head -n 2048)
 for p in $found; do
   [ "$p" = $$ ] && continue

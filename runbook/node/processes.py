@@ -115,18 +115,22 @@ def job_of_cgroup(path: str) -> JobId | Unknown | None:
 
 
 def read_job_processes(
-    answers: NodeAnswers, node: NodeName, owner: UserName, variables: Sequence[str]
+    answers: NodeAnswers, node: NodeName, variables: Sequence[str]
 ) -> tuple[ProcessView, ...] | Unknown:
-    """The job's processes in PID order, those of its owner only (slurmstepd belongs to root and is no rank).
+    """The job's processes in PID order, those with its owner's user number only (slurmstepd belongs to root and is no
+    rank). A user has tens of thousands of numbers without a name, and SLURM_JOB_ID is anybody's word.
 
     Unknown when the node did not finish, or when a process's environment may not be read: then nothing can be said
     on what reached the ranks."""
     section = answers.get("processes")
     if section is None or section.exit_code is None:
         return Unknown("the node did not list the job's processes within the time that was given")
+    owner = answers.value("node", "owner_uid")
+    if not owner.isdecimal():
+        return Unknown(f"{node} does not know the job's owner")
     views: list[ProcessView] = []
     for pid, seen in sorted(_seen(section.lines).items()):
-        if seen.user and seen.user != owner:
+        if seen.uid != int(owner):
             continue
         if not seen.argv:
             continue
@@ -135,7 +139,7 @@ def read_job_processes(
             refused = " (sudo -n was refused)" if answers.value("node", "as") == "sudo-refused" else ""
             return Unknown(
                 f"the environment of process {pid} on {node} may not be read by {user}{refused}: "
-                f"log in as root or as {owner}, or allow `sudo -n`"
+                "log in as root or as its owner, or allow `sudo -n`"
             )
         views.append(
             ProcessView(

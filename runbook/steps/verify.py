@@ -65,7 +65,7 @@ def _process_receipts(context: StepContext, attempt: Attempt, job: JobRecord, ed
     seen_anything = False
     reasons: list[str] = []
     for node in job.nodes[:1]:
-        views = context.ports.nodes.processes(node, job.id, job.owner, names)
+        views = context.ports.nodes.processes(node, job, names)
         if not isinstance(views, tuple):
             reasons.append(f"{node}: {views.unknown}")
             continue

@@ -20,6 +20,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.node import GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import GIB, JobId, NodeName, Unknown, UserName
 from runbook.node.catalogues import load_node_documents
+from tests.adapters.jobs import running
 
 ROOT = Path("/var/lib/runbook-sandbox")
 SANDBOX = Path(__file__).resolve().parents[2] / "deploy" / "sandbox" / "sandbox"
@@ -134,9 +135,9 @@ def test_a_process_of_a_slurm_job_is_known_by_its_cgroup(gpu: Gpu) -> None:
         gpu("--gpu", "3", "--tenant", f"{pid}:20")
         facts = check()
         mine, foreign = judge(facts, job), judge(facts)
-        views = SshNodes(SETTINGS).processes(NODE, JobId(job), UserName("sb-alice"), ("SLURM_JOB_NAME",))
+        views = SshNodes(SETTINGS).processes(NODE, running(job, "sb-alice"), ("SLURM_JOB_NAME",))
         unprivileged = SshNodes(replace(SETTINGS, user="sb-probe")).processes(
-            NODE, JobId(job), UserName("sb-alice"), ("SLURM_JOB_NAME",)
+            NODE, running(job, "sb-alice"), ("SLURM_JOB_NAME",)
         )
     finally:
         subprocess.run(("scancel", job), env={**os.environ, "SLURM_CONF": SLURM_CONF}, check=False)

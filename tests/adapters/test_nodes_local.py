@@ -17,7 +17,8 @@ import pytest
 
 from runbook.adapters.node_access import LocalNodes
 from runbook.model.node import Reach
-from runbook.model.units import GIB, JobId, NodeName, Unknown, UserName
+from runbook.model.units import GIB, NodeName, Unknown, UserName
+from tests.adapters.jobs import running
 from tests.nvml.standin import NO_KMSG
 
 HERE = NodeName("gpu-21")
@@ -241,7 +242,7 @@ def test_the_processes_of_a_job_are_those_that_carry_its_number(
         (sys.executable, "-c", "import time; time.sleep(60)", "--flag", "two words\nand lines"), env=environment
     )
     try:
-        views = tools().processes(HERE, JobId(job), ME, ("NOTE",))
+        views = tools().processes(HERE, running(job, ME), ("NOTE",))
     finally:
         process.kill()
         process.wait()
@@ -252,8 +253,24 @@ def test_the_processes_of_a_job_are_those_that_carry_its_number(
         assert views[0].node == HERE
 
 
+def test_processes_of_other_users_that_carry_its_number_are_not_looked_into(tools: Tools) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to start processes of a number without a name")
+    environment = {"SLURM_JOB_ID": "777002", "RANK": "0", "WORLD_SIZE": "2"}
+    sleep = ("setpriv", "--reuid=100001", "--regid=100001", "--clear-groups", "sleep", "60")
+    foreign = [subprocess.Popen(sleep, env={**environment, "PATH": "/usr/bin:/bin"}) for _ in range(20)]
+    own = subprocess.Popen(("sleep", "60"), env=environment)
+    try:
+        views = tools().processes(HERE, running("777002", ME), ("RANK",))
+    finally:
+        for process in (*foreign, own):
+            process.kill()
+            process.wait()
+    assert not isinstance(views, Unknown) and [view.pid for view in views] == [own.pid]
+
+
 def test_an_id_that_is_no_job_is_unknown_and_nothing_is_run(tools: Tools) -> None:
-    views = tools().processes(HERE, JobId("1; touch /tmp/x"), ME, ())
+    views = tools().processes(HERE, running("1; touch /tmp/x", ME), ())
     assert isinstance(views, Unknown)
     assert "not a Slurm job id" in views.unknown
 

@@ -20,7 +20,8 @@ from runbook.adapters.ssh import SshFailure, SshSettings
 from runbook.adapters.ssh.connect import connected
 from runbook.fan_out import check_many
 from runbook.model.node import NodeFacts, Reach
-from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.model.units import NodeName, Unknown
+from tests.adapters.jobs import running
 from tests.adapters.sshd import Server, running_sshd
 from tests.loopback import free_port, make_key
 from tests.nvml.standin import SCENARIOS, library_folder
@@ -356,7 +357,7 @@ def test_processes_of_a_job_are_seen_with_argv_rank_and_only_the_variables_asked
     process = subprocess.Popen(("sleep", "60", ), env=environment)
     try:
         views = SshNodes(server.settings).processes(
-            HOST, JobId("987654321"), UserName(getpass.getuser()), ("PYTORCH_CUDA_ALLOC_CONF", "NOTE", "ABSENT")
+            HOST, running("987654321", getpass.getuser()), ("PYTORCH_CUDA_ALLOC_CONF", "NOTE", "ABSENT")
         )
     finally:
         process.kill()
@@ -369,6 +370,6 @@ def test_processes_of_a_job_are_seen_with_argv_rank_and_only_the_variables_asked
 
 def test_processes_of_a_node_that_is_not_reached_are_unknown(server: Server) -> None:
     views = SshNodes(replace(server.settings, port=free_port())).processes(
-        HOST, JobId("1"), UserName("nobody"), ("PATH",)
+        HOST, running("1", "nobody"), ("PATH",)
     )
     assert views == Unknown("127.0.0.1 was not reached: connection refused")

@@ -16,6 +16,7 @@ from runbook.model.units import NodeName, Unknown
 from runbook.node import Limits, Window, check_script, process_script, read_answers, read_node, read_xid
 from runbook.node.catalogues import load_xids
 from runbook.node.sections import printable
+from tests.adapters.jobs import running
 
 MARKER = "@@0123456789abcdef"
 CATALOGUE = data_folder("playbooks") / "oom" / "xid.yaml"
@@ -77,13 +78,13 @@ def test_a_shell_that_says_something_else_is_an_error_with_its_words() -> None:
 @pytest.mark.parametrize("name", ["A;reboot", "A B", "", "1A", "A$(x)", "A\nB", "A'"])
 def test_a_variable_name_with_anything_else_in_it_is_refused(name: str) -> None:
     with pytest.raises(BadInput):
-        process_script(MARKER, "1", (name,))
+        process_script(MARKER, running("1", "root"), (name,))
 
 
 @pytest.mark.parametrize("job", ["1;reboot", "", "1_", "a", "1 2", "$(x)", "1+2+3", "1\n"])
 def test_a_job_id_with_anything_else_in_it_is_refused(job: str) -> None:
     with pytest.raises(BadInput):
-        process_script(MARKER, job, ("A",))
+        process_script(MARKER, running(job, "root"), ("A",))
 
 
 def test_a_node_name_cannot_break_out_of_the_script() -> None:

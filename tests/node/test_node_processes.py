@@ -119,8 +119,8 @@ def test_a_user_without_a_name_is_shown_by_number() -> None:
     assert only(read_gpu_processes(answers("200 owner 77001 "))).owner == "77001"
 
 
-def document(lines: str, node: str = "user=probe\nas=plain") -> NodeAnswers:
-    text = f"{MARKER} begin node\n{node}\n{MARKER} end node 0\n{MARKER} begin processes\n{lines}\n"
+def document(lines: str, node: str = "user=probe\nas=plain", owner: str = "7") -> NodeAnswers:
+    text = f"{MARKER} begin node\n{node}\nowner_uid={owner}\n{MARKER} end node 0\n{MARKER} begin processes\n{lines}\n"
     return read_answers(f"{text}{MARKER} end processes 0\n{MARKER} done\n", MARKER)
 
 
@@ -132,12 +132,23 @@ def test_job_processes_are_the_owners_only_and_the_rank_is_the_launchers() -> No
         "20 owner 7 alice\n20 argv bash\x01\n20 environ readable\n20 env SLURM_PROCID=0\n"
         "40 owner 7 alice\n40 argv \n40 environ readable\n"
     )
-    views = read_job_processes(document(lines), NodeName("n"), UserName("alice"), ("X", "RANK"))
+    views = read_job_processes(document(lines), NodeName("n"), ("X", "RANK"))
     assert not isinstance(views, Unknown)
     assert [(view.pid, view.argv, view.rank, view.environment) for view in views] == [
         (20, ("bash",), 0, {}),
         (30, ("python", "train.py", "a\nb", ""), 9, {"X": "1", "RANK": "9"}),
     ]
+
+
+def test_a_process_of_a_number_without_a_name_is_not_the_jobs() -> None:
+    """Each user has tens of thousands of those, for containers; SLURM_JOB_ID is anybody's word."""
+    line = "argv python\x01\n{0} environ readable\n{0} env RANK=0\n{0} env WORLD_SIZE=2\n"
+    lines = "".join(f"{pid} owner {uid} {name}\n{pid} {line.format(pid)}" for pid, uid, name in (
+        (30, "100001", ""), (31, "8", "alice"), (32, "7", ""),
+    ))
+    views = read_job_processes(document(lines), NodeName("n"), ("RANK",))
+    assert not isinstance(views, Unknown) and [view.pid for view in views] == [32]
+    assert isinstance(read_job_processes(document(lines, owner=""), NodeName("n"), ("RANK",)), Unknown)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +157,7 @@ def test_job_processes_are_the_owners_only_and_the_rank_is_the_launchers() -> No
 )
 def test_an_environment_that_may_not_be_read_makes_the_answer_unknown(node: str, words: str) -> None:
     found = read_job_processes(
-        document("30 owner 7 alice\n30 argv python\x01", node), NodeName("gpu-21"), UserName("alice"), ("X",)
+        document("30 owner 7 alice\n30 argv python\x01", node), NodeName("gpu-21"), ("X",)
     )
     assert isinstance(found, Unknown)
     assert "process 30 on gpu-21" in found.unknown
@@ -155,5 +166,5 @@ def test_an_environment_that_may_not_be_read_makes_the_answer_unknown(node: str,
 
 def test_an_answer_that_was_cut_off_is_unknown_and_not_an_empty_list() -> None:
     cut = read_answers(f"{MARKER} begin processes\n30 owner 7 alice\n30 argv python\x01\n", MARKER)
-    assert isinstance(read_job_processes(cut, NodeName("n"), UserName("alice"), ()), Unknown)
-    assert isinstance(read_job_processes(read_answers("", MARKER), NodeName("n"), UserName("alice"), ()), Unknown)
+    assert isinstance(read_job_processes(cut, NodeName("n"), ()), Unknown)
+    assert isinstance(read_job_processes(read_answers("", MARKER), NodeName("n"), ()), Unknown)

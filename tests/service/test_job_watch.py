@@ -294,7 +294,7 @@ class Processes:
     asked: int = 0
 
     def processes(
-        self, node: NodeName, job: JobId, owner: UserName, variables: Sequence[str]
+        self, node: NodeName, job: JobRecord, variables: Sequence[str]
     ) -> tuple[ProcessView, ...] | Unknown:
         self.asked += 1
         if self.ranks is None:

@@ -48,7 +48,7 @@ def see_ranks(nodes: Nodes, job: JobRecord) -> RanksSeen | Unknown:
         return Unknown(f"its {len(job.nodes)} nodes are not asked for their processes: at most {_MOST_NODES} are")
     views: list[ProcessView] = []
     for node in job.nodes:
-        seen = nodes.processes(node, job.id, job.owner, _NAMES)
+        seen = nodes.processes(node, job, _NAMES)
         if isinstance(seen, Unknown):
             return Unknown(f"{node}: {seen.unknown}")
         views += seen
