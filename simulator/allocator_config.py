@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .sizes import LARGE_SEGMENT_BYTES, MIB
+from runbook.allocator import LARGE_SEGMENT_BYTES, MIB, UNLIMITED_BYTES, AllocatorConfig
+
 from .versions import ALLOC_CONF_GENERIC_NAME_READ, TorchVersion
 
 CUDA_NAME = "PYTORCH_CUDA_ALLOC_CONF"
 GENERIC_NAME = "PYTORCH_ALLOC_CONF"
-UNLIMITED_BYTES = 1 << 62
 
 _FIRST_VERSION = {
     "backend": TorchVersion(2, 0),
@@ -31,18 +31,6 @@ _WITHOUT_EFFECT_HERE = frozenset(
 
 class AllocatorConfigError(RuntimeError):
     """A setting the named PyTorch version would refuse; the text is PyTorch's."""
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorConfig:
-    """Settings of one process's allocator; sizes in bytes, ``roundup_power2_divisions`` 0 means off."""
-
-    expandable_segments: bool = False
-    max_split_size_bytes: int = UNLIMITED_BYTES
-    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
-    garbage_collection_threshold: float = 0.0
-    roundup_power2_divisions: int = 0
-    per_process_memory_fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

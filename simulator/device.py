@@ -8,32 +8,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from .sizes import GIB, MIB
+from runbook.allocator import GIB, MIB
 
 H100_TOTAL_BYTES = 85_045_870_592
 DIRECTORY_VARIABLE = "SIMULATED_GPU_DIR"
 CONTEXT_BYTES = 512 * MIB  #: one process's CUDA context; 0.3 to 1.5 GiB are ordinary
 _PUBLISH_STEP_BYTES = 256 * MIB
 _REREAD_AFTER_S = 0.05
-
-
-class MemorySource(Protocol):
-    """Where an allocator gets its memory from (``cudaMalloc``, ``cudaFree``, ``cudaMemGetInfo``)."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Capacity of the device in bytes."""
-
-    def take(self, size_bytes: int) -> bool:
-        """Take memory; False if there is not so much left."""
-
-    def give_back(self, size_bytes: int) -> None:
-        """Return memory taken before."""
-
-    def free_bytes(self) -> int:
-        """Bytes nobody holds."""
 
 
 class GpuLostError(RuntimeError):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .sizes import format_size
+from runbook.allocator import format_size
+
 from .versions import TorchVersion
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from .allocator import CachingAllocator
-from .blocks import Block
+from runbook.allocator import Block, CachingAllocator
+
 from .memory_model import (
     Checkpointing,
     MicroBatch,

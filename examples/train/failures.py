@@ -11,7 +11,7 @@ import simulation_path  # noqa: F401
 from launcher_environment import Rank
 
 # isort: split
-from simulator.allocator import AllocationFailedError
+from runbook.allocator import AllocationFailedError
 from simulator.device import SimulatedGpu
 from simulator.messages import (
     OutOfMemory,

@@ -8,7 +8,7 @@ import time
 import simulation_path  # noqa: F401
 
 # isort: split
-from simulator.allocator import CachingAllocator
+from runbook.allocator import CachingAllocator
 from simulator.batches import uniform
 
 _MIB = 1 << 20

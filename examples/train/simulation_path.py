@@ -1,11 +1,15 @@
-"""Makes ``simulator`` importable for the scripts of this folder.
+"""Makes ``simulator``, and ``runbook.allocator`` on which it stands, importable for the scripts of this folder.
 
-A folder ``simulator`` beside them wins, so that they can be copied to a place of their own together with it;
-otherwise it lies beside ``examples``, in the repository as in the installed package.
+Folders ``simulator`` and ``runbook`` beside them win, so that they can be copied to a place of their own together;
+otherwise the simulator lies beside ``examples``, in the repository as in the installed package, and ``runbook`` there
+or above.
 """
 
 import os
 import sys
 
 _TRAIN = os.path.dirname(os.path.abspath(__file__))
-sys.path.append(os.path.dirname(os.path.dirname(_TRAIN)))
+_ABOVE = os.path.dirname(os.path.dirname(_TRAIN))
+sys.path.append(_ABOVE)
+if not os.path.isdir(os.path.join(_ABOVE, "runbook")):
+    sys.path.append(os.path.dirname(os.path.dirname(_ABOVE)))

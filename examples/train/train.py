@@ -2,7 +2,7 @@
 """A simulated training job: real processes, launcher, logs and checkpoints around a model of GPU memory.
 
 Runs under ``srun``, under torchrun's variables (``launch.py``) or alone. ``--help`` lists the options. To run it
-elsewhere copy this folder, and ``simulator`` into it.
+elsewhere use ``copy-to.sh``, which puts the simulator and the allocator beside it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from launcher_environment import Rank, rank_from_environment
 from progress import iteration_line, memory_line
 
 # isort: split
-from simulator.allocator import AllocationFailedError, CachingAllocator
-from simulator.allocator_config import AllocatorConfig, AllocatorConfigError, config_from_environment
+from runbook.allocator import AllocationFailedError, AllocatorConfig, CachingAllocator
+from simulator.allocator_config import AllocatorConfigError, config_from_environment
 from simulator.device import CudaOutOfMemoryError, GpuLostError, SimulatedGpu, gpu_of_rank
 from simulator.memory_model import MicroBatch
 from simulator.messages import cuda_error_name

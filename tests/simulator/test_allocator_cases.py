@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulator.allocator import AllocationFailedError, CachingAllocator
+from runbook.allocator import AllocationFailedError, Block, CachingAllocator
 from simulator.allocator_config import parse_config
-from simulator.blocks import Block
 from simulator.device import GpuMemory
 from simulator.versions import TorchVersion
 

@@ -8,9 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.allocator import AllocationFailedError, CachingAllocator
-from simulator.allocator_config import AllocatorConfig
-from simulator.blocks import Block
+from runbook.allocator import AllocationFailedError, AllocatorConfig, Block, CachingAllocator
 from simulator.device import GpuMemory
 
 MIB = 1 << 20

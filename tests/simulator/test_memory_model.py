@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.allocator import CachingAllocator
+from runbook.allocator import CachingAllocator
 from simulator.batches import Growth, SequenceLengths
 from simulator.device import GpuMemory
 from simulator.memory_model import (

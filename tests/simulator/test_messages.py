@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from runbook.allocator import format_size
 from simulator.messages import (
     OutOfMemory,
     ProcessUse,
@@ -14,7 +15,6 @@ from simulator.messages import (
     out_of_memory_text,
     watchdog_lines,
 )
-from simulator.sizes import format_size
 from simulator.tracebacks import torch_frames
 from simulator.versions import TorchVersion
 from simulator.workload import Phase

@@ -299,6 +299,8 @@ def test_a_copy_from_the_installed_package_runs_too(tmp_path: Path) -> None:
     package = tmp_path / "site-packages" / "runbook"
     shutil.copytree(EXAMPLES, package / "data" / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(EXAMPLES.parent / "simulator", package / "data" / "simulator")
+    shutil.copytree(EXAMPLES.parent / "runbook" / "allocator", package / "allocator")
+    shutil.copy(EXAMPLES.parent / "runbook" / "__init__.py", package)
     subprocess.run([str(package / "data" / "examples" / "copy-to.sh"), str(tmp_path / "copy")], check=True)
     for script in (package / "data" / "examples" / "train" / "train.py", tmp_path / "copy" / "train" / "train.py"):
         command = [sys.executable, "-S", "-E", str(script), *SMALL, "--train-iters", "1", "--step-seconds", "0"]

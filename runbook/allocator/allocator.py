@@ -8,12 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .allocator_config import AllocatorConfig
 from .blocks import Block, BlockPool, merge, split_front
+from .byte_sizes import LARGE_SEGMENT_BYTES, MIN_BLOCK_BYTES, SMALL_SIZE_BYTES, round_up, segment_bytes_for
 from .counters import AllocatorStatistics
-from .device import MemorySource
+from .expandable import MemorySource
 from .segments import SegmentSource
-from .sizes import MIN_BLOCK_BYTES, SMALL_SIZE_BYTES, round_up, segment_bytes_for
+
+UNLIMITED_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorConfig:
+    """Settings of one process's allocator; sizes in bytes, ``roundup_power2_divisions`` 0 means off."""
+
+    expandable_segments: bool = False
+    max_split_size_bytes: int = UNLIMITED_BYTES
+    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
+    garbage_collection_threshold: float = 0.0
+    roundup_power2_divisions: int = 0
+    per_process_memory_fraction: float | None = None
 
 
 @dataclass(slots=True)

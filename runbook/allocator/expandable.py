@@ -7,9 +7,26 @@ Follows ``ExpandableSegment`` of ``c10/cuda/CUDACachingAllocator.cpp``: pages of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from .device import MemorySource
-from .sizes import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
+from .byte_sizes import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
+
+
+class MemorySource(Protocol):
+    """Where an allocator gets its memory from (``cudaMalloc``, ``cudaFree``, ``cudaMemGetInfo``)."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Capacity of the device in bytes."""
+
+    def take(self, size_bytes: int) -> bool:
+        """Take memory; False if there is not so much left."""
+
+    def give_back(self, size_bytes: int) -> None:
+        """Return memory taken before."""
+
+    def free_bytes(self) -> int:
+        """Bytes nobody holds."""
 
 
 @dataclass(frozen=True, slots=True)

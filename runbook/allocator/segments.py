@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from .blocks import Block, BlockPool, merge, split_front
 from .counters import AllocatorStatistics
-from .device import MemorySource
-from .expandable import ExpandableSegment
+from .expandable import ExpandableSegment, MemorySource
 
 _FIRST_ADDRESS = 0x7F0000000000
 
