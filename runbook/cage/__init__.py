@@ -15,7 +15,8 @@ What is left: a box that was taken over can lie about what a log says and choose
 does so to the job's owner alone. Where the kernel has neither namespaces nor landlock, and the service is not root,
 such a box has the service's own rights on files; `runbook doctor` says what there is."""
 
+from runbook.cage.apart import read_apart
 from runbook.cage.at_work import AtWork, marked_at_work
 from runbook.cage.keeper import Cage
 
-__all__ = ["AtWork", "Cage", "marked_at_work"]
+__all__ = ["AtWork", "Cage", "marked_at_work", "read_apart"]

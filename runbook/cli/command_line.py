@@ -31,10 +31,8 @@ def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable
 @click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
 @click.option("--log", "logs", multiple=True, metavar="FILE", type=PATH, help="A launcher log; may repeat.")
 @click.option("--template", metavar="FILE", type=PATH, help="The launch script, with --log.")
-@click.option(
-    "--output", metavar="DIR", type=PATH,
-    help="With --log: where the patched template and the report go. Default: beside the template.",
-)
+@click.option("--output", metavar="DIR", type=PATH,
+              help="With --log: where the patched template and the report go. Default: beside the template.")
 @click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Answer: a present value; ranks=N.")
 @click.option("--version", "versions", multiple=True, metavar="PKG=V", help="Answer: what is installed.")
 @click.option("--option", "options", multiple=True, metavar="NAME[=no]", help="Answer: what the program takes.")
@@ -59,14 +57,10 @@ def oom() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis for machines (docs/diagnose.md).")
 @click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
 @click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
-@click.option(
-    "--template", metavar="FILE", type=PATH,
-    help="The launch script: what it and the files that it names set is evidence.",
-)
-@click.option(
-    "--prefix", "prefixes", multiple=True, metavar="REGEX",
-    help="A site's own line prefix with named groups rank, local_rank, node or pid; may repeat.",
-)
+@click.option("--template", metavar="FILE", type=PATH,
+              help="The launch script: what it and the files that it names set is evidence.")
+@click.option("--prefix", "prefixes", multiple=True, metavar="REGEX",
+              help="A site's own line prefix with named groups rank, local_rank, node or pid; may repeat.")
 @click.option("--why", is_flag=True, help="Say of each line that counted, or was set aside, who says what, and why.")
 @click.option("--full", is_flag=True, help="Read every byte, also of many per-rank files (else: from their ends).")
 @click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N", help="For reading.")
@@ -78,6 +72,19 @@ def diagnose() -> None:
     log of a rollout server; .gz and .zst are read as they are. A folder is searched for logs; - is standard input.
 
     Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
+    """
+
+
+@_command("files.snapshot", "Read PyTorch's memory snapshots: what held the memory, and why a request failed.")
+@click.argument("files", nargs=-1, metavar="FILE.pickle|DIR...", type=PATH)
+@click.option("--verbose", "-v", is_flag=True, help="Every device, and the calls that hold the most.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was found for machines (docs/snapshots.md).")
+def snapshot() -> None:
+    """Read PyTorch's memory snapshots: what was alive when a request failed, or at the highest use, by the calls that
+    allocated it, by category and phase; what lay free in pieces; what each step leaves behind.
+
+    Several files are one job's ranks, side by side. A snapshot is a pickle, which could run code: here none of it is
+    run, whatever the file holds. It is what torch.cuda.memory._dump_snapshot writes.
     """
 
 
@@ -154,14 +161,10 @@ def template_show() -> None:
 
 @_command("files.patch", "Write a lever into a copy of a launch script, or say why not.")
 @click.option("--lever", "levers", multiple=True, metavar="NAME", help="A lever of the template's system; may repeat.")
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PARAMETER=VALUE",
-    help="A parameter of the system, by id or spelling, set to a value; may repeat.",
-)
-@click.option(
-    "--template", metavar="FILE", type=PATH, required=True,
-    help="The launch script. What it names is looked for from its folder.",
-)
+@click.option("--set", "assignments", multiple=True, metavar="PARAMETER=VALUE",
+              help="A parameter of the system, by id or spelling, set to a value; may repeat.")
+@click.option("--template", metavar="FILE", type=PATH, required=True,
+              help="The launch script. What it names is looked for from its folder.")
 @click.option(
     "--log", "logs", multiple=True, metavar="FILE|DIR", help="Logs of the failure: kind, phase, ranks and figures."
 )
@@ -170,14 +173,10 @@ def template_show() -> None:
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
 @click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
 @click.option("--yes", is_flag=True, help="Yes to the question that a lever asks before it is used.")
-@click.option(
-    "--may-change-training", is_flag=True,
-    help="Also changes that make it another experiment (sequence length, samples).",
-)
-@click.option(
-    "--write", "folder", metavar="DIR", type=PATH,
-    help="Write the changed copies there, wired to each other, under new names.",
-)
+@click.option("--may-change-training", is_flag=True,
+              help="Also changes that make it another experiment (sequence length, samples).")
+@click.option("--write", "folder", metavar="DIR", type=PATH,
+              help="Write the changed copies there, wired to each other, under new names.")
 @click.option("--json", "as_json", is_flag=True, help="Print the change for machines.")
 @playbook_option
 def patch() -> None:
@@ -245,10 +244,8 @@ def report() -> None:
 @click.option("--node", default="", metavar="NODE", help="Only jobs that ran on this node.")
 @click.option("--system", default="", metavar="NAME", help="Only this framework: megatron, verl, … (runbook levers).")
 @click.option("--model", default="", metavar="TEXT", help="Only models with this in their name.")
-@click.option(
-    "--kind", type=Kind(), metavar="KIND",
-    help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).",
-)
+@click.option("--kind", type=Kind(), metavar="KIND",
+              help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).")
 @click.option("--since", default="", metavar="TIME", help="Only the last 30d, 12w, 6m, 1y.")
 @click.option("--nodes", "by_node", is_flag=True, help="Nodes beside their peers, instead of groups of incidents.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
