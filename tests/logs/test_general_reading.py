@@ -39,7 +39,7 @@ ENDINGS = {
     "memory allocation of 17179869184 bytes failed": "host_oom",
     "Not enough RAM: needed 64 GB, available 12.5 GB": "host_oom",
     "      Reason:       OOMKilled": "host_oom",
-    "ibv_reg_mr failed: Cannot allocate memory": "host_oom",
+    "ibv_reg_mr failed: Cannot allocate memory": "not_oom",
     "ValueError: Not enough memory for KV cache: needs 12.50 GiB but only 4.25 GiB is available": "kv_cache_sizing",
     "RuntimeError: failed to allocate 7.48G (8031830016 bytes) from the GPU": "true_oom",
     "hipErrorOutOfMemory: out of memory": "true_oom",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -11,9 +11,12 @@ from runbook.logs.collect.collection import FileState
 from runbook.logs.lines import LogLine
 from runbook.logs.search import View
 from runbook.logs.signatures import AT_START, FRAMING, OUTSIDE_PROSE, Match, Signature
+from runbook.model.log import Event
 
 _MENDED_AT_MOST = 5_000
 _WRAPPED_AT_MOST = 9
+_MESSAGE_LINES = 5
+_HEAD = "Traceback (most recent call last)"
 _BORDER = " \t|\u2502"
 """What a box around a message puts at the ends of its lines."""
 _CLEAN_START = re.compile(
@@ -46,22 +49,55 @@ class Matcher:
         if here.cut or (here.task is not None and match is not None and not match.signature.general):
             return self._with_rest(view, here, stop) or match
         if match is not None and not match.signature.general and match.signature.means.entry.died.of_memory:
-            return self._unwrapped(view, here, stop) or match
+            return self._unwrapped(view, here, stop, match)
+        if match is not None and match.signature.general and Event.EXCEPTION in match.signature.reports:
+            return self._completed(view, here, stop, match)
         return match
 
-    def _unwrapped(self, view: View, here: LogLine, stop: int) -> Match | None:
-        """A message that a terminal, a mail or a page wrapped: the speaker's next lines go on with it."""
+    def _unwrapped(self, view: View, here: LogLine, stop: int, match: Match) -> Match:
+        """A message that a terminal, a mail or a page wrapped, between words or within one: the speaker's next lines,
+        and those that name nobody, go on with it. Where none makes it whole, the reading with most figures."""
+        best = match
+        for text in self._going_on(view, here, stop, _WRAPPED_AT_MOST):
+            whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
+            if whole is None or whole.signature.means == FRAMING or whole.signature.general:
+                continue
+            if whole.start >= len(here.text):
+                break  # another message has begun
+            if whole.signature.whole:
+                return whole
+            if whole.signature is match.signature and len(whole.values) > len(best.values):
+                best = whole
+        return best
+
+    def _completed(self, view: View, here: LogLine, stop: int, match: Match) -> Match:
+        """An exception whose message begins, or goes on, below its name: what the whole says."""
+        bare = here.text.rstrip().endswith((":", match.text("detail") or ":")) and ": " not in here.text
+        for text in self._going_on(view, here, stop, _MESSAGE_LINES):
+            whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
+            if whole is None or not whole.signature.means.entry.died.of_memory:
+                continue
+            if bare or whole.start < len(here.text):
+                return whole
+        return match
+
+    def _going_on(self, view: View, here: LogLine, stop: int, most: int) -> Iterator[str]:
+        """A line with more and more of what stands below it, joined by a space and as it stands."""
         self._mended += 1
         if self._mended > _MENDED_AT_MOST:
-            return None
+            return
         nearby = islice(self._state.below(view, here, stop), 20)
-        text = here.text.rstrip(_BORDER)
-        for one in islice((line.text for line in nearby if line.speaker == here.speaker), _WRAPPED_AT_MOST):
-            text = f"{text} {one.strip(_BORDER)}"
-            whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
-            if whole is not None and whole.signature.whole and whole.signature.means != FRAMING:
-                return whole
-        return None
+        rest = [
+            line.text for line in nearby
+            if line.speaker == here.speaker or (line.unnamed and line.task == here.task)
+        ][:most]
+        spaced, hard = here.text.rstrip(_BORDER), here.text
+        for one in rest:
+            if _HEAD in one[:_LOOKED_AT]:
+                return
+            spaced, hard = f"{spaced} {one.strip(_BORDER)}", hard + one
+            yield spaced
+            yield hard
 
     def _with_rest(self, view: View, here: LogLine, stop: int) -> Match | None:
         """A message that srun --label or another process's line cut: its rest stands on the next lines."""
@@ -166,6 +202,8 @@ _LEVEL = re.compile(
 _CLASS = re.compile(r"(?<=[A-Za-z])(?:Error|Exception)\b|\bwhat\(\)|\bterminate called")
 _CLASS_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 _JSON_LOG = re.compile(r"\{[^\n]{0,1500}\"(?:message|msg|MESSAGE|log|event)\" ?: ?\"")
+_COLUMN = ("   ", "\t")
+"""A gap in front of a message is one between a record's columns: no sentence has it."""
 _LOGGED = re.compile(r"(?:ERROR|CRITICAL|FATAL|error|fatal)\S{0,3} [\w.:/-]{1,80}$")
 
 
@@ -216,7 +254,7 @@ def _in_prose(text: str, words: int, start: int) -> bool:
     if "Traceback (most recent call last)" in head:
         return False
     bare = head.rstrip(" \t\"'`\u201c\u2018([{<\\")
-    if not bare.strip() or head.rstrip(" \"'").endswith(("\\n", "\\t")):
+    if not bare.strip() or head.endswith(_COLUMN) or head.rstrip(" \"'").endswith(("\\n", "\\t")):
         return False
     last = bare.split()[-1]
     if not (bare[-1].isalpha() or bare[-1] == ",") or _LEVEL.match(last) or _is_prefix(last):

@@ -187,6 +187,8 @@ class MatchRecorder:
             here = replace(here, pid=remote)
         following = islice(self._state.below(view, here, stop), _LINES_AFTER)
         after = [] if mild else [one.text for one in following if one.speaker == here.speaker]
+        for text in (here.text, "\n".join(after), "\n".join(reversed(near))):
+            match = self._collection.signatures.with_figures(match, text)
         exact = time_s is not None
         if time_s is None:
             nearby = islice(self._state.above(view, here, start), LINES_FOR_TIME)

@@ -222,6 +222,10 @@ class PrefixForm(FieldWords):
     """It could be something else (a counter, a list): it counts in files whose lines show that it is no such thing."""
 
 
+_TOLD = 2
+"""Figures of a message that leaves none to be looked for around it."""
+
+
 class Signatures:
     """All signatures of a folder, indexed by the literal that a line must hold."""
 
@@ -305,9 +309,17 @@ class Signatures:
                 own = one.read(found)
                 match = replace(own, values={**match.values, **own.values}, start=match.start)
                 break
-        if not match.signature.means.entry.died.of_memory:
+        return self.with_figures(match, text)
+
+    def with_figures(self, match: Match, text: str) -> Match:
+        """A shortage of memory with the figures of a text that its own message does not tell, by the words around
+        them; a message that tells several knows best what it left out."""
+        told = len(MEMORY_FIELDS & match.values.keys())
+        if not match.signature.means.entry.died.of_memory or (match.signature.whole and told > _TOLD):
             return match
         values, rounding = _read_fields(self.figures, text)
+        if values.keys() <= match.values.keys():
+            return match
         return replace(match, values={**values, **match.values}, rounding_bytes=match.rounding_bytes + rounding)
 
     def speaker(self, before: str) -> Mapping[str, Value]:
