@@ -105,6 +105,8 @@ class Setting:
     """A word of the command that starts the training program, not of the program's own."""
     told: bool = False
     """A person has said the value: the template alone does not tell it."""
+    aside: bool = False
+    """Of a program that prepares, tries or serves, while another one of the script may train."""
 
     @property
     def only_possible(self) -> bool:

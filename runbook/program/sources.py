@@ -97,7 +97,7 @@ class Sources:
                     if len(folders) > 1:
                         self._roots[root] = folder
                     return module
-        if len(folders) > 1:
+        if len(folders) > 1 and dotted != root:  # a package may have no file of its own
             self._missed[root] = self._missed.get(root, 0) + 1
         return None
 

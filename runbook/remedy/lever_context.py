@@ -180,7 +180,7 @@ class LeverContext:
             return None
         degrees = 1
         for parameter in batch.model_parallel:
-            degree = self.template.number(parameter)
+            degree = self.template.number(parameter) if self.template.exists(parameter) else 1
             if degree is None:
                 raise unknown_parameter(self, parameter)
             degrees *= degree

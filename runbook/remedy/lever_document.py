@@ -402,6 +402,9 @@ class LeverDocument(Document):
     roles: tuple[Role, ...] = ()
     """Of a document for programs with options of their own: its parameters are given the names that the job's own
     program has for them (`roles.py`). It is no system to be recognised."""
+    roles_instead: tuple[tuple[str, ...], ...] = ()
+    """Roles of which a program has one in use: what stands in the command or a configuration outweighs another that its
+    parser would take."""
     versions: tuple[VersionMark, ...] = ()
     cues: tuple[Cue, ...] = ()
     adds_with: Literal["", "+", "++"] = ""
@@ -410,6 +413,8 @@ class LeverDocument(Document):
     configuration: Configuration | None = None
     side_files: tuple[str, ...] = ()
     """Options that name a file in which none of the program's own options stands (DeepSpeed's configuration)."""
+    side_keys: tuple[str, ...] = ()
+    """Keys by which such a file is known."""
     world: World = World()
     remembered: RememberedParameters = RememberedParameters()
     levers: tuple[LeverRule, ...]

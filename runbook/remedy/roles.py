@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 
 from runbook.model.program import ProgramOption, ProgramOptions
 from runbook.model.remedy import Answers
@@ -16,7 +17,7 @@ from runbook.model.template import Setting, SettingKind, TemplateFile
 from runbook.remedy.lever_document import LeverDocument, LeverRule, Parameter, Role, Spelling
 from runbook.remedy.recognition import first_uncommented_match
 
-_FROM_A_PERSON, _FROM_THE_COMMAND, _FROM_A_FILE, _FROM_THE_PROGRAM = range(4)
+_FROM_A_PERSON, _FROM_THE_COMMAND, _FROM_A_FILE, _FROM_THE_PROGRAM, _FROM_ITS_CODE = range(5)
 _FILES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -103,6 +104,9 @@ def _named(
         first = min(item.fit for item in names)
         alike = [item for item in names if item.fit == first]
         best[parameter] = list({_normal(item.spelling): item for item in alike}.values())
+    for one, other in (pair for group in document.roles_instead for pair in permutations(group, 2)):
+        if one in best and other in best and best[one][0].source < best[other][0].source:
+            del best[other]
     return best
 
 
@@ -121,6 +125,7 @@ def _candidates(
         if role is not None and setting.parameter not in denied:
             option = program.option(setting.parameter) if program is not None else None
             source = _FROM_A_FILE if setting.file.endswith(_FILES) else _FROM_THE_COMMAND
+            source = _FROM_ITS_CODE if setting.file.endswith(".py") else source
             yield role[0], _Name(setting.parameter, source, role[1], option, setting)
     for option in program.options if program is not None else ():
         role = _role_of(document.roles, option.names[0])
@@ -133,17 +138,27 @@ def _of_the_training(document: LeverDocument, listed: Sequence[Setting]) -> list
     and the keys of its configuration file, where there is one."""
     own = [
         item for item in listed
-        if item.parameter and not item.launcher and item.kind in (SettingKind.ARGUMENT, SettingKind.KEY)
+        if item.parameter and not item.launcher and not item.aside
+        and item.kind in (SettingKind.ARGUMENT, SettingKind.KEY)
         and "()" not in item.parameter  # what a function of the program sets is no option of it
+        and (item.value is not None or not item.file.endswith(".py"))  # nor is what its code works out
     ]
-    in_files = [item for item in own if item.kind is SettingKind.KEY and item.file.endswith(_FILES)]
-    if len({item.file for item in in_files}) > 1:
-        in_files = []  # a key without its program may mean anything
     roles = {item.parameter: _role_of(document.roles, item.parameter) for item in own}
+    in_files = _of_one_file(
+        [item for item in own if item.kind is SettingKind.KEY and item.file.endswith(_FILES)], document
+    )
     given = [item for item in own if item.trail and not item.file.endswith(_FILES)]
     counted = Counter(item.trail[0] for item in given if roles[item.parameter] is not None)
     most = max(counted.values(), default=0)
     return [*(item for item in given if most and counted[item.trail[0]] == most), *in_files]
+
+
+def _of_one_file(keys: list[Setting], document: LeverDocument) -> list[Setting]:
+    """The keys of the program's configuration, where it is one file beside those of the launcher and of DeepSpeed; of
+    several a key may mean anything."""
+    launchers = {item.file for item in keys if item.parameter.partition(".")[0] in document.side_keys}
+    files = {item.file for item in keys} - launchers
+    return [item for item in keys if item.file in files] if len(files) == 1 else []
 
 
 def _role_of(roles: Sequence[Role], name: str) -> tuple[str, int] | None:
@@ -215,12 +230,12 @@ def _by_names_alone(chosen: LeverDocument, job: OwnProgram) -> bool:
     if chosen.fallback:
         return True
     scripts = [item for item in job.files if not item.path.endswith(".py")]
-    if not chosen.parser or own_mark(chosen, scripts):
+    if not any(mark.shared for mark in chosen.marks) or own_mark(chosen, scripts):
         return False
     program = job.read()
     if program is None or not program.options or not program.complete:
         return False  # it may take the names of the system's, too
-    return not any(re.search(chosen.parser, item) for item in program.inherits)
+    return not chosen.parser or not any(re.search(chosen.parser, item) for item in program.inherits)
 
 
 def is_recognised(document: LeverDocument, job: OwnProgram, framework: str) -> bool:

@@ -12,8 +12,8 @@ from runbook.template.bash.arguments import Occurrence, options_given
 from runbook.template.bash.edit import change_value, check_result
 from runbook.template.bash.insert import insert
 from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, program_position
-from runbook.template.bash.script import Script, read_script
-from runbook.template.bash.state import Command, Token, text_of, why_unknown
+from runbook.template.bash.script import Script, likely_text, read_script
+from runbook.template.bash.state import Atom, Command, Token, text_of, why_unknown
 from runbook.template.bash.written_files import same_file
 from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
@@ -21,8 +21,6 @@ from runbook.template.config.config_tree import Config
 from runbook.template.editing import apply
 from runbook.template.text_files import CannotEdit, Change, Language, language_of, splice, unified_diff
 
-# The files that a job script names: its configuration, scripts that it runs, and the program itself.
-#
 # A step reads what is named here, edits copies of it (`apply` takes the script and these files together), and has the
 # script's own argument rewritten to the copy with `point_to_copies`, so that nobody else's job sees the change.
 
@@ -71,6 +69,8 @@ class NamedFile:
     """A shell script that this one runs or sources: it is read behind it, and goes on from what it exports."""
     sourced: bool = False
     """Read as the script's own lines: what it sets may say which further files are named."""
+    likely: str = ""
+    """Where one whose path is not known lies by the usual forms (`$(pwd)/a.yaml`), below the script's folder."""
     hydra: bool = False
     """Named by `--config-name`: the path is joined from it and `--config-path`; without that it is under the program's
     own folder, which is not known."""
@@ -99,10 +99,10 @@ def _named_by_script(script: Script) -> tuple[NamedFile, ...]:
         if not only_prepares(command):
             folder = _working_folder(script, command)
             found += [
-                replace(item.file, folder=folder) for item in naming_words(command)
+                replace(item.file, folder=folder, likely=_likely_path(script, item)) for item in naming_words(command)
                 if not any(same_file(item.occurrence.value, file.file.path) for file in script.written)
             ]
-            found += program_named(command, folder)
+            found += program_named(script, command, folder)
     return tuple(dict.fromkeys(found))
 
 
@@ -164,6 +164,7 @@ class NamingWord:
 
     file: NamedFile
     occurrence: Occurrence
+    folder: tuple[Atom, ...] = ()  # Hydra's, with a slash behind it
 
 
 def naming_options() -> tuple[ParameterNames, ...]:
@@ -230,7 +231,8 @@ def _hydra_places(given: Mapping[str, list[Occurrence]]) -> list[NamingWord]:
                 reason, path = _why(folders[-1]), None
             else:
                 path = posixpath.join(folder, path)
-    return [NamingWord(NamedFile(name.spelling, path, name.line, reason, hydra=True), name)]
+    front = (*folders[-1].value, Atom("/")) if folders else ()
+    return [NamingWord(NamedFile(name.spelling, path, name.line, reason, hydra=True), name, front)]
 
 
 def _without_option(command: Command, found: Sequence[NamingWord]) -> list[NamingWord]:
@@ -251,7 +253,7 @@ def _without_option(command: Command, found: Sequence[NamingWord]) -> list[Namin
     return words
 
 
-def program_named(command: Command, folder: WorkingFolder | None) -> list[NamedFile]:
+def program_named(script: Script, command: Command, folder: WorkingFolder | None) -> list[NamedFile]:
     at = program_position(command.argv)
     if at is None:
         return []
@@ -259,7 +261,15 @@ def program_named(command: Command, folder: WorkingFolder | None) -> list[NamedF
     written = "".join(atom.char for atom in token.atoms)
     if not written.endswith(".py"):
         return []
-    return [NamedFile("", token.text, token.line, why_unknown(token.atoms), True, folder)]
+    likely = likely_text(script, token.atoms) if token.text is None else ""
+    return [NamedFile("", token.text, token.line, why_unknown(token.atoms), True, folder, likely=likely)]
+
+
+def _likely_path(script: Script, word: NamingWord) -> str:
+    if word.file.path is not None or word.occurrence.condition:
+        return ""
+    likely = likely_text(script, (*word.folder, *word.occurrence.value))
+    return f"{likely}.yaml" if likely and word.file.hydra and not likely.endswith((".yaml", ".yml")) else likely
 
 
 def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:
@@ -285,7 +295,7 @@ def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> 
                 for path in (f"{module}.py", f"{module}/__main__.py", f"src/{module}.py", f"src/{module}/__main__.py")
             ]
         else:
-            found += program_named(command, folder)
+            found += program_named(script, command, folder)
     return tuple(dict.fromkeys(found))
 
 
@@ -300,10 +310,14 @@ def _working_folder(script: Script, command: Command) -> WorkingFolder | None:
     directive = script.header.last(("--chdir", "-D"))
     if directive is not None:
         found = WorkingFolder(f"#SBATCH --chdir {directive.value} at line {directive.line}")
+    left: list[tuple[WorkingFolder | None, str | None]] = []
     for item in script.commands:
         if item is command:
             break
-        if item.argv and item.argv[0].text in ("cd", "pushd"):
+        if item.argv and item.argv[0].text == "popd" and left and not item.condition:
+            found, below = left.pop()
+        elif item.argv and item.argv[0].text in ("cd", "pushd"):
+            left += [(found, below)] if item.argv[0].text == "pushd" else []
             target = item.argv[1].text if len(item.argv) > 1 else ""
             shown = "a folder that is not known" if target is None else target
             said = f"cd {shown} at line {item.line}" + (f", {item.condition}" if item.condition else "")
@@ -344,7 +358,7 @@ def point_to_copies(
                 edited += _hydra_to_copy(script, command, word, copy)
             else:
                 edited.append(_rewritten(script, word, copy))
-        for program in program_named(command, None):
+        for program in program_named(script, command, None):
             if copies.get(program.path or "", program.path) != program.path:
                 raise CannotEdit(
                     f"{program.path} is the program: a copy elsewhere would not find its own modules",

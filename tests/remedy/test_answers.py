@@ -64,10 +64,16 @@ def test_the_answer_is_the_parameter_or_the_variable_and_the_change_is_the_lever
 
 
 def test_one_question_follows_the_other() -> None:
-    plan, _ = planned(SCRIPT, Answers({"micro_batch_size": "4"}))
+    plan, _ = planned(SCRIPT.replace(" --global-batch-size 256", ""), Answers({"micro_batch_size": "4"}))
     assert isinstance(plan, NoPlan)
     assert plan.ask is not None
     assert plan.ask.name == RANKS
+
+
+def test_half_of_a_micro_batch_that_divided_divides_on_any_number_of_ranks() -> None:
+    plan, _ = planned(SCRIPT, Answers({"micro_batch_size": "4"}))
+    assert isinstance(plan, Plan)
+    assert {edit.parameter: edit.new for edit in plan.edits} == {"micro_batch_size": "2"}
 
 
 DEEPSPEED = """#!/bin/bash

@@ -123,7 +123,8 @@ def test_the_micro_batch_of_a_part_of_the_ranks() -> None:
     assert halved(context(micro="8", batch="128"), whole=("batch",)) == "4"
     assert "as small as it gets" in halved(context(micro="1", batch="128"), whole=("batch",))
     unknown = replace(JOB, num_nodes=None, gpus_per_node=None)
-    assert "ranks is not known" in halved(context(unknown, micro="8", batch="128"), whole=("batch",))
+    assert halved(context(unknown, micro="8", batch="128"), whole=("batch",)) == "4"
+    assert "ranks is not known" in halved(context(unknown, micro="9", batch="144"), whole=("batch",))
 
 
 def test_a_spelling_and_the_files_in_which_it_holds() -> None:

@@ -139,3 +139,90 @@ def test_a_failed_evaluation_takes_a_smaller_batch_of_its_own(tmp_path: Path) ->
     command = "torchrun train.py --batch_size 8 --grad_accum 1 --eval_batch_size 16"
     _, _, changed = _proposed(tmp_path, command, story=story)
     assert changed[1] == "+torchrun train.py --batch_size 8 --grad_accum 1 --eval_batch_size 8"
+
+
+ACCUMULATING = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_training_batch_size", type=int, default=16)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+"""
+
+
+def test_the_launcher_deepspeed_alone_makes_no_system(tmp_path: Path) -> None:
+    command = "deepspeed train.py --deepspeed --per_device_training_batch_size 4 --gradient_accumulation_steps 1"
+    system, _, changed = _proposed(tmp_path, command, {"train.py": "import deepspeed\n" + ACCUMULATING})
+    assert system == "own_program"
+    assert changed[1].endswith("--per_device_training_batch_size 2 --gradient_accumulation_steps 2")
+
+
+READING = """
+import argparse, yaml
+parser = argparse.ArgumentParser()
+parser.add_argument("--config")
+args = parser.parse_args()
+config = load(args.config)
+def train():
+    micro = config.train.batchsize
+    steps = config.train.grad_accum
+    print(f"batchsize {micro}, grad_accum {steps}")
+"""
+CONFIGURATION = "train:\n  batchsize: 128\n  grad_accum: 1\n"
+
+
+def test_code_that_reads_the_configuration_leaves_it_its_word(tmp_path: Path) -> None:
+    files = {"train.py": READING, "conf/train.yaml": CONFIGURATION}
+    _, _, changed = _proposed(tmp_path, "python train.py --config conf/train.yaml", files)
+    assert changed == ["-  batchsize: 128", "-  grad_accum: 1", "+  batchsize: 64", "+  grad_accum: 2"]
+
+
+def test_code_that_sets_the_key_again_is_not_passed_over(tmp_path: Path) -> None:
+    files = {"train.py": READING + 'setattr(config.train, "batchsize", 4)\n', "conf/train.yaml": CONFIGURATION}
+    _, plan, _ = _proposed(tmp_path, "python train.py --config conf/train.yaml", files)
+    assert isinstance(plan, NoPlan)
+
+
+def test_what_the_launcher_reads_is_not_the_programs_configuration(tmp_path: Path) -> None:
+    files = {"train.py": READING, "conf/train.yaml": CONFIGURATION, "zero.yaml": "distributed_type: DEEPSPEED\n"}
+    command = "accelerate launch --config_file zero.yaml train.py --config conf/train.yaml"
+    _, _, changed = _proposed(tmp_path, command, files)
+    assert changed[2:] == ["+  batchsize: 64", "+  grad_accum: 2"]
+
+
+def test_the_option_of_the_command_outweighs_one_that_only_the_parser_has(tmp_path: Path) -> None:
+    program = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--device_train_microbatch_size", type=int, default=8)
+parser.add_argument("--device_train_batch_size", type=int)
+parser.add_argument("--global_train_batch_size", type=int)
+args = parser.parse_args()
+"""
+    command = "torchrun train.py --global_train_batch_size 64 --device_train_microbatch_size 4"
+    _, _, changed = _proposed(tmp_path, command, {"train.py": program})
+    assert changed[1].endswith("--device_train_microbatch_size 2")
+
+
+@pytest.mark.parametrize("other", ["eval.py", "tools/convert_checkpoint.py", "-m pack.inference.decode"])
+def test_a_program_beside_the_one_that_trains_is_left_alone(tmp_path: Path, other: str) -> None:
+    command = f"python train.py --batch_size 8 --grad_accum 1\npython {other} --batch_size 1 --grad_accum 4 --bs 2"
+    _, _, changed = _proposed(tmp_path, command)
+    assert changed[1:] == ["+python train.py --batch_size 4 --grad_accum 2"]
+
+
+def test_a_second_batch_of_one_goes_with_no_other(tmp_path: Path) -> None:
+    command = "torchrun train.py --train_batch_size 4 --train_sp_batch_size 1 --gradient_accumulation_steps 1"
+    _, _, changed = _proposed(tmp_path, command)
+    assert changed[1].startswith("+torchrun train.py --train_batch_size 2 --train_sp_batch_size 1")
+
+
+@pytest.mark.parametrize("front", [
+    'P="$(pwd)"\npython "$P/train.py"', "python ${CODE_ROOT}/train.py",
+    'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\npython $HERE/train.py', "cd /gpfs/me/proj\npython train.py",
+    "python /gpfs/me/proj/train.py", "pushd /gpfs/me\npopd\npython train.py", "KEY=<your key>\npython train.py",
+])
+def test_a_program_beside_the_script_is_found_by_the_usual_forms(tmp_path: Path, front: str) -> None:
+    _, _, changed = _proposed(tmp_path, f"{front} --batch-size 64", {"train.py": OPEN_CLIP})
+    assert "--accum-freq 2" in changed[-1]

@@ -49,7 +49,22 @@ def called(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
     library = _MAKE.get(name)
     if library is not None:
         return ArgumentParser.made(arguments, reader, library)
+    if name == "deepspeed.add_config_arguments" and arguments.positional:
+        return _with_deepspeed(arguments.positional[0])
     return External(name) if name == "argparse.Namespace" else None
+
+
+def _with_deepspeed(given: Value) -> Value | None:
+    """What DeepSpeed's launcher hands its programs (deepspeed/__init__.py, `_add_core_arguments`)."""
+    parser = native(given)
+    if parser is not None:
+        for name, kind in _OF_DEEPSPEED.items():
+            default = "false" if kind == "flag" else None
+            parser.line.add(ProgramOption((f"--{name}",), name, kind, default, flag_value="true" if default else ""))
+    return given if parser is not None else None
+
+
+_OF_DEEPSPEED = {"deepspeed": "flag", "deepspeed_config": "text", "deepscale": "flag", "deepscale_config": "text"}
 
 
 @dataclass(slots=True, eq=False)

@@ -105,7 +105,8 @@ def factor_for_request(context: LeverContext) -> tuple[int, tuple[str, ...]]:
 
 
 def _derived(context: LeverContext, old_micro: int, new_micro: int, total: int, ranks: int | None) -> Edits:
-    if ranks is None and context.template.system.roles and old_micro % new_micro == 0:
+    if ranks is None and old_micro % new_micro == 0 and total % old_micro == 0:
+        # Whatever the ranks: what divides by micro-batch × ranks divides by a part of that micro-batch × ranks, too.
         passes = f"{old_micro // new_micro} times as many passes"
         return Edits((), (f"the program itself makes {passes} of the same global batch of {total}",))
     if ranks is None:
@@ -210,6 +211,9 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
     samples = whole
     for group in _groups(context, arguments):
         ranks = product_of(context, group) if group else context.world_size
+        if ranks is None and present % 2 == 0 and whole % present == 0:
+            samples = min(samples, present)  # whatever the ranks: half of it divides what it divided
+            continue
         if ranks is None:
             raise Refused(
                 "the number of ranks is not known, so it is not certain that the batch divides",
@@ -225,12 +229,13 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
     factor, remarks = factor_for_request(context)
     new = largest_divisor(samples, max(present // factor, floor))
     made = edit_of(context, parameter, str(new))
+    steps = f"the program itself makes {samples // new} accumulation steps of the same global batch"
     for group in _groups(context, arguments):
         ranks = product_of(context, group) if group else context.world_size
-        assert isinstance(ranks, int)
-        if whole % (new * ranks):
+        if ranks is not None and whole % (new * ranks):
             raise Refused(f"no micro-batch below {present} divides the batch exactly on every part of the job")
-    steps = f"the program itself makes {samples // new} accumulation steps of the same global batch"
+        if ranks is None:
+            steps = f"the program itself makes {present // new} times as many passes of the same global batch"
     expected = f"what grows in proportion to {spelling} falls to about {new}/{present}"
     return Edits(made.edits, (*remarks, expected, steps))
 

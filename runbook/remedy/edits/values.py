@@ -8,6 +8,7 @@ import re
 from decimal import Decimal
 
 from runbook.model.remedy import AnswerKind
+from runbook.model.template import Setting
 from runbook.remedy.constraints.sizes import longest_sequence
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, no_default, product_of, texts_of, unknown_parameter
@@ -118,9 +119,19 @@ def follow(context: LeverContext, parameter: Parameter, arguments: Arguments) ->
         return Edits(())
     if new is None or setting is None or setting.value == "auto":
         return Edits(())
+    if setting.value is None and _is_taken_from(setting, context.template.setting(str(arguments["as"]))):
+        return Edits((), (f"{setting.spelling} follows in {setting.file}:{setting.line}",))
     if setting.value is None:
         raise not_known(setting, f"What is {setting.spelling}? It has to agree.")
     return Edits(()) if setting.value == new else edit_of(context, parameter, new)
+
+
+def _is_taken_from(setting: Setting, other: Setting | None) -> bool:
+    """Whether the program's code gives it the option's own value: `config["size"] = args.size`."""
+    if other is None or setting.unresolved is None or not setting.file.endswith(".py"):
+        return False
+    name = other.spelling.lstrip("-").replace("-", "_")
+    return re.fullmatch(rf"\w+\.{re.escape(name)}", setting.unresolved.code) is not None
 
 
 def multiply_as(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:

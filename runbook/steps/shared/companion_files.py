@@ -37,7 +37,7 @@ def read_companions(
     while queue:
         parent = queue.pop(0)
         known = replace(known, sourced={item.file.path: item.file.text for item in found})
-        for named in named_files(parent, known):
+        for named in map(reader.as_meant, named_files(parent, known)):
             if named.path is not None and named.path in seen:
                 continue
             where = f"{posixpath.basename(parent.path)}:{named.line}"
@@ -80,6 +80,7 @@ class ProgramSources:
 
     def path_of(self, named: NamedFile) -> str | None:
         """Where a program lies; None: it is not there, or may be one of several."""
+        named = self.reader.as_meant(named)
         found = self.reader.read(named, "") if named.path is not None else ""
         return found.source if isinstance(found, Companion) else None
 
@@ -120,6 +121,23 @@ class _Reader:
     """By folder: what lies there, or why that is not known."""
     started_in: str = ""
     """Where no scheduler says it: the only folder from which another file of the job was found."""
+
+    def as_meant(self, named: NamedFile) -> NamedFile:
+        """Of files alone: one whose path is not known, as the one that lies where such a path mostly leads; an absolute
+        path that is not on this machine as the one that lies below the script's folder."""
+        if not self._only_files:
+            return named
+        if named.path is None and named.likely:
+            likely = replace(named, path=posixpath.normpath(named.likely), unresolved="", folder=None, hydra=False)
+            return likely if isinstance(self.read(likely, ""), Companion) else named
+        if named.path is None or not posixpath.isabs(named.path) or isinstance(self.read(named, ""), Companion):
+            return named
+        parts = named.path.strip("/").split("/")
+        for at in range(1, len(parts)):
+            likely = replace(named, path="/".join(parts[at:]), folder=None)
+            if isinstance(self.read(likely, ""), Companion):
+                return likely
+        return named
 
     def read(self, named: NamedFile, where: str) -> Companion | str:
         """The file, or a sentence on why what it sets is not known."""
@@ -166,9 +184,11 @@ class _Reader:
         """In which the command may run. A scheduler knows where the job started; of files alone it may be the script's
         own folder or one above it, as far as the root of its repository."""
         said = named.folder
-        if said is not None and said.path:
+        elsewhere = said is not None and bool(said.path)
+        if said is not None and elsewhere:
             yield said.path
-            return
+            if not self._only_files or isinstance(self._entries(said.path), tuple):
+                return
         if said is not None and said.below is None and not self._only_files:
             return
         below = said.below or "" if said is not None else ""

@@ -165,7 +165,7 @@ class TemplateReading:
         read = {file.path for file in self.files}
         return frozenset(
             named.option for file in self.files for named in named_files(file, self.submit_context)
-            if not named.program and not named.sourced and named.path not in read
+            if not named.program and not named.sourced and not {named.path, posixpath.normpath(named.likely)} & read
         )
 
     @property

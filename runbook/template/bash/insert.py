@@ -17,6 +17,7 @@ from runbook.template.bash.launchers import (
     program_position,
     ray_environment_of,
     slurm_export,
+    training_among,
     why_not_passed_on,
 )
 from runbook.template.bash.script import Script, with_cluster
@@ -157,7 +158,7 @@ def _targets(script: Script, edit: Edit) -> tuple[Command, ...]:
         return script.training
     programs = [command for command in script.commands if program_position(command.argv) is not None]
     distributed = [command for command in programs if any(_distributes(item) for item in command_chain(command))]
-    chosen = distributed or programs
+    chosen = training_among(distributed or programs)
     if len(chosen) == 1:
         return (chosen[0],)
     if not chosen:

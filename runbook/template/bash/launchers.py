@@ -189,7 +189,7 @@ def program_position(argv: Sequence[Token]) -> int | None:
     if behind is None:
         return found
     for at in range(behind + 1, len(argv)):
-        if basename(argv[at]) in LAUNCHERS:
+        if basename(argv[at]).lstrip("&;") in LAUNCHERS:  # `&&python`, handed on as a word of a later shell's
             inner = _first_program(argv[at:])
             return found if inner is None else at + inner
     return found
@@ -203,6 +203,28 @@ def _first_program(argv: Sequence[Token]) -> int | None:
         if text == "-m" and index + 1 < len(argv) and basename(argv[index + 1]) not in LAUNCHERS:
             return index + 1
     return None
+
+
+_BESIDE = re.compile(
+    r"(?:^|[/._-])(?:eval\w*|infer\w*|decod\w*|generat(?:e|ion)|predict|sampl(?:e|er|ing)|test|convert\w*|preprocess\w*"
+    r"|prepar\w*|export\w*|merge\w*|download\w*|tokeniz\w*|serve|server|plot|summar\w*|get|stats)(?:[._-]|$)"
+)
+_TRAINS = re.compile(r"(?:^|[/._-])(?:pre)?train(?:er|ing)?(?:[._-]|$)|finetun|fine_tun|sft")
+
+
+def trains(command: Command) -> bool:
+    """Whether the command's program may be the one that trains, by its name: `convert.py`, `eval.py` and the like work
+    before or behind it."""
+    at = program_position(command.argv)
+    if at is None:
+        return True
+    name = "/".join("".join(atom.char for atom in command.argv[at].atoms).split("/")[-2:])
+    return not _BESIDE.search(name.rsplit("/", 1)[-1]) or bool(_TRAINS.search(name.rsplit("/", 1)[-1]))
+
+
+def training_among(commands: Sequence[Command]) -> list[Command]:
+    """Those of the commands that may train; all, where none of them looks like it."""
+    return [command for command in commands if trains(command)] or list(commands)
 
 
 def launcher_words(command: Command) -> tuple[Token, ...]:

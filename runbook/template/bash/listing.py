@@ -19,6 +19,7 @@ from runbook.template.bash.launchers import (
     program_position,
     ray_environment,
     starts_program,
+    training_among,
 )
 from runbook.template.bash.script import Script, occurrences_in_force
 from runbook.template.bash.state import Atom, Command, Token, text_of, unknown_of
@@ -51,11 +52,13 @@ def listed_settings(script: Script) -> list[Setting]:
     """What reaches the programs that the script starts: variables first, then words, command by command."""
     outer = {id(item.outer) for item in script.commands if item.outer is not None and starts_program(item)}
     commands = [item for item in script.commands if starts_program(item) and id(item) not in outer]
+    training = {id(command) for command in training_among(commands)}
     found: list[Setting] = []
     for command in commands:
         found += _variables(script, command)
         for current in reversed(list(command_chain(command))):
-            found += _last(list(_words(script, current)))
+            words = _last(list(_words(script, current)))
+            found += words if id(command) in training else [replace(item, aside=True) for item in words]
     return list(dict.fromkeys(found))
 
 

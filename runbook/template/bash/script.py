@@ -20,6 +20,7 @@ from runbook.template.bash.launchers import (
     ray_environment_of,
     ray_starts,
     starts_program,
+    training_among,
 )
 from runbook.template.bash.state import Atom, Binding, Command, Quote, not_known, text_of, unknown_of, unplaced
 from runbook.template.bash.syntax import Hazard, Header, hazards, parse, read_header
@@ -100,6 +101,8 @@ def read_script(
         scores.append(
             sum(1 for name in arguments_wanted if name.training_program and name.parameter in script.found[index])
         )
+    able = {id(item) for item in training_among([item for item, score in zip(script.commands, scores) if score])}
+    scores = [score if id(command) in able else 0 for command, score in zip(script.commands, scores)]
     best = max(scores, default=0)
     if best:
         script.training = tuple(command for command, score in zip(walked.walker.commands, scores) if score == best)
@@ -415,3 +418,34 @@ def takes_override(script: Script, edit: Edit) -> bool:
         return True
     programs = script.training or [item for item in script.commands if program_position(item.argv) is not None]
     return any(arguments.accepts_overrides(command) for command in programs)
+
+
+_STARTED_IN = re.compile(r"\$?\(?`?\s*(?:pwd(?:\s+-[LP])?|\$?\{?(?:PWD|SLURM_SUBMIT_DIR)\}?)\s*`?\)?")
+_OWN_FOLDER = re.compile(r"BASH_SOURCE|\$\{?0\b")
+_FOLDER_OF = re.compile(r"""\$\(\s*dirname\s+"?\$\{?([A-Za-z_]\w*)\}?"?\s*\)""")
+_DEEPEST = 8
+
+
+def likely_text(script: Script, atoms: Sequence[Atom], depth: int = 0) -> str:
+    """A path that hangs on the folder in which the script is started or lies, below either: `$(pwd)/a.yaml` and
+    `$(dirname "$0")/a.yaml` are `./a.yaml`. A folder in a variable that nobody set is left out. Empty: it has no such
+    form."""
+    parts = []
+    for at, atom in enumerate(atoms):
+        folder = _likely_folder(script, atom.unknown.code, depth) if atom.unknown is not None else atom.char
+        if folder is None or (at and atom.unknown is not None):
+            return ""
+        parts.append(folder)
+    return "".join(parts)
+
+
+def _likely_folder(script: Script, code: str, depth: int) -> str | None:
+    if _STARTED_IN.fullmatch(code) or re.fullmatch(r"[A-Z][A-Z0-9_]*", code):
+        return "."
+    if _OWN_FOLDER.search(code):
+        above = code.count("dirname") - 1 + len(re.findall(r"/\.\.(?=[/\"' )])", code))
+        return "/".join((".", *[".."] * above))
+    of = _FOLDER_OF.fullmatch(code)
+    binding = script.walker.final.variables.get(of[1]) if of is not None and depth < _DEEPEST else None
+    below = likely_text(script, binding.atoms, depth + 1) if binding is not None else ""
+    return f"{below}/.." if below else None

@@ -67,11 +67,15 @@ def _parser() -> Parser:
 def _command_names() -> Query:
     return Query(Language(tree_sitter_bash.language()), "(command_name) @name")
 
+_PLACEHOLDER = re.compile(rb"""(?<=\w)=<[A-Za-z][^<>\n"'`$()]{0,80}>[\w./-]{0,80}(?=[ \t]*(?:\\?\r?\n|&&|\|\||;|$))""")
+"""`NAME=<your path>`, which a published script has where its user writes a value: bash has no such assignment."""
+
 
 def parse(data: bytes) -> Node:
     """The syntax tree's root. Byte offsets are those of `data`. Raises `TooMuch` for one that is too deep."""
     blanked = _BACKQUOTE_COMMENT.sub(lambda match: b" " * len(match.group()), data)
     blanked = _ASSIGNMENTS_AT_AN_END.sub(_apart, blanked)
+    blanked = _PLACEHOLDER.sub(lambda match: b"=" + b"_" * (len(match.group()) - 1), blanked)
     root = _parser().parse(blanked).root_node
     refuse_deep(root)
     return root

@@ -104,10 +104,12 @@ def _mentioned(config: Config, wanted: Sequence[tuple[str, ...]]) -> str:
 
 def only_hands_on(config: Config, name: ParameterNames) -> bool:
     """Whether a program has no word of its own beside a configuration file that sets the key: it only hands on what it
-    was given, as in `max_turns=config.max_turns` and `train_dataset=train_dataset`."""
+    was given, as in `max_turns=config.max_turns` and `train_dataset=train_dataset`, or reads it: `cfg.get("size")`."""
     if not config.loose:
         return False
     leaf, problem = deciding_leaf(config, name)
+    if leaf is None and problem and config.broken is None:
+        return all(_only_reads(config, path) for path in key_paths(name, config))
     if leaf is None or not problem:
         return False
     found = [
@@ -115,6 +117,17 @@ def only_hands_on(config: Config, name: ParameterNames) -> bool:
         for item in leaves_of(config, path[:size])
     ]
     return bool(found) and all(_handed_on(item) for item in found)
+
+
+def _only_reads(config: Config, path: tuple[str, ...]) -> bool:
+    """Whether code without a value for the key asks a configuration for it by its name, or has the name in a text."""
+    key = re.escape(path[-1].encode())
+    quoted = re.compile(rb"""["']""" + key + rb"""["']""")
+    made = [item for item in config.mapping_nodes if item.call and item.path[:-1][-len(path):] == path]
+    if any(not quoted.search(config.data, item.start, item.end) for item in made):
+        return False
+    set_later = rb"""setattr\([^()\n]{0,200}["']""" + key + rb"""["']|\.update\([^()\n]{0,400}\b""" + key
+    return re.search(set_later, config.data) is None
 
 
 def _names_no_section(leaf: Leaf) -> bool:
