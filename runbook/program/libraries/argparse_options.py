@@ -60,11 +60,13 @@ def _with_deepspeed(given: Value) -> Value | None:
     if parser is not None:
         for name, kind in _OF_DEEPSPEED.items():
             default = "false" if kind == "flag" else None
-            parser.line.add(ProgramOption((f"--{name}",), name, kind, default, flag_value="true" if default else ""))
+            parser.line.add(ProgramOption((name,), name[2:], kind, default, flag_value="true" if default else ""))
     return given if parser is not None else None
 
 
-_OF_DEEPSPEED = {"deepspeed": "flag", "deepspeed_config": "text", "deepscale": "flag", "deepscale_config": "text"}
+_OF_DEEPSPEED = {
+    "--deepspeed": "flag", "--deepspeed_config": "text", "--deepscale": "flag", "--deepscale_config": "text",
+}
 
 
 @dataclass(slots=True, eq=False)
