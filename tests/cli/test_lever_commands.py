@@ -260,6 +260,8 @@ def test_patch_prints_a_diff_that_can_be_applied_and_touches_nothing(shell: Shel
 
 
 def test_patch_asks_for_what_the_constraints_need(shell: Shell, job: Path) -> None:
+    """The global batch is to be pinned at what it is by default: micro-batch × ranks."""
+    (job / "job.sbatch").write_text(MEGATRON.replace("    --global-batch-size 128\n", ""))
     done = shell("patch", "--lever", "smaller_micro_batch", "--template", "job.sbatch")
     assert done.returncode == 4
     assert done.stdout == ""
