@@ -5,192 +5,14 @@ What a command does is a function of the same name, imported when it is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-from runbook.cli.options import (
-    FILE_PATH,
-    PATH,
-    STATES,
-    Command,
-    Kind,
-    inventory_option,
-    playbook_option,
-)
+from runbook.cli.file_commands import explain as explain
+from runbook.cli.options import FILE_PATH, PATH, STATES, Command, Kind, command, inventory_option
 from runbook.cli.options import cli as cli
 
 
-def _command(place: str, short_help: str, **settings: Any) -> Callable[[Callable[[], None]], click.Command]:
-    """A command of `runbook` itself, as its list of commands tells of it."""
-    return cli.command(cls=Command, place=place, short_help=short_help, **settings)
-
-
-@_command("incident.oom", "Bring back a job that died of out-of-memory.")
-@click.option("--job", "job", metavar="ID", help="The Slurm job that died or hangs.")
-@click.option("--log", "logs", multiple=True, metavar="FILE", type=PATH, help="A launcher log; may repeat.")
-@click.option("--template", metavar="FILE", type=PATH, help="The launch script, with --log.")
-@click.option("--output", metavar="DIR", type=PATH,
-              help="With --log: where the patched template and the report go. Default: beside the template.")
-@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Answer: a present value; ranks=N.")
-@click.option("--version", "versions", multiple=True, metavar="PKG=V", help="Answer: what is installed.")
-@click.option("--option", "options", multiple=True, metavar="NAME[=no]", help="Answer: what the program takes.")
-@click.option("--why", is_flag=True, help="At the end, also what else was looked at.")
-@click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask before each act.")
-@click.option("--json", "as_json", is_flag=True, help="Print incident.json on standard output at the end.")
-@inventory_option
-def oom() -> None:
-    """Bring back a job that died of out-of-memory.
-
-    With --job: reads its logs, cancels it if it still hangs, checks the node, changes a copy of the launch script by
-    the least invasive lever, relaunches from the last complete checkpoint as the job's owner, and stays until the job
-    is past the step where it died. It asks before each act; without a terminal and without --yes it only plans.
-
-    With --log and --template: the diagnosis and the patched template, with no cluster at all.
-    """
-
-
-@_command("files.diagnose", "Read logs: which rank failed first, and why. Touches nothing.")
-@click.argument("paths", nargs=-1, metavar="FILE|DIR|-...")
-@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis for machines (docs/diagnose.md).")
-@click.option("--nodes", metavar="LIST", help="The job's nodes in Slurm's form, gpu-[21-24]: places ranks on nodes.")
-@click.option("--tasks", type=click.IntRange(1, 1_000_000), metavar="N", help="The job's number of tasks (ranks).")
-@click.option("--template", metavar="FILE", type=PATH,
-              help="The launch script: what it and the files that it names set is evidence.")
-@click.option("--prefix", "prefixes", multiple=True, metavar="REGEX",
-              help="A site's own line prefix with named groups rank, local_rank, node or pid; may repeat.")
-@click.option("--why", is_flag=True, help="Say of each line that counted, or was set aside, who says what, and why.")
-@click.option("--full", is_flag=True, help="Read every byte, also of many per-rank files (else: from their ends).")
-@click.option("--threads", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N", help="For reading.")
-@playbook_option
-def diagnose() -> None:
-    """Read launcher logs: which rank failed first, what it died of, and what is not known.
-
-    Several files of one job are one story: stdout and stderr, one file a node or a rank, Ray's session folder, the
-    log of a rollout server; .gz and .zst are read as they are. A folder is searched for logs; - is standard input.
-
-    Exit codes: 0 a cause was found · 4 undetermined · 5 no memory failure · 2 bad input · 3 not found or not allowed.
-    """
-
-
-@_command("files.snapshot", "Read PyTorch's memory snapshots: what held the memory, and why a request failed.")
-@click.argument("files", nargs=-1, metavar="FILE.pickle|DIR...", type=PATH)
-@click.option("--verbose", "-v", is_flag=True, help="Every device, and the calls that hold the most.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was found for machines (docs/snapshots.md).")
-def snapshot() -> None:
-    """Read PyTorch's memory snapshots: what was alive when a request failed, or at the highest use, by the calls that
-    allocated it, by category and phase; what lay free in pieces; what each step leaves behind.
-
-    Several files are one job's ranks, side by side. A snapshot is a pickle, which could run code: here none of it is
-    run, whatever the file holds. It is what torch.cuda.memory._dump_snapshot writes.
-    """
-
-
-@_command(
-    "files.explain", "What a name means: a signature, kind, lever, Xid, exit code, Slurm state, error, alert.",
-    context_settings={"ignore_unknown_options": True},
-)
-@click.argument("words", nargs=-1, required=True, metavar="NAME...")
-@click.option("--json", "as_json", is_flag=True, help="Print the entry for machines.")
-@playbook_option
-def explain() -> None:
-    """What a name means, with its reasons and sources.
-
-    \b
-    a signature             PT-CUDA-07: with lines that show it
-    a kind of diagnosis     fragmentation
-    a lever                 smaller_micro_batch: what it changes, needs and costs
-    a parameter             --max-tokens-per-gpu, actor_rollout_ref.rollout.gpu_memory_utilization
-    what no template has    grad_offload: why, and what to do instead
-    an Xid                  79, xid 79, XID-79, or the driver's line
-    GPU memory              ECC, row remapping, SXid
-    a state or a reason     OUT_OF_MEMORY, DependencyNeverSatisfied
-    an exit code, a signal  0:53, 137, exit code 125, SIGBUS
-    an error's name         ncclSystemError, cudaErrorMemoryAllocation
-    an alert                RunbookEscalated
-    a box, an outcome       choose_lever, limit_reached
-
-    A name that several things have is told for each; SYSTEM:NAME asks for one system's.
-    """
-
-
-@_command("files.signatures", "The log lines that the tool knows, as a table.")
-@click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option("--means", metavar="KIND", help="Only those of one meaning: host_oom, harmless, consequence, …")
-@click.option("--json", "as_json", is_flag=True, help="Print the table for machines.")
-@playbook_option
-def signatures() -> None:
-    """The log lines that the tool knows, as a table. WORDs narrow it: `runbook signatures nccl shm`."""
-
-
-@_command("files.levers", "What can be changed to free memory, by system and phase, as a table.")
-@click.argument("systems", nargs=-1, metavar="[SYSTEM]...")
-@click.option("--kind", "kind", metavar="KIND", help="Only ladders for one kind of failure: true_oom, shm, …")
-@click.option("--phase", "phase", metavar="PHASE", help="Only ladders that a failure in this phase takes: rollout, …")
-@click.option("--json", "as_json", is_flag=True, help="All fields of the documents, for machines.")
-@playbook_option
-def levers() -> None:
-    """What can be changed to free memory: by system, kind of failure and phase, least to most invasive.
-
-    Without SYSTEM and without a filter: each system's ladders, a line or two for each. With either: every rung with
-    what it relieves, what it does to the experiment, and what it costs.
-    """
-
-
-@cli.group(short_help="template show FILE: what a launch script sets, and where.")
-def template() -> None:
-    """Look at a launch script."""
-
-
-@template.command("show", cls=Command, place="files.template")
-@click.argument("file", type=PATH)
-@click.option("--all", "show_all", is_flag=True, help="Also everything else that the files set.")
-@click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
-@click.option("--json", "as_json", is_flag=True, help="All of it for machines.")
-@playbook_option
-def template_show() -> None:
-    """What a launch script and the files that it names set: the system, the version whose spelling it has, every memory
-    parameter with the value in force and where it is written, and what stands in the way of going on from a checkpoint.
-
-    FILE is a job script, or a configuration file (YAML, JSON, TOML, Python) by itself. Nothing is run or changed; what
-    cannot be known says where the trail ended.
-    """
-
-
-@_command("files.patch", "Write a lever into a copy of a launch script, or say why not.")
-@click.option("--lever", "levers", multiple=True, metavar="NAME", help="A lever of the template's system; may repeat.")
-@click.option("--set", "assignments", multiple=True, metavar="PARAMETER=VALUE",
-              help="A parameter of the system, by id or spelling, set to a value; may repeat.")
-@click.option("--template", metavar="FILE", type=PATH, required=True,
-              help="The launch script. What it names is looked for from its folder.")
-@click.option(
-    "--log", "logs", multiple=True, metavar="FILE|DIR", help="Logs of the failure: kind, phase, ranks and figures."
-)
-@click.option("--kind", metavar="KIND", help="The kind of failure, where no log is given or you know better.")
-@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="The job's number of nodes.")
-@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
-@click.option("--system", metavar="NAME", help="The system, where the template does not show it.")
-@click.option("--yes", is_flag=True, help="Yes to the question that a lever asks before it is used.")
-@click.option("--may-change-training", is_flag=True,
-              help="Also changes that make it another experiment (sequence length, samples).")
-@click.option("--write", "folder", metavar="DIR", type=PATH,
-              help="Write the changed copies there, wired to each other, under new names.")
-@click.option("--json", "as_json", is_flag=True, help="Print the change for machines.")
-@playbook_option
-def patch() -> None:
-    """Write a lever into a copy of a launch script, or say why not. Nothing is edited in place.
-
-    The conditions are those of `runbook oom`: the global batch stays exactly the same, sizes divide, and what is not
-    known is asked for. The diff goes to standard output, everything else to standard error.
-
-    Exit codes: 0 printed or written · 2 bad input, or a template that cannot be changed for certain · 3 no such lever ·
-    4 refused, with the reason and the question · 5 the template has it already.
-    """
-
-
-@_command(
+@command(
     "node_check", "Check nodes: GPU faults, whose processes hold memory. Touches nothing.",
     epilog=(
     "Exit codes: 0 every node is clean · 4 a node is faulty or occupied · 6 none is, but one is unknown: not reached, "
@@ -214,7 +36,7 @@ def node() -> None:
     """
 
 
-@_command("incident.stored", "List incidents, newest first.")
+@command("incident.stored", "List incidents, newest first.")
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
 @inventory_option
@@ -222,7 +44,7 @@ def incidents() -> None:
     """List incidents, newest first."""
 
 
-@_command("incident.stored", "Show one incident.")
+@command("incident.stored", "Show one incident.")
 @click.argument("incident")
 @click.option("--json", "as_json", is_flag=True, help="Print incident.json.")
 @inventory_option
@@ -230,7 +52,7 @@ def show() -> None:
     """Show one incident: what died, what was done, what is asked of a person."""
 
 
-@_command("incident.stored", "Where an incident's report is; --open shows it in a browser.")
+@command("incident.stored", "Where an incident's report is; --open shows it in a browser.")
 @click.argument("incident")
 @click.option("--open", "open_it", is_flag=True, help="Open it in the browser of this machine.")
 @click.option("--draw", is_flag=True, help="Draw the page again from incident.json.")
@@ -239,13 +61,15 @@ def report() -> None:
     """Where an incident's report is."""
 
 
-@_command("incident.past", "What died of what before, and what worked; --nodes: which nodes stand out.")
+@command("incident.past", "What died of what before, and what worked; --nodes: which nodes stand out.")
 @click.option("--user", "-u", default="", metavar="USER", help="Only jobs of this user.")
 @click.option("--node", default="", metavar="NODE", help="Only jobs that ran on this node.")
 @click.option("--system", default="", metavar="NAME", help="Only this framework: megatron, verl, … (runbook levers).")
 @click.option("--model", default="", metavar="TEXT", help="Only models with this in their name.")
-@click.option("--kind", type=Kind(), metavar="KIND",
-              help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).")
+@click.option(
+    "--kind", type=Kind(), metavar="KIND",
+    help="Only what died of this: true_oom, fragmentation, … (runbook explain KIND).",
+)
 @click.option("--since", default="", metavar="TIME", help="Only the last 30d, 12w, 6m, 1y.")
 @click.option("--nodes", "by_node", is_flag=True, help="Nodes beside their peers, instead of groups of incidents.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
@@ -254,7 +78,7 @@ def history() -> None:
     """What died of what before, and which lever worked; with --nodes, which node sees more of it than its peers."""
 
 
-@_command("prune", "Remove what was kept of closed incidents for too long, or is too much.")
+@command("prune", "Remove what was kept of closed incidents for too long, or is too much.")
 @click.option("--dry-run", is_flag=True, help="Show what would go; remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 @inventory_option
@@ -267,7 +91,7 @@ def prune() -> None:
     """
 
 
-@_command("backup", "Write all stored incidents, and what the engine recorded of them, into one file.")
+@command("backup", "Write all stored incidents, and what the engine recorded of them, into one file.")
 @click.argument("file", type=PATH)
 @inventory_option
 def backup() -> None:
@@ -277,7 +101,7 @@ def backup() -> None:
     """
 
 
-@_command("backup", "Put back what `backup` wrote, where there is nothing yet.")
+@command("backup", "Put back what `backup` wrote, where there is nothing yet.")
 @click.argument("file", type=PATH)
 @click.option("--into", metavar="DIR", type=PATH, help="Into another folder than the inventory's, with SQLite.")
 @inventory_option
@@ -289,7 +113,7 @@ def restore() -> None:
     """
 
 
-@_command("incident.act", "Say yes or no to what an incident waits for.")
+@command("incident.act", "Say yes or no to what an incident waits for.")
 @click.argument("incident")
 @click.option("--no", "decline", is_flag=True, help="Say no: the incident is escalated with everything found.")
 @inventory_option
@@ -297,7 +121,7 @@ def approve() -> None:
     """Say yes (or --no) to what an incident waits for, and go on with it if nobody else does."""
 
 
-@_command("incident.act", "Go on with an interrupted or escalated incident.")
+@command("incident.act", "Go on with an interrupted or escalated incident.")
 @click.argument("incident")
 @click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before each act.")
@@ -309,7 +133,7 @@ def resume() -> None:
     """
 
 
-@_command("incident.act", "Write a proven change into the owner's template, with a backup.")
+@command("incident.act", "Write a proven change into the owner's template, with a backup.")
 @click.argument("incident")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @inventory_option
@@ -320,7 +144,7 @@ def promote() -> None:
     """
 
 
-@_command("incident.act", "Undo a promotion, and give drained nodes back on request.")
+@command("incident.act", "Undo a promotion, and give drained nodes back on request.")
 @click.argument("incident")
 @click.option("--undrain", is_flag=True, help="Also give back the nodes that this incident drained.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -332,7 +156,7 @@ def rollback() -> None:
     """
 
 
-@_command(
+@command(
     "this_machine", "Submit a job script to the local scheduler.",
     context_settings={"ignore_unknown_options": True},
 )
@@ -344,13 +168,13 @@ def submit() -> None:
     """Submit a job script to the local scheduler, as `sbatch` would to Slurm. Prints the job id."""
 
 
-@_command("this_machine", "List the local scheduler's jobs.")
+@command("this_machine", "List the local scheduler's jobs.")
 @inventory_option
 def jobs() -> None:
     """List the local scheduler's jobs, newest first."""
 
 
-@_command("this_machine", "Look at this machine as the node check does, or build the probe's one file.")
+@command("this_machine", "Look at this machine as the node check does, or build the probe's one file.")
 @click.option(
     "--build", "target", type=FILE_PATH, metavar="FILE",
     help="Write the probe as one file that runs under any Python from 3.6 on, and end.",
@@ -367,7 +191,7 @@ def probe() -> None:
     """
 
 
-@_command("serve", "The daemon: spool, reports, metrics, health.")
+@command("serve", "The daemon: spool, reports, metrics, health.")
 @click.option("--listen", metavar="ADDRESS", help="Default: the inventory's reports.listen, 127.0.0.1.")
 @click.option("--port", type=int, help="Default: the inventory's reports.port, 8642. 0 takes any.")
 @click.option("--verbose", is_flag=True, help="Log every look at a running job, too.")
@@ -410,7 +234,7 @@ def token_remove() -> None:
     """Take a token back; every session that was begun with it ends at once."""
 
 
-@_command("monitoring", "Print the Prometheus metrics, or write them for node exporter.")
+@command("monitoring", "Print the Prometheus metrics, or write them for node exporter.")
 @click.option(
     "--textfile", metavar="FILE", type=PATH,
     help="Write FILE.prom, whole or not at all, readable for everybody; for node exporter's textfile collector.",
@@ -460,7 +284,7 @@ def notify_test() -> None:
     """
 
 
-@_command("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do.")
+@command("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do.")
 @click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
 @click.option("--mend", "mending", is_flag=True, help="Take others' rights to what is kept; a terminal is asked.")
 @inventory_option
@@ -479,7 +303,7 @@ def playbooks_check() -> None:
     """Read flow, signatures, levers, XIDs and inventories; show every problem with file and line."""
 
 
-@_command("main", "Print the completion script of a shell.")
+@command("main", "Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion() -> None:
     """Print the completion script of a shell.

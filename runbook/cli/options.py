@@ -5,6 +5,7 @@ options and types that several of them have.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,8 @@ def cli() -> None:
 
     runbook oom --log job.out --template job.sbatch      diagnose and patch with no cluster at all
     """
+
+
+def command(place: str, short_help: str, **settings: Any) -> Callable[[Callable[[], None]], click.Command]:
+    """A command of `runbook` itself, as its list of commands tells of it."""
+    return cli.command(cls=Command, place=place, short_help=short_help, **settings)

@@ -5,6 +5,7 @@ from runbook.foresight.memory_document import MemoryDocument, System, load_memor
 from runbook.foresight.memory_terms import Part
 from runbook.foresight.settings import (
     RunReading,
+    field_named,
     parameters_of,
     published_model,
     run_of_settings,
@@ -13,12 +14,31 @@ from runbook.foresight.settings import (
     typed_value,
     with_changes,
 )
+from runbook.foresight.training_run import (
+    Anchor,
+    Basis,
+    Forecast,
+    Interval,
+    Recompute,
+    Sharding,
+    TrainingRun,
+    Verdict,
+)
 
 __all__ = [
+    "Anchor",
+    "Basis",
+    "Forecast",
+    "Interval",
     "MemoryDocument",
     "Part",
+    "Recompute",
     "RunReading",
+    "Sharding",
     "System",
+    "TrainingRun",
+    "Verdict",
+    "field_named",
     "forecast",
     "largest_that_fits",
     "load_memory",

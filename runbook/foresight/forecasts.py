@@ -13,7 +13,7 @@ from runbook.foresight.memory_document import Constants, MemoryDocument, OpenCho
 from runbook.foresight.memory_terms import Moment, Part, Term, missing_figures, moments_of
 from runbook.foresight.settings import typed_value
 from runbook.foresight.training_run import Anchor, Basis, Forecast, Interval, TermFigure, TrainingRun, Verdict
-from runbook.foresight.unknowns import Belief, Linear, Normal
+from runbook.foresight.unknowns import Belief, Linear
 from runbook.model.units import Bytes
 
 _BOUND = 2.0
@@ -26,7 +26,7 @@ _LARGEST = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """A forecast under one choice of what is open."""
+    """A forecast under one choice of what is open, and of the moment at which each anchor had its peak."""
 
     weight: float
     belief: Belief
@@ -34,15 +34,20 @@ class _Outcome:
     constants: Constants
     run: TrainingRun
 
-    def peak(self, basis: Basis, *, gap: bool = True) -> Normal:
-        """The highest moment, with what two runs of one configuration differ by. Without `gap`, where the allocator
-        keeps nothing beyond the peak, as it may when memory is short."""
-        highest = self.highest(basis)
-        total = highest.total(basis)
-        if not gap:
-            total = sum((item.bytes for item in highest.terms if item.part is not Part.GAP), Linear())
-        figure = self.belief.of(total)
-        return Normal(figure.middle, math.hypot(figure.deviation, self.constants.noise.middle * figure.middle))
+    def peak(self, basis: Basis, *, gap: bool = True) -> Interval:
+        """Over all moments, with what two runs of one configuration differ by. Without `gap`, where the allocator keeps
+        nothing beyond the peak, as it may when memory is short."""
+        figures = []
+        for moment in self.moments:
+            total = moment.total(basis)
+            if not gap:
+                total = sum((item.bytes for item in moment.terms if item.part is not Part.GAP), Linear())
+            figure = self.belief.of(total)
+            spread = _BOUND * math.hypot(figure.deviation, self.constants.noise.middle * figure.middle)
+            figures.append(Interval(figure.middle - spread, figure.middle, figure.middle + spread))
+        return Interval(
+            max(item.low for item in figures), max(item.middle for item in figures), max(item.high for item in figures)
+        )
 
     def highest(self, basis: Basis) -> Moment:
         return max(self.moments, key=lambda item: self.belief.of(item.total(basis)).middle)
@@ -61,7 +66,7 @@ def forecast(
     if missing:
         return Forecast(likely, (), {}, Verdict.CANNOT_SAY, card_bytes, (), missing, assumed)
     usable = tuple(item for item in anchors if not missing_figures(_completed(item.run, system, choices[0])[0]))
-    outcomes = [_outcome(run, usable, (system, constants), chosen, card_bytes) for chosen in choices]
+    outcomes = [each for chosen in choices for each in _outcomes(run, usable, (system, constants), chosen, card_bytes)]
     best = max(item.belief.log_weight for item in outcomes)
     outcomes = [replace(item, weight=math.exp(item.belief.log_weight - best)) for item in outcomes]
     counting = [item for item in outcomes if item.weight >= _UNLIKELY]
@@ -113,19 +118,40 @@ def largest_that_fits(
     return at(fitting) if fitting else None, too_large
 
 
-def _outcome(
+def _outcomes(
     run: TrainingRun, anchors: Sequence[Anchor], by: tuple[System | None, Constants], chosen: Mapping[str, Any],
     card_bytes: int | None,
-) -> _Outcome:
+) -> list[_Outcome]:
     system, constants = by
-    belief = Belief()
+    beliefs = [Belief()]
     for anchor in anchors:
         moments = moments_of(_completed(anchor.run, system, chosen)[0], constants, card_bytes)
-        highest = _Outcome(1.0, belief, moments, constants, anchor.run).highest(anchor.basis)
-        noise = constants.noise.middle * anchor.bytes
-        belief = belief.after(highest.total(anchor.basis), anchor.bytes, noise, at_least=anchor.at_least)
+        totals = [item.total(anchor.basis) for item in moments]
+        beliefs = _likely([each for belief in beliefs for each in _after(belief, totals, anchor, constants)])
     completed = _completed(run, system, chosen)[0]
-    return _Outcome(1.0, belief, moments_of(completed, constants, card_bytes), constants, completed)
+    moments = moments_of(completed, constants, card_bytes)
+    return [_Outcome(1.0, belief, moments, constants, completed) for belief in beliefs]
+
+
+def _after(
+    belief: Belief, totals: Sequence[Linear], anchor: Anchor, constants: Constants
+) -> Iterator[Belief]:
+    """Having seen the peak: it was that of each of the moments, in so far as the others were not above it."""
+    noise = constants.noise.middle * anchor.bytes
+    if anchor.at_least:
+        highest = max(totals, key=lambda item: belief.of(item).middle)
+        yield belief.after(highest, anchor.bytes, noise, at_least=True)
+        return
+    for total in totals:
+        after = belief.after(total, anchor.bytes, noise)
+        others = [after.of(item) for item in totals if item is not total]
+        below = sum(math.log(max(item.below(anchor.bytes + 2 * noise), 1e-9)) for item in others)
+        yield replace(after, log_weight=after.log_weight + below)
+
+
+def _likely(beliefs: Sequence[Belief]) -> list[Belief]:
+    best = max(item.log_weight for item in beliefs)
+    return [item for item in beliefs if item.log_weight > best + math.log(_UNLIKELY)]
 
 
 def _completed(
@@ -159,14 +185,12 @@ def _alternatives(choices: Sequence[OpenChoice]) -> Iterator[dict[str, Any]]:
         yield {name: typed_value(name, value) for part in chosen for name, value in part.items()}
 
 
-def _together(outcomes: Sequence[_Outcome], peak: Callable[[_Outcome], Normal]) -> Interval:
-    """Over all choices of what is open: the middle of the likely ones, the bounds of all."""
-    figures = [(item.weight, peak(item)) for item in outcomes]
-    weights = sum(weight for weight, _ in figures)
+def _together(outcomes: Sequence[_Outcome], peak: Callable[[_Outcome], Interval]) -> Interval:
+    """Over all choices of what is open: the middle of the likeliest, to which the terms add up, the bounds of all."""
+    figures = [peak(item) for item in outcomes]
+    likeliest = max(range(len(outcomes)), key=lambda at: outcomes[at].weight)
     return Interval(
-        max(0.0, min(item.middle - _BOUND * item.deviation for _, item in figures)),
-        sum(weight * item.middle for weight, item in figures) / weights,
-        max(item.middle + _BOUND * item.deviation for _, item in figures),
+        max(0.0, min(item.low for item in figures)), figures[likeliest].middle, max(item.high for item in figures)
     )
 
 

@@ -84,12 +84,12 @@ class Constants(Document):
     copies: Constant
     """Gradients that buckets of DDP hold a second time, as a share of all."""
     at_loss: Constant
-    """Share of the gradients that counts at the peak."""
+    """Share of the gradients that is there when activations are most."""
     load: Constant
     """Share of all weights, in 16 bit and unsharded, that is on the card beside its own part while the model is
     loaded."""
     update: Constant
-    """Bytes a parameter that the optimizer's step takes for a while."""
+    """What the optimizer's step takes for a while, as a multiple of the weights that it updates."""
     gap: Constant
     """What the allocator reserves beyond the peak, as a share of what comes and goes."""
     workspace: Constant

@@ -9,7 +9,7 @@ unknowns, each named: two runs that share an unknown are wrong in the same direc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runbook.foresight.memory_document import Constant, Constants
@@ -106,57 +106,77 @@ class _Builder:
         self._sequence_divides = run.tensor if run.sequence_parallel is not False else 1
 
     def moments(self, *, first: bool, last: bool) -> tuple[Moment, ...]:
+        """When the loss is made, when backward begins, when weights are updated, and while they are loaded."""
         local = on_stage(self._run, first=first, last=last)
         if local is None:
             return ()
         states = self._states(local)
-        loss = [*states, *self._gathered(local), *self._activations(local, first=first, last=last), *self._engine()]
-        update = [*states, self._update(local), *self._gathered(local), *self._engine()]
-        resident = sum(item.bytes.middle for item in states)
-        moments = tuple(self._closed(terms, resident) for terms in (loss, update))
+        weights = [item for item in states if item.part is Part.WEIGHTS]
+        held = [item for item in states if item.part is not Part.GRADIENTS]
+        gradients = self._gradients(local)
+        beside = [*self._gathered(local), *self._engine()]
+        kept = [self._activations(local, first=first), *beside]
+        early = self._early(gradients)
+        found = [([*held, early, *kept, self._working()], held), ([*states, self._update(local), *beside], states)]
+        if last:
+            found.insert(0, ([*held, early, *kept, self._logits()], held))
         if self._constants.load.middle and (self._run.sharding or Sharding.NONE) in _DIVIDES_WEIGHTS:
-            weights = [item for item in states if item.part is Part.WEIGHTS]
             load = self._bounded("load", local.all * _COMPUTED_BYTES)
-            loading = [*weights, Term(Part.LOAD, load, "weights before they are divided")]
-            return (*moments, self._closed(loading, sum(item.bytes.middle for item in weights)))
-        return moments
+            found.append(([*weights, Term(Part.LOAD, load, "weights before they are divided")], weights))
+        return tuple(self._closed(terms, sum(item.bytes.middle for item in resident)) for terms, resident in found)
 
     def _bounded(self, name: str, base: float, how: str = "") -> Linear:
         """`base` times a constant of the document, which is one unknown for all runs."""
         constant: Constant = getattr(self._constants, name)
         return Linear(base * constant.middle, {f"{name}{how}": base * constant.deviation})
 
+    def _typed_states(self, base: float) -> Linear:
+        """What the types say, times what a system keeps beside: half of that is another under another sharding."""
+        constant, run = self._constants.states, self._run
+        part = base * constant.deviation * math.sqrt(0.5)
+        return Linear(base * constant.middle, {"states": part, f"states/{run.sharding}/{run.optimizer_offload}": part})
+
     def _states(self, local: Local) -> list[Term]:
         run, ranks = self._run, shard_ranks(self._run)
         sharding = run.sharding or Sharding.NONE
         weights = run.weight_bytes or 0.0
         trained = _trained(run, local)
-        all_weights = self._bounded("states", local.all * weights)
+        all_weights = self._typed_states(local.all * weights)
         if run.lora_rank:
             inner = (local.all - local.embedding) * min(run.base_bits / 8 * _QUANTISED, _COMPUTED_BYTES)
-            all_weights = self._bounded("states", inner + trained * weights)
+            all_weights = self._typed_states(inner + trained * weights)
             all_weights += (self._bounded("ends", local.embedding) if run.base_bits < 16
                             else Linear(local.embedding * _COMPUTED_BYTES))
         over_weights = ranks if sharding in _DIVIDES_WEIGHTS else 1
-        over_gradients = ranks if sharding in _DIVIDES_GRADIENTS else 1
         over_states = 1 if sharding in (Sharding.NONE, Sharding.DDP) else ranks
         kept = Linear() if run.parameter_offload else all_weights.times(1 / over_weights)
-        gradients = trained * (run.gradient_bytes or 0.0) / over_gradients
         optimizer = trained * ((run.optimizer_bytes or 0.0) + (run.master_bytes or 0.0)) / over_states
         optimizer *= 1 - run.optimizer_offload
         number = f"{local.all / 1e9:.3f}e9 parameters"
-        terms = [
+        return [
             Term(Part.WEIGHTS, kept, f"{number} x {weights:g} bytes / {over_weights}"),
-            Term(Part.OPTIMIZER, self._bounded("states", optimizer),
+            Term(Part.OPTIMIZER, self._typed_states(optimizer),
                  f"{trained / 1e9:.3f}e9 x ({run.optimizer_bytes or 0:g} + {run.master_bytes or 0:g} bytes) "
                  f"/ {over_states}"),
+            self._gradients(local),
         ]
-        how = f"{trained / 1e9:.3f}e9 x {run.gradient_bytes or 0:g} bytes / {over_gradients}"
-        if run.optimizer_offload:
-            return [*terms, Term(Part.GRADIENTS, self._bounded("copies", gradients), how)]
-        if sharding is Sharding.DISTRIBUTED_OPTIMIZER or (run.accumulation or 1) > 1:
-            return [*terms, Term(Part.GRADIENTS, self._bounded("states", gradients), how)]
-        return [*terms, Term(Part.GRADIENTS, self._bounded("at_loss", gradients), how)]
+
+    def _gradients(self, local: Local) -> Term:
+        """All of them, as they are when weights are updated."""
+        run, trained = self._run, _trained(self._run, local)
+        over = shard_ranks(run) if run.sharding in _DIVIDES_GRADIENTS else 1
+        size = trained * (run.gradient_bytes or 0.0) / over
+        how = f"{trained / 1e9:.3f}e9 x {run.gradient_bytes or 0:g} bytes / {over}"
+        held = self._bounded("copies", size) if run.optimizer_offload else self._typed_states(size)
+        return Term(Part.GRADIENTS, held, how)
+
+    def _early(self, gradients: Term) -> Term:
+        """Those that are there before backward has freed activations: all where they are accumulated or lie in a
+        buffer."""
+        run = self._run
+        if run.optimizer_offload or (run.accumulation or 1) > 1 or run.sharding is Sharding.DISTRIBUTED_OPTIMIZER:
+            return gradients
+        return replace(gradients, bytes=self._bounded("at_loss", gradients.bytes.middle))
 
     def _gathered(self, local: Local) -> list[Term]:
         run, layer = self._run, (local.all - local.embedding) / max(1, local.layers)
@@ -175,7 +195,7 @@ class _Builder:
             return [Term(Part.GATHERED, copies, "buckets of gradients")]
         return []
 
-    def _activations(self, local: Local, *, first: bool, last: bool) -> list[Term]:
+    def _activations(self, local: Local, *, first: bool) -> Term:
         run = self._run
         a_layer = self._layer_bytes()
         flying = min(run.pipeline, run.accumulation or run.pipeline) if first and run.pipeline > 1 else 1
@@ -188,9 +208,8 @@ class _Builder:
         kept = every.times((local.layers - recomputed) * flying)
         inputs = 2.0 * (run.hidden or 0) * self._tokens / self._sequence_divides
         how = f"{local.layers} layers x {self._tokens:.0f} tokens x {a_layer / max(1.0, self._tokens):.0f} bytes"
-        working: list[Term] = []
         if recomputed and run.recompute is Recompute.FULL:
-            kept += self._bounded("full", inputs * recomputed * flying)
+            kept += self._beside_quantised(self._bounded("full", inputs * recomputed * flying))
             how = f"{recomputed} layers x {self._tokens:.0f} tokens x {inputs / max(1.0, self._tokens):.0f} bytes"
         elif recomputed:
             less = self._constants.selective
@@ -200,11 +219,18 @@ class _Builder:
         if run.activation_offload:
             left = self._constants.offloaded
             kept = kept.times(left.middle) + Linear(0.0, {"offloaded": kept.middle * left.deviation})
-        at_work = self._bounded("working", every.middle)
-        working.append(Term(Part.WORKING, at_work, "one layer in backward"))
-        terms = [Term(Part.ACTIVATIONS, kept + self._by_layout(kept), how + (f" x {flying} in flight"
-                                                                           if flying > 1 else ""))]
-        return [*terms, *working, *([self._logits()] if last else [])]
+        how += f" x {flying} in flight" if flying > 1 else ""
+        return Term(Part.ACTIVATIONS, kept + self._by_layout(kept), how)
+
+    def _working(self) -> Term:
+        layer = self._kept(self._layer_bytes()).middle
+        return Term(Part.WORKING, self._bounded("working", layer), "one layer in backward")
+
+    def _beside_quantised(self, kept: Linear) -> Linear:
+        if not self._run.lora_rank or self._run.base_bits >= 16:
+            return kept
+        part = self._constants.quantised
+        return kept.times(part.middle) + Linear(0.0, {"quantised": kept.middle * part.deviation})
 
     def _kept(self, layer: float) -> Linear:
         constants = self._constants
@@ -215,10 +241,7 @@ class _Builder:
         if self._run.lora_rank:
             part = constants.frozen_base
             kept = kept.times(part.middle) + Linear(0.0, {"frozen_base": kept.middle * part.deviation})
-        if self._run.lora_rank and self._run.base_bits < 16:
-            part = constants.quantised
-            kept = kept.times(part.middle) + Linear(0.0, {"quantised": kept.middle * part.deviation})
-        return kept
+        return self._beside_quantised(kept)
 
     def _by_layout(self, kept: Linear) -> Linear:
         if self._run.tensor <= 1:
@@ -258,7 +281,8 @@ class _Builder:
         run = self._run
         ranks = shard_ranks(run) if run.sharding not in (None, Sharding.NONE, Sharding.DDP) else 1
         trained = _trained(run, local)
-        return Term(Part.UPDATE, self._bounded("update", trained / ranks), "while weights are updated")
+        copied = trained * (run.weight_bytes or 0.0) / ranks
+        return Term(Part.UPDATE, self._bounded("update", copied), "while weights are updated")
 
     def _engine(self) -> list[Term]:
         if not self._run.engine_share or not self._card:
@@ -292,11 +316,11 @@ class _Builder:
         of the shares add up to 1."""
         run = self._run
         parts: dict[str, tuple[float, object]] = {
-            "the same": (0.42, ""), "context": (0.03, run.context),
-            "recompute": (0.15, (run.recompute, run.recomputed_layers, run.activation_offload)),
-            "tensor": (0.15, (run.tensor, run.sequence_parallel)),
+            "the same": (0.35, ""), "context": (0.03, run.context),
+            "recompute": (0.12, (run.recompute, run.recomputed_layers, run.activation_offload)),
+            "tensor": (0.17, (run.tensor, run.sequence_parallel)),
             "pipeline": (0.1, (run.pipeline, run.virtual_stages, run.expert_parallel)),
-            "sharding": (0.05, run.sharding), "loss": (0.05, run.loss),
+            "sharding": (0.13, run.sharding), "loss": (0.05, run.loss),
             "compute": (0.05, (run.compiled, run.attention, run.lora_rank > 0, run.optimizer_offload)),
         }
         return [(f"otherwise/{name}/{value}", math.sqrt(share)) for name, (share, value) in parts.items()]

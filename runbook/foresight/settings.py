@@ -42,6 +42,22 @@ def typed_value(name: str, value: object) -> Any:
     return _number(name, value, whole=kind is int)
 
 
+def field_named(name: str, system: System | None = None) -> str:
+    """The field of a training run that a person means: by its name, by a longer one that begins with it
+    ("micro_batch"), or as the system spells it. Raises `BadInput`."""
+    plain = name.strip().lstrip("-").replace("-", "_").lower()
+    if plain in _TYPES:
+        return plain
+    for field, entry in (system.inputs if system is not None else {}).items():
+        if any(plain == item.lstrip("-").replace("-", "_").lower() for item in entry.names):
+            return field
+    near = [item for item in _TYPES if plain.startswith(f"{item}_")]
+    if near:
+        return max(near, key=len)
+    typed_value(name, "")
+    return name
+
+
 def _number(name: str, value: object, *, whole: bool) -> int | float:
     text = str(value).strip().replace("_", "")
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,16}(?:\.[0-9]{0,9})?(?:[eE]\+?[0-9]{1,2})?", text):
@@ -64,6 +80,8 @@ class RunReading:
     found: Mapping[str, str]
     model: str = ""
     """Title of the published model whose shape was taken."""
+    model_name: str = ""
+    """What the template calls the model."""
     notes: tuple[str, ...] = ()
 
 
@@ -124,17 +142,20 @@ def run_of_settings(values: Mapping[str, str], system: System, document: MemoryD
         hit = _looked_up(name, entry, values, notes)
         if hit is not None:
             told[name], found[name] = hit
-    model = ""
+    model = name_of_model = ""
     if system.mlp_of_hidden is not None and "mlp" not in told and told.get("hidden"):
         width = system.mlp_of_hidden * told["hidden"]
         told["mlp"] = int(width * 2 / 3) // 64 * 64 if told.get("gated") else int(width)
+        told.setdefault("gated", False)
+        notes.append(f"the MLP is taken to be {told['mlp']} wide, for nothing says how wide it is")
     for name in system.model_names:
+        name_of_model = name_of_model or values.get(name, "")
         entry_found = published_model(values[name], document) if name in values else None
         if entry_found is not None:
             told = {**shape_of_model(entry_found, document), **told}
             found["hidden"], model = f"{name}={values[name]}", entry_found.title
             break
-    return RunReading(TrainingRun(**told), found, model, tuple(notes))
+    return RunReading(TrainingRun(**told), found, model, name_of_model, tuple(notes))
 
 
 def _looked_up(name: str, entry: Input, values: Mapping[str, str], notes: list[str]) -> tuple[Any, str] | None:

@@ -28,7 +28,7 @@ MOST_PARAMETERS = 6
 ON_THE_NODE = "runbook/probe/"
 """Shipped to nodes and run there by itself: each part is a process that may hang alone."""
 ROOM_OF_COMMANDS = "runbook/cli/"
-COMMAND_LINE = f"{ROOM_OF_COMMANDS}command_line.py"
+COMMAND_LINES = (f"{ROOM_OF_COMMANDS}command_line.py", f"{ROOM_OF_COMMANDS}file_commands.py")
 FOUND_BY_NAME = ("runbook/steps/", ROOM_OF_COMMANDS, "runbook/checkpoints/")
 """Rooms whose modules are found by their names (a box, a command, a format) and imported by nobody or by one."""
 
@@ -114,7 +114,7 @@ def _circles(imports: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
 
 def _parameters(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
     """A function that does a command takes each of its options by name."""
-    commands = {node.name for node in trees[COMMAND_LINE].body if isinstance(node, ast.FunctionDef)}
+    commands = {node.name for file in COMMAND_LINES for node in trees[file].body if isinstance(node, ast.FunctionDef)}
     for file, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -11,6 +11,7 @@ peak, where "fits" is wrong below 1.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -25,7 +26,9 @@ from runbook.foresight.training_run import Anchor, Forecast, Interval, Verdict
 from tests.foresight.published import Row, memory_document, read_rows
 
 ROWS = Path(__file__).with_name("rows.jsonl")
+_ANCHORS = 5
 _CARDS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
+NOTHING = "nothing that is published"
 _NO_CHANGE = frozenset({"system"})
 
 
@@ -52,7 +55,7 @@ class Scored:
             return ""
         names = [item.name for item in fields(self.row.run) if item.name not in _NO_CHANGE
                  and getattr(self.row.run, item.name) != getattr(self.anchor.run, item.name)]
-        return "+".join(names) or "nothing known"
+        return "+".join(names) or NOTHING
 
     @property
     def right(self) -> bool | None:
@@ -76,15 +79,17 @@ class Scored:
 
 
 def scored(rows: Sequence[Row], document: MemoryDocument) -> tuple[list[Scored], list[Scored]]:
-    """By formulas alone, and anchored on each other row of the family that was measured."""
+    """By formulas alone, and anchored on other rows of the family that were measured, at most five for each row: in the
+    order of a hash, so that large families do not outweigh the others."""
     alone = [_scored(row, None, document) for row in rows]
     families = defaultdict(list)
     for row in rows:
         families[row.family].append(row)
-    pairs = [
-        _scored(row, anchor, document) for members in families.values() for row in members for anchor in members
-        if anchor is not row and anchor.measured_bytes is not None
-    ]
+    pairs = []
+    for row in rows:
+        others = [one for one in families[row.family] if one is not row and one.measured_bytes is not None]
+        others.sort(key=lambda one: hashlib.sha1(f"{row.id} {one.id}".encode()).hexdigest())
+        pairs += [_scored(row, anchor, document) for anchor in others[:_ANCHORS]]
     return alone, pairs
 
 
@@ -143,10 +148,12 @@ def main() -> int:
     document = memory_document()
     rows = [row for file in chosen.files for row in read_rows(file, document)]
     alone, pairs = scored(rows, document)
+    told = [item for item in pairs if item.changed != NOTHING]
     same = [item for item in pairs if item.anchor is not None and item.anchor.run.tensor == item.row.run.tensor]
     print(f"{len(rows)} rows of {len({row.family for row in rows})} families and {len({row.source for row in rows})} "
           f"sources, {sum(row.measured_bytes is None for row in rows)} of which ran out of memory")
-    blocks = [("formulas alone", alone), ("anchored", pairs), ("anchored, tensor parallelism the same", same)]
+    blocks = [("formulas alone", alone), ("anchored", pairs), ("anchored, the change published", told),
+              ("anchored, tensor parallelism the same", same)]
     for source in sorted({row.source for row in rows}):
         blocks.append((f"alone: {source}", [item for item in alone if item.row.source == source]))
         blocks.append((f"anchored: {source}", [item for item in pairs if item.row.source == source]))

@@ -212,6 +212,8 @@ MISTAKES = (
     "patch --template job.sh --lever smaller_micro_batch --kind no", "patch --template missing.sh --lever x",
     "patch --template job.sh --set micro_batch_size=8", "patch --template job.sh --set seq_length=128",
     "patch --template job.sh --lever smaller_micro_batch", "patch --template job.sh --lever smaller_micro_batch --json",
+    "predict", "predict --template missing.sh", "predict --template job.sh", "predict --template job.sh --gpus no",
+    "predict --template job.sh --set no=1", "predict --template job.sh --search layers",
     "oom", "oom --job 1 --log empty.log", "oom --job 1 --template job.sh", "oom --log missing.log", "node",
     "node gpu-1", "node gpu-[", "node --since never gpu-1", "incidents", "incidents --state no", "show nonsense",
     "show oom-alpha-1", "report oom-alpha-1", "history", "history --nodes", "history --since x",
