@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import io
 import json
 import os
+import pickle
 import shutil
 import signal
 import sqlite3
@@ -282,6 +285,61 @@ def test_rows_of_another_table_or_of_no_workflow_of_ours_are_refused(shell: Shel
         done = shell("restore", "h.zst")
         assert done.returncode == 2 and "backup" in done.stderr
         assert not (shell.state / "incidents").exists() and not (shell.state / UNFINISHED_RESTORE).exists()
+
+
+class _Program:
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self._mark}",)
+
+
+def _with_a_program(text: str, mark: Path, column: str) -> bytes:
+    """The rows with a value of the column that is a program to whoever unpickles it."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        if line["row"].get(column) is not None:
+            line["row"][column] = base64.b64encode(pickle.dumps(_Program(mark))).decode()
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+@pytest.mark.parametrize("column", ["inputs", "output"])
+def test_a_recorded_value_that_is_a_program_is_refused_and_never_run(
+    shell: Shell, tmp_path: Path, column: str
+) -> None:
+    shell.write_inventory("apply")
+    assert shell("oom", "--job", shell.failed_job(), "--yes").returncode == 0
+    assert shell("backup", "b.zst").returncode == 0
+    mark = tmp_path / "ran"
+    members = _read(shell.work / "b.zst")
+    manifest = json.loads(members[-1][1])
+    rows_text = next(content for info, content in members if info.name == "workflows.jsonl")
+    forged = _with_a_program(rows_text.decode(), mark, column)
+    digest = hashlib.sha256(forged).hexdigest()
+    manifest["files"]["workflows.jsonl"] |= {"size_bytes": len(forged), "sha256": digest}
+    changed = _changed(_changed(members, "workflows.jsonl", forged), "manifest.json", json.dumps(manifest).encode())
+    _written(shell.work / "h.zst", changed)
+    lose(shell.state)
+    done = shell("restore", "h.zst")
+    assert done.returncode == 2 and "no plain value" in done.stderr, done.stderr
+    assert not mark.exists() and not (shell.state / "incidents").exists()
+
+
+def test_a_program_in_the_database_itself_is_not_run(shell: Shell, tmp_path: Path) -> None:
+    """Whoever may write the tables of a server gets no further than that."""
+    shell.write_inventory("approve")
+    shell("oom", "--job", shell.failed_job())
+    mark = tmp_path / "ran"
+    program = base64.b64encode(pickle.dumps(_Program(mark))).decode()
+    with closing(sqlite3.connect(shell.state / "workflows.sqlite")) as database, database:
+        database.execute("UPDATE operation_outputs SET output = ?", (program,))
+        for table, column in (("workflow_status", "inputs"), ("workflow_input", "inputs")):
+            with contextlib.suppress(sqlite3.OperationalError):
+                database.execute(f"UPDATE {table} SET {column} = ? WHERE {column} IS NOT NULL", (program,))
+    name = json.loads(shell("incidents", "--json").stdout)[0]["id"]
+    shell("resume", name, "--plan")
+    assert not mark.exists()
 
 
 EFFECTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod"})

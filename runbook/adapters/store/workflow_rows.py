@@ -2,7 +2,8 @@
 
 Neither a database file nor a dump is kept: both are programs to whoever opens them (triggers, views, statements), and a
 backup may come from anywhere. So the tables are made by the library itself, of the version that is installed, and rows
-are put in by parameters. The same rows fit SQLite and PostgreSQL, and no `pg_dump` of the server's version is needed.
+are put in by parameters, plain values alone. The same rows fit SQLite and PostgreSQL, and no `pg_dump` of the server's
+version is needed.
 
 A backup is one moment's: of SQLite by its backup interface, of PostgreSQL by one transaction that sees one snapshot.
 """
@@ -21,6 +22,7 @@ from dbos import DBOS
 from psycopg.types.json import Jsonb
 
 from runbook.errors import BadInput, RunbookError, Unavailable
+from runbook.plain_pickles import plain_value
 
 TABLES: Mapping[str, str] = {
     "workflow_status": "workflow_uuid",
@@ -34,6 +36,8 @@ TABLES: Mapping[str, str] = {
 }
 """What the library keeps of a workflow, and the column with the workflow's id: the workflow itself first. Queues,
 versions and schedules are made again by whoever starts."""
+_PICKLED = ("inputs", "input", "output", "message", "value")
+"""Columns in which the library keeps pickles. An error is one as well, and is never read."""
 _SCHEMA = "dbos"
 _LONGEST_LINE_BYTES = 512 << 20
 
@@ -94,7 +98,21 @@ def _rows(lines: Iterator[str], prefix: str) -> Iterator[tuple[str, Row]]:
         key = TABLES.get(table) if isinstance(table, str) else None
         if key is None or not isinstance(row, dict) or not str(row.get(key, "")).startswith(prefix):
             raise BadInput("a row of the backup is none of a workflow of this cluster", where=f"line {number}")
+        _check_plain(row, number)
         yield str(table), row
+
+
+def _check_plain(row: Row, number: int) -> None:
+    """Raises `BadInput` for a recorded value that would be a program to the library."""
+    if row.get("serialization") not in (None, "py_pickle"):
+        return
+    for name in _PICKLED:
+        value = row.get(name)
+        try:
+            if value is not None:
+                plain_value(str(value))
+        except ValueError as error:
+            raise BadInput(f"a row of the backup holds {error}", where=f"line {number}, {name}") from error
 
 
 def _like(table: str, prefix: str, mark: str, schema: str = "") -> tuple[str, tuple[str]]:
