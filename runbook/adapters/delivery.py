@@ -73,29 +73,34 @@ class Target:
 
 
 class Limit:
-    """So many messages an hour, pages and all else counted apart; the same text once in `again_s`. Not thread-safe."""
+    """So many messages an hour, pages and all else counted apart; the same text once in `again_s`. Not thread-safe.
 
-    def __init__(self, per_hour: int, again_s: float = 300.0) -> None:
-        self._per_hour = per_hour
+    `shared`: by the owners of several users' jobs. Then nobody's messages are more than what is left for others, so
+    that one user's failures, however many, leave half of the hour, two users' a quarter, and so on."""
+
+    def __init__(self, per_hour: int, again_s: float = 300.0, *, shared: bool = False) -> None:
+        self._per_hour, self._shared = per_hour, shared
         self._again_s = again_s
-        self._sent: dict[bool, deque[float]] = {True: deque(), False: deque()}
+        self._sent: dict[bool, deque[tuple[float, str]]] = {True: deque(), False: deque()}
         self._texts: deque[tuple[float, str]] = deque()
         self.held_back = 0
         """Messages since the last that was sent."""
 
     def allows(self, message: Message, now_s: float, quiet: bool) -> bool:
         """Whether it may be sent now; it counts as sent then, else as held back."""
-        sent = self._sent[message.severity is Severity.PAGE]
-        while sent and now_s - sent[0] >= _HOUR_S:
+        sent, owner = self._sent[message.severity is Severity.PAGE], message.about.owner
+        while sent and now_s - sent[0][0] >= _HOUR_S:
             sent.popleft()
         while self._texts and now_s - self._texts[0][0] >= self._again_s:
             self._texts.popleft()
         text = f"{message.title}\n{message.body}"
         held = quiet and message.severity is not Severity.PAGE
-        if held or len(sent) >= self._per_hour or any(text == before for _, before in self._texts):
+        left = self._per_hour - len(sent)
+        full = left <= 0 or (self._shared and owner != "" and sum(whose == owner for _, whose in sent) >= left)
+        if held or full or any(text == before for _, before in self._texts):
             self.held_back += 1
             return False
-        sent.append(now_s)
+        sent.append((now_s, owner))
         self._texts.append((now_s, text))
         return True
 

@@ -127,7 +127,7 @@ class TargetsNotify:
             return []
         with self._lock:
             now_s = self._clock.elapsed()
-            limit = self._limits.setdefault((target.name, whose), Limit(target.per_hour))
+            limit = self._limits.setdefault((target.name, whose), Limit(target.per_hour, shared=not target.personal()))
             if not limit.allows(message, now_s, target.quiet(self._clock.now())):
                 self.counts[target.name, "held_back"] += 1
                 LOG.info("not sent to %s, too many messages or quiet hours: %s", target.name, clean_line(message.title))

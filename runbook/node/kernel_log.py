@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from runbook.model.node import IN_TEXT_ONLY, OomKill, XidEvent
-from runbook.model.units import Unknown
+from runbook.model.units import JobId, Unknown
 from runbook.node.processes import job_of_cgroup
 from runbook.node.sections import NodeAnswers, printable
 from runbook.node.xid import PREFIX, XidLine, read_xid
@@ -325,7 +325,8 @@ _KILLED = re.compile(
     r"\((?P<name>.{0,32}?)\)(?:, UID \d+,)?(?: total-vm| score|,|$)"
 )
 _CONSTRAINT = re.compile(
-    PREFIX + r"oom-kill:constraint=CONSTRAINT_(?P<kind>[A-Z]+),(?P<rest>.{0,3000}),pid=(?P<pid>\d{1,9}),uid=\d+\s*$"
+    PREFIX + r"oom-kill:constraint=CONSTRAINT_(?P<kind>[A-Z]+),(?P<rest>.{0,3000}),pid=(?P<pid>\d{1,9}),"
+    r"uid=(?P<uid>\d{1,10})\s*$"
 )
 _CGROUP = re.compile(r"(?:^|,)task_memcg=(?P<path>[^,]{0,1000}),task=(?P<name>.*)$")
 _SAME_S = 60.0
@@ -385,10 +386,16 @@ def _kill(text: str) -> OomKill | None:
     if match is None:
         return None
     cgroup = _CGROUP.search(match["rest"])
+    job: JobId | Unknown | None = Unknown("the line names no cgroup")
+    if cgroup is not None and any(match["rest"].count(word) != 1 for word in (",task_memcg=", ",task=")):
+        # A user names his cgroups and his programs as he likes.
+        job = Unknown("the line names more than one cgroup or process")
+    elif cgroup is not None:
+        job = job_of_cgroup(cgroup["path"], int(match["uid"]))
     return OomKill(
         int(match["pid"]), None,
         name=printable(cgroup["name"], 32) if cgroup else "",
-        job=job_of_cgroup(cgroup["path"]) if cgroup else Unknown("the line names no cgroup"),
+        job=job,
         whole_node=match["kind"] != "MEMCG",
     )
 

@@ -19,8 +19,10 @@ from runbook.node.check_script import PYTHONS, RANK_VARIABLES, whole_script
 from runbook.node.gpus import mebibytes
 from runbook.node.sections import NodeAnswers, printable
 
-_CGROUP_JOB = re.compile(r"/(?:slurm[^/]*/uid_\d+|[^/]*slurmstepd\.scope)/job_(?P<job>\d+)(?:/|$)")
+_CGROUP_JOB = re.compile(r"/(?:slurm[^/]*/uid_(?P<uid>\d+)|[^/]*slurmstepd\.scope)/job_(?P<job>\d+)(?:/|$)")
 _CGROUP_SLUID = re.compile(r"/[^/]*slurmstepd\.scope/(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13})(?:/|$)")
+_USERS_OWN = re.compile(r"/user\.slice(?:/|$)|/user@\d+\.service(?:/|$)")
+"""Where a user makes cgroups as he likes, with Slurm's names as well."""
 _ANY_SLURM = re.compile(r"/slurm(?:[_/]|$)|slurmstepd\.scope")
 NOT_THERE = "no such process on the node: it has ended, or it lives in another PID namespace"
 
@@ -103,10 +105,17 @@ def start_times(answers: NodeAnswers) -> dict[int, float]:
     return started
 
 
-def job_of_cgroup(path: str) -> JobId | Unknown | None:
-    """The Slurm job of one line of `/proc/PID/cgroup`; None when the line is in no Slurm cgroup."""
+def job_of_cgroup(path: str, uid: int | None = None) -> JobId | Unknown | None:
+    """The Slurm job of one line of `/proc/PID/cgroup`, of a process of this user number; None when the line is in no
+    Slurm cgroup. The first name of Slurm's in a path is Slurm's own: a user makes his below it, or below user.slice."""
     match = _CGROUP_JOB.search(path)
+    slurms = match or _CGROUP_SLUID.search(path) or _ANY_SLURM.search(path)
+    own = _USERS_OWN.search(path)
+    if slurms is not None and own is not None and own.start() < slurms.start():
+        return None
     if match:
+        if match["uid"] is not None and uid is not None and int(match["uid"]) != uid:
+            return Unknown(f"it is in a cgroup of user {match['uid']} and runs as user {uid}")
         return JobId(match["job"])
     match = _CGROUP_SLUID.search(path)
     if match:
@@ -188,7 +197,7 @@ def _job(seen: ProcEntry, *, slurm_has_cgroups: bool) -> JobId | None | Unknown:
     array, task = seen.environment.get("SLURM_ARRAY_JOB_ID", ""), seen.environment.get("SLURM_ARRAY_TASK_ID", "")
     by_environment = seen.environment.get("SLURM_JOB_ID", "")
     in_array = array.isdecimal() and task.isdecimal()
-    by_cgroup = [job for path in seen.cgroups if (job := job_of_cgroup(path)) is not None]
+    by_cgroup = [job for path in seen.cgroups if (job := job_of_cgroup(path, seen.uid)) is not None]
     named = next((job for job in by_cgroup if not isinstance(job, Unknown)), None)
     if named is not None:
         return JobId(f"{array}_{task}") if in_array and by_environment == named else named

@@ -96,8 +96,8 @@ def _folder(context: StepContext) -> str:
 def _write(context: StepContext, patch: Patch, submitted: Sequence[TemplateFile]) -> None:
     incident, folder = context.incident, context.ports.folder
     base = posixpath.dirname(copy_name(incident))
-    # The job reads the files that its script names, so those are its owner's where this process may give them away. The
-    # script is not: what is submitted is what was written here, and its owner could change or swell it in between.
+    # The job reads the files that its script names, so its owner may read those and write none: they lie on the
+    # service's disk, where no quota of his holds. The script goes to sbatch in memory.
     job = incident.original.job if incident.original else context.failure.job
     owner = (job.uid, job.gid) if job.uid is not None and job.gid is not None else None
     for file in submitted:

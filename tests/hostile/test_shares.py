@@ -15,7 +15,8 @@ import pytest
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.silent import FileSystems
 from runbook.adapters.store import IncidentStore
-from runbook.adapters.store.archive import Manifest, unpack, write_archive
+from runbook.adapters.store.archive import Manifest, give_modes, unpack, write_archive
+from runbook.adapters.whole_file import wrong_in
 from runbook.cli import serve
 from runbook.cli.wiring import Application
 from runbook.errors import Hung, NotAllowed, Unavailable
@@ -127,3 +128,35 @@ def test_who_stops_some_of_his_own_processes_counts_as_slow_whatever_the_others_
     with systems.asked("/srv/b", "ann"):
         pass
     assert systems.slow("ann") and not systems.slow(UserName("ben"))
+
+
+@pytest.mark.needs("setpriv")
+def test_a_copy_for_its_owner_is_his_to_read_and_not_to_write(tmp_path: Path) -> None:
+    """It lies on the service's disk, where no quota of his holds."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    tmp_path.chmod(0o711)
+    for above in list(tmp_path.parents)[:3]:
+        if above != Path("/tmp"):
+            above.chmod(0o711)
+    store = IncidentStore(tmp_path / "state")
+    put(store, closed(1, 1))
+    path = store.write_file(IncidentId("oom-here-1"), "attempts/1/run.toml", b"batch = 2\n", 0o600, (4711, 4711))
+
+    def by(uid: int, *command: str) -> int:
+        words = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *command)
+        return subprocess.run(words, capture_output=True, check=False).returncode
+
+    assert by(4711, "cat", str(path)) == 0, "the job reads it"
+    assert by(4712, "cat", str(path)) != 0
+    assert by(4711, "sh", "-c", f"echo x >> {path}") != 0 and by(4711, "chmod", "666", str(path)) != 0
+    assert path.stat().st_uid == 0 and not list(wrong_in(tmp_path / "state"))
+    rows = tmp_path / "rows"
+    rows.write_bytes(b"")
+    assert write_archive(tmp_path / "b.zst", store, rows, Manifest(0.0, "0", "here"), {}) == ()
+    back = tmp_path / "back"
+    back.mkdir(mode=0o711)
+    give_modes(back, unpack(tmp_path / "b.zst", back))
+    (back / "incidents").chmod(0o711)
+    assert by(4711, "cat", str(back / "incidents/oom-here-1/attempts/1/run.toml")) == 0
+    assert by(4712, "cat", str(back / "incidents/oom-here-1/attempts/1/run.toml")) != 0

@@ -43,6 +43,20 @@ def test_who_was_killed_and_for_whose_limit(line: str, whole_node: bool, job: st
     assert found == job
 
 
+def test_a_cgroup_that_its_user_named_like_the_line_makes_no_job_of_anothers() -> None:
+    place = "/user.slice/user-1001.slice/user@1001.service/x"
+    forged = (
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
+        f"oom_memcg={place},task_memcg=,task_memcg={place},task_memcg=/slurm/uid_1003/job_522/step_0,task=python,"
+        "task=python3,pid=1058,uid=1001"
+    )
+    (kill,) = read_oom_kills([LogLine(5.0, forged)], Window())
+    assert isinstance(kill.job, Unknown)
+    line = GROUP.replace("/system.slice/slurmstepd.scope", "/slurm/uid_1003")
+    (other,) = read_oom_kills([LogLine(5.0, line)], Window())
+    assert isinstance(other.job, Unknown), "it ran as user 1000"
+
+
 def test_a_name_that_is_half_a_line_neither_changes_the_number_nor_invents_a_job() -> None:
     named = GROUP.replace("task=python", "task=a,pid=1,uid=0,")
     (kill,) = read_oom_kills([LogLine(5.0, named)], Window())

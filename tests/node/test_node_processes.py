@@ -99,6 +99,21 @@ def test_the_job_of_a_process(owners: str, cgroups: bool, job: str | None) -> No
     assert only(read_gpu_processes(answers(owners, cgroups=cgroups))).job == job
 
 
+@pytest.mark.parametrize("path", [
+    "0::/user.slice/user-1001.slice/user@1001.service/slurm/uid_1003/job_522/step_0",
+    "5:memory:/user.slice/user-1001.slice/slurm_n1/uid_1001/job_522",
+    "0::/user.slice/user-1001.slice/user@1001.service/app.slice/slurmstepd.scope/job_522/step_0",
+])
+def test_a_users_own_cgroup_with_slurms_names_is_no_job(path: str) -> None:
+    assert job_of_cgroup(path, 1001) is None
+
+
+def test_slurms_own_name_comes_first_and_its_user_is_the_processs() -> None:
+    below = "5:memory:/slurm/uid_1001/job_7/step_0/slurm/uid_1003/job_522/step_0"
+    assert job_of_cgroup(below, 1001) == "7"
+    assert isinstance(job_of_cgroup("5:memory:/slurm/uid_1003/job_522/step_0", 1001), Unknown)
+
+
 @pytest.mark.parametrize(
     ("owners", "cgroups", "words"),
     [

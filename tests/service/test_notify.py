@@ -87,13 +87,13 @@ def test_the_same_message_is_not_repeated_and_a_flood_is_held_back(server: HttpS
     clock = Clock()
     notify = TargetsNotify([_target(server.url(), per_hour=5)], clock)
     for _ in range(3):
-        notify.tell(_message("the same"))
+        notify.tell(_message("the same", about=About()))
     assert len(server.received) == 1
     for number in range(20):
-        notify.tell(_message(f"number {number}"))
+        notify.tell(_message(f"number {number}", about=About()))
     assert len(server.received) == 5
     clock.time_s += 3_601
-    notify.tell(_message("later"))
+    notify.tell(_message("later", about=About()))
     assert len(server.received) == 6
     assert "(2 more messages held back before this one.)" in server.received[1]["message"]
     assert "(16 more messages held back before this one.)" in server.received[-1]["message"]
@@ -108,12 +108,23 @@ def test_an_owner_with_many_jobs_keeps_no_other_owner_s_messages_back(server: Ht
     assert "held back" not in server.received[-1]["message"]
 
 
+def test_one_user_s_failures_leave_room_for_the_pages_of_others(server: HttpServer) -> None:
+    notify = TargetsNotify([_target(server.url(), per_hour=30)], Clock())
+    for owner in ("ana", "bo", "cy"):
+        for number in range(40):
+            notify.tell(_message(f"{owner} {number}", Severity.PAGE, about=About("oom-alpha-1", owner)))
+    counts = [sum(title.startswith(owner) for title in server.titles) for owner in ("ana", "bo", "cy")]
+    assert counts == [15, 8, 4]
+    notify.tell(_message("the daemon's own trouble", Severity.PAGE, about=About()))
+    assert "held back before this one" in server.received[-1]["message"]
+
+
 def test_a_flood_of_information_leaves_room_for_pages(server: HttpServer) -> None:
     notify = TargetsNotify([_target(server.url(), per_hour=3)], Clock())
     for number in range(10):
-        notify.tell(_message(f"info {number}", Severity.INFO))
+        notify.tell(_message(f"info {number}", Severity.INFO, about=About()))
     for number in range(10):
-        notify.tell(_message(f"page {number}", Severity.PAGE))
+        notify.tell(_message(f"page {number}", Severity.PAGE, about=About()))
     assert server.titles == ["info 0", "info 1", "info 2", "page 0", "page 1", "page 2"]
 
 

@@ -181,8 +181,8 @@ class IncidentStore:
         mode: int = 0o600,
         owner: tuple[int, int] | None = None,
     ) -> Path:
-        """Write a file of the incident atomically and durably. `owner` (uid, gid) is given the file where this
-        process may do that; else `mode` alone decides who reads it. Raises `Unavailable` on a full disk."""
+        """Write a file of the incident atomically and durably. `owner` (uid, gid) may read it, too. Raises
+        `Unavailable` on a full disk."""
         path = self._place(incident, relative)
         with replacing(path, mode, owner) as stream:
             stream.write(content)
@@ -282,10 +282,10 @@ def _relative(relative: str) -> PurePosixPath:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int, owner: tuple[int, int] | None) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int, reader: tuple[int, int] | None) -> Iterator[IO[bytes]]:
     """As `whole_file`, with the store's words for what goes wrong."""
     try:
-        with whole_file(path, mode, owner) as stream:
+        with whole_file(path, mode, reader=reader) as stream:
             yield stream
     except OSError as error:
         raise _problem(error, "writing", path) from error

@@ -18,14 +18,14 @@ import re
 import stat
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
 
 import zstandard
 
 from runbook.adapters.store import IncidentStore
-from runbook.adapters.whole_file import private_folder, put_sparse, whole_file
+from runbook.adapters.whole_file import let_read, private_folder, put_sparse, reader_of, whole_file
 from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
 from runbook.model.units import is_incident_id, size
 
@@ -51,6 +51,8 @@ class Member:
     uid: int
     gid: int
     sha256: str
+    reader: int | None = None
+    """The user who may read a patched copy, too."""
 
 
 @dataclass
@@ -163,11 +165,15 @@ class _Hashed:
 
 
 def _add_copy(tar: tarfile.TarFile, manifest: Manifest, name: str, path: Path, left: list[str]) -> None:
-    """A patched copy, which may be its job's owner's by now: read whole before it is written, as he may write to it
-    meanwhile, and left out where he has made it larger than a script or a configuration is."""
+    """A patched copy, which is its job's owner's where an earlier version wrote it, or where the file system knows no
+    access lists: read whole before it is written, as he may write to it meanwhile, and left out where he keeps it from
+    being opened, or has made it larger than a script or a configuration is."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
+        return
+    except OSError:
+        left.append(str(path))
         return
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
@@ -176,6 +182,7 @@ def _add_copy(tar: tarfile.TarFile, manifest: Manifest, name: str, path: Path, l
         left.append(str(path))
         return
     _add_text(tar, manifest, name, content, status)
+    manifest.files[name] = replace(manifest.files[name], reader=reader_of(path))
 
 
 def _add_text(
@@ -298,19 +305,26 @@ def _checked(manifest: Manifest, found: dict[str, Member]) -> Manifest:
     if missing := sorted(manifest.files.keys() - found.keys()):
         raise _refused(missing[0], "it is missing")
     for name, member in found.items():
-        if manifest.files.get(name) != member:
+        promised = manifest.files.get(name)
+        if promised is None or replace(promised, reader=None) != member:
             raise _refused(name, "it is not what the manifest says")
     return manifest
 
 
 def give_modes(folder: Path, manifest: Manifest) -> None:
-    """Each file its mode, never more than its owner's; patched copies their owner, where this process may. Raises
-    `OSError`."""
+    """Each file its mode, never more than its owner's; patched copies their owner, where this process may, and whoever
+    may read them. Raises `OSError`."""
     for name, member in manifest.files.items():
         path = folder / PurePosixPath(name)
         if os.geteuid() == 0 and name.split("/")[2:3] == ["attempts"]:
             os.chown(path, member.uid, member.gid, follow_symlinks=False)
         path.chmod((member.mode & 0o700) | 0o400)
+        if member.reader is not None and name.split("/")[2:3] == ["attempts"]:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                let_read(descriptor, member.reader, member.gid)
+            finally:
+                os.close(descriptor)
 
 
 def _refused(where: object, why: str) -> BadInput:
