@@ -14,12 +14,12 @@ from typing import Any, NotRequired, Protocol, TypedDict
 
 from dbos import DBOS, SetWorkflowID
 
+from runbook.adapters.store.plain_pickles import plain_value as plain_value
 from runbook.config import PolicyDocument
 from runbook.errors import BoxFault, BoxStopped, RunbookError, Unavailable
 from runbook.flow import END, Box, Boxes, Flow, Here
 from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentState, Policy, declined
 from runbook.model.units import IncidentId
-from runbook.plain_pickles import plain_value as plain_value
 from runbook.ports import Clock
 from runbook.report.json_documents import pack_incident, unpack_incident
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports

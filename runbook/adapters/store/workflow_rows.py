@@ -21,8 +21,8 @@ import psycopg
 from dbos import DBOS
 from psycopg.types.json import Jsonb
 
+from runbook.adapters.store.plain_pickles import plain_value
 from runbook.errors import BadInput, RunbookError, Unavailable
-from runbook.plain_pickles import plain_value
 
 TABLES: Mapping[str, str] = {
     "workflow_status": "workflow_uuid",
