@@ -6,6 +6,7 @@ graphs, blocks waiting for events of other streams, and the cudaMallocAsync back
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .blocks import Block, BlockPool, merge, split_front
@@ -100,6 +101,28 @@ class CachingAllocator:
                 allowed_bytes=self.allowed_bytes,
             )
         return self._hand_out(block, rounded, size_bytes)
+
+    def adopt(self, address: int, pieces: Sequence[tuple[int, bool]], *, small: bool, stream: int) -> list[Block]:
+        """Take a segment as it was found: its pieces' sizes, and whether they are handed out. Their counters begin
+        with it. The address and the pieces are a recorded allocator's."""
+        pool = self.small_pool if small else self.large_pool
+        blocks = self._segments.adopt(pool, stream, address, [size for size, _ in pieces])
+        for block, (size, allocated) in zip(blocks, pieces, strict=True):
+            if not allocated:
+                pool.insert(block)
+                continue
+            block.allocated, block.requested_bytes = True, size
+            self._active[block.address] = block
+            for counter in (self.statistics.allocation, self.statistics.active):
+                counter.increase(1, small)
+            for counter in (self.statistics.allocated_bytes, self.statistics.active_bytes):
+                counter.increase(size, small)
+            self.statistics.requested_bytes.increase(size, small)
+        return blocks
+
+    def expect_segments(self, segments: Sequence[tuple[int, int]]) -> None:
+        """Addresses and sizes of the segments that come next, as a recorded driver gave them."""
+        self._segments.expect(segments)
 
     def free(self, block: Block) -> None:
         """Give a block back to the cache, merged with free neighbours of its segment."""

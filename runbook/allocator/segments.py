@@ -6,6 +6,7 @@ Follows ``alloc_block``, ``release_block`` and the expandable-segment functions 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .blocks import Block, BlockPool, merge, split_front
@@ -13,6 +14,7 @@ from .counters import AllocatorStatistics
 from .expandable import ExpandableSegment, MemorySource
 
 _FIRST_ADDRESS = 0x7F0000000000
+_FAR_ADDRESS = 1 << 60
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +24,8 @@ class SegmentSource:
     memory: MemorySource
     statistics: AllocatorStatistics
     reserved_bytes: int = 0
+    expected: list[tuple[int, int]] = field(default_factory=list)
+    """Addresses and sizes that a recorded driver gave next: of blocks of one size the lowest address is taken."""
     _next_address: int = _FIRST_ADDRESS
     _expandable: list[ExpandableSegment] = field(default_factory=list)
 
@@ -29,11 +33,34 @@ class SegmentSource:
         """One free block that is a whole new segment and in no pool, or None if the device is full."""
         if not self.memory.take(segment_bytes):
             return None
-        block = Block(pool, stream, self._next_address, segment_bytes)
-        self._next_address += segment_bytes
+        address = self._next_address
+        if self.expected and self.expected[0][1] == segment_bytes:
+            address = self.expected.pop(0)[0]
+        else:
+            self._next_address += segment_bytes
+        block = Block(pool, stream, address, segment_bytes)
         self._count(segment_bytes, pool)
         self.statistics.segment.increase(1, pool.is_small)
         return block
+
+    def expect(self, segments: Sequence[tuple[int, int]]) -> None:
+        """Addresses and sizes of plain segments that come next. Where others come, their addresses are far away."""
+        self.expected[:] = segments
+        self._next_address = max(self._next_address, _FAR_ADDRESS)
+
+    def adopt(self, pool: BlockPool, stream: int, address: int, pieces: Sequence[int]) -> list[Block]:
+        """A segment that is there already, in pieces of these sizes, linked and in no pool."""
+        blocks: list[Block] = []
+        for size in pieces:
+            block = Block(pool, stream, address, size, previous=blocks[-1] if blocks else None)
+            if blocks:
+                blocks[-1].next = block
+            blocks.append(block)
+            address += size
+        self.memory.take(sum(pieces))
+        self._count(sum(pieces), pool)
+        self.statistics.segment.increase(1, pool.is_small)
+        return blocks
 
     def release(self, block: Block) -> None:
         """Give a free block that is a whole segment back to the device."""

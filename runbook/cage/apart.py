@@ -22,12 +22,12 @@ _MOST_ANSWER_BYTES = 64 << 20
 _REFUSED = 2
 
 
-def read_apart(stream: BinaryIO, name: str, limits: Limits = LIMITS) -> SnapshotFindings:
+def read_apart(stream: BinaryIO, name: str, *, always_replay: bool, limits: Limits = LIMITS) -> SnapshotFindings:
     """What `runbook.snapshots` finds in a file that is open. Raises `BadInput`, and `BoxStopped` where reading it took
     more than it may."""
     command = [
         sys.executable, "-c", "from runbook.cage.apart import main; main()", name, str(limits.memory_bytes),
-        str(limits.cpu_s),
+        str(limits.cpu_s), "replay" if always_replay else "",
     ]
     # Started anew, not forked: this process may have threads, and has read what is none of the file's business.
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "LANG": "C.UTF-8"}
@@ -56,7 +56,7 @@ def read_apart(stream: BinaryIO, name: str, limits: Limits = LIMITS) -> Snapshot
 
 def main() -> None:
     """In the process apart. Standard input is the file."""
-    name, memory_bytes, cpu_s = sys.argv[1:4]
+    name, memory_bytes, cpu_s, always_replay = sys.argv[1:5]
     walls = raise_walls()
     rules = ruleset(walls, [*sys.path, sys.base_prefix])
     enter_namespaces(walls)
@@ -64,7 +64,8 @@ def main() -> None:
     shut(walls, rules, Limits(int(memory_bytes), int(cpu_s), LIMITS.file_bytes), 0)
     with os.fdopen(0, "rb", buffering=0, closefd=False) as stream:
         try:
-            answer, status = _adapter().dump_json(findings_of(read_snapshot(stream), name)), 0
+            found = findings_of(read_snapshot(stream), name, always_replay=bool(always_replay))
+            answer, status = _adapter().dump_json(found), 0
         except BadInput as error:
             refusal = (error.what, error.where, error.next_step)
             answer, status = _adapter_of_refusal().dump_json(refusal), _REFUSED

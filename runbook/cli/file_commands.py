@@ -64,10 +64,14 @@ def diagnose() -> None:
 @command("files.snapshot", "Read PyTorch's memory snapshots: what held the memory, and why a request failed.")
 @click.argument("files", nargs=-1, metavar="FILE.pickle|DIR...", type=PATH)
 @click.option("--verbose", "-v", is_flag=True, help="Every device, and the calls that hold the most.")
+@click.option("--replay", "always_replay", is_flag=True, help="Replay the trace also where no request failed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found for machines (docs/snapshots.md).")
 def snapshot() -> None:
     """Read PyTorch's memory snapshots: what was alive when a request failed, or at the highest use, by the calls that
     allocated it, by category and phase; what lay free in pieces; what each step leaves behind.
+
+    Where a request failed, the trace is replayed through a model of the allocator: as it was recorded, to the byte, and
+    then under expandable_segments, max_split_size_mb and garbage_collection_threshold.
 
     Several files are one job's ranks, side by side. A snapshot is a pickle, which could run code: here none of it is
     run, whatever the file holds. It is what torch.cuda.memory._dump_snapshot writes.

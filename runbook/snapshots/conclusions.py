@@ -9,6 +9,8 @@ from runbook.allocator import segment_bytes_for
 from runbook.model.snapshots import (
     Action,
     DeviceFindings,
+    NotReplayed,
+    Replay,
     Request,
     Segment,
     Shortage,
@@ -16,24 +18,28 @@ from runbook.model.snapshots import (
     SnapshotFindings,
     Use,
 )
+from runbook.snapshots.replay import replay
 from runbook.snapshots.timeline import look_at, phase_of
 
 
-def findings_of(snapshot: Snapshot, name: str) -> SnapshotFindings:
-    """`name`: of the file, for people."""
+def findings_of(snapshot: Snapshot, name: str, *, always_replay: bool = False) -> SnapshotFindings:
+    """`name`: of the file, for people. Replayed is what failed, and everything where it is asked for."""
     phases = {number: phase_of(stack) for number, stack in enumerate(snapshot.stacks)}
     devices = []
     for device in snapshot.devices:
         segments = [one for one in snapshot.segments if one.device == device]
         timeline, moment, growth = look_at(snapshot, device, phases)
         use, request = _use(segments), _request(snapshot, device, timeline.failed_at)
-        shortage, deficit = Shortage.UNKNOWN, 0
+        shortage, deficit, reserved = Shortage.UNKNOWN, 0, use.reserved
         if request is not None:
-            free = _reserved_at(snapshot, device, timeline.failed_at, use) - moment.size
-            shortage, deficit = _shortage(request, free, segments)
+            reserved = _reserved_at(snapshot, device, timeline.failed_at, use)
+            shortage, deficit = _shortage(request, reserved - moment.size, segments)
+        replayed = Replay(NotReplayed.NOT_ASKED)
+        if request is not None or always_replay:
+            replayed = replay(snapshot, device, timeline, request, reserved)
         devices.append(DeviceFindings(
             device, use, moment, max(timeline.highest, use.allocated), len(snapshot.traces.get(device, ())), request,
-            shortage, deficit, growth,
+            shortage, deficit, growth, replayed,
         ))
     recorded = len(snapshot.stacks) > 1 or any(one.entries > 1 for one in devices)
     return SnapshotFindings(name, tuple(devices), snapshot.settings, recorded)

@@ -20,6 +20,8 @@ _NO_SNAPSHOT = "it is a pickle, but no memory snapshot of PyTorch"
 _NAME_ANOTHER = "name what torch.cuda.memory._dump_snapshot has written"
 _MOST_ADDRESS = (1 << 64) - 1
 _LONGEST_NAME = 500
+_MOST_DEVICES = 256
+"""A process sees those of one node."""
 
 
 def read_snapshot(stream: BinaryIO, progress: Callable[[int], None] = lambda _bytes: None) -> Snapshot:
@@ -30,11 +32,13 @@ def read_snapshot(stream: BinaryIO, progress: Callable[[int], None] = lambda _by
         found = {"segments": found}
     if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
         raise BadInput(_NO_SNAPSHOT, next_step=_NAME_ANOTHER)
-    segments = found["segments"]
+    segments, traces = found["segments"], found.get("device_traces", [])
     if not all(isinstance(one, Segment) for one in segments):
         raise BadInput(_NO_SNAPSHOT, next_step=_NAME_ANOTHER)
+    if len({one.device for one in segments}) > _MOST_DEVICES or len(traces) > _MOST_DEVICES:
+        raise BadInput(f"more than {_MOST_DEVICES} devices")
     return Snapshot(
-        tuple(segments), gathering.events, _traces(found.get("device_traces", []), gathering.claimed),
+        tuple(segments), gathering.events, _traces(traces, gathering.claimed),
         gathering.stacks, _settings(found.get("allocator_settings")),
     )
 

@@ -77,6 +77,12 @@ class SimulatedJob:
                 self._note(action, addr=address, size=size, stream=stream, call=call)
             self.allocator.free(block)
 
+    def empty_cache(self) -> None:
+        """As `torch.cuda.empty_cache`."""
+        before = self._starts()
+        self.allocator.empty_cache()
+        self._segments(before)
+
     def document(self) -> dict[str, Any]:
         """As `torch.cuda.memory._snapshot` gives it."""
         limit = self.config.max_split_size_bytes
@@ -100,21 +106,17 @@ class SimulatedJob:
             "action": action, **where, "size": size, "stream": stream, "time_us": len(self.trace), "frames": frames,
         })
 
-    def _starts(self) -> dict[int, int]:
-        """Sizes of what the driver gave, by address; of an expandable segment each mapped run."""
-        return {one["address"]: one["total_size"] for one in self._told_segments()}
+    def _starts(self) -> dict[int, tuple[int, int]]:
+        """What the driver gave: size and stream by address; of an expandable segment each mapped run."""
+        return {one["address"]: (one["total_size"], one["stream"]) for one in self._told_segments()}
 
-    def _segments(self, before: dict[int, int]) -> None:
+    def _segments(self, before: dict[int, tuple[int, int]]) -> None:
         after = self._starts()
         taken, given = ("map", "unmap") if self.config.expandable_segments else ("alloc", "free")
-        for address in before.keys() - after.keys():
-            self._note(f"segment_{given}", addr=address, size=before[address], stream=0, call=())
-        for address, size in after.items():
-            grown = size - before.get(address, 0)
-            if grown > 0:
-                self._note(f"segment_{taken}", addr=address, size=grown, stream=0, call=())
-            elif grown < 0:
-                self._note(f"segment_{given}", addr=address, size=-grown, stream=0, call=())
+        for word, there, gone in ((given, before, after), (taken, after, before)):
+            for address, (size, stream) in there.items():
+                for start, stop in _left_of((address, address + size), gone):
+                    self._note(f"segment_{word}", addr=start, size=stop - start, stream=stream, call=())
 
     def _told_segments(self) -> Iterable[dict[str, Any]]:
         run: list[Block] = []
@@ -167,3 +169,14 @@ def training(job: SimulatedJob, steps: int, *, leak: int = 0, activation: int = 
         job.free(gradients)
         if leak:
             kept.append(job.allocate(leak, LOGGING))
+
+
+def _left_of(one: tuple[int, int], others: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of a range of addresses is in none of the others."""
+    left = [one]
+    for address, (size, _) in others.items():
+        left = [
+            part for start, stop in left
+            for part in ((start, min(stop, address)), (max(start, address + size), stop)) if part[0] < part[1]
+        ]
+    return left

@@ -23,10 +23,10 @@ _MOST_BYTES = 16 << 30
 _SHOWN_FROM_BYTES = 32 << 20
 
 
-def snapshot(files: tuple[Path, ...], as_json: bool, verbose: bool) -> int:
+def snapshot(files: tuple[Path, ...], as_json: bool, verbose: bool, always_replay: bool) -> int:
     """`runbook snapshot`."""
     paths = _named(files)
-    found = [_read(path) for path in paths]
+    found = [_read(path, always_replay) for path in paths]
     if as_json:
         click.echo(json.dumps(document_of(found), indent=2, ensure_ascii=True))
         return 0
@@ -54,7 +54,7 @@ def _named(files: tuple[Path, ...]) -> list[Path]:
     return named
 
 
-def _read(path: Path) -> SnapshotFindings:
+def _read(path: Path, always_replay: bool) -> SnapshotFindings:
     """Raises `BadInput` that names the file, and what opening it does."""
     try:
         descriptor = within(PATIENCE_S, str(path), partial(open_regular, str(path)))
@@ -72,9 +72,9 @@ def _read(path: Path) -> SnapshotFindings:
             if os.geteuid() == 0:
                 from runbook.cage import read_apart
 
-                return read_apart(stream, path.name)
+                return read_apart(stream, path.name, always_replay=always_replay)
             with _Progress(path.name, size) as progress:
-                return findings_of(read_snapshot(stream, progress.update), path.name)
+                return findings_of(read_snapshot(stream, progress.update), path.name, always_replay=always_replay)
         except MemoryError:
             raise Unavailable(f"{path} takes more memory to read than there is") from None
         except RunbookError as error:

@@ -6,15 +6,19 @@ from runbook.model.snapshots.found import (
     Growth,
     Holder,
     Moment,
+    NotReplayed,
     Phase,
+    Replay,
     Request,
     Shortage,
     SnapshotFindings,
+    Trial,
     Use,
 )
 from runbook.model.snapshots.recorded import Action, Block, Events, Frame, Segment, Settings, Snapshot, Stack
 
 __all__ = [
-    "Action", "Block", "Category", "DeviceFindings", "Events", "Frame", "Growth", "Holder", "Moment", "Phase",
-    "Request", "Segment", "Settings", "Shortage", "Snapshot", "SnapshotFindings", "Stack", "Use",
+    "Action", "Block", "Category", "DeviceFindings", "Events", "Frame", "Growth", "Holder", "Moment",
+    "NotReplayed", "Phase", "Replay", "Request", "Segment", "Settings", "Shortage", "Snapshot", "SnapshotFindings",
+    "Stack", "Trial", "Use",
 ]

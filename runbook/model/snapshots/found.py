@@ -118,6 +118,55 @@ class Growth:
     """What holds allocations of several earlier steps."""
 
 
+class NotReplayed(StrEnum):
+    """Why a trace was not replayed."""
+
+    NOT_ASKED = "not_asked"
+    """No request failed in it."""
+    NO_TRACE = "no_trace"
+    PRIVATE_POOLS = "private_pools"
+    """The model has none, and who allocated in which is not in the trace."""
+    TOO_LONG = "too_long"
+    CONTRADICTS_ITSELF = "contradicts_itself"
+    """Pieces that overlap, or something given back twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trace replayed under other settings."""
+
+    settings: str
+    served: bool | None
+    """Whether the request that failed got its memory; None: nothing failed in the trace."""
+    failed_early: bool
+    """An earlier request, which was served in truth, was not."""
+    reserved: int
+    """The most that was held from the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the model of the allocator makes of a trace."""
+
+    why_not: NotReplayed | None
+    off: int = 0
+    """Under the recorded settings: the largest difference, at any entry, between what the model held from the driver
+    and what was recorded. 0: it is reproduced to the byte."""
+    exact: bool = False
+    """That is 0, the same request fails, and in the end the segments are the same, with the same pieces in them."""
+    laid_out_anew: int = 0
+    """Bytes that were there before the trace begins, and whose places under other settings nobody can know."""
+    recorded: int = 0
+    """The most that was held from the driver in truth, as far as the trace goes."""
+    control: Trial | None = None
+    """The recorded settings with what was there before laid out anew, too; None where nothing was there before."""
+    trials: tuple[Trial, ...] = ()
+
+    def proves(self, trial: Trial) -> bool:
+        """Whether the replay shows that the request would have been served because of these settings."""
+        return self.exact and trial.served is True and (self.control is None or self.control.served is False)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFindings:
     """One device of one file."""
@@ -133,6 +182,7 @@ class DeviceFindings:
     deficit: int
     """Bytes that were missing for the request, had all that is free been one piece; 0: none."""
     growth: Growth
+    replay: Replay
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from runbook.model.snapshots import (
     Frame,
     Growth,
     Holder,
+    NotReplayed,
+    Replay,
     Shortage,
     SnapshotFindings,
     Stack,
@@ -70,6 +72,7 @@ def _device(found: SnapshotFindings, device: DeviceFindings, width: int, *, verb
     yield from labelled("Most by", "; ".join(_holder(one) for one in device.moment.holders[:3] if one.frames), width)
     yield from labelled("In pieces", _pieces(device), width)
     yield from labelled("Step by step", _growth(device.growth), width)
+    yield from labelled("Replay", _replay(device.replay), width)
     if verbose:
         yield from _in_full(found, device, width)
 
@@ -134,6 +137,47 @@ def _growth(growth: Growth) -> str:
         f"each step leaves at least {size(growth.per_step)} behind ({floors}): a leak"
         + (f", held by {holders}" if holders else "; what holds it is not known")
     )
+
+
+_NOT_REPLAYED = {
+    NotReplayed.NOT_ASKED: "",
+    NotReplayed.NO_TRACE: "not possible: the job did not record its memory's history (runbook observe)",
+    NotReplayed.PRIVATE_POOLS: "not possible: private pools (CUDA graphs) are not in the model",
+    NotReplayed.TOO_LONG: "not done: the trace is too long",
+    NotReplayed.CONTRADICTS_ITSELF: "not possible: the trace contradicts itself",
+}
+
+
+def _replay(replay: Replay) -> str:
+    if replay.why_not is not None:
+        return _NOT_REPLAYED[replay.why_not]
+    if not replay.exact:
+        told = (
+            f"the model does not reproduce what was recorded (it is off by up to {size(replay.off)}): what it shows of "
+            "other settings is no proof"
+        )
+    else:
+        told = "reproduces what was recorded, to the byte"
+    if replay.laid_out_anew:
+        told += f"; under other settings the {size(replay.laid_out_anew)} from before the trace are laid out anew"
+    served = [one for one in replay.trials if one.served]
+    refused = [one.settings for one in replay.trials if one.served is False]
+    if served and replay.control is not None and replay.control.served:
+        told += ". Laid out so, the request is served under the recorded settings too: nothing is proven"
+        return told
+    for one in served:
+        word = "proven in replay" if replay.proves(one) else "in replay, not proven"
+        told += f". Under {one.settings} the request is served, with {size(one.reserved)} reserved: {word}"
+    if refused and not served:
+        told += ". The request is refused under the other settings, too"
+    elif refused:
+        told += f". It is refused under {', '.join(refused)}"
+    unasked = [f"{one.settings} {size(one.reserved)}" for one in replay.trials if one.served is None]
+    if unasked and replay.control is not None:
+        unasked.insert(0, f"the recorded settings {size(replay.control.reserved)}")
+    if unasked:
+        told += f". The most reserved was {size(replay.recorded)}; it would be: {', '.join(unasked)}"
+    return told
 
 
 def _in_full(found: SnapshotFindings, device: DeviceFindings, width: int) -> Iterator[str]:
@@ -207,6 +251,23 @@ def _told(device: DeviceFindings) -> dict[str, Any]:
             "floors": list(device.growth.floors), "per_step": device.growth.per_step,
             "suspects": [_told_holder(one) for one in device.growth.suspects],
         },
+        "replay": _told_replay(device.replay),
+    }
+
+
+def _told_replay(replay: Replay) -> dict[str, Any]:
+    if replay.why_not is not None:
+        return {"done": False, "why_not": replay.why_not.value}
+    return {
+        "done": True, "exact": replay.exact, "off": replay.off, "laid_out_anew": replay.laid_out_anew,
+        "recorded": replay.recorded, "control_served": replay.control.served if replay.control is not None else None,
+        "trials": [
+            {
+                "settings": one.settings, "served": one.served, "failed_early": one.failed_early,
+                "reserved": one.reserved, "proven": replay.proves(one),
+            }
+            for one in replay.trials
+        ],
     }
 
 
