@@ -74,7 +74,25 @@ def snapshot() -> None:
     then under expandable_segments, max_split_size_mb and garbage_collection_threshold.
 
     Several files are one job's ranks, side by side. A snapshot is a pickle, which could run code: here none of it is
-    run, whatever the file holds. It is what torch.cuda.memory._dump_snapshot writes.
+    run, whatever the file holds. It is what torch.cuda.memory._dump_snapshot writes; `runbook observe` has ranks
+    leave one when they run out.
+    """
+
+
+@command("files.observe", "Print what has a job's ranks leave a memory snapshot when they run out.")
+@click.option("--into", metavar="DIR", help="Where ranks write. Default: snapshots in the folder of submission.")
+@click.option(
+    "--write", "folder", metavar="DIR", type=PATH,
+    help="Put the hook there, where the nodes see it. Default: where this program is installed.",
+)
+@click.option(
+    "--entries", type=click.IntRange(1, 1_000_000), default=100_000, show_default=True, metavar="N",
+    help="The last so many allocations are kept.",
+)
+def observe() -> None:
+    """Print what to put in front of a job's command so that a rank that runs out of GPU memory leaves a snapshot for
+    `runbook snapshot`. A hook on PYTHONPATH waits until the job uses the GPU, has PyTorch record its last allocations,
+    and writes them at the moment of failure. The job's code stays as it is, and never fails because of it.
     """
 
 

@@ -10,6 +10,7 @@ from runbook.model.snapshots import (
     Action,
     DeviceFindings,
     NotReplayed,
+    Phase,
     Replay,
     Request,
     Segment,
@@ -25,6 +26,9 @@ from runbook.snapshots.timeline import look_at, phase_of
 def findings_of(snapshot: Snapshot, name: str, *, always_replay: bool = False) -> SnapshotFindings:
     """`name`: of the file, for people. Replayed is what failed, and everything where it is asked for."""
     phases = {number: phase_of(stack) for number, stack in enumerate(snapshot.stacks)}
+    if len(phases) > 1 and not any("::" in frame.name for stack in snapshot.stacks for frame in stack):
+        # Python's calls alone were recorded, and here there are none: autograd's threads run no Python.
+        phases[0] = Phase.BACKWARD
     devices = []
     for device in snapshot.devices:
         segments = [one for one in snapshot.segments if one.device == device]

@@ -33,7 +33,7 @@ def read_snapshot(stream: BinaryIO, progress: Callable[[int], None] = lambda _by
     if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
         raise BadInput(_NO_SNAPSHOT, next_step=_NAME_ANOTHER)
     segments, traces = found["segments"], found.get("device_traces", [])
-    if not all(isinstance(one, Segment) for one in segments):
+    if not all(isinstance(one, Segment) for one in segments) or not isinstance(traces, list):
         raise BadInput(_NO_SNAPSHOT, next_step=_NAME_ANOTHER)
     if len({one.device for one in segments}) > _MOST_DEVICES or len(traces) > _MOST_DEVICES:
         raise BadInput(f"more than {_MOST_DEVICES} devices")

@@ -28,6 +28,8 @@ from runbook.model.snapshots import Action, Category, Growth, Holder, Moment, Ph
 _ROUNDED = 512
 _HOLDERS = 200
 _FRAMES = 60
+_NOT_RECORDED = -1
+"""The stack of what was there before the trace and is gone, or was allocated before anything was recorded."""
 _LEAST_GROWTH = 1 << 20
 _FEWEST_STEPS = 4
 """Before growth is called that: the first step leaves optimizer states, the second may leave buffers."""
@@ -172,7 +174,7 @@ class _Device:
         exact = {block.address: block for block in self._blocks}
         for address, size in before.items():
             block = exact.get(address)
-            stack = block.stack if block is not None else 0
+            stack = (block.stack if block is not None else 0) or _NOT_RECORDED
             over = bool(self._changes) and self._changes[0] <= until
             _hold(holders, stack, self._category(stack, -1, over=over), size, -1)
         change = step = 0
@@ -190,12 +192,13 @@ class _Device:
         phases: Counter[Phase] = Counter()
         for (stack, category), held in told:
             categories[category] += held.size
-            phases[self._phases[stack]] += held.size
+            phases[self._phases.get(stack, Phase.UNKNOWN)] += held.size
         return Moment(
             found.failed_at >= 0, categories.total(),
             tuple(
                 Holder(
-                    self._stacks[stack][:_FRAMES], held.size, held.count, self._phases[stack], category,
+                    self._stacks[stack][:_FRAMES] if stack >= 0 else (), held.size, held.count,
+                    self._phases.get(stack, Phase.UNKNOWN), category,
                     len(held.steps - {-1}),
                 )
                 for (stack, category), held in told[:_HOLDERS]
@@ -215,7 +218,7 @@ class _Device:
 
     def _category(self, stack: int, at: int, *, over: bool) -> Category:
         """`over`: the phase in which it was allocated has ended by the moment that is looked at."""
-        phase, lives = self._phases[stack], self._lives.get(stack, _Lives())
+        phase, lives = self._phases.get(stack, Phase.UNKNOWN), self._lives.get(stack, _Lives())
         short = lives.within > lives.beyond
         if phase is Phase.OPTIMIZER:
             return Category.OPTIMIZER if over else Category.TEMPORARY if short else Category.OPTIMIZER

@@ -124,7 +124,7 @@ class NotReplayed(StrEnum):
     NOT_ASKED = "not_asked"
     """No request failed in it."""
     NO_TRACE = "no_trace"
-    PRIVATE_POOLS = "private_pools"
+    PRIVATE_POOLS = "pools_apart"
     """The model has none, and who allocated in which is not in the trace."""
     TOO_LONG = "too_long"
     CONTRADICTS_ITSELF = "contradicts_itself"
