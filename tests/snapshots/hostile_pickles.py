@@ -65,7 +65,7 @@ def hostile_pickles(would_make: str) -> Iterator[Hostile]:
     whole = b"\x80\x04}(" + SHORT + b"\x08segments]" + SHORT + b"\x0ddevice_traces]("
     yield Hostile("one-trace-twice", whole + b"](" + entry + b"e\x94h\x03h\x03eu.", "in two places")
     often = whole + b"](" + entry + b"e\x94" + b"h\x03" * 90_000 + b"eu."
-    yield Hostile("one-trace-often", often, "in two places")
+    yield Hostile("one-trace-often", often, "more than 256 devices")
     yield Hostile("huge-number", b"\x80\x04\x8b" + struct.pack("<i", 1 << 30) + b"\x01" * 100, "a number of")
     yield Hostile("negative-length", b"\x80\x04\x8b" + struct.pack("<i", -5) + END, "a number of")
     yield Hostile("many-digits", b"I" + b"9" * 50_000 + b"\n.", "no pickle")
