@@ -357,7 +357,8 @@ def test_patch_uses_several_levers_and_tells_machines(shell: Shell, job: Path) -
     assert [use["lever"] for use in told["uses"]] == ["smaller_local_batch", "full_checkpointing"]
     assert {edit["parameter"]: edit["new"] for edit in told["edits"]} == {"micro_batch": "4", "checkpointing": "full"}
     assert "+local_batch_size = 4   # a GPU" in told["diff"]
-    refused = shell("patch", "--lever", "smaller_local_batch", "--template", "titan.sbatch", "--json")
+    (job / "job.sbatch").write_text(MEGATRON.replace("    --global-batch-size 128\n", ""))
+    refused = shell("patch", "--lever", "smaller_micro_batch", "--template", "job.sbatch", "--json")
     assert refused.returncode == 4
     assert "ranks" in json.loads(refused.stdout)["refused"]
 
