@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runbook.model.diagnosis import Diagnosis, Kind, Remedy
-from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
+from runbook.model.remedy import AnswerKind, Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, condition_of
 from runbook.remedy.constraints import CONSTRAINTS, require
 from runbook.remedy.constraints.failed_job import (
@@ -63,8 +63,9 @@ def propose(
             use = use_lever(context, system.lever(name), tried, allow_training_change)
         except Refused as error:
             why = error.refusal
-            refused.append(RefusedLever(name, why.why, bool(why.question), why.question, why.ask))
             rule = system.lever(name)
+            question = why.question if _matters(rule, why) else ""
+            refused.append(RefusedLever(name, why.why, bool(question), question, why.ask if question else None))
             waits = rule.may_wait or rule.effect is Effect.TRAINING
             if asked is None and why.ask is not None and not waits:
                 asked = _asked(rule, why)
@@ -72,7 +73,7 @@ def propose(
             if asked is not None:
                 break  # a weaker lever than the one that is asked for
             return Plan(uses=(use,), refused=tuple(refused), system=system.id, ladder=ladder.id)
-    return replace(asked, refused=tuple(refused)) if asked else _nothing_left(refused, ladder.question)
+    return replace(asked, refused=tuple(refused)) if asked else _nothing_left(refused, ladder.question, context)
 
 
 def use_lever(
@@ -171,6 +172,13 @@ def in_this_version(template: TemplateSettings, rule: LeverRule) -> bool:
     )
 
 
+def _matters(rule: LeverRule, why: Refusal) -> bool:
+    """Whether a person is to be asked: of a lever that changes the experiment no value, but whether it may."""
+    missing = why.reason in (RefusalReason.NOT_MET, RefusalReason.UNKNOWN)
+    version = why.ask is not None and why.ask.kind is AnswerKind.VERSION
+    return rule.effect is not Effect.TRAINING or not missing or version
+
+
 def _asked(rule: LeverRule, why: Refusal) -> NoPlan:
     """The lever comes first and only something that is not known stands in its way: that is asked, and no weaker lever
     takes its place."""
@@ -179,15 +187,20 @@ def _asked(rule: LeverRule, why: Refusal) -> NoPlan:
     )
 
 
-def _nothing_left(refused: Sequence[RefusedLever], question: str) -> NoPlan:
+def _nothing_left(refused: Sequence[RefusedLever], question: str, context: LeverContext) -> NoPlan:
+    """What a person may decide is asked; where only another experiment is left, so is what would keep this one."""
     asking = [item for item in refused if item.needs_person]
     first = next(iter(asking or refused), None)
     reason = f" ({first.lever.replace('_', ' ')}: {first.why})" if first is not None else ""
+    if asking and context.template.system.lever(asking[0].lever).effect is Effect.TRAINING and question:
+        question = f"{asking[0].question} Or else: {question}"
+    elif asking:
+        question = asking[0].question
     return NoPlan(
         f"no lever is left that could be used without asking{reason}",
         refused=tuple(refused),
         exhausted=not asking,
-        question=asking[0].question if asking else question,
+        question=question,
         ask=asking[0].ask if asking else None,
     )
 

@@ -121,6 +121,10 @@ class TemplateSettings:
     """What a person has said beyond the template."""
     program: Callable[[], ProgramOptions | None] = lambda: None
     """What the training program's parser takes; None where its source was not had."""
+    code: Callable[[], tuple[TemplateFile, ...]] = lambda: ()
+    """The programs' own text, and that of the modules which they import; empty where it was not had."""
+    started: tuple[str, ...] = ()
+    """The programs that the scripts start, as they are written."""
     recognised: bool = True
     """Whether the system is known by an entry point or a mark of its own, and so what its programs take."""
 
@@ -406,10 +410,8 @@ def _matches(condition: Condition, value: str) -> bool:
 
 
 # Words of the training command whose meaning or text is not known: what they may hold is not taken to be absent.
-#
-# A sourced array, `$EXTRA` or `"$@"` may set the global batch size or a parallel degree. Everything else that is not
-# seen can be set behind it, for the last of equal options wins; but a global batch reckoned with a default would be
-# another one.
+# A sourced array, `$EXTRA` or `"$@"` may set the global batch size or a parallel degree: reckoned with a default it would
+# be another one. Everything else that is not seen can be set behind it, for the last of equal options wins.
 
 _SHORTENED = re.compile(r"--[a-z]+[-_.][-_.a-z]+")
 """Options of two words at least: a shorter one (`--train`) is more often one of the program's own."""

@@ -11,7 +11,7 @@ from runbook.model.template import Edit, ParameterNames, Patch, SettingKind, Sub
 from runbook.template.bash.arguments import Occurrence, options_given
 from runbook.template.bash.edit import change_value, check_result
 from runbook.template.bash.insert import insert
-from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, program_position
+from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, only_prepares, program_position
 from runbook.template.bash.script import Script, likely_text, read_script
 from runbook.template.bash.state import Atom, Command, Token, text_of, why_unknown
 from runbook.template.bash.written_files import same_file
@@ -32,6 +32,10 @@ OPTIONS = (
 """Options that name a configuration file: Hugging Face, accelerate, TRL, DeepSpeed, torchtitan, Megatron, AReaL, slime,
 Ray. `--deepspeed` is also a bare flag, so only a value that looks like a file counts."""
 
+_CONFIGURATION = re.compile(
+    r"--?(?:(?:train(?:ing)?|exp(?:eriment)?|run|main)[-_])?(?:config|cfg|conf|yaml|recipe|hparams|params|settings)"
+    r"(?:[-_](?:path|file|yaml))?"
+)
 _HYDRA_NAME = ("--config-name", "-cn")
 _HYDRA_FOLDER = ("--config-path", "-cp")
 HYDRA_FURTHER = ("--config-dir", "-cd")
@@ -183,12 +187,6 @@ def naming_commands(script: Script) -> list[Command]:
     ]
 
 
-def only_prepares(command: Command) -> bool:
-    """`cp`, `cat` and the like name files too, without running anything."""
-    first = (command.argv[0].text or "").rsplit("/", 1)[-1]
-    return first in ("cp", "mv", "cat", "rm", "sed", "mkdir", "ln", "ls", "test", "[", "cd", "jq", "yq", "grep", "tee")
-
-
 def naming_words(command: Command) -> list[NamingWord]:
     index_of = {name.parameter: name for name in naming_options()}
     found: list[NamingWord] = []
@@ -241,14 +239,16 @@ def _without_option(command: Command, found: Sequence[NamingWord]) -> list[Namin
     words = []
     program = program_position(command.argv)
     for at, token in enumerate(command.argv):
-        text = token.text
-        if text is None or not text.endswith(_SUFFIXES) or "=" in text or text.startswith("-") or id(token) in taken:
+        text = token.text if token.text is not None else "".join(atom.char for atom in token.atoms)
+        if not text.endswith(_SUFFIXES) or "=" in text or text.startswith("-") or id(token) in taken:
             continue
         before = command.argv[at - 1].text or "" if at else ""
         suffixes = _SUFFIXES if program is not None and at == program + 1 else (".yaml", ".yml", ".toml")
-        if (before.startswith("-") and before not in ("--", "-m")) or not text.endswith(suffixes):
+        if before.startswith("-") and before not in ("--", "-m") and not _CONFIGURATION.fullmatch(before):
             continue
-        reason = f"it is given only {token.condition}" if token.condition else ""
+        if not text.endswith(suffixes) or (token.text is None and not before.startswith("-")):
+            continue
+        reason = f"it is given only {token.condition}" if token.condition else why_unknown(token.atoms)
         words.append(NamingWord(NamedFile("", None if reason else text, token.line, reason), _word_as_value(token)))
     return words
 

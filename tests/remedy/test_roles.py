@@ -226,3 +226,72 @@ def test_a_second_batch_of_one_goes_with_no_other(tmp_path: Path) -> None:
 def test_a_program_beside_the_script_is_found_by_the_usual_forms(tmp_path: Path, front: str) -> None:
     _, _, changed = _proposed(tmp_path, f"{front} --batch-size 64", {"train.py": OPEN_CLIP})
     assert "--accum-freq 2" in changed[-1]
+
+
+TWO_BATCHES = "import argparse\nfrom checks import check\n" + OPEN_CLIP.replace("--accum-freq", "--grad_accum")
+
+
+def test_negatives_of_a_module_that_the_program_imports_are_kept(tmp_path: Path) -> None:
+    files = {"train.py": TWO_BATCHES, "checks.py": "from loss import InfoNCELoss as check\n", "loss.py": "x = 1\n"}
+    _, plan, changed = _proposed(tmp_path, "torchrun train.py --batch-size 64 --grad-checkpointing", files)
+    assert isinstance(plan, NoPlan) and "negatives" in plan.question, changed
+
+
+def test_a_batch_that_is_checked_against_another_file_is_not_changed_alone(tmp_path: Path) -> None:
+    check = 'def check(args, config):\n    assert args.batch_size == config["train_micro_batch_size_per_gpu"]\n'
+    files = {"train.py": TWO_BATCHES, "checks.py": check}
+    _, plan, _ = _proposed(tmp_path, "torchrun train.py --batch-size 64 --grad-checkpointing", files)
+    assert isinstance(plan, NoPlan) and "both be changed" in plan.question
+
+
+TRAINER_PROGRAM = """
+from transformers import HfArgumentParser
+from transformers.training_args import TrainingArguments
+args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+model = load()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "in_force"),
+    [
+        ("model.gradient_checkpointing_enable()", True),
+        ("if args.grad_checkpoint:\n    model._set_gradient_checkpointing()", True),
+        ("if args.gradient_checkpointing:\n    model.gradient_checkpointing_enable()", False),
+        ("class M:\n    def gradient_checkpointing_on(self):\n        self.m.gradient_checkpointing_enable()", False),
+    ],
+)
+def test_checkpointing_that_the_program_does_by_itself_is_not_added(tmp_path: Path, code: str, in_force: bool) -> None:
+    command = f"{TRAINER} --grad_checkpoint True"
+    _, plan, changed = _proposed(tmp_path, command, {"train.py": f"{TRAINER_PROGRAM}{code}\n"})
+    assert any("--gradient_checkpointing" in line for line in changed) is not in_force
+    assert isinstance(plan, NoPlan) is in_force
+
+
+def test_a_program_without_options_is_said_to_have_none(tmp_path: Path) -> None:
+    _, plan, _ = _proposed(tmp_path, "torchrun train.py", {"train.py": "batch = 8\nprint(batch)\n"})
+    assert isinstance(plan, NoPlan) and plan.ask is None
+    assert any("train.py reads no command line" in item.why for item in plan.refused)
+
+
+def test_a_program_that_is_not_here_is_said_to_be_missing(tmp_path: Path) -> None:
+    _, plan, _ = _proposed(tmp_path, "torchrun train.py")
+    assert isinstance(plan, NoPlan) and "Where does train.py lie" in plan.question
+
+
+def test_a_caller_that_gives_the_arguments_is_asked_for_them(tmp_path: Path) -> None:
+    _, plan, _ = _proposed(tmp_path, 'torchrun train.py "$@"')
+    assert isinstance(plan, NoPlan) and "$@" in plan.question
+
+
+@pytest.mark.parametrize("option", ["--cfg", "--config_path", "--train-config", "--recipe", "--yaml"])
+def test_the_configuration_behind_an_option_of_the_programs_own_is_read(tmp_path: Path, option: str) -> None:
+    files = {"train.py": READING, "conf/train.yaml": CONFIGURATION}
+    _, _, changed = _proposed(tmp_path, f"python train.py {option} conf/train.yaml", files)
+    assert changed[2:] == ["+  batchsize: 64", "+  grad_accum: 2"]
+
+
+@pytest.mark.parametrize("before", ["--per_device_train_batch_size 1", ""])
+def test_swift_recomputes_activations_by_default(tmp_path: Path, before: str) -> None:
+    system, plan, _ = _proposed(tmp_path, f"swift sft --model m --train_type lora {before}")
+    assert system == "huggingface" and isinstance(plan, NoPlan) and "more GPUs" in plan.question

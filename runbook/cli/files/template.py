@@ -131,7 +131,7 @@ class View:
             text = "the template mixes spellings of several versions"
         elif len(self.versions) == 1:
             text = f"{self.versions[0].id}: {self.versions[0].title}"
-        elif len(self.versions) == len(self.document.versions):
+        elif len(self.versions) == sum(not item.by_mark for item in self.document.versions):
             text = f"any of {', '.join(item.id for item in self.versions)}: nothing in the template tells them apart"
         else:
             text = f"one of {', '.join(item.id for item in self.versions)}"

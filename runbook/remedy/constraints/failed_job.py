@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import posixpath
 import re
+from collections.abc import Iterator
 
 from runbook.model.units import GIB
-from runbook.remedy.lever_context import Arguments, LeverContext
+from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
 from runbook.remedy.recognition import first_uncommented_match
 from runbook.remedy.template_settings import RefusalReason, Refused
 
@@ -139,3 +142,64 @@ def no_word_of(context: LeverContext, arguments: Arguments) -> None:
         return
     text, file, line = found
     raise Refused(f"{text} at {file.path}:{line}: {arguments['why']}", str(arguments.get("question", "")))
+
+
+def no_code_of(context: LeverContext, arguments: Arguments) -> None:
+    """No live line of the programs and of the modules of their own that they import matches `pattern`. `why` says what
+    follows where one does, `question` what a person may decide."""
+    found = first_uncommented_match(str(arguments["pattern"]), context.template.code())
+    if found is None:
+        return
+    text, file, line = found
+    shown = " ".join(text.split())[:80]
+    where = f"{posixpath.basename(file.path)}:{line}"
+    raise Refused(f"{shown} at {where}: {arguments['why']}", str(arguments.get("question", "")))
+
+
+def not_done_in_code(context: LeverContext, arguments: Arguments) -> None:
+    """The program does not do by itself, whatever its options are, what the lever does: no statement that calls one of
+    `calls` or sets one of `attributes` to true stands outside of a condition, nor in one of an option that is given as
+    true. `why` says what follows."""
+    calls, attributes = set(texts_of(arguments, "calls")), set(texts_of(arguments, "attributes"))
+    for file in context.template.templates:
+        if file.path.endswith(".py") and any(name in file.text for name in calls | attributes):
+            for node, guards in _with_guards(file.text):
+                if _does(node, calls, attributes) and all(_given(context, guard) for guard in guards):
+                    where = f"{posixpath.basename(file.path)}:{getattr(node, 'lineno', 1)}"
+                    raise Refused(f"the program does it by itself ({where}): {arguments['why']}")
+
+
+def _with_guards(text: str) -> Iterator[tuple[ast.AST, tuple[ast.expr | None, ...]]]:
+    """Every statement with the conditions in which it stands; None for one that is no plain `if`."""
+    try:
+        ahead: list[tuple[ast.AST, tuple[ast.expr | None, ...]]] = [(ast.parse(text), ())]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    while ahead:
+        node, guards = ahead.pop()
+        yield node, guards
+        for name, value in ast.iter_fields(node):
+            below = guards
+            if isinstance(node, ast.If) and name in ("body", "orelse"):
+                below = (*guards, node.test if name == "body" else None)
+            elif isinstance(node, ast.FunctionDef) and "checkpoint" in node.name:
+                below = (*guards, None)  # a method for others to call
+            items = value if isinstance(value, list) else [value]
+            ahead += [(item, below) for item in items if isinstance(item, ast.AST)]
+
+
+def _does(node: ast.AST, calls: set[str], attributes: set[str]) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr in calls
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is True:
+        return any(isinstance(target, ast.Attribute) and target.attr in attributes for target in node.targets)
+    return False
+
+
+def _given(context: LeverContext, guard: ast.expr | None) -> bool:
+    """Whether the condition is an option that the command gives as true, or the module's own main."""
+    if isinstance(guard, ast.Compare) and isinstance(guard.left, ast.Name) and guard.left.id == "__name__":
+        return True
+    name = guard.attr if isinstance(guard, ast.Attribute) else guard.id if isinstance(guard, ast.Name) else ""
+    option = "--" + name.replace("_", "[-_]") + r"""(?:[ =]["']?(?:[Tt]rue|1)\b|\s*(?:\\|$))"""
+    return bool(name) and any(re.search(option, line.text) for line in context.template.lines())

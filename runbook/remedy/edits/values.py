@@ -4,6 +4,7 @@ pipeline.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from decimal import Decimal
 
@@ -274,6 +275,26 @@ def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments)
 def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Refused with the question how the program calls the parameter; the argument `what` says what it is."""
     what = str(arguments["what"])
+    template, word = context.template, context.template.unresolved_argument
+    program, read = template.program(), {posixpath.basename(file.path) for file in template.code()}
+    training = [item for item in template.started if "train" in item] or template.started
+    absent = next((item for item in training if posixpath.basename(item) not in read), "")
+    if word:
+        raise unknown(
+            f"which option of the program sets {what} may stand in {word}, which is not known",
+            f"What is {word} of the training command, and which option there sets {what}?", AnswerKind.OPTION, "NAME",
+        )
+    if absent:
+        raise unknown(
+            f"{absent} is not here, so that what it takes is not known",
+            f"Where does {absent} lie, and which of its options or files sets {what}?", AnswerKind.OPTION, "NAME",
+        )
+    if training and (program is None or program.complete):
+        takes = "reads no command line" if program is None else f"has no option for {what}"
+        raise Refused(
+            f"{training[0]} {takes}; what stands in its own text is not edited",
+            f"Which file of the program sets {what}, and may a person change it there?",
+        )
     raise unknown(
         f"which option of the program sets {what} is not known", f"Which option of the program sets {what}?",
         AnswerKind.OPTION, "NAME",

@@ -44,7 +44,7 @@ def read_companions(
             many = len(found) >= _MOST_FILES
             if named.path is None or many or len(seen) > _MOST_ASKED or reader.asked >= _MOST_ASKED:
                 why = named.unresolved or f"more than {_MOST_FILES if many else _MOST_ASKED} files are named"
-                if not named.program:
+                if not named.program and (named.option or named.script or not named.likely):
                     unread.append(f"a file that {where} names ({named.option or 'a script'}): {why}")
                 continue
             seen.add(named.path)

@@ -9,6 +9,7 @@ of what changes the relaunch gets a copy, and the script's own words are pointed
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,7 +31,7 @@ from runbook.model.template import (
     Unresolved,
 )
 from runbook.model.units import JobId, Unknown, name_within
-from runbook.program import read_program
+from runbook.program import program_text, read_program
 from runbook.remedy import (
     LeverDocument,
     OwnProgram,
@@ -47,7 +48,15 @@ from runbook.remedy import (
 )
 from runbook.slurm.sbatch_options import parse_submit_line
 from runbook.steps.shared.companion_files import ProgramSources
-from runbook.template import CannotEdit, all_settings, named_files, programs_started, settings_in_force, wire_copies
+from runbook.template import (
+    CannotEdit,
+    NamedFile,
+    all_settings,
+    named_files,
+    programs_started,
+    settings_in_force,
+    wire_copies,
+)
 
 _MOST_PROGRAMS = 12
 """Places in which a program of the job is looked for."""
@@ -118,14 +127,41 @@ class TemplateReading:
             return None
         given = [item.parameter for item in self.everything if item.kind in (SettingKind.ARGUMENT, SettingKind.KEY)]
         best: tuple[int, ProgramOptions] | None = None
-        started = [named for file in self.files for named in programs_started(file, self.submit_context)]
-        for path in list(dict.fromkeys(filter(None, map(self.sources.path_of, started[:_MOST_PROGRAMS]))))[:4]:
-            folders = (posixpath.dirname(path), *self.sources.reader.started_folders, self.submitted.work_dir or "/")
-            options = read_program(path, self.sources.source_of, search=tuple(dict.fromkeys(folders)))
+        for path in self.programs:
+            options = read_program(path, self.sources.source_of, search=self._searched(path))
             hits = sum(options.option(name) is not None for name in given) if options is not None else 0
             if options is not None and (best is None or hits > best[0]):
                 best = hits, options
         return best[1] if best is not None else None
+
+    @cached_property
+    def started(self) -> tuple[NamedFile, ...]:
+        """The programs that the scripts start, with the paths where each may lie."""
+        return tuple(named for file in self.files for named in programs_started(file, self.submit_context))
+
+    @cached_property
+    def programs(self) -> tuple[str, ...]:
+        """Where those lie that are there."""
+        if self.sources is None:
+            return ()
+        return tuple(dict.fromkeys(filter(None, map(self.sources.path_of, self.started[:_MOST_PROGRAMS]))))[:4]
+
+    def _searched(self, path: str) -> tuple[str, ...]:
+        """In which folders a program's imports are looked for."""
+        assert self.sources is not None
+        started = self.sources.reader.started_folders
+        return tuple(dict.fromkeys((posixpath.dirname(path), *started, self.submitted.work_dir or "/")))
+
+    @cached_property
+    def source_files(self) -> tuple[TemplateFile, ...]:
+        """The programs with what they import of their own: what is in them may say what a lever does."""
+        if self.sources is None:
+            return ()
+        read = {
+            name: text for path in self.programs
+            for name, text in program_text(path, self.sources.source_of, search=self._searched(path))
+        }
+        return tuple(TemplateFile(name, text) for name, text in read.items())
 
     @cached_property
     def parameter_names(self) -> tuple[ParameterNames, ...]:
@@ -166,6 +202,7 @@ class TemplateReading:
         return frozenset(
             named.option for file in self.files for named in named_files(file, self.submit_context)
             if not named.program and not named.sourced and not {named.path, posixpath.normpath(named.likely)} & read
+            and (named.option or named.script or not named.likely)
         )
 
     @property
@@ -182,7 +219,12 @@ class TemplateReading:
         started = StartedJob(self.failed, job.owner, job.work_dir or "", job.submit_line or "")
         unresolved = unresolved_argument(self.everything)
         told = template_settings(self.system, self.settings, self.files, started, unresolved, self.answers)
-        return replace(told, program=lambda: self.program, recognised=self.system is self.named or self._is_recognised)
+        return replace(told, program=lambda: self.program, code=lambda: self.source_files, started=tuple(
+            dict.fromkeys(
+                item.path for item in self.started
+                if item.path is not None and not (item.option and re.search(r"^src/|/__main__\.py$", item.path))
+            )
+        ), recognised=self.system is self.named or self._is_recognised)
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:

@@ -227,6 +227,12 @@ def training_among(commands: Sequence[Command]) -> list[Command]:
     return [command for command in commands if trains(command)] or list(commands)
 
 
+def only_prepares(command: Command) -> bool:
+    """`cp`, `cat` and the like name files too, without running anything."""
+    first = (command.argv[0].text or "").rsplit("/", 1)[-1]
+    return first in ("cp", "mv", "cat", "rm", "sed", "mkdir", "ln", "ls", "test", "[", "cd", "jq", "yq", "grep", "tee")
+
+
 def launcher_words(command: Command) -> tuple[Token, ...]:
     """The words in front of the training program; all of them where there is none."""
     return command.argv[: (program_position(command.argv) or len(command.argv))]
