@@ -410,8 +410,8 @@ def _matches(condition: Condition, value: str) -> bool:
 
 
 # Words of the training command whose meaning or text is not known: what they may hold is not taken to be absent.
-# A sourced array, `$EXTRA` or `"$@"` may set the global batch size or a parallel degree: reckoned with a default it would
-# be another one. Everything else that is not seen can be set behind it, for the last of equal options wins.
+# `$EXTRA` or `"$@"` may set the global batch size or a parallel degree: a default would make it another one.
+# Everything else that is not seen can be set behind it, for the last of equal options wins.
 
 _SHORTENED = re.compile(r"--[a-z]+[-_.][-_.a-z]+")
 """Options of two words at least: a shorter one (`--train`) is more often one of the program's own."""
