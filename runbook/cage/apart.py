@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from pydantic import TypeAdapter
 
-from runbook.cage.walls import Limits, enter_namespaces, raise_walls, ruleset, shut
+from runbook.cage.walls import Limits, raise_walls, ruleset, shut
 from runbook.errors import BadInput, BoxStopped
 from runbook.model.snapshots import SnapshotFindings
 from runbook.snapshots import findings_of, read_snapshot
@@ -59,7 +59,6 @@ def main() -> None:
     name, memory_bytes, cpu_s, always_replay = sys.argv[1:5]
     walls = raise_walls()
     rules = ruleset(walls, [*sys.path, sys.base_prefix])
-    enter_namespaces(walls)
     _adapter()
     shut(walls, rules, Limits(int(memory_bytes), int(cpu_s), LIMITS.file_bytes), 0)
     with os.fdopen(0, "rb", buffering=0, closefd=False) as stream:

@@ -31,6 +31,7 @@ class Repetition:
 
     def __init__(self, sink: Sink, memo: list[Any], count_container: Callable[[], None]) -> None:
         self._sink, self._memo, self._count_container = sink, memo, count_container
+        self._known: dict[bytes, Any] = {}
         self._lists: dict[bytes, Any] = {}
         """By the instructions that made them."""
         self.templates: list[Template] = []
@@ -47,18 +48,18 @@ class Repetition:
         if not all(key.__class__ is str for key in keys):
             return False
         # What nobody looks at is passed over, where it leaves nothing in the memo.
-        passed = [key not in self._sink.known and _REFERENCE.match(value) for key, (_, value) in zip(keys, pairs)]
+        passed = [key not in self._sink.known and _PASSED.fullmatch(value) for key, (_, value) in zip(keys, pairs)]
         make = self._sink.maker([key for key, is_passed in zip(keys, passed) if not is_passed])
         if make is None:
             return False
         pattern = b"".join(
-            re.escape(key) + (b"(?:h.|j....)" if is_passed else b"(" + _VALUE + b")")
-            for (key, _), is_passed in zip(pairs, passed)
+            re.escape(key) + (_PASSED.pattern if is_passed else b"(" + _like(value) + b"|" + _VALUE + b")")
+            for (key, value), is_passed in zip(pairs, passed)
         )
         last_value = pairs[-1][1]
         ends_with_list = last_value.startswith(b"]\x94(")
         if ends_with_list:
-            pattern = pattern[: -len(b"(" + _VALUE + b")")]
+            pattern = pattern[: -len(b"(" + _like(last_value) + b"|" + _VALUE + b")")]
         whole_pattern = rb"\x94\(" + pattern + (b"" if ends_with_list else b"u")
         self.templates.append(Template(re.compile(whole_pattern, re.DOTALL), make, ends_with_list))
         return True
@@ -69,7 +70,7 @@ class Repetition:
     def row(self, template: Template, found: re.Match[bytes], data: bytes) -> tuple[Any, int]:
         """What stands for a dictionary whose values these instructions make, and where it ends; -1: it has to be read
         instruction by instruction."""
-        memo, values, end = self._memo, list[Any](), found.end()
+        memo, end = self._memo, found.end()
         last: Any = None
         has_list = False
         if template.ends_with_list:
@@ -79,36 +80,49 @@ class Repetition:
         codes = found.groups()
         place = len(memo)
         memo.append(None)
-        for code in codes:
-            first = code[0]
-            if first == 0x8A:  # LONG1
-                values.append(int.from_bytes(code[2:], "little", signed=True))
-            elif first == 0x68:  # BINGET
-                values.append(memo[code[1]])
-            elif first == 0x4B:  # BININT1, or two of them and TUPLE2
-                if len(code) == 2:
-                    values.append(code[1])
-                else:
-                    pair = (code[1], code[3])
-                    values.append(self.tuples.setdefault(pair, pair))
-                    memo.append(values[-1])
-            elif first == 0x4A:  # BININT
-                values.append(INT(code, 1)[0])
-            elif first == 0x6A:  # LONG_BINGET
-                values.append(memo[UINT(code, 1)[0]])
-            elif first == 0x5D:  # a list of references, or an empty one
-                values.append([] if len(code) == 2 else self.list_of_references(code[1:]))
-                memo.append(values[-1])
-            elif first == 0x4D:  # BININT2
-                values.append(code[1] | code[2] << 8)
-            else:  # NONE, NEWTRUE, NEWFALSE
-                values.append(_CONSTANTS[first])
+        # Actions, sizes and addresses come again and again.
+        values = list(map(self._known.get, codes))
+        for at in [at for at, value in enumerate(values) if value is None] if None in values else ():
+            values[at] = self._value(codes[at])
         if template.ends_with_list:
             values.append(last)
             if has_list:
                 memo.append(last)
         memo[place] = answer = template.make(values)
         return answer, end
+
+    def _value(self, code: bytes) -> Any:
+        """What one value's instructions make; numbers and texts are known from now on."""
+        memo, first = self._memo, code[0]
+        value: Any
+        if first == 0x8A:  # LONG1
+            value = int.from_bytes(code[2:], "little", signed=True)
+            if len(code) > _LONGEST_KNOWN:  # a time, which does not come again
+                return value
+        elif first == 0x68 or first == 0x6A:  # BINGET, LONG_BINGET
+            value = self._referred(code)
+            if value.__class__ is not str:
+                return value
+        elif first == 0x4B and len(code) == 2:  # BININT1
+            value = code[1]
+        elif first == 0x4B:  # two of them, and TUPLE2
+            value = self.tuples.setdefault((code[1], code[3]), (code[1], code[3]))
+            memo.append(value)
+            return value
+        elif first == 0x4A:  # BININT
+            value = INT(code, 1)[0]
+        elif first == 0x5D:  # a list of references, or an empty one
+            value = [] if len(code) == 2 else self.list_of_references(code[1:])
+            memo.append(value)
+            return value
+        elif first == 0x4D:  # BININT2
+            value = code[1] | code[2] << 8
+        else:  # NONE, NEWTRUE, NEWFALSE
+            return _CONSTANTS[first]
+        if len(self._known) >= MOST_ITEMS:
+            self._known.clear()
+        self._known[code] = value
+        return value
 
     def _last_value(self, data: bytes, at: int) -> tuple[Any, int, bool]:
         """A list or a reference to one, which ends its dictionary: the value, the position behind the dictionary or -1,
@@ -155,7 +169,19 @@ class Repetition:
 
 REFERENCES = re.compile(rb"\x94\((?:h.|j....)+e", re.DOTALL)
 """After EMPTY_LIST: MEMOIZE, MARK, BINGET and LONG_BINGET as many as there are, APPENDS."""
-_REFERENCE = re.compile(rb"(?:h.|j....)\Z", re.DOTALL)
+_LENGTHS = {0x4A: 4, 0x6A: 4, 0x4B: 1, 0x68: 1, 0x4D: 2}
+
+
+def _like(value: bytes) -> bytes:
+    """What is tried first where a value stood: one of the same instruction, and as long."""
+    if value[0] == 0x8A:
+        return re.escape(value[:2]) + b"." * (len(value) - 2)
+    if len(value) == _LENGTHS.get(value[0], 0) + 1:
+        return re.escape(value[:1]) + b"." * (len(value) - 1)
+    return re.escape(value[:1]) + b"(?!)"  # nothing
+
+
+_PASSED = re.compile(rb"(?:h.|j....|N|K.|M..|J....|\x88|\x89)", re.DOTALL)
 _VALUE = (
     rb"(?:K.K.\x86\x94|h.|K.|J....|j....|M..|N|\x88|\x89|\]\x94\((?:h.|j....)+e|\]\x94(?!\()|"
     + b"|".join(rb"\x8a" + re.escape(bytes([size])) + b"." * size for size in range(1, 10)) + b")"
@@ -163,5 +189,6 @@ _VALUE = (
 _PAIR = re.compile(rb"(h.|j....)(" + _VALUE + b")", re.DOTALL)
 _PLAIN_DICT = re.compile(rb"\x94\((?:(?:h.|j....)" + _VALUE + b")+u", re.DOTALL)
 _LONGEST_LIST = 1 << 14
+_LONGEST_KNOWN = 8
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
 MOST_TEMPLATES = 12

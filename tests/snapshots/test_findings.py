@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from runbook.allocator import AllocationFailedError
+from runbook.cage import read_apart
+from runbook.cage.walls import Limits
+from runbook.errors import BoxStopped
 from runbook.model.snapshots import Category, DeviceFindings, Phase, Shortage
 from runbook.snapshots import findings_of, read_snapshot
 from tests.snapshots.simulated import FORWARD, SimulatedJob, training
@@ -93,6 +96,15 @@ def test_the_command_tells_ranks_side_by_side(tmp_path: Path) -> None:
     device = told["snapshots"][1]["devices"][0]
     assert device["shortage"] == "full"
     assert device["alive"]["by_category"]["activations"] == 4 * 160 * MIB
+
+
+def test_who_reads_apart_is_held_by_its_limits(tmp_path: Path) -> None:
+    """As root reads a user's file: a file that takes more than it may ends that process, and is said."""
+    path = tmp_path / "rank0.pickle"
+    path.write_bytes(b"\x80\x04](" + b"]" * 6_000_000 + b"e.")
+    limits = Limits(memory_bytes=64 << 20, cpu_s=60, file_bytes=1 << 20)
+    with path.open("rb") as stream, pytest.raises(BoxStopped, match="took more memory or time"):
+        read_apart(stream, path.name, always_replay=False, limits=limits)
 
 
 def test_no_file_and_no_pickle_in_a_folder(tmp_path: Path) -> None:

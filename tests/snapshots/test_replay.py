@@ -3,7 +3,11 @@ are held against is what the simulated job does when it really runs under those 
 
 from __future__ import annotations
 
+import io
+import json
+import pickle
 import random
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +80,21 @@ def test_fragmentation_is_proven_where_the_same_job_runs_with_the_setting() -> N
     other = SimulatedJob(GIB, AllocatorConfig(expandable_segments=True))
     in_pieces(other)
     assert trial.reserved == other.allocator.reserved_bytes
+
+
+def test_a_trace_of_a_real_gpu_is_reproduced_to_the_byte() -> None:
+    """Its numbers alone are kept here; the file says whose they are."""
+    kept = json.loads((Path(__file__).parent / "published" / "one_forward_pass.json").read_text())
+    trace = [
+        {"action": action, "addr": address, "size": size, "stream": stream, "time_us": at, "frames": []}
+        for at, (action, address, size, stream) in enumerate(kept["trace"])
+    ]
+    document = {key: kept[key] for key in ("segments", "allocator_settings")} | {"device_traces": [trace]}
+    snapshot = read_snapshot(io.BytesIO(pickle.dumps(document)))
+    [device] = findings_of(snapshot, "published", always_replay=True).devices
+    assert device.replay.exact
+    assert device.replay.laid_out_anew == 0
+    assert device.replay.recorded == device.use.reserved == 3606 * MIB
 
 
 def test_where_memory_is_full_no_setting_is_said_to_help() -> None:
