@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help compiled setup demo test test-slurm check lock frozen frozen-renew bench fuzz accuracy cluster cluster-down clean
+.PHONY: help compiled setup demo test test-slurm check lock frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ frozen-renew: compiled ## Write tests/frozen/answers anew; their diff is read li
 
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
+
+foresight: $(STAMP) ## How well peaks of memory are foreseen: published measurements, by formulas alone and anchored on another row
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/foresight/score.py $(ROWS)
 
 bench: compiled ## Measurements: start-up, epilog, reading logs beside ripgrep, the service, 500 failures at once, following running jobs, from failure to relaunch; BEFORE=<commit>: ratios to it
 ifdef BEFORE

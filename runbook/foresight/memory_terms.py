@@ -73,6 +73,8 @@ def missing_figures(run: TrainingRun) -> tuple[str, ...]:
     ) if value is None]
     if run.world is None and run.shards is None and run.sharding not in (Sharding.NONE, Sharding.DDP):
         missing.append("world")
+    if run.other_models:
+        missing.append("other_models")
     if counted(run) is None and run.parameters is None:
         missing.append("mlp")
     return tuple(missing)
@@ -312,16 +314,16 @@ class _Builder:
 
 
     def _unknowns_of_the_whole(self) -> list[tuple[str, float]]:
-        """What the formulas as a whole are off by, in parts: those that two runs share are equal for both. The squares
-        of the shares add up to 1."""
+        """What the formulas as a whole are off by, in parts: those that two runs share are equal for both, so that a
+        change of a batch leaves little open, and a change of layout much. Shares of the variance."""
         run = self._run
         parts: dict[str, tuple[float, object]] = {
             "the same": (0.35, ""), "context": (0.03, run.context),
-            "recompute": (0.12, (run.recompute, run.recomputed_layers, run.activation_offload)),
-            "tensor": (0.17, (run.tensor, run.sequence_parallel)),
-            "pipeline": (0.1, (run.pipeline, run.virtual_stages, run.expert_parallel)),
-            "sharding": (0.13, run.sharding), "loss": (0.05, run.loss),
-            "compute": (0.05, (run.compiled, run.attention, run.lora_rank > 0, run.optimizer_offload)),
+            "recompute": (0.2, (run.recompute, run.recomputed_layers, run.activation_offload)),
+            "tensor": (0.3, (run.tensor, run.sequence_parallel)),
+            "pipeline": (0.2, (run.pipeline, run.virtual_stages, run.expert_parallel)),
+            "sharding": (0.35, run.sharding), "loss": (0.15, run.loss),
+            "compute": (0.1, (run.compiled, run.attention, run.lora_rank > 0, run.base_bits, run.optimizer_offload)),
         }
         return [(f"otherwise/{name}/{value}", math.sqrt(share)) for name, (share, value) in parts.items()]
 

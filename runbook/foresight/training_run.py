@@ -114,6 +114,8 @@ class TrainingRun:
     """Bits of a frozen weight beside LoRA's."""
     engine_share: float = 0.0
     """Share of the card that an inference engine beside the training keeps."""
+    other_models: bool = False
+    """Whether models beside the trained one (reference, critic, reward) are on the card: how large is not known."""
     fp8: bool = False
 
 

@@ -58,8 +58,8 @@ def _row(one: Mapping[str, Any], document: MemoryDocument) -> Row | None:
              "nvidia-smi": Basis.DEVICE}.get(what, Basis.RESERVED)
     seen = None if out_of_memory else Bytes(int(measured["value"] * _UNITS[unit]))
     card, world = _card(one, document), (one.get("parallel") or {}).get("world") or 1
-    if seen is not None and card is not None and seen > 1.02 * card and world > 1:
-        seen = Bytes(seen // world)  # the sum over its GPUs
+    if seen is not None and str(one.get("scope") or "").startswith("sum_over_gpus"):
+        seen = Bytes(seen // world)
     slack = 0.0 if measured.get("unit_checked") or out_of_memory else 0.07
     return Row(one["id"], one["family"], one["source"]["repo"], _run(one, document), card, seen, basis,
                slack, one)
@@ -126,14 +126,15 @@ def _run(one: Mapping[str, Any], document: MemoryDocument) -> TrainingRun:
         compiled=one.get("compile"), optimizer_offload=1.0 if "optimizer" in offload else 0.0,
         parameter_offload="param" in offload, activation_offload="activ" in offload,
         lora_rank=(lora.get("rank") or 16) if lora else 0, base_bits=(lora.get("base_bits") or 16) if lora else 16,
-        fp8=bool(precision.get("fp8")), lora_ends=bool(lora) and "(emb)" in one["family"],
+        other_models=bool(one.get("rlhf")), fp8=bool(precision.get("fp8")),
+        lora_ends=bool(lora) and "(emb)" in one["family"],
     )
     return _gated(run)
 
 
 def _system(framework: str, document: MemoryDocument) -> System:
-    """By the first word of it that names one; any other is plain PyTorch."""
-    for word in re.findall(r"[\w-]+", framework):
+    """By the first word of it that names one, then by parts of words; any other is plain PyTorch."""
+    for word in (*re.findall(r"[\w-]+", framework), *re.findall(r"[A-Za-z]+", framework)):
         if (found := document.system(word)) is not None:
             return found
     found = document.system("pytorch")

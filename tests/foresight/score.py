@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import statistics
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -125,6 +127,40 @@ def lines_of(title: str, items: Sequence[Scored]) -> list[str]:
     return [head, tail]
 
 
+def beside(python: str, alone: Sequence[Scored], pairs: Sequence[Scored]) -> list[str]:
+    """Other programs on the rows for which they have an answer, and this one on the same rows."""
+    asked = [item for item in alone if item.error is not None]
+    text = "".join(
+        json.dumps({"run": asdict(item.told.run), "card_bytes": item.row.card_bytes}) + "\n" for item in asked)
+    done = subprocess.run(
+        (python, str(Path(__file__).with_name("peers.py"))), input=text, capture_output=True, text=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = []
+    for name in answers[0] if answers else ():
+        theirs, ours = [], []
+        refused: Counter[str] = Counter()
+        for item, answer in zip(asked, answers, strict=True):
+            if isinstance(answer[name], int) and item.row.measured_bytes and item.error is not None:
+                theirs.append(abs(answer[name] / item.row.measured_bytes - 1))
+                ours.append(item.row.id)
+            elif isinstance(answer[name], str):
+                refused[answer[name]] += 1
+        same = frozenset(ours)
+        for title, errors in (
+            (name, theirs), ("  formulas alone, same rows", _errors(alone, same)),
+            ("  anchored, same rows", _errors(pairs, same)),
+        ):
+            if errors:
+                lines.append(f"{title:38} {len(errors):5}  median {_percent(statistics.median(errors))}  within 5 % "
+                             f"{_share(sum(each <= 0.05 for each in errors), len(errors))}")
+        lines += [f"    refused {count}: {why}" for why, count in refused.most_common(3)]
+    return lines
+
+
+def _errors(items: Sequence[Scored], rows: frozenset[str]) -> list[float]:
+    return [abs(item.error) for item in items if item.error is not None and item.row.id in rows]
+
+
 def _word(item: Scored) -> str:
     if item.right is None:
         return "cannot say"
@@ -143,6 +179,7 @@ def _share(count: int, of: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=[ROWS])
+    parser.add_argument("--peers", metavar="PYTHON", help="also other programs, installed in another environment")
     parser.add_argument("--each", action="store_true", help="also every prediction by formulas alone, and every pair")
     chosen = parser.parse_args()
     document = memory_document()
@@ -162,6 +199,9 @@ def main() -> int:
             print(line)
     missing = Counter(name for item in alone for name in item.told.missing)
     print("not published, so not predicted: " + ", ".join(f"{name} {count}" for name, count in missing.most_common()))
+    if chosen.peers:
+        for line in beside(chosen.peers, alone, pairs):
+            print(line)
     if chosen.each:
         for item in (*alone, *pairs):
             print(_one(item))

@@ -20,6 +20,7 @@ _NAMES = {
     "loss": "how the loss is made", "sharding": "the sharding", "attention": "the attention",
     "weight_bytes": "the type of weights", "gradient_bytes": "the type of gradients",
     "master_bytes": "master copies", "optimizer_bytes": "the type of the optimizer's states",
+    "other_models": "how large the models beside the trained one are",
     "accumulation": "gradient accumulation", "compiled": "whether it is compiled",
 }
 _PEAKS = (
