@@ -1,4 +1,4 @@
-"""Published measurements of peak memory (`rows.jsonl`) as training runs."""
+"""Published measurements of peak memory (`rows_*.jsonl`) as training runs."""
 
 from __future__ import annotations
 

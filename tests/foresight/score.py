@@ -1,7 +1,7 @@
 """How well peaks are foreseen: published measurements, each predicted by formulas alone and from another row of its
 family.
 
-    python tests/foresight/score.py [FILE.jsonl…] [--each]      # `make foresight`; default: tests/foresight/rows.jsonl
+    python tests/foresight/score.py [FILE.jsonl…] [--each]      # `make foresight`; default: rows_*.jsonl beside this
 
 A figure is compared on the basis on which it was measured (allocated, reserved, nvidia-smi). A verdict is asked for the
 card of the row; and, as few rows lie at the edge of their card, for made-up cards from 0.8 to 1.25 times the measured
@@ -27,7 +27,7 @@ from runbook.foresight import MemoryDocument, forecast
 from runbook.foresight.training_run import Anchor, Forecast, Interval, Verdict
 from tests.foresight.published import Row, memory_document, read_rows
 
-ROWS = Path(__file__).with_name("rows.jsonl")
+ROWS = tuple(Path(__file__).with_name(f"rows_{half}.jsonl") for half in ("dev", "blind"))
 _ANCHORS = 5
 _CARDS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
 NOTHING = "nothing that is published"
@@ -178,7 +178,7 @@ def _share(count: int, of: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, default=[ROWS])
+    parser.add_argument("files", nargs="*", type=Path, default=list(ROWS))
     parser.add_argument("--peers", metavar="PYTHON", help="also other programs, installed in another environment")
     parser.add_argument("--each", action="store_true", help="also every prediction by formulas alone, and every pair")
     chosen = parser.parse_args()
