@@ -222,8 +222,8 @@ def patch() -> None:
 def predict() -> None:
     """Say before a launch whether it will fit: the memory of the fullest rank by term, with bounds, against the card.
 
-    Without a log, formulas alone are added up (they miss by a seventh in the median, more with what they do not know).
-    With the job's log, its memory lines and the failing message correct them. Nothing is run or changed.
+    Without a log, formulas alone are added up: they miss by an eighth to a fifth in the median. With the job's log, its
+    memory lines and the failing message correct them. Nothing is run or changed.
 
     Exit codes: 0 fits · 4 cannot say · 5 does not fit · 2 bad input.
     """

@@ -57,6 +57,8 @@ class Constants(Document):
     """Inputs of layers under full recomputation, as a multiple of 2 bytes a token and hidden unit."""
     working: Constant
     """The layer that is being computed, as a multiple of what it keeps."""
+    filled: Constant
+    """How long the longest sequence of a batch is, as a share of the length that is set; another with each length."""
     offloaded: Constant
     """What activation offload leaves of what is kept."""
     layout: Constant

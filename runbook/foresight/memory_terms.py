@@ -73,6 +73,8 @@ def missing_figures(run: TrainingRun) -> tuple[str, ...]:
     ) if value is None]
     if run.world is None and run.shards is None and run.sharding not in (Sharding.NONE, Sharding.DDP):
         missing.append("world")
+    if run.sharding is Sharding.NONE and (run.world or 1) > run.tensor * run.pipeline * run.context:
+        missing.append("sharding")  # layers over cards, or replicas: nothing says which
     if run.other_models:
         missing.append("other_models")
     if counted(run) is None and run.parameters is None:
@@ -222,7 +224,13 @@ class _Builder:
             left = self._constants.offloaded
             kept = kept.times(left.middle) + Linear(0.0, {"offloaded": kept.middle * left.deviation})
         how += f" x {flying} in flight" if flying > 1 else ""
-        return Term(Part.ACTIVATIONS, kept + self._by_layout(kept), how)
+        return Term(Part.ACTIVATIONS, self._filled(kept + self._by_layout(kept)), how)
+
+    def _filled(self, bytes_: Linear) -> Linear:
+        """Of sequences as long as they are, where the length that is set is only the longest that there may be."""
+        part, run = self._constants.filled, self._run
+        name = f"filled/{run.sequence}"
+        return bytes_.times(part.middle) + Linear(0.0, {name: bytes_.middle * part.deviation})
 
     def _working(self) -> Term:
         layer = self._kept(self._layer_bytes()).middle
@@ -273,11 +281,13 @@ class _Builder:
         run = self._run
         if run.loss is LossPath.FUSED:
             base = self._tokens * (run.hidden or 0)
-            return Term(Part.LOGITS, self._bounded("fused", base), f"{self._tokens:.0f} tokens, fused with the output")
+            fused = self._filled(self._bounded("fused", base))
+            return Term(Part.LOGITS, fused, f"{self._tokens:.0f} tokens, fused with the output")
         elements = self._tokens * (run.vocabulary or 0) / run.tensor
         name = "chunked" if run.loss is LossPath.CHUNKED else "plain"
         how = f"{self._tokens:.0f} tokens x {run.vocabulary} / {run.tensor}"
-        return Term(Part.LOGITS, self._bounded(name, elements), how + (", in chunks" if name == "chunked" else ""))
+        how += ", in chunks" if name == "chunked" else ""
+        return Term(Part.LOGITS, self._filled(self._bounded(name, elements)), how)
 
     def _update(self, local: Local) -> Term:
         run = self._run

@@ -31,6 +31,7 @@ ROWS = tuple(Path(__file__).with_name(f"rows_{half}.jsonl") for half in ("dev", 
 _ANCHORS = 5
 _CARDS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
 NOTHING = "nothing that is published"
+_SIZES = frozenset({"micro", "accumulation", "sequence", "world", "shards", "context"})
 _NO_CHANGE = frozenset({"system"})
 
 
@@ -112,7 +113,7 @@ def lines_of(title: str, items: Sequence[Scored]) -> list[str]:
               and item.interval.low <= item.row.measured_bytes <= item.interval.high]
     if not items:
         return []
-    head = f"{title:38} {len(items):5} predicted {len(errors):5}"
+    head = f"{title:42} {len(items):5} predicted {len(errors):5}"
     if errors:
         head += (f"  median {_percent(statistics.median(errors))}"
                  f"  within 5 % {_share(sum(each <= 0.05 for each in errors), len(errors))}"
@@ -151,7 +152,7 @@ def beside(python: str, alone: Sequence[Scored], pairs: Sequence[Scored]) -> lis
             ("  anchored, same rows", _errors(pairs, same)),
         ):
             if errors:
-                lines.append(f"{title:38} {len(errors):5}  median {_percent(statistics.median(errors))}  within 5 % "
+                lines.append(f"{title:42} {len(errors):5}  median {_percent(statistics.median(errors))}  within 5 % "
                              f"{_share(sum(each <= 0.05 for each in errors), len(errors))}")
         lines += [f"    refused {count}: {why}" for why, count in refused.most_common(3)]
     return lines
@@ -186,10 +187,12 @@ def main() -> int:
     rows = [row for file in chosen.files for row in read_rows(file, document)]
     alone, pairs = scored(rows, document)
     told = [item for item in pairs if item.changed != NOTHING]
+    sizes = [item for item in told if set(item.changed.split("+")) <= _SIZES]
     same = [item for item in pairs if item.anchor is not None and item.anchor.run.tensor == item.row.run.tensor]
     print(f"{len(rows)} rows of {len({row.family for row in rows})} families and {len({row.source for row in rows})} "
           f"sources, {sum(row.measured_bytes is None for row in rows)} of which ran out of memory")
     blocks = [("formulas alone", alone), ("anchored", pairs), ("anchored, the change published", told),
+              ("anchored, batch, length or ranks changed", sizes),
               ("anchored, tensor parallelism the same", same)]
     for source in sorted({row.source for row in rows}):
         blocks.append((f"alone: {source}", [item for item in alone if item.row.source == source]))

@@ -71,13 +71,14 @@ def _verdict(told: Forecast) -> str:
         names = ", ".join(_named(name) for name in told.missing)
         return f"cannot say: the files do not tell {names}"
     device = told.peaks[Basis.DEVICE]
-    needs = f"{_gib(device.low)} to {_gib(device.high)} GiB"
+    bounds = f"{_gib(device.low)} to {_gib(device.high)}"
+    needs = f"{bounds} GiB"
     if told.card_bytes is None:
         return f"cannot say: it needs {needs}, and the card is not known (--gpus h100-80g)"
     card = _gib(told.card_bytes)
     if told.verdict is Verdict.FITS:
         spare = _gib(told.card_bytes - device.high)
-        return f"fits: it needs {needs} of {card} GiB, so at least {spare} GiB stay free"
+        return f"fits: it needs {bounds} of {card} GiB, so at least {spare} GiB stay free"
     if told.verdict is Verdict.DOES_NOT_FIT:
         return f"does not fit: it needs {needs}, and the card has {card} GiB"
     return f"cannot say: it needs {needs}, and the card has {card} GiB"
