@@ -137,7 +137,7 @@ def _outcomes(
 def _after(
     belief: Belief, totals: Sequence[Linear], anchor: Anchor, constants: Constants
 ) -> Iterator[Belief]:
-    """Having seen the peak: it was that of each of the moments, in so far as the others were not above it."""
+    """Having seen the peak: it was that of each of the moments, and the others were not above it."""
     noise = constants.noise.middle * anchor.bytes
     if anchor.at_least:
         highest = max(totals, key=lambda item: belief.of(item).middle)
@@ -145,9 +145,10 @@ def _after(
         return
     for total in totals:
         after = belief.after(total, anchor.bytes, noise)
-        others = [after.of(item) for item in totals if item is not total]
-        below = sum(math.log(max(item.below(anchor.bytes + 2 * noise), 1e-9)) for item in others)
-        yield replace(after, log_weight=after.log_weight + below)
+        for other in totals:
+            if other is not total:
+                after = after.after(other.times(-1.0), -float(anchor.bytes), noise, at_least=True)
+        yield after
 
 
 def _likely(beliefs: Sequence[Belief]) -> list[Belief]:

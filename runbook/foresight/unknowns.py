@@ -32,12 +32,6 @@ class Normal:
     middle: float
     deviation: float
 
-    def below(self, bound: float) -> float:
-        """How likely it is not above the bound."""
-        if self.deviation <= 0:
-            return float(self.middle <= bound)
-        return 0.5 * math.erfc((self.middle - bound) / self.deviation / math.sqrt(2))
-
 
 @dataclass(frozen=True, slots=True)
 class Belief:

@@ -55,8 +55,10 @@ def bar(told: Forecast, scale: float) -> str:
         return "not known"
     text = ""
     reached = 0.0
+    positive = sum(max(0.0, term.bytes.middle) for term in told.terms)
+    share = told.peaks[Basis.DEVICE].middle / positive if positive else 0.0  # less than 1: formulas alone are too high
     for term in told.terms:
-        reached += max(0.0, term.bytes.middle)
+        reached += max(0.0, term.bytes.middle) * share
         text += _LETTERS.get(Part(term.title), "?") * (round(reached / scale * _BAR) - len(text))
     text += "~" * (round(told.peaks[Basis.DEVICE].high / scale * _BAR) - len(text))
     text = text.ljust(_BAR)
