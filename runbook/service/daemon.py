@@ -126,6 +126,8 @@ LOG = logging.getLogger("runbook.service")
 
 _MOST_AGAIN = 20
 """Events that are tried again in a round, after those that come for the first time."""
+_ROUND_S = 3.0
+"""For events that come for the first time, and for those tried again, before the spool is looked into again."""
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 300.0
 _PATIENCE_S = 3600.0
@@ -226,13 +228,15 @@ class Daemon:
             LOG.exception("the spool could not be looked at")
             self.status.spool_problem = "a fault of this program; see its log"
             waiting = ()
-        due = _newest_of_each_job(waiting)[: self.batch]
-        for event, older in (*due, *_newest_of_each_job(again)):
-            if self._stop.is_set():
-                break
-            self._handle(event, older)
-            # A long queue of slow questions to the scheduler is still a living daemon.
-            self._beat()
+        for some in (_newest_of_each_job(waiting)[: self.batch], _newest_of_each_job(again)):
+            began_s = self.clock.elapsed()
+            for event, older in some:
+                # Whoever comes meanwhile waits for no more than this: the next look takes one of each owner first.
+                if self._stop.is_set() or self.clock.elapsed() - began_s > _ROUND_S:
+                    break
+                self._handle(event, older)
+                # A long queue of slow questions to the scheduler is still a living daemon.
+                self._beat()
         self._measure()
         self._tell_late()
         self._beat()

@@ -135,6 +135,27 @@ def test_many_that_wait_to_be_tried_again_do_not_hold_up_a_new_one(spool: Path) 
     assert opener.opened == ["9"]
 
 
+def test_who_comes_while_many_of_another_are_opened_waits_for_a_few_of_them(spool: Path) -> None:
+    clock = FakeClock(NOW_S)
+    for job in range(1, 41):
+        text = f"format=1\njob_id={job}\nrestart_count=0\ncluster=alpha\nuid=1001\n"
+        (spool / f"alpha-{job}-0.event").write_text(text)
+
+    class Slow(Opener):
+        def __call__(self, event: SpoolEvent) -> object:
+            clock.sleep(0.5)
+            if len(self.opened) == 1:
+                text = "format=1\njob_id=99\nrestart_count=0\ncluster=alpha\nuid=1002\n"
+                (spool / "alpha-99-0.event").write_text(text)
+            return super().__call__(event)
+
+    opener = Slow()
+    daemon = _daemon(spool, opener, clock)
+    while _events(spool):
+        daemon.round()
+    assert "99" in opener.opened[:10] and len(opener.opened) == 41
+
+
 def test_a_flood_of_alerts_does_not_hold_up_what_the_epilog_saw(spool: Path) -> None:
     for number in range(30):
         began = 1_000_000 + number

@@ -34,7 +34,10 @@ _SILENT_S = 30.0
 _LEFT_OUT_S = 900.0
 MOST_HELD = 8
 """Processes that hang in the kernel and cannot be ended; with so many the watch is over until they are gone."""
+_MOST_HELD_OF_ONE = 2
 _MOST_LINE_BYTES = 1 << 16
+_MOST_FILES_TOLD = 1 << 20
+_LONGEST_ROUND_TOLD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class _Child:
 
     def listen(self, clock: Clock) -> None:
         """Until it ends. A process of the owner's may say what it likes: what is no answer of ours ends it."""
-        with self.line.makefile("rb") as stream, contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        ends = contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
+        with self.line.makefile("rb") as stream, ends:
             while read := stream.readline(_MOST_LINE_BYTES):
                 said = json.loads(read)
                 with self.lock:
@@ -84,7 +88,8 @@ class _Child:
                         self.told.append(Suspicion(JobId(str(said["went_on"]))))
                     else:
                         self.at, self.at_s = str(said["at"]), float(said["at_s"])
-                        self.files, self.round_s = int(said["files"]), float(said["took_s"])
+                        self.files = min(max(int(said["files"]), 0), _MOST_FILES_TOLD)
+                        self.round_s = min(max(float(said["took_s"]), 0.0), _LONGEST_ROUND_TOLD_S)
 
 
 class LogFollowers:
@@ -96,12 +101,16 @@ class LogFollowers:
         self._clock = clock
         self._jobs: dict[JobId, _Followed] = {}
         self._children: dict[str, _Child] = {}
-        self._held: list[_Child] = []
+        self._held: list[tuple[_Child, UserName]] = []
+        """Processes that could not be ended, and whose files hold each."""
 
     def follow(self, job: JobId, owner: UserName, paths: Sequence[str]) -> None:
         """From now on. Raises `NotAllowed` where the owner's rights cannot be had, `Unavailable`."""
         followed = _Followed(owner, tuple(path for path in paths if path.startswith("/")))
-        self._tell_of(job, followed)
+        if self._holds_many(owner):
+            followed.left_out_until_s = self._clock.elapsed() + _LEFT_OUT_S
+        else:
+            self._tell_of(job, followed)
         self._jobs[job] = followed
 
     def forget(self, job: JobId) -> None:
@@ -124,14 +133,15 @@ class LogFollowers:
                 silent = now_s - child.heard_s > _SILENT_S
             if held or silent or child.started.poll() is not None:
                 del self._children[key]
-                self._end(child)
-                self._leave_out(JobId(held), now_s)
+                at = JobId(held) if self._is_followed(JobId(held), key) else JobId("")
+                self._end(child, self._jobs[at].owner if at else UserName(key))
+                self._leave_out(at, now_s)
                 self._again(key)
         for followed in self._jobs.values():
-            if 0 < followed.left_out_until_s <= now_s:
+            if 0 < followed.left_out_until_s <= now_s and not self._holds_many(followed.owner):
                 followed.left_out_until_s = 0.0
                 self._again(self._key(followed.owner))
-        self._held = [child for child in self._held if child.started.poll() is None]
+        self._held = [(child, owner) for child, owner in self._held if child.started.poll() is None]
         if len(self._held) >= MOST_HELD:
             raise Unavailable(
                 f"{len(self._held)} processes that followed logs hang in a file system",
@@ -172,7 +182,14 @@ class LogFollowers:
     def _leave_out(self, job: JobId, now_s: float) -> None:
         if job in self._jobs:
             LOG.warning("the file system of the logs of job %s does not answer; it is left out for a while", job)
-            self._jobs[job].left_out_until_s = now_s + _LEFT_OUT_S
+            owner = self._jobs[job].owner
+            for other, followed in self._jobs.items():
+                if other == job or (followed.owner == owner and self._holds_many(owner)):
+                    followed.left_out_until_s = now_s + _LEFT_OUT_S
+
+    def _holds_many(self, owner: UserName) -> bool:
+        """Whether one owner's files hold so many processes that no more is tried of his: others are followed on."""
+        return sum(whose == owner for _, whose in self._held) >= _MOST_HELD_OF_ONE
 
     def _tell_of(self, job: JobId, followed: _Followed) -> None:
         owner = identity_of(followed.owner)
@@ -196,14 +213,14 @@ class LogFollowers:
             self._children[key] = child
         return child
 
-    def _end(self, child: _Child) -> None:
+    def _end(self, child: _Child, owner: UserName | None = None) -> None:
         gone = process.stop(child.started, child.identity)
         child.line.close()
         for stream in (child.started.stdout, child.started.stderr):
             if stream is not None:
                 stream.close()
         if not gone:
-            self._held.append(child)
+            self._held.append((child, owner or child.identity.name))
 
 
 @cache
