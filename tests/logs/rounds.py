@@ -15,28 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.logs.labels import FIGURES, RIGHT, same_figure
+
 ROUNDS = Path(__file__).parent / "rounds"
 REPOSITORY = Path(__file__).resolve().parents[2]
-_GPU = frozenset({
-    "true_oom", "inference_reservation", "kv_cache_sizing", "nccl_buffers", "per_process_limit", "memory_leak",
-    "cuda_context_or_driver",
-})
-RIGHT = {
-    "gpu_oom": _GPU, "gpu_fragmentation": {"fragmentation"}, "gpu_cotenant": {"co_tenant"},
-    "host_oom": {"host_oom", "memory_leak"}, "shm": {"shm"}, "disk_full": {"not_oom"},
-    "not_oom": {"not_oom", "hardware_fault"}, "undetermined": {"undetermined"},
-}
-"""Which kinds of the tool answer a label's, in words that somebody wrote who did not know them."""
 _NOT_MEMORY = frozenset({"not_oom", "undetermined", "hardware_fault"})
-_FIGURES = {
-    "asked_bytes": "tried_bytes", "total_bytes": "capacity_bytes", "free_bytes": "free_bytes",
-    "allocated_bytes": "allocated_bytes", "reserved_bytes": "reserved_bytes", "limit_bytes": "limit_bytes",
-    "reserved_unallocated_bytes": "reserved_unallocated_bytes",
-}
-_AS_WELL = {"allocated_bytes": ("process_bytes",)}
-"""A writer's word for what a process holds, whether its allocator or the system counts it."""
 _HIGH, _FIRM = 0.7, 0.8
-_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
@@ -64,13 +48,9 @@ class Answer:
 
     def figures(self) -> list[bool]:
         read = self.said.get("fields") or {}
-        wanted = [(_FIGURES[name], value) for name, value in self.label["figures"].items() if name in _FIGURES]
         return [
-            any(
-                read.get(one) is not None and abs(read[one] - value) <= _TOLERANCE * value
-                for one in (name, *_AS_WELL.get(name, ()))
-            )
-            for name, value in wanted if value is not None
+            same_figure(name, value, read.get) for name, value in self.label["figures"].items()
+            if name in FIGURES and value is not None
         ]
 
 

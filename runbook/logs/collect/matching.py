@@ -72,7 +72,8 @@ class Matcher:
 
     def _completed(self, view: View, here: LogLine, stop: int, match: Match) -> Match:
         """An exception whose message begins, or goes on, below its name: what the whole says."""
-        bare = here.text.rstrip().endswith((":", match.text("detail") or ":")) and ": " not in here.text
+        name = here.text.rstrip()
+        bare = name.endswith((":", match.text("detail") or ":")) and ": " not in name
         for text in self._going_on(view, here, stop, _MESSAGE_LINES):
             whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
             if whole is None or not whole.signature.means.entry.died.of_memory:

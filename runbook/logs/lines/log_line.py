@@ -14,6 +14,8 @@ from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 
 _MILD = re.compile(r"(?:^|[\s\[(|:])(?:WARNING|WARN|INFO|DEBUG|[Ww]arning)(?:[\s\])|:,]|$)|\b\w{0,40}Warning: ")
+_EVENT = re.compile(r"\s{0,8}Warning {1,12}[A-Z][A-Za-z]{3,30}\s")
+"""An event of Kubernetes in its table: "Warning" is the sort of event there, and what it tells has happened."""
 _LEVEL_AREA = 160
 
 
@@ -68,7 +70,7 @@ class LogLine:
     def mild(self) -> bool:
         """The line is a warning or information by its own words: where it is no exception, it quotes one."""
         text = f"{self.level} {self.text[:_LEVEL_AREA]}"
-        return " NCCL WARN " not in text and bool(_MILD.search(text))
+        return " NCCL WARN " not in text and bool(_MILD.search(text)) and not _EVENT.match(self.text)
 
     @property
     def unnamed(self) -> bool:
