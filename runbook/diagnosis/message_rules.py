@@ -364,7 +364,7 @@ def fragmentation(case: Case) -> Vote | None:
         confidence += 0.15
         reasons.append(f"The unallocated part is {ratio:.1f} times what was tried.")
     elif ratio < 1.2:
-        confidence -= 0.15
+        confidence -= 0.15 if ratio >= 1 else 0.3  # in one piece it would still be too small by itself
         against.append(f"The unallocated part is only {ratio:.2f} times what was tried.")
     if share >= 0.10:
         confidence += 0.1

@@ -132,11 +132,12 @@ class FileReader:
         means = match.signature.means
         if not here.unnamed or here.task is not None or here.doubt or means in (CONSEQUENCE, HARMLESS):
             return here
-        if not match.signature.general and not here.text.lstrip("[(<{ ")[:1].isalpha():
-            return here  # a number alone may count the lines
         words = match.text("detail")
         end = here.text.find(words) if words else match.start + len(": ")
-        said = self._collection.signatures.speaker(here.text[: max(end, 0)][:_NAMES_WITHIN])
+        before = here.text[: max(end, 0)][:_NAMES_WITHIN]
+        if not match.signature.general and not here.text.lstrip("[(<{ ")[:1].isalpha():
+            before = f" {before}"  # a number alone may count the lines
+        said = self._collection.signatures.speaker(before)
         rank, local_rank = said.get("rank"), said.get("local_rank")
         return replace(
             here, rank=rank if isinstance(rank, int) else None,

@@ -175,8 +175,9 @@ def _processes(here: LogLine) -> Iterable[Owner]:
         yield ("ray", here.pid, here.ip)
     if here.place:
         yield ("place", here.place)
-    if here.local_rank is not None and (here.node is not None or here.task is not None):
-        yield ("local", here.node, here.task, here.group, here.local_rank)
+    local_rank = here.local_rank if here.local_rank is not None else here.device or None  # all see 0 that see one
+    if local_rank is not None and (here.node is not None or here.task is not None):
+        yield ("local", here.node, here.task, here.group, local_rank)
 
 
 def by_rank(members: Iterable[NcclProcess]) -> Mapping[int, NcclProcess]:

@@ -88,6 +88,7 @@ _LOOKED_AT_COSTS = 16
 _NEAR_THE_END_BYTES = 64 << 20
 LINES_FOR_TIME = 60
 _PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
+_NAMES_WITHIN = 300
 _FOLDED = (
     "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
     "processes said it is lost."
@@ -182,6 +183,10 @@ class MatchRecorder:
         if not stack and not mild:
             lines = islice(self._state.above(view, here, start), _LINES_AFTER)
             near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
+        if here.unnamed and here.task is None and stack and not here.doubt:
+            # Engines and actors say who they are in front of the traceback alone.
+            before = self._collection.signatures.speaker(f" {stack[0][:_NAMES_WITHIN]}")
+            here = replace(here, rank=_number(before.get("rank")), local_rank=_number(before.get("local_rank")))
         remote = remote_pid(stack)
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
@@ -339,3 +344,7 @@ class LauncherLines:
         self._collection.tables.pids_of_ranks.setdefault(rank, pid)
         code = match.integer("exit_code") or 0
         return Row(rank, local_rank, node, pid, code, time_s, self._index, signature=match.signature.id)
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -146,6 +146,7 @@ _RAY = re.compile(
 _RAY_SYSTEM = re.compile(r"\((raylet|gcs_server|dashboard|autoscaler)(?:, ip=([\w.:]{3,45})| \+[\dhms.]{1,20})?\) ?")
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,60}")
 _NUMBERED = re.compile(r"(?:_[A-Z]{0,4}\d{1,5}){1,6}$")
+_ENGINE_RANK = re.compile(r"^(?!\w*(?:PP|DP)[1-9])\w{0,40}_TP(\d{1,3})(?!\d)")
 _ACTOR_RANK = re.compile(r"(?:^|[ ,])(?:world_)?rank=(\d{1,6})(?=$|[ ,])")
 NODE_LOCAL = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{1,60}):(\d{1,3})\]:? ?")
 HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(?: |$)")
@@ -272,6 +273,8 @@ def _ray(text: str, position: int, said: PrefixFacts) -> int:
         said.voice, said.name = f"{found[1]} {found[3]} {said.ip}", _process_name(found[1])
         if rank := _ACTOR_RANK.search(found[2] or found[1]):
             said.rank = int(rank[1])
+        elif rank := _ENGINE_RANK.search(found[1]):
+            said.local_rank = int(rank[1])
     elif found := _RAY_SYSTEM.match(text, position):
         said.voice, said.ip, said.name = f"{found[1]} {found[2] or ''}", found[2] or "", found[1]
     else:

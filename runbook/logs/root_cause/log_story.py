@@ -268,7 +268,9 @@ def _name_rank(
                     f"The failing line names no rank; task {rank} is the first that srun reports as ended.",
                 )
     ended = {where.rank(one): one for one in reversed(every) if _ended_by_itself(one)}
-    if len(ended) == 1 and (alone := next(iter(ended))) is not None:
+    ranked = [rank for rank in ended if rank is not None]
+    if len(ranked) == 1:
+        alone = ranked[0]
         return (
             replace(root, rank=alone, node=root.node or _node(ended[alone], alone, where)),
             f"The failing line names no rank; rank {alone} alone is reported to have ended with an error."
