@@ -143,6 +143,14 @@ def free_enough(case: Case) -> Vote | None:
                    "process may hold the rest."),
             missing=("xpu-smi on the node: who else holds memory of the device",),
         )
+    unallocated, reserved = figures.unallocated_bytes or 0, figures.reserved_bytes or 0
+    if unallocated >= 2 * tried and 10 * unallocated >= reserved:
+        return Vote(
+            "R-10 free is enough", Conclusion.FRAGMENTATION, 0.5,
+            (said, f"{size(unallocated)} more are reserved and unallocated: what is missing is one piece, in either."),
+            ("Free memory is read after the failure; another process may have released it in between.",),
+            ("torch.cuda.memory_summary() or a memory snapshot of this rank",),
+        )
     newest, oldest = newest_minor(case.version), oldest_minor(case.version)
     hidden = newest is not None and oldest is not None and oldest >= 1 and newest <= 4
     if case.allocator.fraction is not None or any("fraction" in name.lower() for name in case.settings):
