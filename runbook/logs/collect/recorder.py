@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -109,6 +110,8 @@ class MatchRecorder:
         self._matcher = matcher
         self._steps = steps
         self._latest: dict[tuple[str, int, tuple[object, ...]], tuple[Match, LogLine, int, int]] = {}
+        self._in_front: dict[tuple[object, ...], Mapping[str, object]] = {}
+        """Who the newest traceback of a speaker without a name was, by the words in front of it."""
 
     def keep(self, view: View, match: Match, here: LogLine, start: int, stop: int) -> None:
         if here.text.startswith("    ") and self._said_below(view, match, here, stop):
@@ -183,10 +186,6 @@ class MatchRecorder:
         if not stack and not mild:
             lines = islice(self._state.above(view, here, start), _LINES_AFTER)
             near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
-        if here.unnamed and here.task is None and stack and not here.doubt:
-            # Engines and actors say who they are in front of the traceback alone.
-            before = self._collection.signatures.speaker(f" {stack[0][:_NAMES_WITHIN]}")
-            here = replace(here, rank=_number(before.get("rank")), local_rank=_number(before.get("local_rank")))
         remote = remote_pid(stack)
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
@@ -211,15 +210,29 @@ class MatchRecorder:
         phase = phase_of(rules, frames, here.text, near)
         if phase is Phase.UNKNOWN and opens_timer(before):
             phase = phase_of(rules, (), before)
+        chained, spawned = is_chain(before), spawned_process(before)
+        said_by = speaker_of(here.name, here.text, stack, self._state.named.role)
+        if stack:
+            here = self._named_in_front(here, stack[0], chained)
         return LogMatch(
             match, here, self._index, self._state.attempt, offset, number, time_s,
             excerpt(stack, here.text, after[:2]), exact,
             phase, raised,
             handled[0] if handled else "", bool(_PINNING.search("\n".join(stack))),
-            is_chain(before), spawned_process(before), functions_of(frames),
-            speaker_of(here.name, here.text, stack, self._state.named.role),
+            chained, spawned, functions_of(frames), said_by,
             is_quoted(match, here.text, raised) or (bool(here.record) and here.level in _INFORMS),
         )
+
+    def _named_in_front(self, here: LogLine, head: str, chained: bool) -> LogLine:
+        """The last line of a traceback with who says it by the words in front of its head: engines and actors name
+        themselves there alone. What is raised in handling another exception is raised by whom raised that."""
+        if not here.unnamed or here.task is not None or here.doubt:
+            return here
+        said: Mapping[str, object] = self._collection.signatures.speaker(f" {head[:_NAMES_WITHIN]}")
+        if not said and chained:
+            said = self._in_front.get(here.speaker, {})
+        self._in_front[here.speaker] = said
+        return replace(here, rank=_number(said.get("rank")), local_rank=_number(said.get("local_rank")))
 
     def _place(self, view: View, start: int) -> tuple[int, int]:
         """Offset and line in the file."""
