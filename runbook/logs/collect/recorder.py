@@ -90,6 +90,7 @@ _NEAR_THE_END_BYTES = 64 << 20
 LINES_FOR_TIME = 60
 _PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
 _NAMES_WITHIN = 300
+_LINE_OF_FIGURES = 250
 _FOLDED = (
     "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
     "processes said it is lost."
@@ -191,7 +192,8 @@ class MatchRecorder:
             here = replace(here, pid=remote)
         following = islice(self._state.below(view, here, stop), _LINES_AFTER)
         after = [] if mild else [one.text for one in following if one.speaker == here.speaker]
-        for text in (here.text, "\n".join(after), "\n".join(reversed(near))):
+        own = here.text[max(0, match.start - _LINE_OF_FIGURES):]
+        for text in (own, *("\n".join(one[:_LINE_OF_FIGURES] for one in some) for some in (after, reversed(near)))):
             match = self._collection.signatures.with_figures(match, text)
         exact = time_s is not None
         if time_s is None:

@@ -222,6 +222,8 @@ class PrefixForm(FieldWords):
     """It could be something else (a counter, a list): it counts in files whose lines show that it is no such thing."""
 
 
+_NEAR = 500
+"""Characters in front of a message's words that may hold its figures; behind them three times as many."""
 _TOLD = 2
 """Figures of a message that leaves none to be looked for around it."""
 
@@ -309,7 +311,7 @@ class Signatures:
                 own = one.read(found)
                 match = replace(own, values={**match.values, **own.values}, start=match.start)
                 break
-        return self.with_figures(match, text)
+        return self.with_figures(match, text[max(0, match.start - _NEAR):])
 
     def with_figures(self, match: Match, text: str) -> Match:
         """A shortage of memory with the figures of a text that its own message does not tell, by the words around
@@ -317,7 +319,7 @@ class Signatures:
         told = len(MEMORY_FIELDS & match.values.keys())
         if not match.signature.means.entry.died.of_memory or (match.signature.whole and told > _TOLD):
             return match
-        values, rounding = _read_fields(self.figures, text)
+        values, rounding = _read_fields(self.figures, text[:4 * _NEAR])
         if values.keys() <= match.values.keys():
             return match
         return replace(match, values={**values, **match.values}, rounding_bytes=match.rounding_bytes + rounding)
