@@ -16,6 +16,8 @@ from runbook.model.log import Event
 _MENDED_AT_MOST = 5_000
 _WRAPPED_AT_MOST = 9
 _MESSAGE_LINES = 5
+_LONGEST_MESSAGE = 1_600
+"""Characters of a message that goes on below; the longest known has a thousand."""
 _HEAD = "Traceback (most recent call last)"
 _BORDER = " \t|\u2502"
 """What a box around a message puts at the ends of its lines."""
@@ -94,7 +96,7 @@ class Matcher:
         ][:most]
         spaced, hard = here.text.rstrip(_BORDER), here.text
         for one in rest:
-            if _HEAD in one[:_LOOKED_AT]:
+            if _HEAD in one[:_LOOKED_AT] or len(spaced) + len(one) > _LONGEST_MESSAGE:
                 return
             spaced, hard = f"{spaced} {one.strip(_BORDER)}", hard + one
             yield spaced
