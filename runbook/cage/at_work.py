@@ -43,7 +43,7 @@ class AtWork:
         return f"{self.incident}: {self.box} for {self.for_s:.0f} s{much}"
 
 
-PATIENCE_S = 300.0
+PATIENCE_S = 120.0
 """A box that has waited for so long waits no longer behind incidents that have no diagnosis yet."""
 
 
@@ -65,8 +65,9 @@ class Turn:
 
 class Places:
     """Where boxes are at work: so many at a time, of one owner half of them at most, so that nobody waits behind one
-    user's jobs. Free ones go to incidents without a diagnosis first: after a failure of many jobs each is told what
-    it died of before any is relaunched. Among those, to whoever has fewest at work, and then to whoever came first.
+    user's jobs. Free ones go to the owner who has fewest at work; then to incidents without a diagnosis, so that after
+    a failure of many jobs each is told what it died of before any is relaunched; then to the owner whose last place
+    was given the longest ago, and to whoever came first.
     `slow`: owners whose files did not answer a moment ago, whoever stopped them; each has one place.
 
     Whoever leaves calls the next one by name: to wake all that wait for each place would take longer than the boxes."""
@@ -75,6 +76,7 @@ class Places:
         self._most, self._share, self._slow = most, max(1, most // 2), slow
         self._taken: dict[int, Turn] = {}
         self._waiting: list[Turn] = []
+        self._given_s: dict[UserName, float] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -129,9 +131,11 @@ class Places:
             now_s, owners = time.monotonic(), [one.owner for one in self._taken.values()]
             counts = {owner: owners.count(owner) for owner in owners}
 
-            def rank(turn: Turn, now_s: float = now_s, counts: dict[UserName, int] = counts) -> tuple[bool, int, float]:
+            def rank(
+                turn: Turn, now_s: float = now_s, counts: dict[UserName, int] = counts
+            ) -> tuple[int, bool, float, float]:
                 first = turn.first or now_s - turn.since_s > PATIENCE_S
-                return not first, counts.get(turn.owner, 0), turn.since_s
+                return counts.get(turn.owner, 0), not first, self._given_s.get(turn.owner, 0.0), turn.since_s
 
             shares = {turn.owner: 1 if self._slow(turn.owner) else self._share for turn in self._waiting}
             able = [turn for turn in self._waiting if counts.get(turn.owner, 0) < shares[turn.owner]]
@@ -140,7 +144,7 @@ class Places:
             turn = min(able, key=rank)
             self._waiting.remove(turn)
             turn.place = next(number for number in range(self._most) if number not in self._taken)
-            turn.since_s = now_s
+            turn.since_s = self._given_s[turn.owner] = now_s
             self._taken[turn.place] = turn
             turn.called.set()
 

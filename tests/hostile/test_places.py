@@ -57,7 +57,7 @@ def test_every_job_has_its_diagnosis_before_one_is_relaunched(box: Box) -> None:
         relaunches = [_turn(box, "ann", first=False), _turn(box, "ben", first=False)]
         queue = _Queue(places, *relaunches, _turn(box, "cid"), _turn(box, "dan"))
         assert places.waiting == 4
-    assert queue.served() == ["cid", "dan", "ann", "ben"] and places.waiting == 0
+    assert queue.served() == ["cid", "dan", "ben", "ann"] and places.waiting == 0
 
 
 def test_a_stream_of_failures_does_not_keep_a_relaunch_waiting_for_ever(box: Box) -> None:
@@ -75,6 +75,25 @@ def test_whoever_has_fewest_at_work_is_next(box: Box) -> None:
         with places.taken(_turn(box, "dan")):
             queue = _Queue(places, _turn(box, "ann-2"), _turn(box, "eve"))
         assert queue.served() == ["eve", "ann-2"]
+
+
+def test_two_owners_undiagnosed_jobs_do_not_hold_up_anothers_next_box(box: Box) -> None:
+    places = Places(4)
+    with ExitStack() as held:
+        for name in ("ann-1", "ann-2", "ben-1", "ben-2"):
+            held.enter_context(places.taken(_turn(box, name)))
+        turns = [_turn(box, f"{name}-{number}") for number in range(3, 9) for name in ("ann", "ben")]
+        other = _turn(box, "cid", first=False)
+        queue = _Queue(places, *turns, other)
+    assert len(queue.served()) == 13
+    assert all(other.since_s <= turn.since_s for turn in turns), "its place was the first that was given"
+
+
+def test_owners_take_turns_where_none_is_at_work(box: Box) -> None:
+    places = Places(1)
+    with places.taken(_turn(box, "ann-1")):
+        queue = _Queue(places, _turn(box, "ann-2"), _turn(box, "ann-3"), _turn(box, "ben-1"), _turn(box, "ben-2"))
+    assert queue.served() == ["ben-1", "ann-2", "ben-2", "ann-3"]
 
 
 def test_one_owner_has_half_of_the_places_at_most_however_many_are_free(box: Box) -> None:
