@@ -13,6 +13,7 @@ from tests.logs.launcher_logs import FAILURE, chatter, prefixed, root
 
 FOLDER = data_folder("playbooks") / "oom" / "signatures"
 KNOWN = {
+    "captured_torch_no_script": "all ranks fail alike, and torchrun's table counts or not by what stands beside it",
     "rootcause_warning_then_exit": "a single remark without a traceback, by a rank that is named nowhere else",
     "written_caught_then_hang": "that the job went on is known by who goes on and when, which the change takes away",
     "written_own_ranks": "its tenants are known as its own ranks by prefixes of one spelling alone",

@@ -195,8 +195,7 @@ class IncidentStore:
         says at its end why it died) with a line between that tells what was left out. Returns (path, shortened). Raises
         `NotAllowed` where too little would stay free for the incidents themselves."""
         path = self._place(incident, relative)
-        _check_room(path.parent, min(stream.seek(0, os.SEEK_END), limit_bytes))
-        stream.seek(0)
+        _check_room(path.parent, limit_bytes if (length := _length(stream)) is None else min(length, limit_bytes))
         with replacing(path, 0o600, None) as target:
             shortened = copy_windows(stream, target, max(limit_bytes, 1))
             target.truncate()
@@ -289,6 +288,16 @@ def replacing(path: Path, mode: int, reader: tuple[int, int] | None) -> Iterator
             yield stream
     except OSError as error:
         raise _problem(error, "writing", path) from error
+
+
+def _length(stream: BinaryIO) -> int | None:
+    """Of what is left to read; None where that is not known before it is."""
+    if not stream.seekable():
+        return None
+    here = stream.tell()
+    length = stream.seek(0, os.SEEK_END) - here
+    stream.seek(here)
+    return length
 
 
 def _check_room(folder: Path, wanted_bytes: int) -> None:

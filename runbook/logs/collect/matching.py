@@ -61,8 +61,9 @@ class Matcher:
         and those that name nobody, go on with it. Where none makes it whole, the reading with most figures."""
         best = match
         for text in self._going_on(view, here, stop, _WRAPPED_AT_MOST):
-            whole = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
-            if whole is None or whole.signature.means == FRAMING or whole.signature.general:
+            candidates = [one for one in self._collection.candidates(text.encode()) if not one.general]
+            whole = self._collection.signatures.first_match(text, candidates)
+            if whole is None or whole.signature.means == FRAMING:
                 continue
             if whole.start >= len(here.text):
                 break  # another message has begun
