@@ -16,6 +16,8 @@ from runbook.model.log import Event
 _MENDED_AT_MOST = 5_000
 _WRAPPED_AT_MOST = 9
 _MESSAGE_LINES = 5
+_BEGINNING = 30
+"""A line whose first characters are those of the one above is another message, and not the rest of that one."""
 _LONGEST_MESSAGE = 1_600
 """Characters of a message that goes on below; the longest known has a thousand."""
 _HEAD = "Traceback (most recent call last)"
@@ -97,7 +99,8 @@ class Matcher:
         ][:most]
         spaced, hard = here.text.rstrip(_BORDER), here.text
         for one in rest:
-            if _HEAD in one[:_LOOKED_AT] or len(spaced) + len(one) > _LONGEST_MESSAGE:
+            another = one[:_BEGINNING] == here.text[:_BEGINNING] or _HEAD in one[:_LOOKED_AT]
+            if another or len(spaced) + len(one) > _LONGEST_MESSAGE:
                 return
             spaced, hard = f"{spaced} {one.strip(_BORDER)}", hard + one
             yield spaced
