@@ -25,7 +25,7 @@ def _walked(folder: Path) -> tuple[Application, Incident]:
     shutil.copy(TRAIN, work / "tiny_train.py")
     script = work / "train.sbatch"
     script.write_text(
-        SCRIPT.format(work=work, python=sys.executable, train=work / "tiny_train.py"), encoding="utf-8"
+        SCRIPT.format(work=work, python=sys.executable, train=work / "tiny_train.py", before=""), encoding="utf-8"
     )
     app = Application(Inventory(
         version=1, id="here", title="", cluster="alpha", scheduler=SchedulerDocument(kind="local"),
