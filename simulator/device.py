@@ -40,29 +40,6 @@ class GpuProcess:
     name: str = "python3"
 
 
-@dataclass(slots=True)
-class GpuMemory:
-    """A GPU of this process alone: nothing shared, no files. The allocator tests and forecasts use it."""
-
-    total_bytes: int = H100_TOTAL_BYTES
-    used_bytes: int = 0
-
-    def take(self, size_bytes: int) -> bool:
-        """Take memory; False if there is not so much left."""
-        if self.used_bytes + size_bytes > self.total_bytes:
-            return False
-        self.used_bytes += size_bytes
-        return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """Return memory taken before."""
-        self.used_bytes -= size_bytes
-
-    def free_bytes(self) -> int:
-        """Bytes nobody holds."""
-        return self.total_bytes - self.used_bytes
-
-
 @dataclass(frozen=True, slots=True)
 class GpuState:
     """What ``state.json`` says about one GPU; ``usable_bytes`` below ``total_bytes`` is memory lost to a fault."""

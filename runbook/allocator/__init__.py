@@ -17,11 +17,11 @@ from .byte_sizes import (
     round_up,
     segment_bytes_for,
 )
-from .expandable import MemorySource
+from .expandable import GpuMemory, MemorySource
 from .segments import SegmentSource
 
 __all__ = [
     "GIB", "LARGE_SEGMENT_BYTES", "MIB", "MIN_BLOCK_BYTES", "SMALL_SEGMENT_BYTES", "SMALL_SIZE_BYTES",
     "UNLIMITED_BYTES", "AllocationFailedError", "AllocatorConfig", "Block", "BlockPool", "CachingAllocator",
-    "MemorySource", "SegmentSource", "format_size", "round_up", "segment_bytes_for",
+    "GpuMemory", "MemorySource", "SegmentSource", "format_size", "round_up", "segment_bytes_for",
 ]

@@ -29,6 +29,29 @@ class MemorySource(Protocol):
         """Bytes nobody holds."""
 
 
+@dataclass(slots=True)
+class GpuMemory:
+    """A card, or what a process may have of one, used by one allocator alone."""
+
+    total_bytes: int
+    used_bytes: int = 0
+
+    def take(self, size_bytes: int) -> bool:
+        """See `MemorySource`."""
+        if self.used_bytes + size_bytes > self.total_bytes:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """See `MemorySource`."""
+        self.used_bytes -= size_bytes
+
+    def free_bytes(self) -> int:
+        """See `MemorySource`."""
+        return self.total_bytes - self.used_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ExpandableSegment:
     """An address range that is mapped in pages; sizes and addresses in bytes."""

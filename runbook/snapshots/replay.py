@@ -22,6 +22,7 @@ from runbook.allocator import (
     AllocatorConfig,
     Block,
     CachingAllocator,
+    GpuMemory,
 )
 from runbook.model.snapshots import Action, NotReplayed, Replay, Request, Segment, Snapshot, Trial
 from runbook.snapshots.timeline import Timeline
@@ -52,7 +53,7 @@ def replay(snapshot: Snapshot, device: int, timeline: Timeline, request: Request
 
 def _replayed(trace: _Trace, request: Request | None) -> Replay:
     config, before = _recorded_settings(trace.snapshot), sum(trace.timeline.before.values())
-    allocator = CachingAllocator(_Device(trace.limit), config)
+    allocator = CachingAllocator(GpuMemory(trace.limit), config)
     truth = _Player(trace, allocator, at_recorded_addresses=not config.expandable_segments)
     truth.begin(trace.found_at_start() if not config.expandable_segments else None)
     truth.play(to_the_end=True)
@@ -63,29 +64,6 @@ def _replayed(trace: _Trace, request: Request | None) -> Replay:
     trials = tuple(_trial(trace, words, changed, request) for words, changed in _other_settings(config))
     control = _trial(trace, "", config, request) if before else None
     return Replay(None, truth.off, exact, before, truth.most_recorded, control, trials)
-
-
-@dataclass(slots=True)
-class _Device:
-    """What a process can have of a card."""
-
-    total_bytes: int
-    used_bytes: int = 0
-
-    def take(self, size_bytes: int) -> bool:
-        """See `MemorySource`."""
-        if self.used_bytes + size_bytes > self.total_bytes:
-            return False
-        self.used_bytes += size_bytes
-        return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """See `MemorySource`."""
-        self.used_bytes -= size_bytes
-
-    def free_bytes(self) -> int:
-        """See `MemorySource`."""
-        return self.total_bytes - self.used_bytes
 
 
 def _recorded_settings(snapshot: Snapshot) -> AllocatorConfig:
@@ -114,7 +92,7 @@ def _other_settings(config: AllocatorConfig) -> Iterator[tuple[str, AllocatorCon
 
 
 def _trial(trace: _Trace, words: str, config: AllocatorConfig, request: Request | None) -> Trial:
-    player = _Player(trace, CachingAllocator(_Device(trace.limit), config))
+    player = _Player(trace, CachingAllocator(GpuMemory(trace.limit), config))
     player.begin(None)
     player.play(to_the_end=request is None)
     return Trial(

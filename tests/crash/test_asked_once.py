@@ -57,6 +57,8 @@ def test_a_question_is_told_once_though_the_daemon_is_killed_while_it_waits(tmp_
             with _daemon(place):
                 (spool / "crash-1-0.event").write_text("format=1\njob_id=1\nrestart_count=0\ncluster=crash\n")
                 until(lambda: asked() == 1, "the first question")
+                # At least once: killed before it is written down that it was told, it would be told again.
+                until(lambda: any(place.state.rglob("told.json")), "the first question is remembered")
             with _daemon(place) as second:
                 lock = place.state / "driver.lock"
                 until(lambda: f'"pid": {second.pid}}}' in lock.read_text(encoding="utf-8"), "the second daemon")

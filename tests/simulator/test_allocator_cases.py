@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runbook.allocator import AllocationFailedError, Block, CachingAllocator
+from runbook.allocator import AllocationFailedError, Block, CachingAllocator, GpuMemory
 from simulator.allocator_config import parse_config
-from simulator.device import GpuMemory
+from simulator.device import H100_TOTAL_BYTES
 from simulator.versions import TorchVersion
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cases" / "allocator.json").read_text())
@@ -58,7 +58,7 @@ def test_allocator(case: dict[str, Any]) -> None:
 
 
 def test_a_block_cannot_be_freed_twice() -> None:
-    allocator = CachingAllocator(GpuMemory())
+    allocator = CachingAllocator(GpuMemory(H100_TOTAL_BYTES))
     block = allocator.allocate(1 << 20)
     allocator.free(block)
     with pytest.raises(ValueError, match="not allocated"):
@@ -66,7 +66,7 @@ def test_a_block_cannot_be_freed_twice() -> None:
 
 
 def test_statistics_have_the_names_of_torch_cuda_memory_stats() -> None:
-    allocator = CachingAllocator(GpuMemory())
+    allocator = CachingAllocator(GpuMemory(H100_TOTAL_BYTES))
     block = allocator.allocate(30 << 20)
     flat = allocator.statistics.as_dictionary()
     assert flat["allocated_bytes.all.current"] == flat["allocated_bytes.large_pool.peak"] == 30 << 20

@@ -8,8 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runbook.allocator import AllocationFailedError, AllocatorConfig, Block, CachingAllocator
-from simulator.device import GpuMemory
+from runbook.allocator import AllocationFailedError, AllocatorConfig, Block, CachingAllocator, GpuMemory
 
 MIB = 1 << 20
 CAPACITY_BYTES = 1 << 30

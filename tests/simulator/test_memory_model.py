@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.allocator import CachingAllocator
+from runbook.allocator import CachingAllocator, GpuMemory
 from simulator.batches import Growth, SequenceLengths
-from simulator.device import GpuMemory
+from simulator.device import H100_TOTAL_BYTES
 from simulator.memory_model import (
     Checkpointing,
     MicroBatch,
@@ -72,7 +72,7 @@ def test_the_simulated_step_agrees_with_the_closed_form(
 
 
 def test_a_step_leaves_nothing_but_the_states() -> None:
-    allocator = CachingAllocator(GpuMemory())
+    allocator = CachingAllocator(GpuMemory(H100_TOTAL_BYTES))
     shape = TransformerShape(hidden_size=1024, layers=4, heads=8)
     workload = TrainingWorkload(allocator, WorkloadSettings(shape, Checkpointing.SELECTIVE, Sharding(3, 2)))
     workload.initialise()

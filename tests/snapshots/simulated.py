@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.allocator import AllocationFailedError, AllocatorConfig, Block, CachingAllocator
-from simulator.device import GpuMemory
+from runbook.allocator import AllocationFailedError, AllocatorConfig, Block, CachingAllocator, GpuMemory
 
 _SITE = "/opt/env/lib/python3.12/site-packages"
 FORWARD = (
