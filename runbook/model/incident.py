@@ -215,8 +215,8 @@ class Incident:
     plan: Plan | None = None
     no_plan: NoPlan | None = None
     patch: Patch | None = None
-    barred: tuple[str, ...] = ()
-    """Keys of levers that could not be written into the template, so that they are not chosen again."""
+    not_written: dict[str, str] = field(default_factory=dict)
+    """Keys of levers that could not be written into the template, each with the reason: they are not chosen again."""
     excluded_nodes: tuple[NodeName, ...] = ()
     drained_nodes: tuple[NodeName, ...] = ()
     num_nodes: int | None = None

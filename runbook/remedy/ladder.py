@@ -5,8 +5,9 @@ much an incident may do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from runbook.model.diagnosis import Diagnosis, Kind, Remedy
 from runbook.model.remedy import AnswerKind, Effect, LeverUse, NoPlan, Plan, RefusedLever
@@ -24,20 +25,21 @@ from runbook.remedy.template_settings import Refusal, RefusalReason, Refused, Te
 
 # The ladder: the next lever for a diagnosis that fits, was not tried, and changes no experiment unasked.
 
-CHEAP_FIRST_FROM = 0.3
-"""From this confidence in fragmentation, an allocator lever that costs no experiment goes before the working set."""
-WORTH_TRYING_FROM = 0.1
-"""From this confidence in fragmentation, its levers come behind those of the working set."""
-
+WORTH_TRYING_FROM = 0.3
+"""From this confidence in what else it may be (fragmentation), its levers that cost no experiment are rungs, too: the
+first before the working set's, the others behind. Below it the working set's alone are tried and asked for: a setting
+of the allocator that frees next to nothing would take the place of a question."""
 
 
 def propose(
-    context: LeverContext, *, tried: Sequence[str] = (), allow_training_change: bool = False
+    context: LeverContext, *, tried: Mapping[str, str] = MappingProxyType({}),
+    allow_training_change: bool = False,
 ) -> Plan | NoPlan:
     """The next plan for a failure. A lever that was tried with the same value, or is refused, is passed over with the
     reason.
 
-    `tried` holds the keys of lever uses. A plan without uses says: relaunch the unchanged template on other nodes.
+    `tried` holds the keys of lever uses, each with the reason why it is not used again. A plan without uses says:
+    relaunch the unchanged template on other nodes.
     """
     system = context.template.system
     assert context.diagnosis is not None
@@ -56,6 +58,7 @@ def propose(
         return NoPlan(ladder.why, exhausted=False, question=ladder.question)
     refused: list[RefusedLever] = []
     asked: NoPlan | None = None
+    another: NoPlan | None = None
     for name in _rungs(context, kind, ladder.levers):
         if not in_this_version(context.template, system.lever(name)):
             continue
@@ -69,15 +72,21 @@ def propose(
             waits = rule.may_wait or rule.effect is Effect.TRAINING
             if asked is None and why.ask is not None and not waits:
                 asked = _asked(rule, why)
+            if another is None and rule.effect is Effect.TRAINING and _stands(context, why):
+                another = _another_experiment(rule, why)
         else:
             if asked is not None:
                 break  # a weaker lever than the one that is asked for
             return Plan(uses=(use,), refused=tuple(refused), system=system.id, ladder=ladder.id)
-    return replace(asked, refused=tuple(refused)) if asked else _nothing_left(refused, ladder.question, context)
+    if asked is None:
+        asked = _nothing_left(refused, ladder.question, context)
+    if asked.exhausted and another is not None:
+        asked = another
+    return replace(asked, refused=tuple(refused))
 
 
 def use_lever(
-    context: LeverContext, rule: LeverRule, tried: Sequence[str], allow_training_change: bool
+    context: LeverContext, rule: LeverRule, tried: Mapping[str, str], allow_training_change: bool
 ) -> LeverUse:
     """One lever in this context, with values. Raises `Refused`."""
     for conflict in rule.conflicts:
@@ -110,7 +119,7 @@ def use_lever(
     key = f"{rule.id}:{values}"
     shown = "; ".join(f"{condition_of(edit.spellings[0])[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
     if key in tried:
-        raise Refused(f"tried already in this incident ({shown})")
+        raise Refused(f"{tried[key]} ({shown})")
     question = rule.consent or (
         f"May the experiment be changed ({shown})? {rule.cost}" if rule.effect is Effect.TRAINING else ""
     )
@@ -147,8 +156,8 @@ def _first_unknown(context: LeverContext, rule: LeverRule) -> Refused | None:
 
 
 def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[str, ...]:
-    """The ladder's levers, and those against what else it may be (fragmentation): in front when likely, for
-    they cost no experiment, else behind."""
+    """The ladder's levers, and where it may well be something else (fragmentation) those against it that cost no
+    experiment."""
     if not kind.entry.perhaps:
         return tuple(levers)
     excluded = refusal_of(lambda: allocator_could_have_served(context, {})) or refusal_of(
@@ -160,9 +169,7 @@ def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[st
     if excluded or other is None or confidence < WORTH_TRYING_FROM:
         return tuple(levers)
     cheap = [name for name in other.levers if system.lever(name).effect is Effect.NONE and name not in levers]
-    if confidence >= CHEAP_FIRST_FROM:
-        return tuple(dict.fromkeys((*cheap[:1], *levers, *cheap[1:])))
-    return tuple(dict.fromkeys((*levers, *cheap)))
+    return tuple(dict.fromkeys((*cheap[:1], *levers, *cheap[1:])))
 
 
 def in_this_version(template: TemplateSettings, rule: LeverRule) -> bool:
@@ -179,11 +186,25 @@ def _matters(rule: LeverRule, why: Refusal) -> bool:
     return rule.effect is not Effect.TRAINING or not missing or version
 
 
+def _stands(context: LeverContext, why: Refusal) -> bool:
+    """Whether what is not known is the value of something that the job was told."""
+    return why.ask is not None and context.template.setting(why.ask.name) is not None
+
+
 def _asked(rule: LeverRule, why: Refusal) -> NoPlan:
     """The lever comes first and only something that is not known stands in its way: that is asked, and no weaker lever
     takes its place."""
     return NoPlan(
         f"{rule.title} comes first, and {why.why}", exhausted=False, question=why.question, ask=why.ask
+    )
+
+
+def _another_experiment(rule: LeverRule, why: Refusal) -> NoPlan:
+    """Where nothing else is left: whether the experiment may be changed, and the value that is not known."""
+    may = rule.consent or f"May the experiment be changed by it? {rule.cost}"
+    return NoPlan(
+        f"only another experiment is left ({rule.title}: {why.why})", exhausted=False,
+        question=f"{rule.title}: {may} If so: {why.question}", ask=why.ask,
     )
 
 

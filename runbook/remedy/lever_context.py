@@ -11,6 +11,7 @@ from runbook.model.diagnosis import Detail, Diagnosis
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import RANKS, AnswerKind
+from runbook.model.template import SettingKind
 from runbook.remedy.lever_document import LeverDocument, Value
 from runbook.remedy.template_settings import Refusal, Refused, TemplateSettings, unknown
 
@@ -233,16 +234,18 @@ def product_of(context: LeverContext, parameters: Sequence[str], *, unset_is_one
     return product
 
 
-def no_default(spelling: str) -> Refused:
+def no_default(spelling: str, *, asked: bool = True) -> Refused:
     """For a parameter that is neither set nor known by default. Of what the template has no word, the job mostly has no
     part (FSDP, an engine): the next lever is tried."""
-    return Refused(f"{spelling} is not in the template and its default is not known", f"What is {spelling}?")
+    question = f"What is {spelling}?" if asked else ""
+    return Refused(f"{spelling} is not in the template and its default is not known", question)
 
 
 def unknown_parameter(context: LeverContext, parameter: str) -> Refused:
     """The same; one that makes up the global batch is there in every job, so that it is asked for."""
     spelling, batch = context.template.spelling(parameter), context.template.system.batch
     if batch is None or parameter not in (batch.micro, batch.accumulation, batch.total, *batch.model_parallel):
-        return no_default(spelling)
+        # A key is of a part that the job does not have (ZeRO), or of a file that was read: nobody knows its number.
+        return no_default(spelling, asked=context.template.system.parameter(parameter).kind is not SettingKind.KEY)
     why = f"{spelling} is not in the template and its default is not known"
     return unknown(why, f"What is {spelling}?", AnswerKind.VALUE, parameter)

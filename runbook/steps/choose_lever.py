@@ -87,10 +87,11 @@ def _witnesses(context: StepContext, incident: Incident) -> tuple[Incident, tupl
         return with_notes(incident, f"earlier incidents could not be read, so none is named: {error.what}"), ()
 
 
-def tried(incident: Incident) -> tuple[str, ...]:
-    """Keys of every lever used in an attempt of this incident, and of those that could not be written."""
+def tried(incident: Incident) -> dict[str, str]:
+    """Keys of the levers that are not used again, each with the reason: an attempt ran with it, or it could not be
+    written."""
     used = [use.key for attempt in incident.attempts if attempt.plan for use in attempt.plan.uses]
-    return tuple(dict.fromkeys((*used, *incident.barred)))
+    return {**incident.not_written, **dict.fromkeys(used, "tried already in this incident")}
 
 
 def _without(incident: Incident, no_plan: NoPlan) -> StepResult:

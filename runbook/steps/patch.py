@@ -45,7 +45,7 @@ def run(context: StepContext) -> StepResult:
     except CannotEdit as error:
         keys = tuple(use.key for use in incident.plan.uses) if incident.plan else ()
         incident = with_notes(
-            replace(incident, barred=(*incident.barred, *keys)),
+            replace(incident, not_written={**incident.not_written, **dict.fromkeys(keys, error.what)}),
             f"the template could not be changed for {', '.join(keys)}: {error.what} ({error.where})",
         )
         return StepResult(Outcome.CANNOT_EDIT, incident, error.what)

@@ -46,7 +46,7 @@ def proposed(case: LeverCase) -> Plan | NoPlan:
     template = template_settings(system, settings_of(case, system), case.files)
     return propose(
         LeverContext(template, case.story, case.job, case.diagnosis, case.checkpoints),
-        tried=tuple(case.failure.get("used", "").split("\n")),
+        tried=dict.fromkeys(case.failure.get("used", "").split("\n"), "tried already in this incident"),
         allow_training_change=case.failure.get("consent") == "yes",
     )
 

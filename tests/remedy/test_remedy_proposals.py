@@ -84,7 +84,8 @@ def proposed(case: dict[str, Any]) -> Plan | NoPlan:
     template = template_settings(system, _settings(case, system))
     return propose(
         LeverContext(template, _story(case), _job(case), Diagnosis(best, runners), checkpoints),
-        tried=case.get("tried", ()), allow_training_change=case.get("consent", False),
+        tried=dict.fromkeys(case.get("tried", ()), "tried already in this incident"),
+        allow_training_change=case.get("consent", False),
     )
 
 
@@ -156,7 +157,7 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagno
         own = in_place_of(None, [document], OwnProgram((), named, lambda: None, Answers()))
         assert own is not None
         document = own
-    tried: list[str] = []
+    tried: dict[str, str] = {}
     case: dict[str, Any] = {"kind": kind}
     answers = Answers()
     for _ in range(30):
@@ -181,7 +182,7 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagno
             assert answers != before, outcome
             continue
         assert outcome.uses[0].key not in tried
-        tried.append(outcome.uses[0].key)
+        tried[outcome.uses[0].key] = "tried already"
         for edit in outcome.edits:
             assert edit.new != edit.old
             if edit.new is None:

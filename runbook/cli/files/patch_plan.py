@@ -162,7 +162,7 @@ def plan(
             kept = tuple(item for item in rule.conflicts if not item.ask)
             answered = rule.model_copy(update={"conflicts": kept, "consent": ""})
         try:
-            outcome = use_lever(context, answered, (), asked.may_change_training)
+            outcome = use_lever(context, answered, {}, asked.may_change_training)
         except Refused as refused:
             raise _not_used(context, job, rule, refused.refusal) from refused
         planned.uses.append(outcome)
