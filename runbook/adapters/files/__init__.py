@@ -81,10 +81,10 @@ class OwnerFiles:
             try:
                 with ours:
                     yield ours
-                try:
-                    ended = child.wait(self._timeout_s)
-                except subprocess.TimeoutExpired:
-                    raise hung(path, self._timeout_s) from None
+                    try:
+                        ended = child.wait(self._timeout_s)
+                    except subprocess.TimeoutExpired:
+                        raise hung(path, self._timeout_s) from None
                 if ended != 0:
                     raise _no_answer(child, identity)
             finally:

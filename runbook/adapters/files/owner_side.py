@@ -4,6 +4,9 @@ Also called directly where the owner is ourselves. Failures are `OSError`s; thos
 errno of the same meaning and a sentence. The child speaks one JSON line each way over the socket on its standard
 input, and for a listing one more for each entry; an opened file travels beside the answer (SCM_RIGHTS).
 
+What is only asked ends where the line does: nobody waits for it, and whoever asked may have been killed while a file
+system held it. A replacement that was begun is brought to its end.
+
 The child has its owner's user id, so his other processes may stop it, take its socket and answer in its place: whoever
 listens takes what it says as a stranger's.
 """
@@ -18,9 +21,11 @@ import fcntl
 import hashlib
 import json
 import os
+import select
 import socket
 import stat
 import sys
+from _thread import start_new_thread  # `threading` would have to be read from disk for every file that is opened
 
 NOT_REGULAR = "it is not a regular file"
 CHANGED = "its content is not what was expected"
@@ -156,6 +161,14 @@ def _write_beside(path: str, content: bytes, facts: os.stat_result, replace: boo
         os.close(holder)
 
 
+def end_with(connection: socket.socket) -> None:
+    """Wait until the other end is closed, then end this process."""
+    hung_up = select.poll()
+    hung_up.register(connection, 0)
+    hung_up.poll()
+    os._exit(0)
+
+
 def answer_one(connection: socket.socket) -> None:
     """Read one request, do it, answer. The request's bytes of content follow its JSON line."""
     stream = connection.makefile("rb")
@@ -163,6 +176,8 @@ def answer_one(connection: socket.socket) -> None:
     descriptor = -1
     answer: dict[str, object] = {}
     more = b""
+    if request["do"] != "replace":
+        start_new_thread(end_with, (connection,))
     try:
         path = os.fsdecode(bytes.fromhex(request["path"]))
         if request["do"] == "open":

@@ -225,7 +225,7 @@ def becoming() -> Callable[[Owner | None], None]:
     return become
 
 
-def main() -> None:
+def main() -> NoReturn:
     line = socket.socket(fileno=0)
     asked = line.makefile("rb")
     first = json.loads(asked.readline())
@@ -244,10 +244,14 @@ def main() -> None:
             at, since_s = follower.at, follower.at_since_s
             tell({**begun, "files": follower.files(), "at": at, "at_s": time.monotonic() - since_s if at else 0.0})
 
-    def listen() -> None:
-        for read in asked:
-            orders.put(json.loads(read))
-        orders.put(None)
+    def listen() -> NoReturn:
+        """Whatever ends the line ends this process, wherever its other threads wait: the service may have been killed,
+        and the line is then reset where something that was told had not been read."""
+        try:
+            for read in asked:
+                orders.put(json.loads(read))
+        finally:
+            os._exit(0)
 
     for work in (report, listen):
         threading.Thread(target=work, daemon=True).start()
@@ -259,8 +263,6 @@ def main() -> None:
                 said = orders.get(timeout=max(end_s - time.monotonic(), 0.001))
             except queue.Empty:
                 break
-            if said is None:
-                return
             if "follow" in said:
                 owner = (said["user"], said["group"], tuple(said["groups"]))
                 follower.follow(said["follow"], owner, [os.fsdecode(bytes.fromhex(path)) for path in said["paths"]])

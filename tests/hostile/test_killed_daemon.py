@@ -1,0 +1,98 @@
+"""A daemon that is killed leaves no process of its own behind, whatever that one was doing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters.files import OwnerFiles, receive_file
+from tests.hostile.test_owners_side import ME
+
+ROOT = Path(__file__).parents[2]
+BEGIN = """
+import json, select, signal, socket, sys
+from runbook.adapters import files, log_watch, process
+from runbook.adapters.identity import current_identity, stage_interpreter
+
+def begun(source):
+    ours, theirs = socket.socketpair()
+    child = process.start_as((stage_interpreter(), "-I", "-S", "-c", source), current_identity(), theirs)
+    theirs.close()
+    print(child.pid, flush=True)
+    return ours
+"""
+FOLLOWS = """
+line = begun(log_watch._source())
+line.sendall(b'{"words": ["out of memory"], "unknown_s": 60, "pause_s": 1.0}\\n')
+select.select([line], [], [])  # it has told something, which nobody reads any more
+print("now", flush=True)
+signal.pause()
+"""
+LISTS = """
+line = begun(files._source())
+asked = {"do": "entries", "path": b"/".hex(), "depth": 1 << 20, "limit": 1 << 30}
+line.sendall(json.dumps(asked).encode() + b"\\n")
+assert not select.select([line], [], [], 0.5)[0]
+print("now", flush=True)
+signal.pause()
+"""
+LOADS = """
+from pathlib import Path
+from runbook.cage.keeper import _BOOT
+import os
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
+child = process.start((sys.executable, "-I", "-c", _BOOT, paths), process.Streams(theirs, -3, 2), cwd="/")
+theirs.close()
+print(child.pid, flush=True)
+ours.send(json.dumps({"playbook": str(Path("playbooks/oom").resolve()), "modules": [], "limit_bytes": 1 << 20}).encode())
+select.select([ours], [], [])
+print("now", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def daemon(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    """Stands for one: it has started a child, which is at work."""
+    started = subprocess.Popen(
+        (sys.executable, "-c", BEGIN + request.param), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with started:
+        yield started
+        started.kill()
+
+
+@pytest.mark.parametrize("daemon", [FOLLOWS, LISTS, LOADS], indirect=True, ids=["logs", "a listing", "the warm process"])
+@pytest.mark.timeout(120)
+def test_its_children_end_with_it(daemon: subprocess.Popen[bytes]) -> None:
+    assert daemon.stdout is not None
+    child = os.pidfd_open(int(daemon.stdout.readline()))
+    try:
+        assert daemon.stdout.readline() == b"now\n"
+        assert not select.select([child], [], [], 0)[0], "it had ended before"
+        daemon.kill()
+        ended = select.select([child], [], [], 20)[0]
+        if not ended:
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        assert ended, "it is still there"
+    finally:
+        os.close(child)
+
+
+def test_what_was_opened_for_another_process_still_arrives(tmp_path: Path) -> None:
+    """The line of a child that opens a file is handed on, and closed here first."""
+    log = tmp_path / "out.log"
+    log.write_text("step 1\n")
+    with OwnerFiles(apart=True).handed(str(log), ME) as line:
+        other = socket.socket(fileno=os.dup(line.fileno()))
+    with other, receive_file(other, str(log), ME, 5.0) as stream:
+        assert stream.read() == b"step 1\n"
