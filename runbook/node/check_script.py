@@ -115,6 +115,10 @@ for d in /sys/fs/cgroup/slurm* /sys/fs/cgroup/*/slurm* /sys/fs/cgroup/*/*slurmst
   [ -e "$d" ] && printf 'slurm_cgroup=%s\\n' "$d" && break
 done
 for d in /proc/driver/nvidia/gpus/*; do [ -d "$d" ] && printf 'gpu=%s\\n' "${{d##*/}}"; done
+for d in /sys/bus/pci/devices/*; do
+  read -r v <"$d/vendor" && [ "$v" = 0x10de ] && read -r c <"$d/class" || continue
+  case $c in 0x03*) printf 'pci=%s\\n' "${{d##*/}}" ;; esac
+done 2>/dev/null
 grep -q slurm /proc/self/cgroup 2>/dev/null && echo inside=slurm
 for f in /.dockerenv /run/.containerenv; do [ -e $f ] && echo inside=container; done
 case $(readlink /proc/self/ns/pid 2>/dev/null) in ''|'{HOST_PIDS}') ;; *) echo inside=namespace ;; esac

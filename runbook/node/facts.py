@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
+from runbook.model.catalogues import is_switch_event
 from runbook.model.node import LEFT_BY_EPILOG, Cause, GpuFacts, GpuProcess, NodeFacts, Reach, Unread, XidEvent
 from runbook.model.units import Bytes, NodeName, Unknown
 from runbook.node.check_script import PROBE_COMMANDS, shown_commands
@@ -24,7 +26,7 @@ from runbook.node.kernel_log import (
 from runbook.node.probe_document import ProbeAnswer, find_document, read_document
 from runbook.node.processes import owned, owners_of, read_gpu_processes, start_times
 from runbook.node.sections import NodeAnswers, printable, read_answers
-from runbook.node.xid import bus_id
+from runbook.node.xid import FALLEN_OFF_THE_BUS, bus_id
 
 # Facts of simulated GPUs from the state file that the demo's jobs and the sandbox share: no GPU is behind them.
 #
@@ -132,6 +134,13 @@ _PARTIAL_VIEWS = {
     "container": "the check ran inside a container, which may hide GPUs from it",
     "namespace": "the check ran in a PID namespace of its own (a container), which may hide processes and GPUs from it",
 }
+_LISTS = ("gpu", "pci")
+"""Where the shell's answer has addresses of GPUs: the driver's list, and the kernel's."""
+_NO_SUCH_GPU = Unknown(
+    "nothing else on the node tells of a GPU at this address, neither NVML nor the driver's list nor the PCI bus: a "
+    "card that was taken off the bus since, or a line that a user has made"
+)
+_IT_ANSWERS = Unknown("the GPU at this address answers, as none does that is off the bus")
 _PROBE_ONLY = Unknown("only the node probe reads it, and it did not run there")
 _SOFTWARE_FAULT = (
     "the NVIDIA driver was updated and not loaded anew, so that its library does not fit it any more: no program can "
@@ -198,6 +207,7 @@ def read_node(
         return _from_probe(facts, read_document(document, ahead_s=clock.ahead_s, window=window))
     gpus, driver = read_gpus(answers)
     log = read_kernel_log(answers, clock, window)
+    listed = frozenset(bus_id(each) for name in _LISTS for each in answers.values("node", name))
     return replace(
         facts,
         software_fault=_software_fault(gpus),
@@ -206,7 +216,8 @@ def read_node(
         oom_kills=log.events if isinstance(log.events, Unknown) else oom_kills_of_answers(answers, clock, window),
         driver=driver,
         gpus=gpus if isinstance(gpus, Unknown) else _with_processes(answers, gpus),
-        xids=log.events,
+        # What is simulated has no author but the simulation, and its GPUs answer whatever its log says.
+        xids=log.events if simulated else _seconded(log.events, gpus, listed),
         log_covers_since_s=log.covers_since_s,
     )
 
@@ -232,7 +243,7 @@ def _from_probe(facts: NodeFacts, answer: ProbeAnswer) -> NodeFacts:
         reach_detail=f"{facts.reach_detail}; {by}",
         driver=answer.driver,
         gpus=answer.gpus,
-        xids=answer.log.events,
+        xids=_seconded(answer.log.events, answer.gpus, answer.listed),
         log_covers_since_s=answer.log.covers_since_s,
         commands=PROBE_COMMANDS,
         simulated=facts.simulated or answer.standin,
@@ -241,6 +252,30 @@ def _from_probe(facts: NodeFacts, answer: ProbeAnswer) -> NodeFacts:
         job_memory=answer.job_memory,
         oom_kills=answer.oom_kills,
     )
+
+
+def _seconded(
+    events: tuple[XidEvent, ...] | Unknown, gpus: tuple[GpuFacts, ...] | Unknown, listed: Set[str]
+) -> tuple[XidEvent, ...] | Unknown:
+    """The events, of which a record of the kernel's is a witness only where something else on the node agrees: that
+    there is a GPU at the address, and that one which fell off the bus does not answer. The kernel prints words of its
+    users in too many places for a record alone to cost a node."""
+    if isinstance(events, Unknown):
+        return events
+    known = {gpu.bus_id: gpu for gpu in (() if isinstance(gpus, Unknown) else gpus)}
+    seconded = []
+    for event in events:
+        gpu = known.get(event.bus_id)
+        if event.witness is True and gpu is None and event.bus_id not in listed and not is_switch_event(event.line):
+            event = replace(event, witness=_NO_SUCH_GPU)
+        elif event.witness is True and event.code == FALLEN_OFF_THE_BUS and gpu is not None and _answers(gpu):
+            event = replace(event, witness=_IT_ANSWERS)
+        seconded.append(event)
+    return tuple(seconded)
+
+
+def _answers(gpu: GpuFacts) -> bool:
+    return not gpu.lost and not isinstance(gpu.used_bytes, Unknown)
 
 
 def _software_fault(gpus: tuple[GpuFacts, ...] | Unknown) -> str:

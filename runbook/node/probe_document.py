@@ -189,6 +189,8 @@ class ProbeAnswer:
 
     driver: str | Unknown
     gpus: tuple[GpuFacts, ...] | Unknown
+    listed: frozenset[str]
+    """Bus ids of GPUs as the driver and the kernel list them."""
     log: KernelLog
     user: str
     python: str
@@ -228,6 +230,7 @@ def read_document(
     return ProbeAnswer(
         driver=driver,
         gpus=gpus,
+        listed=_listed(node, "driver_gpus") | _listed(node, "pci_gpus"),
         log=_log(part_of(document, "kernel_log"), ahead_s, window),
         user=plain(text_of(node, "user", 40)),
         python=plain(text_of(node, "python", 20)),
@@ -250,12 +253,15 @@ def _gpus(
     answers = _node_section(node)
     owners = {seen_pid: seen for row in rows_of(document.get("processes")) for seen_pid, seen in _seen(row)}
     gpus = [_gpu(row, owners, answers) for row in rows_of(rows)[:_GPU_LIMIT]]
-    listed = {bus_id(str(each)) for each in items_of(node.get("driver_gpus"))[:_GPU_LIMIT]}
-    missing = sorted(listed - {gpu.bus_id for gpu in gpus})
+    missing = sorted(_listed(node, "driver_gpus") - {gpu.bus_id for gpu in gpus})
     nameless = [gpu for gpu in gpus if gpu.lost and not gpu.bus_id]
     if len(missing) == 1 == len(nameless):
         gpus = [replace(gpu, bus_id=missing[0]) if gpu is nameless[0] else gpu for gpu in gpus]
     return tuple(sorted(gpus, key=lambda gpu: gpu.index))
+
+
+def _listed(node: Mapping[str, Any], name: str) -> frozenset[str]:
+    return frozenset(bus_id(str(each)) for each in items_of(node.get(name))[:_GPU_LIMIT])
 
 
 def _gpu(row: Mapping[str, Any], owners: Mapping[int, ProcEntry], answers: NodeAnswers) -> GpuFacts:

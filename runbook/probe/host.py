@@ -17,6 +17,9 @@ from .worker import Send, clean, unknown
 
 Part = Dict[str, Any]
 _GPU_FOLDER = "proc/driver/nvidia/gpus"
+_PCI_FOLDER = "sys/bus/pci/devices"
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+"""Vendor, and the first byte of the class: display controllers, of which those without a screen are 0x0302."""
 _HOST_PIDS = "pid:[4026531836]"
 """Where /proc/self/ns/pid points on a host: the number is the kernel's own constant (PROC_PID_INIT_INO)."""
 _JOB = r"(?:job_(?P<job>\d{1,12})|(?P<sluid>s[0-9A-HJKMNP-TV-Z]{13}))"
@@ -37,6 +40,7 @@ def read(send: Send, root: str) -> None:
         "ticks_per_s": os.sysconf("SC_CLK_TCK"), "kernel": clean(os.uname().release, 100),
         "python": "%d.%d.%d" % tuple(sys.version_info[:3]), "user": str(uid), "uid": uid,
         "inside": inside(root), "slurm_cgroup": slurm_folder(root), "driver_gpus": driver_gpus(root),
+        "pci_gpus": pci_gpus(root),
         "memory": memory(root),
     }})
     try:
@@ -69,6 +73,29 @@ def driver_gpus(root: str) -> List[str]:
         return sorted(clean(name, 40) for name in os.listdir(os.path.join(root, _GPU_FOLDER)))
     except OSError:
         return []
+
+
+def pci_gpus(root: str) -> List[str]:
+    """Addresses of NVIDIA's graphics cards as the kernel lists them: a GPU that has fallen off the bus stays, one that
+    was taken out does not."""
+    base = os.path.join(root, _PCI_FOLDER)
+    try:
+        names = sorted(os.listdir(base))
+    except OSError:
+        return []
+    return [
+        clean(name, 40) for name in names
+        if _word(os.path.join(base, name, "vendor")) == _NVIDIA
+        and _word(os.path.join(base, name, "class")).startswith(_DISPLAY)
+    ]
+
+
+def _word(path: str) -> str:
+    try:
+        with open(path) as handle:
+            return handle.read(16).strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def memory(root: str) -> Part:

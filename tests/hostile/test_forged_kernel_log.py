@@ -75,8 +75,11 @@ def test_a_users_line_in_the_kernel_log_drains_no_node(forged: float, tmp_path: 
         assert not [event for event in facts.xids if event.witness is True]
 
 
-def of_log(tmp_path: Path, dmesg: str, kmsg: str | None = None, journal: str = "") -> NodeFacts:
-    """Facts by the probe of a node with this text of its kernel log and these records."""
+def of_log(
+    tmp_path: Path, dmesg: str, kmsg: str | None = None, journal: str = "", *, scenario: str | None = None,
+    cards: tuple[str, ...] = ("0000:18:00.0",),
+) -> NodeFacts:
+    """Facts by the probe of a node with this text of its kernel log and these records; `cards`: on its PCI bus."""
     for name, text in {"dmesg": dmesg, "journalctl": journal}.items():
         (tmp_path / f"{name}.txt").write_text(text)
         (tmp_path / name).write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
@@ -85,7 +88,8 @@ def of_log(tmp_path: Path, dmesg: str, kmsg: str | None = None, journal: str = "
     if kmsg is not None:
         (tmp_path / "kmsg").write_text(kmsg)
         where = str(tmp_path / "kmsg")
-    document = run_probe(None, "--kmsg", where, extra={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    document = run_probe(scenario, "--kmsg", where, extra={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    document["node"]["pci_gpus"] = list(cards)
     facts = read_left_document(json.dumps(document), HERE, Window())
     assert not isinstance(facts.xids, Unknown)
     return facts
@@ -106,6 +110,23 @@ def test_a_whole_record_of_the_kernel_drains(tmp_path: Path) -> None:
     facts = of_log(tmp_path, "", f"{FIRST}4,2,2000000,-;{XID}, GPU has fallen off the bus.\n SUBSYSTEM=pci\n")
     judgement = judged(facts)
     assert judgement.verdict is NodeVerdict.FAULTY and judgement.drain
+
+
+def test_a_record_of_a_gpu_that_nobody_else_knows_drains_nothing(tmp_path: Path) -> None:
+    facts = of_log(tmp_path, "", f"{FIRST}4,2,2000000,-;{XID}, GPU has fallen off the bus.\n", cards=("0000:19:00.0",))
+    judgement = judged(facts)
+    assert judgement.verdict is NodeVerdict.UNKNOWN and not judgement.drain
+    assert any("neither NVML nor the driver's list nor the PCI bus" in reason for reason in judgement.reasons)
+
+
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize(("scenario", "drains"), [("h100_570_healthy", False), ("h100_570_fell_off", True)])
+def test_a_gpu_that_answers_is_not_off_the_bus(tmp_path: Path, scenario: str, drains: bool) -> None:
+    """Addresses are for everybody to read: who forges a record can name a GPU that there is."""
+    record = f"{FIRST}4,2,2000000,-;{XID.replace('18:00', '3b:00')}, GPU has fallen off the bus.\n"
+    judgement = judged(of_log(tmp_path, "", record, scenario=scenario, cards=("0000:3b:00.0",)))
+    assert judgement.drain is drains
+    assert any("answers, as none does that is off the bus" in reason for reason in judgement.reasons) is not drains
 
 
 @pytest.mark.parametrize("record", [

@@ -53,7 +53,8 @@ paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
 child = process.start((sys.executable, "-I", "-c", _BOOT, paths), process.Streams(theirs, -3, 2), cwd="/")
 theirs.close()
 print(child.pid, flush=True)
-ours.send(json.dumps({"playbook": str(Path("playbooks/oom").resolve()), "modules": [], "limit_bytes": 1 << 20}).encode())
+load = {"playbook": str(Path("playbooks/oom").resolve()), "modules": [], "limit_bytes": 1 << 20}
+ours.send(json.dumps(load).encode())
 select.select([ours], [], [])
 print("now", flush=True)
 signal.pause()
@@ -71,7 +72,7 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
         started.kill()
 
 
-@pytest.mark.parametrize("daemon", [FOLLOWS, LISTS, LOADS], indirect=True, ids=["logs", "a listing", "the warm process"])
+@pytest.mark.parametrize("daemon", [FOLLOWS, LISTS, LOADS], indirect=True, ids=["logs", "a listing", "warm process"])
 @pytest.mark.timeout(120)
 def test_its_children_end_with_it(daemon: subprocess.Popen[bytes]) -> None:
     assert daemon.stdout is not None

@@ -31,7 +31,9 @@ GPU = st.dictionaries(
 DOCUMENT = st.fixed_dictionaries({
     "document": st.just("runbook-node"),
     "version": st.just(1),
-    "node": st.dictionaries(st.sampled_from(["now_s", "uptime_s", "user", "inside", "driver_gpus"]), VALUES) | VALUES,
+    "node": st.dictionaries(
+        st.sampled_from(["now_s", "uptime_s", "user", "inside", "driver_gpus", "pci_gpus"]), VALUES
+    ) | VALUES,
     "nvml": st.fixed_dictionaries({"driver": VALUES, "gpus": st.lists(GPU | VALUES, max_size=3) | VALUES}) | VALUES,
     "kernel_log": st.fixed_dictionaries({"sources": st.lists(
         st.dictionaries(st.sampled_from(["source", "lines", "covers_since_s", "unknown"]), VALUES), max_size=3
