@@ -40,7 +40,9 @@ def run(context: StepContext) -> StepResult:
         return StepResult(Outcome.CANNOT_RESUME, replace(incident, conclusion=conclusion), conclusion)
     try:
         patch = apply(incident.templates, (*lever_edits, *world_edits, *resume), names=names, known=known)
-        patch = replace(patch, copies=copies_of(incident, patch, _folder(context)))
+        patch = replace(patch, copies=copies_of(
+            incident.companions, patch, _folder(context), beside=incident.trigger == "files"
+        ))
         submitted = submitted_files(patch, known)
     except CannotEdit as error:
         keys = tuple(use.key for use in incident.plan.uses) if incident.plan else ()

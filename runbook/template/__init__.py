@@ -9,15 +9,17 @@ Python module) are `config/`. docs/templates.md has an example of each function.
 - `settings_in_force(files, names, known)`, `find_settings(file, names, known)`: the same for parameters by name.
 - `apply(files, edits, names=, known=)`: a `Patch` of exactly these edits, with its diff; `invert(patch)` undoes it.
 - `wire_copies(files, copies, known)`, `point_to_copies(file, copies, known)`: paths rewritten to copies.
+- `tied_by(file)`: by what a copy would have to lie beside the file.
 - `CannotEdit`: the refusal, with what, where and what to do next.
 """
 
+from runbook.template.copies import point_to_copies, tied_by, wire_copies
 from runbook.template.editing import apply, find_settings, invert
-from runbook.template.named_files import NamedFile, named_files, point_to_copies, programs_started, wire_copies
+from runbook.template.named_files import NamedFile, named_files, programs_started
 from runbook.template.overview import all_settings, settings_in_force
 from runbook.template.text_files import CannotEdit
 
 __all__ = [
     "CannotEdit", "NamedFile", "all_settings", "apply", "find_settings", "invert", "named_files", "point_to_copies",
-    "programs_started", "settings_in_force", "wire_copies",
+    "programs_started", "settings_in_force", "tied_by", "wire_copies",
 ]

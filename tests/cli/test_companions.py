@@ -86,3 +86,14 @@ def test_a_configuration_that_cannot_be_read_leaves_its_values_unknown(shell: Sh
     assert incident["patch"] is None
     assert "could not be read" in json.dumps(incident["no_plan"])
     assert not (job / "out" / "job.runbook.sbatch").exists()
+
+
+def test_a_copy_that_names_its_base_lies_beside_the_original(shell: Shell, job: Path) -> None:
+    """Case: the changed copy lay in the output folder, where the base that it names was not, and the program ended."""
+    (job / "conf" / "base.toml").write_text("[job]\n")
+    (job / "conf" / "train.toml").write_text(f'extends = "base.toml"\n{CONFIG}')
+    planned(shell, job)
+    copy = tomllib.loads((job / "conf" / "train.runbook.toml").read_text())
+    assert copy["extends"] == "base.toml" and copy["training"]["local_batch_size"] == 4
+    assert "--job.config_file conf/train.runbook.toml" in (job / "out" / "job.runbook.sbatch").read_text()
+    assert not (job / "out" / "train.runbook.toml").exists()

@@ -157,6 +157,8 @@ def test_the_copies_of_a_whole_job_name_each_other() -> None:
         ("ds.json", {"t_yaml": "deepspeed: ds.json\n", "ds_json": "{}"}, "t.yaml names ds.json, so it has to change"),
         ("x.json", {"t_yaml": "lr: 1\n", "x_json": "{}"}, "none of the files names x.json"),
         ("t.yaml", {"t_yaml": "_base_: ../base.yaml\nlr: 1\n"}, "from the folder it lies in"),
+        ("t.yaml", {"t_yaml": "# all\ndefaults:\n  # one\n  - base\nlr: 1\n"}, "from the folder it lies in"),
+        ("t.yaml", {"t_yaml": "lr: 1\nmodel: !include model.yaml\n"}, "from the folder it lies in"),
         ("train.sh", {"train_sh": '#!/bin/bash\n# $0\ncd "$(dirname "$0")"\n'}, "from the folder it lies in"),
         ("env.sh", {"env_sh": "export X=1\n"}, "env.sh is sourced"),
     ],
@@ -166,3 +168,15 @@ def test_copies_that_cannot_be_wired_are_refused(copied: str, texts: dict[str, s
     with pytest.raises(CannotEdit) as caught:
         wire_copies(job(job_sh=text, **texts), {copied: f"/i/{copied}"})
     assert reason in caught.value.what and caught.value.next_step
+
+
+@pytest.mark.parametrize("tie", ["defaults:\n  - base\n", "_base_: base.yaml\n", "extends: [./base.yaml]\n"])
+def test_a_copy_beside_its_original_finds_the_same_files(tie: str) -> None:
+    files = job(job_sh="#!/bin/bash\npython train.py --config conf/t.yaml\n", t_yaml=tie)
+    wired = wire_copies((files[0], TemplateFile("conf/t.yaml", tie)), {"conf/t.yaml": "conf/runbook-t.yaml"})
+    assert "--config conf/runbook-t.yaml" in wired.files[0].text
+
+
+def test_a_key_that_is_only_called_base_ties_nothing() -> None:
+    files = job(job_sh="#!/bin/bash\npython train.py --config t.yaml\n", t_yaml="base: 10\ndefaults: {lr: 1}\n")
+    assert "/i/t.yaml" in wire_copies(files, {"t.yaml": "/i/t.yaml"}).files[0].text

@@ -4,10 +4,12 @@ are written beside the originals.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import posixpath
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -135,40 +137,57 @@ def _near_files(path: Path) -> str:
     return str(path.with_name(near[0])) if near else ""
 
 
-def write_copies(patch: Patch, template: Path, output: Path) -> list[Path]:
+def write_copies(patch: Patch, template: Path, output: Path, companions: Sequence[Companion]) -> list[Path]:
     """The changed template, and copies of the files beside it that change, to which it is pointed.
 
-    `patch.copies` says which files beside it need a copy; where it says that they lie is not looked at. Raises
-    `CannotEdit` before anything is written, `OSError`."""
+    `patch.copies` says which files beside it need a copy, and which of these have to lie beside what they are copies
+    of: under the folder by which that is named; the others go to `output`. Raises `CannotEdit` before anything is
+    written, `OSError`."""
+    source = {item.file.path: Path(item.source) for item in companions}
+    tied = {
+        path: source[path] for path, copy in patch.copies.items() if posixpath.dirname(copy) == posixpath.dirname(path)
+    }
 
     def write() -> list[Path]:
-        with settled_folder(output) as settled:
-            return [output.absolute() / path.name for path in _written(patch, template, settled, output.absolute())]
+        with contextlib.ExitStack() as opened:
+            settled = {
+                folder: opened.enter_context(settled_folder(folder))
+                for folder in (output, *(path.parent for path in tied.values()))
+            }
+            folders = {path: (settled[original.parent], original.parent) for path, original in tied.items()}
+            written = _written(patch, template, (settled[output], output.absolute()), folders)
+            return [folders.get(file, ("", output.absolute()))[1] / path.name for file, path in written.items()]
 
     return within(PATIENCE_S, str(output), write)
 
 
-def _written(patch: Patch, template: Path, settled: Path, output: Path) -> list[Path]:
-    """In the folder that is `settled`; the texts name it `output`."""
+_Folder = tuple[Path, Path]
+"""A folder that is settled, and what texts call it."""
+
+
+def _written(patch: Patch, template: Path, output: _Folder, tied: Mapping[str, _Folder]) -> dict[str, Path]:
+    """By the file's name in the patch: where its copy lies in the settled folder."""
     copies: dict[str, str] = {}
     texts: dict[str, Path] = {}
     for file in patch.files[1:]:
         if file.path in patch.copies:
             name = Path(file.path)
+            settled, called = tied.get(file.path, output)
             # What names another copy will have another text than this.
             rewired = any(item.path in patch.copies for item in named_files(file))
             text = None if rewired else file.text
             texts[file.path] = _free(settled, f"{name.stem}.runbook", name.suffix, text, set(texts.values()))
-            copies[file.path] = str(output / texts[file.path].name)
+            beside = posixpath.dirname(file.path) if file.path in tied else str(called)
+            copies[file.path] = posixpath.join(beside, texts[file.path].name)
     files = wire_copies(patch.files, copies).files if copies else patch.files
     taken = set(texts.values())
-    texts[files[0].path] = _free(settled, f"{template.stem}.runbook", template.suffix, files[0].text, taken)
+    texts[files[0].path] = _free(output[0], f"{template.stem}.runbook", template.suffix, files[0].text, taken)
     for file in files:
         if file.path in texts and not is_own_file(texts[file.path]):
             original = template if file is files[0] else Path(file.path)
             content = file.text.encode("utf-8", "surrogateescape")
             write_new(texts[file.path], content, _mode_of_copy(original))
-    return [texts[file.path] for file in files if file.path in texts]
+    return {file.path: texts[file.path] for file in files if file.path in texts}
 
 
 def put_beside(output: Path, stem: str, suffix: str, content: bytes) -> Path:

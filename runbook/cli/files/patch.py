@@ -18,7 +18,7 @@ from runbook.model.template import Patch
 from runbook.remedy import LeverDocument
 from runbook.report.text import labelled, paragraph
 from runbook.report.vocabulary.clean import clean, clean_line
-from runbook.steps.shared.template_reading import TemplateReading, files_to_copy
+from runbook.steps.shared.template_reading import TemplateReading, copies_of
 from runbook.template import apply, wire_copies
 from runbook.template.text_files import language
 
@@ -51,7 +51,7 @@ def patch(
             _print_json({"system": document.id, "refused": error.what, "question": error.next_step})
         raise
     made = _patch(job, reading, planned)
-    written = _written(made, template, folder)
+    written = _written(made, job, folder)
     if as_json:
         _print_json({
             "system": document.id,
@@ -79,22 +79,21 @@ def _patch(job: JobFiles, reading: TemplateReading, planned: Planned) -> Patch:
     made = apply(job.files, planned.edits, names=reading.parameter_names, known=reading.submit_context)
     if not made.diff:
         raise NothingToDo("the template has these values already", where=str(job.path))
-    copied = files_to_copy(job.companions, made)
     notes = list(made.notes)
-    copies = {path: f"/copy/{number}/runbook-{Path(path).name}" for number, path in enumerate(copied)}
+    copies = copies_of(job.companions, made, "/copy", beside=True)
     if copies:
         wire_copies(made.files, copies, reading.submit_context)
-        shown = ", ".join(copied)
+        shown = ", ".join(copies)
         notes.append(f"{shown}: with --write a copy is changed, and the written script names the copy")
     return replace(made, copies=copies, notes=tuple(notes))
 
 
-def _written(made: Patch, template: Path, folder: Path | None) -> list[Path]:
+def _written(made: Patch, job: JobFiles, folder: Path | None) -> list[Path]:
     if folder is None:
         return []
 
     try:
-        return write_copies(made, template, folder)
+        return write_copies(made, job.path, folder, job.companions)
     except OSError as error:
         raise Unavailable(
             f"the change could not be written: {(error.strerror or str(error)).lower()}", where=str(folder),

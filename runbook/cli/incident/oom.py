@@ -182,7 +182,7 @@ def _write(folder: Path, incident: Incident, template: Path | None, output: Path
     written: list[Path] = []
     try:
         if template is not None and incident.patch is not None and incident.patch.diff:
-            written += write_copies(incident.patch, template, output)
+            written += write_copies(incident.patch, template, output, incident.companions)
         if (folder / "report.html").exists():
             content = (folder / "report.html").read_bytes()
             written.append(put_beside(output, f"{incident.id}", ".html", content))

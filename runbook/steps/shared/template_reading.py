@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from runbook.errors import BadInput
-from runbook.model.incident import Incident
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
 from runbook.model.program import ProgramOptions
@@ -55,6 +54,7 @@ from runbook.template import (
     named_files,
     programs_started,
     settings_in_force,
+    tied_by,
     wire_copies,
 )
 
@@ -236,16 +236,24 @@ def _arguments(job: JobRecord) -> tuple[str, ...] | None:
         return None
 
 
-def copies_of(incident: Incident, patch: Patch, folder: str) -> dict[str, str]:
+def copies_of(companions: Sequence[Companion], patch: Patch, folder: str, *, beside: bool) -> dict[str, str]:
     """Where the copies of the files lie that this patch needs beside the script: those that differ from the owner's,
     and those that name one of these. By the path under which they are named.
 
-    Raises `CannotEdit` where a program would have to change: its text is not a launch template."""
-    changed = files_to_copy(incident.companions, patch)
-    return {path: posixpath.join(folder, _copy_name(path, changed)) for path in changed}
+    `beside`: the person who submits the script puts them into their places, so that one which finds others from its own
+    folder may lie in that. Raises `CannotEdit` where a program would have to change: its text is not a launch
+    template."""
+    changed = _files_to_copy(companions, patch)
+    tied = {file.path for file in patch.files if beside and file.path in changed and tied_by(file)[0]}
+    if tied:  # Hydra has a search path
+        tied -= {item.path for file in patch.files for item in named_files(file) if item.hydra and item.path}
+    return {
+        path: posixpath.join(posixpath.dirname(path) if path in tied else folder, _copy_name(path, changed))
+        for path in changed
+    }
 
 
-def files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, ...]:
+def _files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, ...]:
     """The files of a patch beside the script that need a copy, by the path under which they are named: see
     `copies_of`, and for the error too."""
     original = {item.file.path: item for item in companions}
