@@ -97,3 +97,16 @@ class ProgramOptions:
         if parsers & _ONE_DASH_OR_TWO and len(word.lstrip("-")) > 1:
             word = f"--{word.lstrip('-')}"
         return word.replace("_", "-") if parsers and parsers <= _EITHER_SEPARATOR else word
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramConstant:
+    """A whole number that a program's own text gives a name."""
+
+    name: str
+    """`BATCH`, a key of a dictionary, or an argument of a call."""
+    value: int
+    file: str
+    line: int
+    within: str = ""
+    """The function, class or variable that it stands in: "val_loader", "evaluate"."""

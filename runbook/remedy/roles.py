@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 
@@ -31,6 +31,8 @@ class OwnProgram:
     read: Callable[[], ProgramOptions | None]
     """What its parser takes; None where its source was not had. Asked only where it matters."""
     answers: Answers
+    code: Callable[[], Sequence[TemplateFile]] = lambda: ()
+    """The text of its program, and of the modules of its own that this imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +118,19 @@ def _candidates(
     denied = {item.removesuffix("=no") for item in answers.options if item.endswith("=no")}
     for said in answers.options:
         if not said.endswith("=no") and said.startswith("-"):
-            role = _role_of(document.roles, said) or ((document.batch.micro, 0) if document.batch else None)
+            role = role_of(document.roles, said) or ((document.batch.micro, 0) if document.batch else None)
             if role is not None:
                 known = program.option(said) if program is not None else None
                 yield role[0], _Name(said, _FROM_A_PERSON, role[1], known)
     for setting in _of_the_training(document, listed):
-        role = _role_of(document.roles, setting.parameter)
+        role = role_of(document.roles, setting.parameter)
         if role is not None and setting.parameter not in denied:
             option = program.option(setting.parameter) if program is not None else None
             source = _FROM_A_FILE if setting.file.endswith(_FILES) else _FROM_THE_COMMAND
             source = _FROM_ITS_CODE if setting.file.endswith(".py") else source
             yield role[0], _Name(setting.parameter, source, role[1], option, setting)
     for option in program.options if program is not None else ():
-        role = _role_of(document.roles, option.names[0])
+        role = role_of(document.roles, option.names[0])
         if role is not None and not option.conditional and not denied & set(option.names):
             yield role[0], _Name(option.names[0], _FROM_THE_PROGRAM, role[1], option)
 
@@ -143,7 +145,7 @@ def _of_the_training(document: LeverDocument, listed: Sequence[Setting]) -> list
         and "()" not in item.parameter  # what a function of the program sets is no option of it
         and (item.value is not None or not item.file.endswith(".py"))  # nor is what its code works out
     ]
-    roles = {item.parameter: _role_of(document.roles, item.parameter) for item in own}
+    roles = {item.parameter: role_of(document.roles, item.parameter) for item in own}
     in_files = _of_one_file(
         [item for item in own if item.kind is SettingKind.KEY and item.file.endswith(_FILES)], document
     )
@@ -154,14 +156,20 @@ def _of_the_training(document: LeverDocument, listed: Sequence[Setting]) -> list
 
 
 def _of_one_file(keys: list[Setting], document: LeverDocument) -> list[Setting]:
-    """The keys of the program's configuration, where it is one file beside those of the launcher and of DeepSpeed; of
-    several a key may mean anything."""
+    """The keys of the program's configuration: of the files beside those of the launcher and of DeepSpeed the only one,
+    or the only one that has a batch or an accumulation; of several a key may mean anything."""
     launchers = {item.file for item in keys if item.parameter.partition(".")[0] in document.side_keys}
     files = {item.file for item in keys} - launchers
+    if len(files) > 1 and document.batch is not None:
+        of_a_batch = (document.batch.micro, document.batch.accumulation, document.batch.total)
+        files = {
+            item.file for item in keys
+            if item.file in files and (role := role_of(document.roles, item.parameter)) and role[0] in of_a_batch
+        }
     return [item for item in keys if item.file in files] if len(files) == 1 else []
 
 
-def _role_of(roles: Sequence[Role], name: str) -> tuple[str, int] | None:
+def role_of(roles: Sequence[Role], name: str) -> tuple[str, int] | None:
     """The parameter that a name means, and the number of the pattern that says it; None for any other name."""
     normal = _normal(name)
     last = _normal(name.rpartition(".")[2]) if "." in name else normal
@@ -216,13 +224,42 @@ def in_place_of(
     own = next((item for item in documents if item.roles), None)
     if own is None or (chosen is not None and chosen is not own and not _by_names_alone(chosen, job)):
         return chosen
-    found = roles_found(own, job.listed, job.read(), job.answers)
+    answers = replace(job.answers, options=(*job.answers.options, *(f"{name}=no" for name in _unread(own, job))))
+    found = roles_found(own, job.listed, job.read(), answers)
     if chosen is None and not found:
         return None
     fallback = chosen is None or chosen.fallback
     if not fallback or chosen is own or _says_more(found, chosen) or not _has_a_batch(chosen, job.listed):
-        return specialised(own, job.listed, job.read(), job.answers)
+        return specialised(own, job.listed, job.read(), answers)
     return chosen
+
+
+_HANDED_ON = re.compile(r" = vars\(|\*\*\s*(?:vars\(|(?:args|opts?|options|flags)\b)|\basdict\(|from_argparse_args")
+"""A program that hands all its options on at once: what reads them does not show."""
+
+
+def _unread(own: LeverDocument, job: OwnProgram) -> tuple[str, ...]:
+    """The names of the program's options of an accumulation that its parser takes and no code of its own reads, while
+    it reads the one of a batch: they do nothing."""
+    program, batch = job.read(), own.batch
+    if program is None or batch is None:
+        return ()
+    roles = {item.dest: role[0] for item in program.options if (role := role_of(own.roles, item.names[0])) is not None}
+    if batch.accumulation not in roles.values():
+        return ()
+    files = job.code()
+    read = {
+        dest for dest in roles
+        if dest.isidentifier() and any(re.search(rf"(?<![\w-]){dest}\b", file.text) for file in files)
+    }
+    if not any(roles[dest] in (batch.micro, batch.total) for dest in read):
+        return ()
+    if any(_HANDED_ON.search(file.text) for file in files):
+        return ()
+    return tuple(
+        name for item in program.options if roles.get(item.dest) == batch.accumulation and item.dest not in read
+        for name in item.names
+    )
 
 
 def _by_names_alone(chosen: LeverDocument, job: OwnProgram) -> bool:

@@ -1,6 +1,4 @@
-"""A template as the lever document of its system understands it: settings in force, versions that they allow, and words
-of the training command that are not known.
-"""
+"""A template as its system's lever document understands it: settings, versions that they allow, words not known."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 
-from runbook.model.program import ProgramOptions
+from runbook.model.program import ProgramConstant, ProgramOptions
 from runbook.model.remedy import RANKS, AnswerKind, Answers, Ask
 from runbook.model.template import Edit, Setting, SettingKind, TemplateFile, Unresolved, condition_of
 from runbook.remedy.checkpoint_rules import Condition
@@ -123,6 +121,8 @@ class TemplateSettings:
     """What the training program's parser takes; None where its source was not had."""
     code: Callable[[], tuple[TemplateFile, ...]] = lambda: ()
     """The programs' own text, and that of the modules which they import; empty where it was not had."""
+    constants: Callable[[], tuple[ProgramConstant, ...]] = lambda: ()
+    """The whole numbers that this text gives names, the program's own file first."""
     started: tuple[str, ...] = ()
     """The programs that the scripts start, as they are written."""
     recognised: bool = True

@@ -30,7 +30,8 @@ OPTIONS = (
 Ray. `--deepspeed` is also a bare flag, so only a value that looks like a file counts."""
 
 _CONFIGURATION = re.compile(
-    r"--?(?:(?:train(?:ing)?|exp(?:eriment)?|run|main)[-_])?(?:config|cfg|conf|yaml|recipe|hparams|params|settings)"
+    r"--?(?:(?:train(?:ing)?|exp(?:eriment)?|run|main|model|task)[-_])?"
+    r"(?:config|cfg|conf|yaml|recipe|hparams|params|settings|base|opt|exp(?:eriment)?)s?"
     r"(?:[-_](?:path|file|yaml))?"
 )
 _HYDRA_NAME = ("--config-name", "-cn")

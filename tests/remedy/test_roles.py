@@ -239,6 +239,7 @@ def test_negatives_of_a_module_that_the_program_imports_are_kept(tmp_path: Path)
 
 def test_a_batch_that_is_checked_against_another_file_is_not_changed_alone(tmp_path: Path) -> None:
     check = 'def check(args, config):\n    assert args.batch_size == config["train_micro_batch_size_per_gpu"]\n'
+    check += "    print(args.grad_accum)\n"
     files = {"train.py": TWO_BATCHES, "checks.py": check}
     _, plan, _ = _proposed(tmp_path, "torchrun train.py --batch-size 64 --grad-checkpointing", files)
     assert isinstance(plan, NoPlan) and "both be changed" in plan.question
@@ -269,9 +270,57 @@ def test_checkpointing_that_the_program_does_by_itself_is_not_added(tmp_path: Pa
 
 
 def test_a_program_without_options_is_said_to_have_none(tmp_path: Path) -> None:
-    _, plan, _ = _proposed(tmp_path, "torchrun train.py", {"train.py": "batch = 8\nprint(batch)\n"})
+    _, plan, _ = _proposed(tmp_path, "torchrun train.py", {"train.py": "import sys\nprint(len(range(8)))\n"})
     assert isinstance(plan, NoPlan) and plan.ask is None
     assert any("train.py reads no command line" in item.why for item in plan.refused)
+
+
+def test_a_number_of_the_programs_own_text_is_asked_about_with_its_place(tmp_path: Path) -> None:
+    files = {
+        "train.py": "from settings import BATCH\nval_loader = Loader(batch_size=1)\nloader = Loader(BATCH)\n",
+        "settings.py": "EPOCHS = 3\nBATCH = 128\n",
+    }
+    _, plan, _ = _proposed(tmp_path, "torchrun train.py", files)
+    assert isinstance(plan, NoPlan) and "BATCH to 64" in plan.question and "settings.py:2" in plan.question
+    assert "global batch would become smaller" in plan.question
+
+
+def test_two_numbers_of_the_programs_own_text_that_keep_the_batch_are_asked_about_together(tmp_path: Path) -> None:
+    program = 'cfg = {"micro_batch_size": 6, "eval_batch_size": 2}\nclass Train:\n    grad_accum_steps: int = 4\n'
+    _, plan, _ = _proposed(tmp_path, "torchrun train.py", {"train.py": program})
+    assert isinstance(plan, NoPlan)
+    assert "6 × 4 = 3 × 8" in plan.question and "train.py:1" in plan.question and "train.py:3" in plan.question
+
+
+GLOBAL_ALONE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--global-batch-size", type=int, default=256)
+parser.add_argument("--gradient-accumulation-steps", type=int, default=1)
+args = parser.parse_args()
+loader = Loader(args.global_batch_size // ranks)
+"""
+
+
+@pytest.mark.parametrize(("reads", "asked"), [("", "16 → 8"), ("steps = args.gradient_accumulation_steps\n", "")])
+def test_an_accumulation_that_no_code_reads_keeps_no_batch(tmp_path: Path, reads: str, asked: str) -> None:
+    command = "torchrun --nnodes=1 --nproc_per_node=8 train.py --global-batch-size 16"
+    _, plan, _ = _proposed(tmp_path, command, {"train.py": GLOBAL_ALONE + reads})
+    assert isinstance(plan, NoPlan) and (asked in plan.question) and ("→" in plan.question) is bool(asked)
+
+
+def test_a_global_batch_that_leaves_each_rank_no_whole_part_is_kept(tmp_path: Path) -> None:
+    command = "torchrun --nnodes=1 --nproc_per_node=4 train.py --global-batch-size 4"
+    _, plan, _ = _proposed(tmp_path, command, {"train.py": GLOBAL_ALONE})
+    assert isinstance(plan, NoPlan) and plan.exhausted
+    assert any("does not give each of 4 ranks a whole part" in item.why for item in plan.refused)
+
+
+def test_a_parser_that_a_package_makes_is_no_program_without_options(tmp_path: Path) -> None:
+    program = "from detectron2.engine import default_argument_parser\nargs = default_argument_parser().parse_args()\n"
+    _, plan, _ = _proposed(tmp_path, "python train.py --num-gpus 1", {"train.py": program})
+    assert isinstance(plan, NoPlan) and plan.ask is not None
+    assert not any("reads no command line" in item.why for item in plan.refused)
 
 
 def test_a_program_that_is_not_here_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -295,3 +344,30 @@ def test_the_configuration_behind_an_option_of_the_programs_own_is_read(tmp_path
 def test_swift_recomputes_activations_by_default(tmp_path: Path, before: str) -> None:
     system, plan, _ = _proposed(tmp_path, f"swift sft --model m --train_type lora {before}")
     assert system == "huggingface" and isinstance(plan, NoPlan) and "more GPUs" in plan.question
+
+
+LIGHTNING = """
+import argparse
+from pytorch_lightning import Trainer
+parser = argparse.ArgumentParser()
+parser.add_argument("-b", "--base", nargs="*")
+parser = Trainer.add_argparse_args(parser)
+opt, unknown = parser.parse_known_args()
+class Module:
+    def __init__(self, data):
+        self.data = data
+"""
+
+
+def test_the_accumulation_of_lightnings_own_arguments_goes_with_the_batch_of_the_configuration(tmp_path: Path) -> None:
+    files = {"main.py": LIGHTNING, "conf/a.yaml": "data:\n  params:\n    batch_size: 96\n"}
+    _, _, changed = _proposed(tmp_path, "python main.py --base conf/a.yaml --gpus 0,", files)
+    assert "+    batch_size: 48" in changed
+    assert any("--accumulate_grad_batches 2" in line for line in changed)
+
+
+def test_of_several_configurations_the_one_with_a_batch_is_the_programs(tmp_path: Path) -> None:
+    files = {"train.py": READING, "conf/train.yaml": CONFIGURATION, "conf/model.yaml": "model:\n  width: 512\n"}
+    command = "python train.py --model-config conf/model.yaml --config conf/train.yaml"
+    _, _, changed = _proposed(tmp_path, command, files)
+    assert changed[2:] == ["+  batchsize: 64", "+  grad_accum: 2"]

@@ -49,6 +49,9 @@ def called(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
         found = ask(name, arguments, reader)
         if found is not None:
             return found
+    made = argparse_options.made_elsewhere(name, arguments, reader)
+    if made is not None:
+        return made
     first = arguments.positional[0] if arguments.positional else None
     return first if name in _HARMLESS and isinstance(first, Native) else None
 

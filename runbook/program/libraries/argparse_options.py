@@ -6,6 +6,7 @@ do where `allow_abbrev` is not switched off, `dest` is the first long name with 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -43,6 +44,7 @@ _KEEPING = frozenset({"parse_known_args", "parse_known_intermixed_args"})
 _STRICT = frozenset({"parse_args", "parse_intermixed_args"})
 _ADD = frozenset({"add_argument", "add", "add_arg"})
 _HELP_LENGTH = 200
+_A_PARSER = re.compile(r"(?:^|[._])arg(?:ument)?_?parser$", re.IGNORECASE)
 
 
 def called(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
@@ -51,7 +53,18 @@ def called(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
         return ArgumentParser.made(arguments, reader, library)
     if name == "deepspeed.add_config_arguments" and arguments.positional:
         return _with_deepspeed(arguments.positional[0])
+    if name.endswith("Trainer.add_argparse_args") and "lightning" in name and arguments.positional:
+        return _with_lightning(arguments.positional[0], name, arguments)
     return External(name) if name == "argparse.Namespace" else None
+
+
+def made_elsewhere(name: str, arguments: Arguments, reader: ReaderFace) -> Value | None:
+    """A parser that a package of which nothing is read makes (`detectron2.engine.default_argument_parser`)."""
+    if not _A_PARSER.search(name) or name.endswith("()"):
+        return None
+    parser = ArgumentParser.made(arguments, reader)
+    parser.line.inherit(name, arguments.file, arguments.line)
+    return parser
 
 
 def _with_deepspeed(given: Value) -> Value | None:
@@ -64,6 +77,19 @@ def _with_deepspeed(given: Value) -> Value | None:
     return given if parser is not None else None
 
 
+def _with_lightning(given: Value, name: str, arguments: Arguments) -> Value | None:
+    """The arguments of Lightning's Trainer as options (pytorch_lightning 1.x, `Trainer.add_argparse_args`); those that
+    say how much is done in a pass. The others are not told, so that the parser stays open."""
+    parser = native(given)
+    if parser is not None:
+        for option, default in _OF_LIGHTNING.items():
+            parser.line.add(ProgramOption((option,), option[2:], "integer", default))
+        parser.line.inherit(name, arguments.file, arguments.line)
+    return given if parser is not None else None
+
+
+_OF_LIGHTNING = {"--accumulate_grad_batches": "1"}
+"""None is the default from 1.5 on and means one pass, too."""
 _OF_DEEPSPEED = {
     "--deepspeed": "flag", "--deepspeed_config": "text", "--deepscale": "flag", "--deepscale_config": "text",
 }

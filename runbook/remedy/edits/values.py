@@ -8,12 +8,14 @@ import posixpath
 import re
 from decimal import Decimal
 
+from runbook.model.program import ProgramConstant
 from runbook.model.remedy import AnswerKind
 from runbook.model.template import Setting
 from runbook.remedy.constraints.sizes import longest_sequence
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, no_default, product_of, texts_of, unknown_parameter
 from runbook.remedy.lever_document import Parameter
+from runbook.remedy.roles import role_of
 from runbook.remedy.template_settings import Refused, not_known, ranks_not_known, unknown
 
 
@@ -273,13 +275,15 @@ def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments)
 
 
 def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
-    """Refused with the question how the program calls the parameter; the argument `what` says what it is."""
+    """Refused with the question how the program calls the parameter; the argument `what` says what it is. Where a
+    number of the program's own text has such a name, that is asked of, with one of the role `beside`."""
     what = str(arguments["what"])
     template, word = context.template, context.template.unresolved_argument
     program, read = template.program(), {posixpath.basename(file.path) for file in template.code()}
     training = [item for item in template.started if "train" in item] or template.started
     absent = next((item for item in training if posixpath.basename(item) not in read), "")
-    if word:
+    complete = training and not absent and (program is None or program.complete)
+    if word and not complete:
         raise unknown(
             f"which option of the program sets {what} may stand in {word}, which is not known",
             f"What is {word} of the training command, and which option there sets {what}?", AnswerKind.OPTION, "NAME",
@@ -289,7 +293,8 @@ def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arg
             f"{absent} is not here, so that what it takes is not known",
             f"Where does {absent} lie, and which of its options or files sets {what}?", AnswerKind.OPTION, "NAME",
         )
-    if training and (program is None or program.complete):
+    _ask_for_a_constant(context, parameter, what, str(arguments.get("beside", "")))
+    if complete:
         takes = "reads no command line" if program is None else f"has no option for {what}"
         raise Refused(
             f"{training[0]} {takes}; what stands in its own text is not edited",
@@ -299,6 +304,51 @@ def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arg
         f"which option of the program sets {what} is not known", f"Which option of the program sets {what}?",
         AnswerKind.OPTION, "NAME",
     )
+
+
+_MOST_PLACES = 3
+
+
+def _ask_for_a_constant(context: LeverContext, parameter: Parameter, what: str, beside: str) -> None:
+    """Refused with the lines of the program's own text that give the parameter's role a number above its floor; where
+    a number of the role `beside` keeps the global batch, with that line, too."""
+    found = _constants_of(context, parameter.id)
+    if not found:
+        return
+    places = ", ".join(f"{_place(item)} sets {item.name} to {item.value}" for item in found[:_MOST_PLACES])
+    why = f"no option sets {what}, but the program's own text does: {places}; that text is not edited"
+    first = found[0]
+    if first.value <= (parameter.floor or 1):
+        raise Refused(f"{places}, as small as it gets")
+    half = first.value // 2
+    doubled = _constants_of(context, beside)
+    if doubled and first.value % 2 == 0:
+        other = doubled[0]
+        raise Refused(why, (
+            f"May a person set {first.name} to {half} ({_place(first)}) and {other.name} to {other.value * 2} "
+            f"({_place(other)})? {first.value} × {other.value} = {half} × {other.value * 2}, so the global batch stays."
+        ))
+    raise Refused(why, (
+        f"May a person set {first.name} to {half} there ({_place(first)})? Nothing in the program has the name of an "
+        f"accumulation, so the global batch would become smaller by the same factor. Or else: can the job have larger "
+        "GPUs, or more of them?"
+    ))
+
+
+def _constants_of(context: LeverContext, role: str) -> list[ProgramConstant]:
+    """The numbers of the program's text whose name fits a role best, those of the nearest file."""
+    roles = context.template.system.roles
+    fits = [
+        (fit[1], item) for item in context.template.constants()
+        if (fit := role_of(roles, f"{item.within}.{item.name}".lstrip("."))) is not None and fit[0] == role
+    ]
+    best = min((fit for fit, _ in fits), default=0)
+    alike = [item for fit, item in fits if fit == best]
+    return [item for item in alike if item.file == alike[0].file]
+
+
+def _place(item: ProgramConstant) -> str:
+    return f"{posixpath.basename(item.file)}:{item.line}"
 
 
 _SWITCHES = {"false": "true", "0": "1", "no": "yes", "off": "on"}

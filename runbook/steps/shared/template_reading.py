@@ -30,7 +30,7 @@ from runbook.model.template import (
     Unresolved,
 )
 from runbook.model.units import JobId, Unknown, name_within
-from runbook.program import program_text, read_program
+from runbook.program import program_constants, program_text, read_program
 from runbook.remedy import (
     LeverDocument,
     OwnProgram,
@@ -108,7 +108,7 @@ class TemplateReading:
     def system(self) -> LeverDocument | None:
         """The lever document whose marks the template and the log carry; None: an unknown framework."""
         chosen = self.named or recognise(self.files, self.story, self.levers)
-        job = OwnProgram(tuple(self.files), self.everything, lambda: self.program, self.answers)
+        job = self._own_program
         return chosen if chosen is not None and self.named is chosen and not chosen.roles else in_place_of(
             chosen, self.levers, job
         )
@@ -116,8 +116,13 @@ class TemplateReading:
     @property
     def _is_recognised(self) -> bool:
         assert self.system is not None
-        job = OwnProgram(tuple(self.files), self.everything, lambda: self.program, self.answers)
-        return is_recognised(self.system, job, self.story.framework or "")
+        return is_recognised(self.system, self._own_program, self.story.framework or "")
+
+    @property
+    def _own_program(self) -> OwnProgram:
+        return OwnProgram(
+            tuple(self.files), self.everything, lambda: self.program, self.answers, lambda: self.source_files
+        )
 
     @cached_property
     def program(self) -> ProgramOptions | None:
@@ -219,7 +224,9 @@ class TemplateReading:
         started = StartedJob(self.failed, job.owner, job.work_dir or "", job.submit_line or "")
         unresolved = unresolved_argument(self.everything)
         told = template_settings(self.system, self.settings, self.files, started, unresolved, self.answers)
-        return replace(told, program=lambda: self.program, code=lambda: self.source_files, started=tuple(
+        return replace(told, program=lambda: self.program, code=lambda: self.source_files, constants=lambda: tuple(
+            item for file in self.source_files for item in program_constants(file.path, file.text)
+        ), started=tuple(
             dict.fromkeys(
                 item.path for item in self.started
                 if item.path is not None and not (item.option and re.search(r"^src/|/__main__\.py$", item.path))

@@ -132,8 +132,9 @@ def _only_reads(config: Config, path: tuple[str, ...]) -> bool:
 
 def _names_no_section(leaf: Leaf) -> bool:
     """Whether code that computes a value only has the name of a section: a variable of a function (`model = build()`,
-    where the key is `model.size`), or what is handed on under its own name."""
-    local = len(leaf.path) > 1 and leaf.function == leaf.path[-2]
+    where the key is `model.size`; an attribute of an object that is made: `self.data = dataset`), or what is handed on
+    under its own name."""
+    local = len(leaf.path) > 1 and (leaf.function == leaf.path[-2] or leaf.path[-2] == "self")
     return leaf.value is None and (local or _handed_on(leaf))
 
 
