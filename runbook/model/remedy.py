@@ -35,6 +35,8 @@ class AnswerKind(StrEnum):
     """The installed version of a package."""
     OPTION = "option"
     """That the program takes an option."""
+    AGREE = "agree"
+    """That a change may be made which is not made unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Ask:
 
     kind: AnswerKind
     name: str
-    """The parameter's id, the package, or the option."""
+    """The parameter's id, the package, the option, or the lever."""
     choices: tuple[str, ...] = ()
     """Answers that mean something; empty: any."""
 
@@ -58,15 +60,18 @@ class Answers:
     """By package."""
     options: tuple[str, ...] = ()
     """Options that the program takes."""
+    agreed: tuple[str, ...] = ()
+    """Levers that may be used though they ask."""
 
     def __bool__(self) -> bool:
-        return bool(self.values or self.versions or self.options)
+        return bool(self.values or self.versions or self.options or self.agreed)
 
     def joined(self, later: Answers) -> Answers:
         """Both; the later one counts where they differ."""
         return Answers(
             {**self.values, **later.values}, {**self.versions, **later.versions},
             tuple(dict.fromkeys((*self.options, *later.options))),
+            tuple(dict.fromkeys((*self.agreed, *later.agreed))),
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from runbook.model.diagnosis import Diagnosis, Kind, Remedy
-from runbook.model.remedy import AnswerKind, Effect, LeverUse, NoPlan, Plan, RefusedLever
+from runbook.model.remedy import AnswerKind, Ask, Effect, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, condition_of
 from runbook.remedy.constraints import CONSTRAINTS, require
 from runbook.remedy.constraints.failed_job import (
@@ -70,7 +70,7 @@ def propose(
             question = why.question if _matters(rule, why) else ""
             refused.append(RefusedLever(name, why.why, bool(question), question, why.ask if question else None))
             waits = rule.may_wait or rule.effect is Effect.TRAINING
-            if asked is None and why.ask is not None and not waits:
+            if asked is None and why.unknown and why.ask is not None and not waits:
                 asked = _asked(rule, why)
             if another is None and rule.effect is Effect.TRAINING and _stands(context, why):
                 another = _another_experiment(rule, why)
@@ -96,7 +96,9 @@ def use_lever(
         shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
         question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
         raise Refused(f"not beside {shown}: {conflict.why}", question, RefusalReason.CONFLICT)
-    unknown = _first_unknown(context, rule)
+    agreed = rule.id in context.template.answers.agreed
+    allowed = agreed or (rule.effect is Effect.TRAINING and allow_training_change)
+    unknown, against = _first_unknown(context, rule)
     edits: list[Edit] = []
     remarks: list[str] = []
     for step in rule.edits:
@@ -123,10 +125,14 @@ def use_lever(
     question = rule.consent or (
         f"May the experiment be changed ({shown})? {rule.cost}" if rule.effect is Effect.TRAINING else ""
     )
-    if question and not (rule.effect is Effect.TRAINING and allow_training_change):
+    ask = Ask(AnswerKind.AGREE, rule.id)
+    if against is not None and not allowed:
+        question = f"{against.refusal.question.rstrip('?')} ({shown})? {rule.cost}"
+        raise Refused(against.refusal.why, question, RefusalReason.EXPERIMENT, ask)
+    if question and not allowed:
         if rule.effect is Effect.TRAINING:
-            raise Refused(f"it changes the experiment ({shown})", question, RefusalReason.EXPERIMENT)
-        raise Refused(f"a person has to agree ({shown})", question, RefusalReason.CONSENT)
+            raise Refused(f"it changes the experiment ({shown})", question, RefusalReason.EXPERIMENT, ask)
+        raise Refused(f"a person has to agree ({shown})", question, RefusalReason.CONSENT, ask)
     return LeverUse(
         lever=rule.id,
         title=f"{rule.title} ({shown})",
@@ -141,18 +147,23 @@ def use_lever(
     )
 
 
-def _first_unknown(context: LeverContext, rule: LeverRule) -> Refused | None:
-    """The first need of which it is not known whether it is met, where all others are. Raises `Refused` for one that is
-    certainly not met: then nothing is to be asked."""
+def _first_unknown(context: LeverContext, rule: LeverRule) -> tuple[Refused | None, Refused | None]:
+    """The first need of which it is not known whether it is met, and the first that only a person can settle, for it
+    makes another experiment, where all others are met. Raises `Refused` for one that is certainly not met: then nothing
+    is to be asked."""
     found: Refused | None = None
+    against: Refused | None = None
     for need in rule.needs:
         try:
             require(context, need)
         except Refused as error:
-            if not error.refusal.unknown:
+            if error.refusal.reason is RefusalReason.EXPERIMENT:
+                against = against or error
+            elif error.refusal.unknown:
+                found = found or error
+            else:
                 raise
-            found = found or error
-    return found
+    return found, against
 
 
 def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[str, ...]:
@@ -212,7 +223,8 @@ def _nothing_left(refused: Sequence[RefusedLever], question: str, context: Lever
     """What a person may decide is asked; where only another experiment is left, so is what would keep this one."""
     asking = [item for item in refused if item.needs_person]
     first = next(iter(asking or refused), None)
-    reason = f" ({first.lever.replace('_', ' ')}: {first.why})" if first is not None else ""
+    title = context.template.system.lever(first.lever).title if first is not None else ""
+    reason = f" ({title}: {first.why})" if first is not None else ""
     if asking and context.template.system.lever(asking[0].lever).effect is Effect.TRAINING and question:
         question = f"{asking[0].question} Or else: {question}"
     elif asking:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -26,6 +28,35 @@ def first_uncommented_match(pattern: str, templates: Sequence[TemplateFile]) -> 
         if found is not None:
             return found[0], file, found[1]
     return None
+
+
+@lru_cache(maxsize=256)
+def code_alone(file: TemplateFile) -> TemplateFile:
+    """A Python file with blanks for its comments and for texts that are statements of their own: docstrings. As it is
+    where it is no Python that can be read."""
+    if "#" not in file.text and '"""' not in file.text and "'''" not in file.text:
+        return file
+    lines = io.StringIO(file.text).readlines()
+    alone = True
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and alone):
+                _blank(lines, token.start, token.end)
+            elif token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+                alone = True
+            elif token.type != tokenize.NL:
+                alone = False
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        return file
+    return TemplateFile(file.path, "".join(lines))
+
+
+def _blank(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> None:
+    for number in range(start[0], end[0] + 1):
+        line = lines[number - 1]
+        first = start[1] if number == start[0] else 0
+        last = end[1] if number == end[0] else len(line.rstrip("\r\n"))
+        lines[number - 1] = line[:first] + " " * (last - first) + line[last:]
 
 
 @lru_cache(maxsize=1024)

@@ -141,6 +141,7 @@ def answer(incident: Incident) -> str:
         AnswerKind.OPTION: f"--option={ask.name} (or --option={ask.name}=no)",
         AnswerKind.VERSION: f"--version {ask.name}=V",
         AnswerKind.VALUE: f"--set {ask.name}={shown}",
+        AnswerKind.AGREE: f"--agree {ask.name}",
     }[ask.kind]
     if incident.trigger == "files":
         return f"Answer: the same command with {value}."

@@ -177,6 +177,8 @@ def test_a_ladder_ends_and_never_offers_the_same_twice(system: str, kind: diagno
             before, name = answers, outcome.ask.name
             if outcome.ask.kind is AnswerKind.OPTION:
                 answers = answers.joined(Answers(options=(name,)))
+            elif outcome.ask.kind is AnswerKind.AGREE:
+                answers = answers.joined(Answers(agreed=(name,)))
             elif outcome.ask.kind is AnswerKind.VERSION:
                 answers = answers.joined(Answers(versions={name: outcome.ask.choices[0]}))
             assert answers != before, outcome

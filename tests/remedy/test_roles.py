@@ -99,7 +99,27 @@ def test_the_option_that_a_person_names_is_the_batch(tmp_path: Path) -> None:
 def test_a_contrastive_loss_keeps_its_negatives(tmp_path: Path) -> None:
     command = "torchrun train_simclr.py --batch_size 64 --grad_accum 1"
     _, plan, _ = _proposed(tmp_path, command)
-    assert isinstance(plan, NoPlan) and "negatives" in plan.question
+    assert isinstance(plan, NoPlan) and not plan.exhausted
+    assert "compares samples" in plan.question and "--batch_size 64 → 32; --grad_accum 1 → 2" in plan.question
+    assert plan.ask is not None and plan.ask.kind is AnswerKind.AGREE
+    _, _, changed = _proposed(tmp_path, command, answers=Answers(agreed=(plan.ask.name,)))
+    assert changed[1] == "+torchrun train_simclr.py --batch_size 32 --grad_accum 2"
+
+
+def test_a_smaller_batch_without_accumulation_in_a_contrastive_program_is_one_question(tmp_path: Path) -> None:
+    _, plan, _ = _proposed(tmp_path, "torchrun pretrain.py --moco-k 2048 --batch-size 512")
+    assert isinstance(plan, NoPlan) and not plan.exhausted
+    assert "--batch-size 512 → 256" in plan.question and "global batch becomes smaller" in plan.question
+
+
+def test_what_a_docstring_or_a_comment_says_is_no_loss(tmp_path: Path) -> None:
+    loss = (
+        'class Settings:\n    """One of several stages.\n\n    heat: of the InfoNCE loss of stage two.\n    """\n'
+        "    heads = 8  # as in contrastive_loss\n"
+    )
+    files = {"train.py": TWO_BATCHES.replace("checks import check", "loss import Settings"), "loss.py": loss}
+    _, plan, changed = _proposed(tmp_path, "torchrun train.py --batch-size 64", files)
+    assert isinstance(plan, Plan) and changed[1].endswith("--batch-size 32 --grad_accum 2"), changed
 
 
 def test_an_accumulation_that_the_script_works_out_follows(tmp_path: Path) -> None:
@@ -234,7 +254,7 @@ TWO_BATCHES = "import argparse\nfrom checks import check\n" + OPEN_CLIP.replace(
 def test_negatives_of_a_module_that_the_program_imports_are_kept(tmp_path: Path) -> None:
     files = {"train.py": TWO_BATCHES, "checks.py": "from loss import InfoNCELoss as check\n", "loss.py": "x = 1\n"}
     _, plan, changed = _proposed(tmp_path, "torchrun train.py --batch-size 64 --grad-checkpointing", files)
-    assert isinstance(plan, NoPlan) and "negatives" in plan.question, changed
+    assert isinstance(plan, NoPlan) and "compares samples" in plan.question, changed
 
 
 def test_a_batch_that_is_checked_against_another_file_is_not_changed_alone(tmp_path: Path) -> None:

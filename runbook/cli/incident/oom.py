@@ -33,6 +33,7 @@ def oom(
     values: tuple[str, ...],
     versions: tuple[str, ...],
     options: tuple[str, ...],
+    agreed: tuple[str, ...],
     why: bool,
     plan: bool,
     yes: bool,
@@ -40,7 +41,7 @@ def oom(
     inventory: str | None,
 ) -> int:
     """`runbook oom`."""
-    answers = _answers(values, versions, options)
+    answers = replace(_answers(values, versions, options), agreed=agreed)
     if job and logs:
         raise BadInput("--job and --log exclude each other", next_step="name the job, or its log files")
     if logs:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from runbook.model.units import GIB
 from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
-from runbook.remedy.recognition import first_uncommented_match
+from runbook.remedy.recognition import code_alone, first_uncommented_match
 from runbook.remedy.template_settings import RefusalReason, Refused
 
 
@@ -136,24 +136,29 @@ def on_one_node(context: LeverContext, arguments: Arguments) -> None:
 
 def no_word_of(context: LeverContext, arguments: Arguments) -> None:
     """No live line of the job's files matches `pattern`: the program is of a kind for which the lever is another thing.
-    `why` says what; a person may say otherwise."""
+    `why` says what; a person may say otherwise, with `experiment` knowing that it is another one then."""
     found = first_uncommented_match(str(arguments["pattern"]), context.template.templates)
     if found is None:
         return
     text, file, line = found
-    raise Refused(f"{text} at {file.path}:{line}: {arguments['why']}", str(arguments.get("question", "")))
+    raise _told(f"{text} at {posixpath.basename(file.path)}:{line}", arguments)
 
 
 def no_code_of(context: LeverContext, arguments: Arguments) -> None:
-    """No live line of the programs and of the modules of their own that they import matches `pattern`. `why` says what
-    follows where one does, `question` what a person may decide."""
-    found = first_uncommented_match(str(arguments["pattern"]), context.template.code())
+    """No code of the programs and of the modules of their own that they import matches `pattern`; what their docstrings
+    and comments say is none. `why` says what follows where it does, `question` what a person may decide, with
+    `experiment` knowing that it is another one then."""
+    found = first_uncommented_match(str(arguments["pattern"]), [code_alone(file) for file in context.template.code()])
     if found is None:
         return
     text, file, line = found
     shown = " ".join(text.split())[:80]
-    where = f"{posixpath.basename(file.path)}:{line}"
-    raise Refused(f"{shown} at {where}: {arguments['why']}", str(arguments.get("question", "")))
+    raise _told(f"{shown} at {posixpath.basename(file.path)}:{line}", arguments)
+
+
+def _told(found: str, arguments: Arguments) -> Refused:
+    reason = RefusalReason.EXPERIMENT if arguments.get("experiment") else RefusalReason.NOT_MET
+    return Refused(f"{found}: {arguments['why']}", str(arguments.get("question", "")), reason)
 
 
 def not_done_in_code(context: LeverContext, arguments: Arguments) -> None:
