@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from runbook.errors import RunbookError
 from runbook.logs.signatures import Signatures
 from runbook.logs.signatures.signature import NO_KINDS
 from runbook.model.job import JobClass, JobRecord
-from runbook.model.units import JobId, NodeName, Unknown
+from runbook.model.units import JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock, Nodes, Scheduler
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.spool import WATCH, SpoolEvent, alert_file
@@ -39,6 +40,8 @@ CONFIRMED_S = 3.0
 _FIRST_PAUSE_S = 6.0
 _LONGEST_PAUSE_S = 300.0
 _LOOKS_AT_A_TIME = 8
+_LOOKS_OF_ONE = _LOOKS_AT_A_TIME // 2
+"""At jobs of one owner."""
 _STEPS_BEGUN_S = 60.0
 _SHORTEST_WORD = 6
 
@@ -64,10 +67,22 @@ def is_watched(job: JobRecord, rule: WatchDocument) -> bool:
     )
 
 
+def in_turn(jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """One of each owner after the other, each owner's in their order: who has many jobs keeps nobody waiting."""
+    counted: Counter[UserName] = Counter()
+    turns = []
+    for job in jobs:
+        turns.append((counted[job.owner], job))
+        counted[job.owner] += 1
+    turns.sort(key=lambda each: each[0])
+    return [job for _, job in turns]
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What the scheduler said of a job that is followed."""
 
+    owner: UserName
     submitted_s: float | None
     """Tells a number that was given out again."""
     paths: tuple[str, ...]
@@ -169,23 +184,25 @@ class JobWatch:
 
     def _list(self, now_s: float) -> str:
         """Which jobs run now. Returns what is wrong; the next look is at once where some are still to be asked for."""
-        chosen = {job.id: job for job in self.running() if is_watched(job, self.rule)}
+        running = {job.id: job for job in self.running() if is_watched(job, self.rule)}
+        self._refused &= running.keys()
+        wanted = [job for job in running.values() if job.id not in self._refused]
+        wanted.sort(key=lambda job: job.id not in self._followed)
+        chosen = {job.id: job for job in in_turn(wanted)[: self.rule.most_jobs]}
         for gone in [job for job, asked in self._followed.items()
                      if job not in chosen or chosen[job].submit_time_s != asked.submitted_s]:
             self.followers.forget(gone)
             self._suspects.pop(gone, None)
             del self._followed[gone]
-        self._refused &= chosen.keys()
-        self._told_s = {job: told_s for job, told_s in self._told_s.items() if job in chosen}
-        room = self.rule.most_jobs - len(self._followed)
-        new = [job for job in chosen.values() if job.id not in self._followed and job.id not in self._refused]
+        self._told_s = {job: told_s for job, told_s in self._told_s.items() if job in running}
+        new = [job for job in chosen.values() if job.id not in self._followed]
         young = [chosen[job] for job, asked in self._followed.items() if asked.again_s is not None
                  and now_s >= asked.again_s]
-        due = (*new[:max(room, 0)], *young)
+        due = in_turn((*new, *young))
         for job in due[:_NEW_A_ROUND]:
             self._follow(job, now_s)
         self._listed_s = None if len(due) > _NEW_A_ROUND else now_s
-        left = len(new) - max(room, 0)
+        left = len(wanted) - len(chosen)
         return f"{left} running jobs are not watched: watch.most_jobs is {self.rule.most_jobs}" if left > 0 else ""
 
     def _follow(self, job: JobRecord, now_s: float) -> None:
@@ -197,7 +214,7 @@ class JobWatch:
             if whole.log_paths and (before is None or before.paths != whole.log_paths):
                 self.followers.follow(job.id, whole.owner, whole.log_paths)
             again_s = now_s + _STEPS_BEGUN_S if before is None else None
-            self._followed[job.id] = _Asked(job.submit_time_s, whole.log_paths, again_s)
+            self._followed[job.id] = _Asked(whole.owner, job.submit_time_s, whole.log_paths, again_s)
         except RunbookError as error:
             self._refused.add(job.id)
             LOG.warning("job %s is not watched: %s", job.id, error.what)
@@ -206,7 +223,8 @@ class JobWatch:
         """One more look, or what the last one showed."""
         told_s = self._told_s.get(job)
         if suspect.look is None:
-            if now_s >= suspect.due_s and (told_s is None or now_s - told_s > _TELL_AGAIN_S):
+            due = now_s >= suspect.due_s and (told_s is None or now_s - told_s > _TELL_AGAIN_S)
+            if due and self._looks_of(job) < _LOOKS_OF_ONE:
                 suspect.look = self._looks.submit(self._ranks_of, job)
             return
         if not suspect.look.done():
@@ -221,6 +239,14 @@ class JobWatch:
             return
         suspect.before, suspect.due_s = None, now_s + suspect.pause_s
         suspect.pause_s = min(2 * suspect.pause_s, _LONGEST_PAUSE_S)
+
+    def _looks_of(self, job: JobId) -> int:
+        """How many looks at jobs of the same owner are at work or wait."""
+        asked = self._followed.get(job)
+        return 0 if asked is None else sum(
+            one.look is not None and self._followed[other].owner == asked.owner
+            for other, one in self._suspects.items() if other in self._followed
+        )
 
     def _ranks_of(self, job: JobId) -> RanksSeen | Unknown:
         try:

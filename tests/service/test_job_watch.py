@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ from typing import cast
 import pytest
 
 from runbook.adapters.clock import SystemClock
-from runbook.adapters.log_watch import LogFollowers
+from runbook.adapters.log_watch import LogFollowers, Suspicion
 from runbook.adapters.log_watch.follower import MOST_READ_BYTES, Follower, Owner
+from runbook.adapters.metrics import WatchFigures
 from runbook.config import WatchDocument
 from runbook.errors import Unavailable
 from runbook.kinds import load_kinds
@@ -157,6 +159,64 @@ def test_only_the_end_of_a_flood_is_read(replay: Replay, monkeypatch: pytest.Mon
         stream.truncate(15 << 40)  # fifteen terabytes, hardly a block of them
     replay.run(1)
     assert max(read) <= MOST_READ_BYTES + 300
+
+
+def _costly(folder: Path) -> Path:
+    """A folder behind a chain of links, each of which takes the kernel hundreds of steps."""
+    (folder / "logs").mkdir()
+    last = "logs"
+    for number in range(38):
+        (folder / f"l{number}").symlink_to("logs/../" * ((4000 - len(last)) // 8) + last)
+        last = f"l{number}"
+    return folder / last
+
+
+def test_an_owner_whose_files_cost_much_to_ask_slows_down_his_own_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _costly(tmp_path)
+    mine = tmp_path / "mine.log"
+    mine.write_text("step 1\n")
+    (folder / "out-1999").write_text("step 1\n")
+    follower = Follower(WORDS, 120.0, lambda owner: None)
+    follower.follow("1", (1001, 100, ()), [str(folder / f"out-{number}") for number in range(2000)])
+    follower.follow("2", (1002, 100, ()), [str(mine)])
+    stat, asked, told = os.stat, [], []
+
+    def counted(path: str, **how: bool) -> os.stat_result:
+        asked.append(path)
+        return stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", counted)
+    for second in range(5):
+        told += follower.round(1000.0 + second, time.time())
+        assert asked.count(str(mine)) == 1, "it is asked every second"
+        assert len(asked) < 2000, "and not behind all of the other's"
+        asked.clear()
+    with mine.open("a") as stream:
+        stream.write(OOM)
+    told += follower.round(1005.0, time.time())
+    assert [one["suspected"] for one in told] == ["2"]
+    with (folder / "out-1999").open("a") as stream:
+        stream.write(OOM)
+    for second in range(6, 2000):
+        if told := follower.round(1000.0 + second, time.time()):
+            break
+    assert [one["suspected"] for one in told] == ["1"], "his are asked, too"
+
+
+def test_an_owner_with_many_jobs_has_them_all_asked(tmp_path: Path) -> None:
+    follower = Follower(WORDS, 120.0, lambda owner: None)
+    for job in range(40):
+        (tmp_path / f"{job}.log").write_text("step 1\n")
+        follower.follow(str(job), (1001, 100, ()), [str(tmp_path / f"{job}.log")] * 30)
+    follower.round(1000.0, time.time())
+    follower.forget("7")
+    for job in range(40):
+        with (tmp_path / f"{job}.log").open("a") as stream:
+            stream.write(OOM)
+    told = [one["suspected"] for second in range(1, 60) for one in follower.round(1000.0 + second, time.time())]
+    assert sorted(told, key=int) == [str(job) for job in range(40) if job != 7]
 
 
 @pytest.mark.timeout(30)
@@ -320,6 +380,8 @@ ONE_GONE = {0: 100, 1: 101, 3: 103}
 class Scene:
     """A job on the watched partition whose log has told of a memory failure."""
 
+    late: JobRecord
+
     def __init__(self, folder: Path, followers: LogFollowers, spool: SpoolReader, ranks: dict[int, int] | None) -> None:
         self.log = folder / "out.log"
         self.log.write_text("step 1\n" + OOM)
@@ -450,6 +512,88 @@ def test_more_jobs_than_may_be_are_told_of(tmp_path: Path, followers: LogFollowe
         scene.watch.round()
     assert scene.watch.figures.jobs == 25
     assert scene.watch.problem == "5 running jobs are not watched: watch.most_jobs is 25"
+
+
+class Told:
+    """Followers of logs of several owners, all of which tell of a memory failure."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, UserName] = {}
+
+    def follow(self, job: JobId, owner: UserName, paths: Sequence[str]) -> None:
+        self.jobs[job] = owner
+
+    def forget(self, job: JobId) -> None:
+        del self.jobs[job]
+
+    def look(self) -> tuple[Suspicion, ...]:
+        return tuple(Suspicion(job, "out of memory") for job in self.jobs)
+
+    def figures(self) -> WatchFigures:
+        return WatchFigures(jobs=len(self.jobs))
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, followers: LogFollowers, spool: SpoolReader) -> Scene:
+    """Eighty running jobs of one owner, before anybody else's."""
+    scene = Scene(tmp_path, followers, spool, ALIVE)
+    scene.watch.followers = cast(LogFollowers, Told())
+    where: dict[str, object] = {"partition": "gpu", "stdout_path": "/dev/null", "nodes": (NodeName("gpu-1"),)}
+    scene.jobs.jobs = [_job(number, owner=UserName("eve"), **where) for number in range(100, 180)]
+    scene.late = _job(998, owner=UserName("alice"), **where)
+    return scene
+
+
+def told(crowd: Scene) -> dict[JobId, UserName]:
+    """The jobs that are followed."""
+    return cast(Told, crowd.watch.followers).jobs
+
+
+def test_who_has_many_jobs_keeps_nobodys_out_of_the_watch(crowd: Scene) -> None:
+    """Slurm is asked for twenty jobs a round."""
+    crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=1, most_jobs=40)
+    crowd.watch.round()
+    crowd.jobs.jobs.append(crowd.late)
+    crowd.watch.round()
+    assert "998" in told(crowd)
+    for _ in range(3):
+        crowd.clock.sleep(2)
+        crowd.watch.round()
+    assert len(told(crowd)) == 40 and "998" in told(crowd)
+    assert crowd.watch.problem == "41 running jobs are not watched: watch.most_jobs is 40"
+
+
+def test_who_comes_when_every_place_is_taken_is_watched(crowd: Scene) -> None:
+    crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=1, most_jobs=40)
+    for _ in range(3):
+        crowd.watch.round()
+    crowd.jobs.jobs.append(crowd.late)
+    crowd.clock.sleep(2)
+    crowd.watch.round()
+    assert len(told(crowd)) == 40 and "998" in told(crowd)
+
+
+def test_who_has_many_suspected_jobs_keeps_nobodys_from_being_looked_at(crowd: Scene) -> None:
+    begun: list[UserName] = []
+    goes_on = threading.Event()
+
+    def processes(node: NodeName, job: JobRecord, variables: Sequence[str]) -> Unknown:
+        begun.append(job.owner)
+        goes_on.wait(60)
+        return Unknown("slow")
+
+    crowd.nodes.processes = processes  # type: ignore[method-assign]
+    try:
+        for _ in range(5):
+            crowd.watch.round()
+        crowd.jobs.jobs.append(crowd.late)
+        crowd.clock.sleep(2)
+        crowd.watch.round()
+        crowd.watch.round()
+        _until(lambda: len(begun) == 5)
+    finally:
+        goes_on.set()
+    assert sorted(begun) == ["alice", *["eve"] * 4]
 
 
 def test_root_takes_on_nobodys_rights_without_being_told(tmp_path: Path) -> None:

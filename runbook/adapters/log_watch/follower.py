@@ -6,9 +6,10 @@ The child is one process for all owners where the service is root: it takes on e
 root's process, so that no user can signal, trace or slow it, and a user's own FUSE mount is closed to it. Elsewhere it
 is a process of each owner's. It reads bytes, looks for fixed words in them, and runs nothing that it reads.
 
-A file is asked for its size; only what it grew by is read, and of more than `MOST_READ_BYTES` the last part. A round
-costs what the jobs' files cost to ask; the pause after it is `PAUSE_FOR_WORK` times as long, so that whatever the
-number of files the child takes less than a fifth of a processor, and looks less often instead.
+A file is asked for its size; only what it grew by is read, and of more than `MOST_READ_BYTES` the last part. Whatever
+the number of files the child takes less than a fifth of a processor, which the owners share: an owner whose files cost
+more than his share (a path of forty links costs milliseconds) is asked less often, in slices, and no other waits for
+him.
 
 A job is suspected when a word of a memory failure is written, and told of at once. One that is then seen to go on
 writing, later than it ever paused of late (`Rhythm`), is not suspected any more: a failure that was caught and retried,
@@ -36,11 +37,15 @@ Owner = tuple[int, int, tuple[int, ...]]
 
 MOST_READ_BYTES = 256 << 10
 """Of one file in one round; a rank's last words are shorter by far."""
-MOST_OPENED = 2000
-"""Files that are read in a round. Those that have waited longest come first."""
 BEFORE_BYTES = 300
 """Read once more in front of what is new: a word may be cut in two."""
-PAUSE_FOR_WORK = 4.5
+MOST_OF_A_PROCESSOR = 0.18
+SLICE_S = 0.05
+"""Of a processor, for one owner's files before another's turn."""
+LONGEST_SLICE_S = 0.25
+"""By the clock: a file system may be slow without any work."""
+ASKED_AT_A_TIME = 16
+LEAST_BETWEEN_ROUNDS_S = 0.05
 LEAST_PAUSES = 5
 """A job that wrote less often than this has no rhythm yet."""
 LEAST_QUIET_S = 3.0
@@ -108,36 +113,54 @@ class FollowedJob:
             self.tells.append({"suspected": self.job, "path": path, "line": line})
 
 
+class Share:
+    """One owner's jobs, and what it costs to ask their files."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, FollowedJob] = {}
+        self.left: deque[tuple[str, int]] = deque()
+        """Jobs that are still to be asked this time, each from one of its files on."""
+        self.due_s = 0.0
+        self.spent_s = self.cost_s = 0.0
+        """Of a processor, so far and when all were asked the last time."""
+        self.begun_s = self.took_s = 0.0
+        """When asking them began, and how long it took the last time."""
+
+
 class Follower:
     """All jobs that one process follows. `become(owner)` takes on an owner's rights."""
 
-    def __init__(self, words: Sequence[str], unknown_s: float, become: Callable[[Owner | None], None]) -> None:
+    def __init__(
+        self, words: Sequence[str], unknown_s: float, become: Callable[[Owner | None], None], pause_s: float = 1.0
+    ) -> None:
         self.words = re.compile(b"|".join(re.escape(word.encode()) for word in words))
         self.unknown_s = unknown_s
         self.become = become
+        self.pause_s = pause_s
+        """How often a file is asked where that costs little."""
         self.jobs: dict[str, FollowedJob] = {}
+        self.shares: dict[Owner, Share] = {}
         self.at, self.at_since_s = "", 0.0
         """The job whose files are being asked: where it takes long, its file system does not answer."""
 
     def follow(self, job: str, owner: Owner, paths: Sequence[str]) -> None:
+        self.forget(job)
         self.jobs[job] = FollowedJob(job, owner, paths, self.unknown_s)
+        self.shares.setdefault(owner, Share()).jobs[job] = self.jobs[job]
 
     def forget(self, job: str) -> None:
-        self.jobs.pop(job, None)
+        known = self.jobs.pop(job, None)
+        if known is not None:
+            del self.shares[known.owner].jobs[job]
 
     def round(self, now_s: float, time_s: float) -> list[dict[str, Any]]:
-        """Ask every file, read what is new. Returns what to tell. `now_s` only goes on; `time_s` is the time of day."""
-        unread = []
-        for job in sorted(self.jobs.values(), key=lambda one: one.owner):
-            self._enter(job)
-            if self._ask(job, now_s, time_s):
-                job.wrote(now_s)
-            unread += [(each.grew_s, job.job, each) for each in job.files if each.size and each.read_to < each.size]
-        unread.sort(key=lambda one: (one[0], one[1]))
-        for _, name, each in unread[:MOST_OPENED]:
-            job = self.jobs[name]
-            self._enter(job)
-            self._read(job, each, now_s)
+        """Ask the files of every owner who is due, read what is new. Returns what to tell. `now_s` only goes on;
+        `time_s` is the time of day."""
+        level = self._level()
+        due = sorted((share for share in self.shares.values() if share.due_s <= now_s), key=lambda one: one.due_s)
+        for share in due:
+            self._go_on(share, level, now_s, time_s)
+        self.shares = {owner: share for owner, share in self.shares.items() if share.jobs or share.due_s > now_s}
         self.become(None)
         self.at = ""
         told = [one for job in self.jobs.values() for one in job.tells]
@@ -145,34 +168,87 @@ class Follower:
             job.tells = []
         return told
 
+    def due_s(self, now_s: float) -> float:
+        """When the next owner's files are to be asked."""
+        return min((share.due_s for share in self.shares.values()), default=now_s + self.pause_s)
+
+    def took_s(self) -> float:
+        """How long it took to ask all files of the owner with whom it took longest."""
+        return max((share.took_s for share in self.shares.values()), default=0.0)
+
     def files(self) -> int:
         return sum(len(job.files) for job in self.jobs.values())
+
+    def _level(self) -> float:
+        """What part of a processor one owner may take. Who wants less leaves the rest to the others."""
+        left, wants = MOST_OF_A_PROCESSOR, len(self.shares)
+        for cost_s in sorted(max(share.cost_s, share.spent_s) for share in self.shares.values()):
+            if cost_s > self.pause_s * left / wants:
+                return left / wants
+            left -= cost_s / self.pause_s
+            wants -= 1
+        return MOST_OF_A_PROCESSOR
+
+    def _go_on(self, share: Share, level: float, now_s: float, time_s: float) -> None:
+        """Ask one owner's files where it was left off, for no longer than a slice: others wait behind it."""
+        begun_s, until_s = time.thread_time(), time.monotonic() + LONGEST_SLICE_S
+        if not share.left:
+            share.left, share.begun_s = deque((job, 0) for job in share.jobs), time.monotonic()
+        while share.left and time.thread_time() - begun_s < SLICE_S and time.monotonic() < until_s:
+            name, first = share.left.popleft()
+            job = share.jobs.get(name)
+            if job is not None and first < len(job.files):
+                self._enter(job)
+                share.left.appendleft((name, self._ask(job, first, begun_s, now_s, time_s)))
+        used_s = time.thread_time() - begun_s
+        share.spent_s += used_s
+        share.due_s = now_s + used_s / level
+        if not share.left:
+            share.cost_s, share.spent_s = share.spent_s, 0.0
+            share.took_s = time.monotonic() - share.begun_s
+            share.due_s = max(share.due_s, now_s + self.pause_s)
 
     def _enter(self, job: FollowedJob) -> None:
         self.at, self.at_since_s = job.job, time.monotonic()
         self.become(job.owner)
 
-    def _ask(self, job: FollowedJob, now_s: float, time_s: float) -> bool:
-        grew = False
-        for each in job.files:
-            try:
-                status = os.stat(each.path)  # noqa: PTH116
-            except OSError:
-                continue  # not there yet, or not its owner's to read: the next round asks again
-            if not stat.S_ISREG(status.st_mode):
-                continue
-            if each.size is None:
-                # What stood there before was written when the file says so, as far as that can be.
-                each.read_to = max(0, status.st_size - MOST_READ_BYTES)
-                each.grew_s = now_s - min(max(time_s - status.st_mtime, 0.0), LONGEST_QUIET_S)
-                if status.st_size:
-                    job.rhythm.last_s = max(job.rhythm.last_s or each.grew_s, each.grew_s)
-            elif status.st_size != each.size:
-                grew, each.grew_s = True, now_s
-                if status.st_size < each.read_to:
-                    each.read_to = 0  # begun anew
-            each.size = status.st_size
-        return grew
+    def _ask(self, job: FollowedJob, first: int, begun_s: float, now_s: float, time_s: float) -> int:
+        """A few files of a job, of which what is new is read. Returns the next one's number."""
+        grew, unread = False, []
+        for each in job.files[first:first + ASKED_AT_A_TIME]:
+            first += 1
+            grew |= self._grew(job, each, now_s, time_s)
+            if each.size and each.read_to < each.size:
+                unread.append(each)
+            if time.thread_time() - begun_s >= SLICE_S:
+                break
+        if grew:
+            job.wrote(now_s)
+        for each in unread:
+            self._read(job, each, now_s)
+        return first
+
+    def _grew(self, job: FollowedJob, each: FollowedFile, now_s: float, time_s: float) -> bool:
+        try:
+            status = os.stat(each.path)  # noqa: PTH116
+        except OSError:
+            return False  # not there yet, or not its owner's to read: it is asked again
+        if not stat.S_ISREG(status.st_mode):
+            return False
+        before, each.size = each.size, status.st_size
+        if before is None:
+            # What stood there before was written when the file says so, as far as that can be.
+            each.read_to = max(0, status.st_size - MOST_READ_BYTES)
+            each.grew_s = now_s - min(max(time_s - status.st_mtime, 0.0), LONGEST_QUIET_S)
+            if status.st_size:
+                job.rhythm.last_s = max(job.rhythm.last_s or each.grew_s, each.grew_s)
+            return False
+        if status.st_size == before:
+            return False
+        each.grew_s = now_s
+        if status.st_size < each.read_to:
+            each.read_to = 0  # begun anew
+        return True
 
     def _read(self, job: FollowedJob, each: FollowedFile, now_s: float) -> None:
         size = each.size or 0
@@ -229,7 +305,7 @@ def main() -> NoReturn:
     line = socket.socket(fileno=0)
     asked = line.makefile("rb")
     first = json.loads(asked.readline())
-    follower = Follower(first["words"], first["unknown_s"], becoming())
+    follower = Follower(first["words"], first["unknown_s"], becoming(), first["pause_s"])
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
     lock = threading.Lock()
     begun = {"rounds": 0.0, "took_s": 0.0}
@@ -255,9 +331,8 @@ def main() -> NoReturn:
 
     for work in (report, listen):
         threading.Thread(target=work, daemon=True).start()
-    pause_s = 0.0
+    end_s = time.monotonic()
     while True:
-        end_s = time.monotonic() + pause_s
         while True:
             try:
                 said = orders.get(timeout=max(end_s - time.monotonic(), 0.001))
@@ -268,12 +343,12 @@ def main() -> NoReturn:
                 follower.follow(said["follow"], owner, [os.fsdecode(bytes.fromhex(path)) for path in said["paths"]])
             else:
                 follower.forget(said["forget"])
-        start_s, work_s = time.monotonic(), time.thread_time()
-        for told in follower.round(start_s, time.time()):
+        for told in follower.round(time.monotonic(), time.time()):
             tell(told)
         begun["rounds"] += 1
-        begun["took_s"] = round(time.monotonic() - start_s, 6)
-        pause_s = max(first["pause_s"], PAUSE_FOR_WORK * (time.thread_time() - work_s))
+        begun["took_s"] = round(follower.took_s(), 6)
+        now_s = time.monotonic()
+        end_s = max(follower.due_s(now_s), now_s + LEAST_BETWEEN_ROUNDS_S)
 
 
 if __name__ == "__main__":
