@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -149,15 +149,22 @@ def remembered_adapter() -> TypeAdapter[Remembered]:
 # a difference between nodes, each is the failing one with probability 1/n. The failures of a node are compared with
 # the sum of these over the jobs that it took part in; the tail of that distribution (Poisson-binomial) is its
 # probability, and Benjamini and Hochberg's procedure (1995) keeps the expected share of wrongly named nodes below 5 %.
+#
+# Which node a job failed on is what its logs say, and those are its owner's text. So a node is named only where that
+# holds without the jobs of any one owner.
 
 FALSE_DISCOVERIES = 0.05
+_MOST_LEFT_OUT = 4
+"""Owners who are left out by turns, those with most failures on the node first: another has at most a fifth of them."""
 _MOST_STEPS = 200_000
 """Of the exact sum; beyond it the Chernoff bound, which is never below the true tail."""
 
 
 class Verdict(StrEnum):
     MORE = "more"
-    """More often than its peers, after correction for the number of nodes."""
+    """More often than its peers, after correction for the number of nodes, whichever one owner's jobs are left out."""
+    ONE_OWNER = "one_owner"
+    """More often than its peers, and not without one owner's jobs."""
     NOT_MORE = "not_more"
     TOO_FEW = "too_few"
     """Even if it had been the failing node each time, that would prove nothing yet."""
@@ -181,14 +188,18 @@ class NodeHistory:
     """Of `observed`, those where it was the job's first node: rank 0 holds more in many programs."""
     hardware_faults: int
     co_tenants: int
+    owners: int = 0
+    """Whose jobs `observed` are."""
+    most_of: str = ""
+    """The owner of most of them."""
 
 
 def node_histories(
     rows: Iterable[IncidentSummary], remembered: Mapping[str, Remembered] | None = None
 ) -> tuple[NodeHistory, ...]:
     """Every node that a memory failure, a GPU fault or a co-tenant was found on, the least probable first."""
-    draws: dict[str, list[float]] = defaultdict(list)
-    observed: dict[str, int] = defaultdict(int)
+    draws: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    observed: dict[str, Counter[str]] = defaultdict(Counter)
     as_first: dict[str, int] = defaultdict(int)
     failures: dict[str, int] = defaultdict(int)
     faults: dict[str, int] = defaultdict(int)
@@ -214,30 +225,44 @@ def node_histories(
             continue
         seen.add(same)
         for name in row.nodes:
-            draws[name].append(1 / count)
-        observed[row.node] += 1
+            draws[name].append((row.owner, 1 / count))
+        observed[row.node][row.owner] += 1
         as_first[row.node] += row.nodes[0] == row.node
-    tails = {name: draws_tail(draws[name], observed[name]) for name in draws}
+    tails = {name: _tail(draws[name], observed[name]) for name in draws}
     able = {name: p for name, p in tails.items() if _surest(draws[name]) <= FALSE_DISCOVERIES / max(len(tails), 1)}
-    named = _discoveries(able)
+    more = _discoveries(able)
+    named = _discoveries({
+        name: max((_tail(draws[name], observed[name], but) for but, _ in observed[name].most_common(_MOST_LEFT_OUT)),
+                  default=p) if name in more else p
+        for name, p in able.items()
+    })
     names = failures.keys() | faults.keys() | tenants.keys()
     told = [
         NodeHistory(
             node=name,
-            verdict=Verdict.MORE if name in named else Verdict.NOT_MORE if name in able else Verdict.TOO_FEW,
+            verdict=Verdict.MORE if name in named else Verdict.ONE_OWNER if name in more
+            else Verdict.NOT_MORE if name in able else Verdict.TOO_FEW,
             failures=failures[name],
             draws=len(draws[name]),
-            observed=observed[name],
-            expected=sum(draws[name]),
+            observed=observed[name].total(),
+            expected=sum(p for _, p in draws[name]),
             probability=tails.get(name, 1.0),
             as_first=as_first[name],
             hardware_faults=faults[name],
             co_tenants=tenants[name],
+            owners=len(observed[name]),
+            most_of=next((owner for owner, _ in observed[name].most_common(1)), ""),
         )
         for name in names
     ]
     return tuple(sorted(told, key=lambda item: (item.verdict is not Verdict.MORE, item.probability, -item.failures,
                                                 item.node)))
+
+
+def _tail(draws: Sequence[tuple[str, float]], observed: Mapping[str, int], but: str | None = None) -> float:
+    """Of a node's draws by owner, those of one owner left out."""
+    kept = [p for owner, p in draws if owner != but]
+    return draws_tail(kept, sum(count for owner, count in observed.items() if owner != but))
 
 
 def draws_tail(probabilities: Sequence[float], at_least: int) -> float:
@@ -260,9 +285,9 @@ def draws_tail(probabilities: Sequence[float], at_least: int) -> float:
     return min(max(1.0 - math.fsum(below), 0.0), 1.0)
 
 
-def _surest(probabilities: Sequence[float]) -> float:
+def _surest(draws: Sequence[tuple[str, float]]) -> float:
     """The smallest probability that these draws could give: every one of them true."""
-    return math.prod(probabilities) if probabilities else 1.0
+    return math.prod(p for _, p in draws)
 
 
 def _discoveries(tails: Mapping[str, float]) -> frozenset[str]:

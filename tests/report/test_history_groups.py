@@ -28,7 +28,7 @@ def row(number: int, failing: int, nodes: tuple[NodeName, ...] = NODES[:4], **ch
     """One job's failure; every job is another one's."""
     made = replace(
         ROW, id=IncidentId(f"oom-a-{number}"), job_name=f"job{number}", nodes=nodes, num_nodes=len(nodes),
-        node=NODES[failing], opened_s=OPENED_S + number,
+        node=NODES[failing], opened_s=OPENED_S + number, owner=f"user{number}",
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -47,6 +47,28 @@ def test_a_node_that_fails_far_more_often_than_its_peers_is_named_and_no_other()
     assert of(found, 1).verdict is Verdict.NOT_MORE
 
 
+def test_no_node_is_named_by_the_jobs_of_one_user() -> None:
+    """Which node failed is what a job's log says, and the log is its owner's."""
+    forged = [row(number, 2, NODES[1:3], owner="eve") for number in range(40)]
+    found = node_histories(forged)
+    assert [(item.node, item.verdict, item.owners, item.most_of) for item in found] == [
+        ("gpu-2", Verdict.ONE_OWNER, 1, "eve"),
+    ]
+    others = [row(100 + number, number % 4) for number in range(40)]
+    beside = of(node_histories(forged + others), 2)
+    assert (beside.verdict, beside.owners, beside.most_of) == (Verdict.ONE_OWNER, 11, "eve")
+    seen = [row(200 + number, 2, NODES[1:3], owner=("bob", "carol")[number % 2]) for number in range(24)]
+    assert of(node_histories(forged + seen), 2).verdict is Verdict.MORE
+    assert of(node_histories(forged + others + [row(300, 2, owner="bob")]), 2).verdict is Verdict.ONE_OWNER
+
+
+def test_one_users_jobs_hide_no_node_that_others_name() -> None:
+    seen = [row(number, 2) for number in range(20)]
+    elsewhere = [row(100 + number, 1, owner="eve") for number in range(12)]
+    found = node_histories(seen + elsewhere)
+    assert [item.node for item in found if item.verdict is Verdict.MORE] == ["gpu-2"]
+
+
 def test_nodes_that_take_turns_are_as_their_peers() -> None:
     found = node_histories([row(number, number % 4) for number in range(80)])
     assert {item.verdict for item in found} == {Verdict.NOT_MORE}
@@ -63,7 +85,7 @@ def test_jobs_on_one_node_have_no_peers() -> None:
 
 
 def test_the_same_job_on_the_same_nodes_again_is_one_observation() -> None:
-    found = node_histories([row(number, 0, job_name="one job") for number in range(30)])
+    found = node_histories([row(number, 0, job_name="one job", owner="ana") for number in range(30)])
     first = of(found, 0)
     assert (first.failures, first.observed, first.draws, first.as_first) == (30, 1, 1, 1)
     assert first.verdict is Verdict.TOO_FEW
@@ -129,7 +151,7 @@ def test_groups_say_how_often_what_worked() -> None:
     ],
 )
 def test_what_is_chosen(parameters: dict[str, str], count: int) -> None:
-    rows = [row(number, 1, opened_s=OPENED_S + 86_400 * number) for number in (-1, 0, 1, 2)]
+    rows = [row(number, 1, opened_s=OPENED_S + 86_400 * number, owner="ana") for number in (-1, 0, 1, 2)]
     remembered: dict[str, Remembered] = {one.id: past(number) for number, one in enumerate(rows)}
     query = HistoryQuery.read(parameters, KINDS)
     assert len(query.choose(rows, remembered, OPENED_S + 86_400 * 2 - 5)) == count

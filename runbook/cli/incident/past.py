@@ -101,14 +101,15 @@ def _groups_table(found: Sequence[Group]) -> Table:
 
 def _nodes_table(nodes: Sequence[NodeHistory]) -> Table:
     table = _table(
-        "node", "beside its peers", "failed here", "expected", "jobs compared", "chance", "as first node", "gpu faults",
-        "co-tenants",
+        "node", "beside its peers", "failed here", "users", "most of them", "expected", "jobs compared", "chance",
+        "as first node", "gpu faults", "co-tenants",
     )
     for item in nodes:
         here = f"{item.observed}" + (f" of {item.failures} in all" if item.failures > item.observed else "")
         _row(
-            table, item.node, VERDICT_TITLES[item.verdict].lower(), here, f"{item.expected:.1f}" if item.draws else "-",
-            str(item.draws), chance(item) or "-", str(item.as_first), str(item.hardware_faults), str(item.co_tenants),
+            table, item.node, VERDICT_TITLES[item.verdict].lower(), here, str(item.owners), item.most_of or "-",
+            f"{item.expected:.1f}" if item.draws else "-", str(item.draws), chance(item) or "-", str(item.as_first),
+            str(item.hardware_faults), str(item.co_tenants),
         )
     return table
 

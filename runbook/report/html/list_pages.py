@@ -107,12 +107,14 @@ SPANS = {7: "last 7 days", 30: "last 30 days", 90: "last 90 days", 365: "last ye
 NODES_COMPARED = (
     "A job on n nodes that fails on one of them counts 1/n as expected for each of its nodes, whatever job it was; a "
     "node is named when it was the failing one so much more often than this that chance among all nodes is no good "
-    "explanation (Poisson-binomial tail, at most 5 % false names by Benjamini and Hochberg)."
+    "explanation (Poisson-binomial tail, at most 5 % false names by Benjamini and Hochberg), and when that holds "
+    "without any one user's jobs: which node failed is what a job's own log says."
 )
 """How the nodes are compared, in one sentence."""
 
 VERDICT_TITLES = {
     Verdict.MORE: "More than its peers",
+    Verdict.ONE_OWNER: "More, by one user's jobs alone",
     Verdict.NOT_MORE: "As its peers",
     Verdict.TOO_FEW: "Too few to tell",
 }
