@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 
 from runbook.model.template import ParameterNames, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.arguments import Occurrence, options_given
-from runbook.template.bash.launchers import LAUNCHERS, basename, command_chain, only_prepares, program_position
+from runbook.template.bash.launchers import (
+    LAUNCHERS,
+    basename,
+    command_chain,
+    only_prepares,
+    program_position,
+    training_among,
+)
 from runbook.template.bash.script import Script, likely_text, read_script
 from runbook.template.bash.state import Atom, Command, Token, text_of, why_unknown
 from runbook.template.bash.written_files import same_file
@@ -50,6 +57,8 @@ class WorkingFolder:
     """Absolute; "" where it is not certain."""
     below: str | None = None
     """Relative to the folder in which the script is started; None where that is not certain."""
+    likely: str = ""
+    """By the usual forms (`cd "$ROOT/src"`), below the script's folder; "" where `below` is certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +280,8 @@ def _likely_path(script: Script, word: NamingWord) -> str:
 
 
 def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:
-    """The Python programs that a script's commands start, in order, each with the paths where its file may lie: of a
-    module (`-m a.b`) below the working folder or its `src`. Nothing for a file that is no script."""
+    """The Python programs that a script's commands start and that may train, in order, each with the paths where its
+    file may lie: of a module (`-m a.b`) below the working folder or its `src`. Nothing for a file that is no script."""
     try:
         if language_of(file) is not Language.BASH:
             return ()
@@ -280,7 +289,7 @@ def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> 
     except (CannotEdit, TooMuch):
         return ()
     found: list[NamedFile] = []
-    for command in naming_commands(script):
+    for command in training_among(naming_commands(script)):
         at = program_position(command.argv)
         if at is None or only_prepares(command):
             continue
@@ -324,5 +333,6 @@ def _working_folder(script: Script, command: Command) -> WorkingFolder | None:
             elif below is not None:
                 below = posixpath.join(below, target)
             absolute = (below or "").startswith("/")
-            found = WorkingFolder(said, below if absolute and below else "", None if absolute else below)
+            likely = likely_text(script, item.argv[1].atoms) if target is None and not item.condition else ""
+            found = WorkingFolder(said, below if absolute and below else "", None if absolute else below, likely)
     return found

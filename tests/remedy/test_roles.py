@@ -391,3 +391,28 @@ def test_of_several_configurations_the_one_with_a_batch_is_the_programs(tmp_path
     command = "python train.py --model-config conf/model.yaml --config conf/train.yaml"
     _, _, changed = _proposed(tmp_path, command, files)
     assert changed[2:] == ["+  batchsize: 64", "+  grad_accum: 2"]
+
+
+def test_a_program_behind_a_launcher_whose_path_is_worked_out_keeps_its_options(tmp_path: Path) -> None:
+    """Case: the program that only converts the data was taken for the one that trains."""
+    command = (
+        "python tools/convert_data.py --split train\nRUN=$(python -c 'import x; print(x.main)')\n"
+        'torchrun --nproc_per_node 1 "$RUN" --micro_batch_size 8 --grad_accum 2'
+    )
+    files = {"tools/convert_data.py": "import argparse\nargparse.ArgumentParser().parse_args()\n"}
+    _, _, changed = _proposed(tmp_path, command, files)
+    assert changed[1].endswith("--micro_batch_size 4 --grad_accum 4")
+
+
+@pytest.mark.parametrize("folder", ["$ROOT/src/train", "$(pwd)/src/train"])
+def test_a_program_in_a_folder_below_one_that_is_not_known_is_found(tmp_path: Path, folder: str) -> None:
+    files = {"src/train/train.py": "BATCH_SIZE = 16\n"}
+    _, plan, _ = _proposed(tmp_path, f'cd "{folder}"\npython train.py', files)
+    assert isinstance(plan, NoPlan) and "BATCH_SIZE to 8" in plan.question
+
+
+def test_a_sequence_is_not_shortened_for_the_states_of_the_optimizer(tmp_path: Path) -> None:
+    cause = Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase=Phase.OPTIMIZER_STEP, fields=MemoryFields())
+    command = "torchrun train.py --micro_batch_size 1 --grad_accum 4 --max_seq_length 1024"
+    _, plan, _ = _proposed(tmp_path, command, story=LogStory(root_cause=cause))
+    assert isinstance(plan, NoPlan) and "max_seq_length" not in plan.question and "more GPUs" in plan.question

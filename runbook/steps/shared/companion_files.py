@@ -191,7 +191,7 @@ class _Reader:
                 return
         if said is not None and said.below is None and not self._only_files:
             return
-        below = said.below or "" if said is not None else ""
+        below = said.below or said.likely or "" if said is not None else ""
         start = self.job.work_dir or "/"
         yield posixpath.normpath(posixpath.join(start, below))
         for _ in range(_MOST_ABOVE if self._only_files else 0):

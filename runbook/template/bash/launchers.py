@@ -202,12 +202,27 @@ def _first_program(argv: Sequence[Token]) -> int | None:
             return index
         if text == "-m" and index + 1 < len(argv) and basename(argv[index + 1]) not in LAUNCHERS:
             return index + 1
+    return _behind_launcher(argv)
+
+
+_DISTRIBUTED = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+
+
+def _behind_launcher(argv: Sequence[Token]) -> int | None:
+    """The program of a distributed launcher where its path is not known: one word in quotes that is no option's value,
+    with options behind it (`torchrun --nproc_per_node 8 "$SCRIPT" --lr 1`)."""
+    launcher = next((at for at, token in enumerate(argv) if basename(token) in _DISTRIBUTED), None)
+    for at in range(launcher + 1, len(argv) - 1) if launcher is not None else ():
+        alone = argv[at].text is None and not argv[at].several
+        named = argv[at - 1].prefix.startswith("-") and "=" not in argv[at - 1].prefix
+        if alone and not named and argv[at + 1].prefix.startswith("-"):
+            return at
     return None
 
 
 _BESIDE = re.compile(
     r"(?:^|[/._-])(?:eval\w*|infer\w*|decod\w*|generat(?:e|ion)|predict|sampl(?:e|er|ing)|test|convert\w*|preprocess\w*"
-    r"|prepar\w*|export\w*|merge\w*|download\w*|tokeniz\w*|serve|server|plot|summar\w*|get|stats)(?:[._-]|$)"
+    r"|prepar\w*|preflight\w*|check\w*|validat\w*|verify\w*|export\w*|merge\w*|download\w*|tokeniz\w*|serve|server|plot|summar\w*|get|stats)(?:[._-]|$)"
 )
 _TRAINS = re.compile(r"(?:^|[/._-])(?:pre)?train(?:er|ing)?(?:[._-]|$)|finetun|fine_tun|sft")
 

@@ -156,7 +156,7 @@ class _Taker(NamedTuple):
 
 
 def _taker(command: Command, token: Token) -> _Taker:
-    name = basename(token) or "".join(atom.char for atom in token.atoms)
+    name = basename(token) or "".join(atom.char for atom in token.atoms) or "a program that is not known"
     launcher = name in _OF_RAY or (name in LAUNCHERS and name not in INTERPRETERS)
     return _Taker(f"{name} at line {command.line}", launcher)
 

@@ -441,6 +441,9 @@ def takes_override(script: Script, edit: Edit) -> bool:
 _STARTED_IN = re.compile(r"\$?\(?`?\s*(?:pwd(?:\s+-[LP])?|\$?\{?(?:PWD|SLURM_SUBMIT_DIR)\}?)\s*`?\)?")
 _OWN_FOLDER = re.compile(r"BASH_SOURCE|\$\{?0\b")
 _FOLDER_OF = re.compile(r"""\$\(\s*dirname\s+"?\$\{?([A-Za-z_]\w*)\}?"?\s*\)""")
+_FOLDER_BELOW = re.compile(
+    r"""\$\(\s*cd\s+(?:--\s+)?"?\$\{?([A-Za-z_]\w*)\}?((?:/[\w.-]+)*)/?"?\s*(?:&&|;)\s*pwd(?:\s+-[LP])?\s*\)"""
+)
 _DEEPEST = 8
 
 
@@ -463,7 +466,8 @@ def _likely_folder(script: Script, code: str, depth: int) -> str | None:
     if _OWN_FOLDER.search(code):
         above = code.count("dirname") - 1 + len(re.findall(r"/\.\.(?=[/\"' )])", code))
         return "/".join((".", *[".."] * above))
-    of = _FOLDER_OF.fullmatch(code)
-    binding = script.walker.final.variables.get(of[1]) if of is not None and depth < _DEEPEST else None
+    of, inside = _FOLDER_OF.fullmatch(code), _FOLDER_BELOW.fullmatch(code)
+    name = of[1] if of is not None else inside[1] if inside is not None else ""
+    binding = script.walker.final.variables.get(name) if depth < _DEEPEST else None
     below = likely_text(script, binding.atoms, depth + 1) if binding is not None else ""
-    return f"{below}/.." if below else None
+    return f"{below}{inside[2] if inside is not None else '/..'}" if below else None
