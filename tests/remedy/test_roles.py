@@ -416,3 +416,9 @@ def test_a_sequence_is_not_shortened_for_the_states_of_the_optimizer(tmp_path: P
     command = "torchrun train.py --micro_batch_size 1 --grad_accum 4 --max_seq_length 1024"
     _, plan, _ = _proposed(tmp_path, command, story=LogStory(root_cause=cause))
     assert isinstance(plan, NoPlan) and "max_seq_length" not in plan.question and "more GPUs" in plan.question
+
+
+def test_a_folder_that_is_not_known_may_be_the_scripts_own(tmp_path: Path) -> None:
+    command = "cd $HOME/project\npython train.py"
+    _, plan, _ = _proposed(tmp_path, command, {"train.py": "BATCH_SIZE = 16\n"})
+    assert isinstance(plan, NoPlan) and "BATCH_SIZE to 8" in plan.question

@@ -191,8 +191,10 @@ class _Reader:
                 return
         if said is not None and said.below is None and not self._only_files:
             return
-        below = said.below or said.likely or "" if said is not None else ""
+        below = said.below or "" if said is not None else ""
         start = self.job.work_dir or "/"
+        if said is not None and said.likely and self._only_files:
+            yield posixpath.normpath(posixpath.join(start, said.likely))
         yield posixpath.normpath(posixpath.join(start, below))
         for _ in range(_MOST_ABOVE if self._only_files else 0):
             root = isinstance(here := self._entries(start), tuple) and any(
@@ -201,6 +203,8 @@ class _Reader:
             if root or start == "/":
                 return
             start = posixpath.dirname(start)
+            if said is not None and said.likely:
+                yield posixpath.normpath(posixpath.join(start, said.likely))
             yield posixpath.normpath(posixpath.join(start, below))
 
     @property
