@@ -25,6 +25,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "sshd": "openssh-server",
     "systemd-analyze": "systemd",
+    "unshare": "util-linux",
 }
 
 

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1] / "pyproject.toml"
 LOCK, SBOM, LICENCES = HERE / "requirements.lock", HERE / "sbom.cdx.json", HERE / "licences.txt"
-EXTRAS = ("postgres",)
+EXTRAS = ("postgres", "mcp")
 """What a deployment installs beside what every installation needs."""
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;\\]+)(?: *; *([^\\]+?))? *\\?$", re.MULTILINE)
 

@@ -234,6 +234,19 @@ def token_remove() -> None:
     """Take a token back; every session that was begun with it ends at once."""
 
 
+@command("mcp", "Answer an assistant's questions over the Model Context Protocol; nothing acts.")
+@inventory_option
+def mcp() -> None:
+    """Answer an assistant's questions over the Model Context Protocol, on standard input and output.
+
+    It lists and shows incidents, diagnoses logs, explains words, lists levers, predicts memory, tells what happened
+    before and what nodes said. Each answer names its evidence by file and line, and what was not looked at. Nothing
+    acts: what should be done is told as a command for a person. Root is not offered what reads files by their path.
+
+    An assistant's program starts it. It needs the extra `mcp` of runbook (docs/mcp.md).
+    """
+
+
 @command("monitoring", "Print the Prometheus metrics, or write them for node exporter.")
 @click.option(
     "--textfile", metavar="FILE", type=PATH,

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from runbook.adapters.clock import SystemClock
@@ -59,7 +59,7 @@ def test_an_alert_on_a_node_brings_the_one_job_back_that_had_it(cluster: Cluster
     assert job not in on_node(NodeName("gpu-22"), now_s - 86_400)
     daemon = cluster.start_runbook("serve", "--port", "0")
     try:
-        client = httpx.Client(
+        client = httpx2.Client(
             base_url=started(daemon), headers={"authorization": f"Bearer {made.stdout.strip()}"}, timeout=20
         )
         for node, fingerprint in (("gpu-23", "0" * 16), ("gpu-22", "1" * 16)):

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
@@ -374,8 +374,8 @@ def page(state: Path, address: str) -> str:
     )
     app = create_app(shown, hosts=("testserver",), now=lambda: LATER_S)
 
-    async def asked() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+    async def asked() -> httpx2.Response:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://testserver") as client:
             return await client.get(address)
 
     answer = asyncio.run(asked())

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from runbook.config import Inventory, load_inventory
@@ -354,6 +354,6 @@ def test_no_host_header_opens_another_door(place: Place, tail: str) -> None:
 )
 def test_no_path_opens_another_door(place: Place, path: str) -> None:
     client = place.client()
-    answer = client.send(client.build_request("GET", httpx.URL(HERE, raw_path=path.encode())))
+    answer = client.send(client.build_request("GET", httpx2.URL(HERE, raw_path=path.encode())))
     assert answer.status_code in (401, 404)
     assert "Incidents, newest first" not in answer.text

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.cli.conftest import Shell
@@ -32,10 +32,10 @@ class Site:
     address: str
     process: subprocess.Popen[str]
 
-    def client(self, **headers: str) -> httpx.Client:
-        return httpx.Client(base_url=self.address, headers=headers, timeout=20)
+    def client(self, **headers: str) -> httpx2.Client:
+        return httpx2.Client(base_url=self.address, headers=headers, timeout=20)
 
-    def until(self, client: httpx.Client, path: str, wanted: str, limit_s: float = 60.0) -> str:
+    def until(self, client: httpx2.Client, path: str, wanted: str, limit_s: float = 60.0) -> str:
         """The page, once it says so."""
         deadline = time.monotonic() + limit_s
         while True:
@@ -84,7 +84,7 @@ def _token(site: Site, name: str) -> str:
     return (site.shell.folder / name).read_text(encoding="utf-8")
 
 
-def _signed_in(site: Site) -> httpx.Client:
+def _signed_in(site: Site) -> httpx2.Client:
     client = site.client()
     assert client.post("/sign-in", data={"token": _token(site, "alice")}, headers=FORM).status_code == 303
     return client

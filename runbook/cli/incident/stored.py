@@ -25,11 +25,11 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
     app = application(inventory)
     every, unreadable = app.read_model.overview()
     rows = [row for row in every if state is None or row.state == state]
+    for name in unreadable:
+        click.echo(f"unreadable: {name} (its incident.json is damaged or missing)", err=True)
     if as_json:
         click.echo(summaries_adapter().dump_json(rows, indent=1).decode("utf-8"))
         return 0
-    for name in unreadable:
-        click.echo(f"unreadable: {name} (its incident.json is damaged or missing)", err=True)
     for one in at_work_elsewhere(app):
         if one.late:
             click.echo(f"at work for too long: {one}", err=True)
