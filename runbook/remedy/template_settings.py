@@ -76,9 +76,9 @@ def version_asked(system: LeverDocument) -> tuple[AnswerKind, str, tuple[str, ..
 
 def not_known(setting: Setting, question: str = "") -> Refused:
     """For a setting whose value the template does not tell."""
-    question = question or f"What is {setting.spelling}?"
-    why = f"{setting.spelling} is not known: {setting.unresolved}"
-    return unknown(why, question, AnswerKind.VALUE, setting.parameter)
+    spelling = condition_of(setting.spelling)[0]
+    why = f"{spelling} is not known: {setting.unresolved}"
+    return unknown(why, question or f"What is {spelling}?", AnswerKind.VALUE, setting.parameter)
 
 
 def ranks_not_known(question: str = "") -> Refused:

@@ -422,3 +422,14 @@ def test_a_folder_that_is_not_known_may_be_the_scripts_own(tmp_path: Path) -> No
     command = "cd $HOME/project\npython train.py"
     _, plan, _ = _proposed(tmp_path, command, {"train.py": "BATCH_SIZE = 16\n"})
     assert isinstance(plan, NoPlan) and "BATCH_SIZE to 8" in plan.question
+
+
+EVALUATION = LogStory(Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase=Phase.VALIDATION))
+
+
+def test_an_evaluation_without_a_batch_of_its_own_is_asked_about_with_the_numbers(tmp_path: Path) -> None:
+    command = "torchrun train.py --batch_size 64"
+    _, plan, _ = _proposed(tmp_path, command, story=EVALUATION)
+    assert isinstance(plan, NoPlan) and plan.ask is not None and "--batch_size 64 → 32" in plan.question
+    _, _, changed = _proposed(tmp_path, command, answers=Answers(agreed=(plan.ask.name,)), story=EVALUATION)
+    assert changed[1] == "+torchrun train.py --batch_size 32"
