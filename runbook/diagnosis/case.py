@@ -87,8 +87,9 @@ class Figures:
         return self.tried in SMALL_REQUESTS
 
 
-def figures_of(fields: MemoryFields, own_pids: frozenset[int] = frozenset()) -> Figures:
-    """Compute R-01 to R-04. Negative results within rounding become zero. `own_pids`: other processes of the job."""
+def figures_of(fields: MemoryFields, own_pids: frozenset[int] = frozenset(), pid: int | None = None) -> Figures:
+    """Compute R-01 to R-04. Negative results within rounding become zero. `own_pids`: other processes of the job;
+    `pid`: the failing one, where the log has it."""
     allocated = fields.allocated_bytes
     reserved: int | None = fields.reserved_bytes
     unallocated: int | None = fields.reserved_unallocated_bytes
@@ -99,7 +100,7 @@ def figures_of(fields: MemoryFields, own_pids: frozenset[int] = frozenset()) -> 
     if unallocated is None and allocated is not None and reserved is not None:
         unallocated = max(0, reserved - allocated)
         unallocated_error = print_error(reserved) + print_error(allocated)
-    self_pid, certain, process = _self(fields, reserved, reserved_error, own_pids)
+    self_pid, certain, process = _self(fields, reserved, reserved_error, own_pids - {pid}, pid)
     outside = max(0, process - reserved) if process is not None and reserved is not None else None
     unattributed = unexplained = None
     others = [one.bytes for one in fields.other_processes if one.pid != self_pid]
@@ -119,7 +120,7 @@ def figures_of(fields: MemoryFields, own_pids: frozenset[int] = frozenset()) -> 
 
 
 def _self(
-    fields: MemoryFields, reserved: int | None, error: int, own_pids: frozenset[int]
+    fields: MemoryFields, reserved: int | None, error: int, own_pids: frozenset[int], pid: int | None
 ) -> tuple[int | None, bool, int | None]:
     """(pid in the list, whether its size agrees, all memory of the failing process).
 
@@ -128,6 +129,9 @@ def _self(
     if fields.process_bytes is not None or reserved is None:
         return None, fields.process_bytes is not None, fields.process_bytes
     listed = [one for one in fields.other_processes if one.pid not in own_pids]
+    itself = next((one for one in listed if one.pid == pid), None)
+    if itself is not None:
+        return pid, itself.bytes is not None, itself.bytes
     error += 6 * MIB
     least, most = reserved - error, reserved + 2 * ORDINARY_CONTEXT_BYTES + error
     fitting = [(one.bytes, one.pid) for one in listed if one.bytes is not None and least <= one.bytes <= most]
@@ -271,6 +275,11 @@ class Case:
         return self.meanings.kinds
 
     @property
+    def root_pid(self) -> int | None:
+        """Of the process that failed first, as the log has it."""
+        return self.root.pid if self.root else None
+
+    @property
     def meant(self) -> KindEntry:
         """The kind that the first failure's line means; one of no attributes where there is no such line."""
         return self.kinds.of(self.root.means).entry if self.root else _NOTHING
@@ -400,7 +409,7 @@ def build_case(
     own = _own_pids(story, job, facts)
     return Case(
         story, job, tuple(judgements), tuple(facts), settings,
-        figures_of(root.fields if root else MemoryFields(), own), own,
+        figures_of(root.fields if root else MemoryFields(), own, root.pid if root else None), own,
         allocator_settings(settings, version, _said_of_the_allocator(story, meanings)), version, meanings,
     )
 

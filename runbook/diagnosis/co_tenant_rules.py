@@ -18,6 +18,8 @@ from runbook.model.units import GIB, Unknown
 UNTOLD = 0.65
 """The most that a message alone gives to "somebody else's", where its pids cannot be compared with the job's."""
 _SMALL_BYTES = 2 * GIB
+_SLIVERS = 16
+"""What is reserved and unallocated explains nothing where so many times as much is in other hands."""
 _SETTLE = (
     "whose processes these are (nvidia-smi and the owner of each pid on the node): pids in a container are the host's, "
     "and a trainer may share its card with its own rollout engine on purpose"
@@ -107,7 +109,7 @@ def _foreign(case: Case, foreign: Sequence[ProcessUse], short: int) -> tuple[Vot
         engine = 0.65 if case.colocation >= 0.8 else 0.55 if case.colocation >= 0.6 else 0.45
         return (_own_engine(case, foreign, short, engine), _stranger(case, foreign, short, 0.3, decisive=False))
     judgement = case.judgement()
-    comparable = case.figures.fields.process_bytes is not None
+    comparable = case.figures.fields.process_bytes is not None or case.figures.self_pid == case.root_pid
     world = case.story.world_size
     all_known = world is not None and len(set(case.story.rank_pids.values())) >= world
     if judgement is not None and judgement.verdict is NodeVerdict.CLEAN:
@@ -127,7 +129,7 @@ def _stranger(
     judgement, against = case.judgement(), []
     if judgement is not None and judgement.verdict is NodeVerdict.CLEAN:
         against.append(f"The later check of {judgement.node} saw no other process; it may have ended meanwhile.")
-    if case.figures.self_pid is not None:
+    if case.figures.self_pid not in (None, case.root_pid):
         against.append(
             f"Process {case.figures.self_pid} of the message is this process itself, so the message's pids are the "
             "host's and cannot be compared with those of the log: the others may be the job's own."
@@ -229,7 +231,9 @@ def unattributed(case: Case) -> tuple[Vote, ...]:
             ("nvidia-smi on the node, to see whose it is",),
         ),)
     rest, available, tried = figures.unexplained_bytes, figures.available_bytes, figures.tried
-    if rest is None or available is None or tried is None or available >= tried:
+    if rest is None or available is None or tried is None:
+        return ()
+    if available >= tried and _SLIVERS * (figures.unallocated_bytes or 0) > rest:
         return ()
     capacity = figures.fields.capacity_bytes or 0
     if rest - ORDINARY_CONTEXT_BYTES < short or rest < max(2 * ORDINARY_CONTEXT_BYTES, capacity // 4):

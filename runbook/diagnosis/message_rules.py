@@ -264,7 +264,7 @@ def exhausted(case: Case) -> Vote | None:
             decisive=False, detail=detail,
         )
     unallocated, reserved = figures.unallocated_bytes or 0, figures.reserved_bytes or 0
-    if figures.free is not None and figures.free >= tried - error:
+    if figures.free is not None and figures.free >= tried - print_error(tried, figures.free):
         return None
     if figures.small_request:
         share = unallocated / reserved if reserved else 0.0
@@ -356,7 +356,7 @@ def fragmentation(case: Case) -> Vote | None:
     error = figures.available_error_bytes + print_error(tried)
     if tried is None or available is None or unallocated is None or available < tried - error:
         return None
-    if figures.free is not None and figures.free >= tried - error:
+    if figures.free is not None and figures.free >= tried - print_error(tried, figures.free):
         return None
     reserved = figures.reserved_bytes or 0
     reasons = [

@@ -111,6 +111,8 @@ class Event(StrEnum):
     """A rank lost the connection to another one."""
     STEP_CANCELLED = "step_cancelled"
     """Slurm cancelled the step, by whomever and for whatever reason."""
+    PROBES = "probes"
+    """An allocator asked for less and less until it was given something; it counts where nothing else failed."""
     BY_CANCELLING = "by_cancelling"
     """What cancelling a step does to all of its processes alike; without a failure, too."""
 

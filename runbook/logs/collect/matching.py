@@ -23,6 +23,8 @@ _LONGEST_MESSAGE = 1_600
 _HEAD = "Traceback (most recent call last)"
 _BORDER = " \t|\u2502"
 """What a box around a message puts at the ends of its lines."""
+_QUOTED = f"{_BORDER}>"
+"""And what a mail or a page puts in front of those that it quotes."""
 _CLEAN_START = re.compile(
     r"(?:(?:[a-z_]\w{0,40}\.){0,6}(?:OutOfMemory|Runtime|Accelerator|DistBackend|Value|Memory|Assertion|XlaRuntime"
     r"|JaxRuntime|Type|Index|Key|OS)Error: ?)?$"
@@ -102,7 +104,7 @@ class Matcher:
             another = one[:_BEGINNING] == here.text[:_BEGINNING] or _HEAD in one[:_LOOKED_AT]
             if another or len(spaced) + len(one) > _LONGEST_MESSAGE:
                 return
-            spaced, hard = f"{spaced} {one.strip(_BORDER)}", hard + one
+            spaced, hard = f"{spaced} {one.lstrip(_QUOTED).rstrip(_BORDER)}", hard + one
             yield spaced
             yield hard
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -202,7 +202,7 @@ class MatchRecorder:
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         spans = islice(view.after(stop), _LINES_FOR_A_REMARK)
         below = [decode(view.buffer[first:end]) for first, end in spans] if mild else after[:_LINES_FOR_A_REMARK]
-        handled = self._collection.signatures.went_on.search(" ".join([here.text, *below]))
+        handled = self._collection.signatures.went_on.search(" ".join([here.text, *self._until_an_end(below)]))
         if not mild:
             self._steps.before(view, start, closely=raised)
         above = self._state.above(view, here, start)
@@ -224,6 +224,15 @@ class MatchRecorder:
             chained, spawned, functions_of(frames), said_by,
             is_quoted(match, here.text, raised) or (bool(here.record) and here.level in _INFORMS),
         )
+
+    def _until_an_end(self, below: Sequence[str]) -> Iterator[str]:
+        """The lines up to one by which a process ended: what stands behind that is not about the failure."""
+        for text in below:
+            yield text
+            found = self._collection.signatures.first_match(text, self._collection.candidates(text.encode()))
+            ended = found is not None and found.signature.means == CONSEQUENCE
+            if found is not None and ended and {"signal", "exit_code"} & found.values.keys():
+                return
 
     def _named_in_front(self, here: LogLine, head: str, chained: bool) -> LogLine:
         """The last line of a traceback with who says it by the words in front of its head: engines and actors name

@@ -14,7 +14,7 @@ from runbook.model.job import JobRecord
 from runbook.model.units import NodeName
 
 _MILD = re.compile(r"(?:^|[\s\[(|:])(?:WARNING|WARN|INFO|DEBUG|[Ww]arning)(?:[\s\])|:,]|$)|\b\w{0,40}Warning: ")
-_EVENT = re.compile(r"\s{0,8}Warning {1,12}[A-Z][A-Za-z]{3,30}\s")
+_EVENT = re.compile(r"\s{0,8}(?:\d{1,4}[smhd](?:\d{1,2}[smh])?\s{1,12})?Warning {1,12}[A-Z][A-Za-z]{3,30}\s")
 """An event of Kubernetes in its table: "Warning" is the sort of event there, and what it tells has happened."""
 _LEVEL_AREA = 160
 

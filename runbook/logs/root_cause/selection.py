@@ -107,6 +107,8 @@ def _handled(failures: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[
     notes: list[str] = []
     last = secondary_failures.last_failures(failures)
     handled = [one for one in failures if secondary_failures.was_handled(one, last, evidence)]
+    if any(Event.PROBES not in one.reports for one in _others(failures, handled)):
+        handled += [one for one in _others(failures, handled) if Event.PROBES in one.reports]
     if handled and len(handled) == len(failures):
         died, why = secondary_failures.died_with(handled, evidence)
         if not died:
