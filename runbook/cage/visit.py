@@ -12,7 +12,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from runbook.adapters.files import OwnerFiles
@@ -30,7 +31,9 @@ from runbook.steps.shared.base import StepContext
 
 _LAST_WORDS_S = 2.0
 _ASKING = 32
-"""Calls that a box may have open at a time: it asks nodes on so many threads."""
+"""Calls that are answered at a time: a box asks nodes on so many threads."""
+_MOST_OPEN = 128
+"""Calls that a box may have open: as many as it may have threads that wait for an answer."""
 
 
 class Visit:
@@ -118,8 +121,13 @@ class Visit:
             if "tell" in document:
                 self._context.tell(shorten(clean_line(str(document["tell"])), 400))
             elif "port" in document:
-                self._begin()
-                pool.submit(self._perform, document, descriptors)
+                # One that was never begun still has its files to close.
+                if self._begin() > _MOST_OPEN:
+                    _close(descriptors)
+                    raise NotItsBusiness(f"more than {_MOST_OPEN} answers at a time")
+                pool.submit(self._perform, document, descriptors).add_done_callback(
+                    partial(_close_if_cancelled, descriptors)
+                )
                 continue
             else:
                 return document
@@ -188,11 +196,13 @@ class Visit:
 
     # -- time, and ends --------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self) -> int:
+        """How many are open with this one."""
         with self._state:
             if self._open == 0:
                 self._computed_s += time.monotonic() - self._since_s
             self._open += 1
+            return self._open
 
     def _end(self) -> None:
         with self._state:
@@ -257,6 +267,11 @@ def _check_sealed(descriptors: tuple[int, ...], limit_bytes: int) -> None:
         raise ValueError("no memory file") from error
     if seals & SEALS != SEALS or os.fstat(descriptors[0]).st_size > limit_bytes + (1 << 16):
         raise ValueError("it may still change, or is too large")
+
+
+def _close_if_cancelled(descriptors: tuple[int, ...], call: Future[None]) -> None:
+    if call.cancelled():
+        _close(descriptors)
 
 
 def _close(descriptors: tuple[int, ...]) -> None:

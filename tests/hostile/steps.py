@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import time
@@ -77,6 +78,15 @@ def sends_garbage(context: StepContext) -> StepResult:
 
 def sends_half_a_frame(context: StepContext) -> StepResult:
     _line().sendall(b"\x00\x00\x01\x00\x00{")
+    return hangs(context)
+
+
+def asks_without_waiting(context: StepContext) -> StepResult:
+    line = _line()
+    for number in range(100_000, 104_000):
+        question = {"port": "clock", "method": "sleep", "id": number, "arguments": {"seconds": 1.0}}
+        body = json.dumps(question).encode()
+        line.sendall(len(body).to_bytes(4, "big") + b"\x00" + body)
     return hangs(context)
 
 

@@ -39,6 +39,7 @@ SAID = {
     "exits": "exit status 3",
     "sends_garbage": "no JSON",
     "sends_half_a_frame": "computed for more than 8 s",
+    "asks_without_waiting": "asked for more than 128 answers at a time",
     "promises_too_much": "an answer of 4095 MiB, where 1 MiB are the limit",
     "sends_deep_json": "no JSON",
     "answers_with_another_incident": "not believed: another root_job",
