@@ -23,7 +23,10 @@ from tests.nvml.standin import SCENARIOS, library_folder
 pytestmark = pytest.mark.needs("sshd", "gcc")
 
 XID_79 = "2026-11-21T02:12:01,000000+00:00 NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.\n"
-KMSG_79 = "6,1,1000000,-;Linux version\n4,2,2000000,-;NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.\n"
+KMSG_48 = (
+    "6,1,1000000,-;Linux version\n4,2,2000000,-;NVRM: Xid (PCI:0000:19:00): 48, pid=7000, name=python, DBE (double bit "
+    "error) detected in framebuffer at physAddr 0x0 partition 1, subpartition 0\n"
+)
 HOSTILE = "\x1b[31mevil\x1b]0;title\x07\u202etrain"
 
 
@@ -36,7 +39,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         made.node("gpu-24", "h100_590_mig")
         made.node("gpu-25", "driver_mismatch")
         made.node("gpu-26", "h100_570_healthy", XID_79)
-        made.node("gpu-27", "h100_570_healthy", kmsg=KMSG_79)
+        made.node("gpu-27", "h100_570_healthy", kmsg=KMSG_48)
         made.refused("gpu-28")
         made.changed_key("gpu-29", "h100_570_healthy")
         yield made
@@ -121,7 +124,7 @@ def test_mig_instances_have_their_memory_and_processes_their_instance(nodes: Ser
     done = runbook(nodes, "gpu-24")
     assert done.returncode == 6
     assert "1/0       20.03 of 39.38 GiB  MIG 3g.40gb" in done.stdout
-    assert "0 i1  4711  20.00 GiB" in done.stdout
+    assert "0 i1  4204711  20.00 GiB" in done.stdout
 
 
 def test_a_driver_that_does_not_fit_is_software_and_drains_nothing(nodes: Servers) -> None:

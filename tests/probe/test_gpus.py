@@ -152,28 +152,28 @@ def test_mig_instances_come_with_their_own_memory_and_processes_with_their_insta
     sizes = [(each["gpu_instance"], each["total_bytes"] // MIB) for each in gpu["mig_devices"]]
     assert sizes == [(1, 40320), (9, 9984)]
     (process,) = gpu["processes"]
-    assert (process["pid"], process["gpu_instance"], process["compute_instance"]) == (4711, 1, 0)
+    assert (process["pid"], process["gpu_instance"], process["compute_instance"]) == (4204711, 1, 0)
     assert gpu["row_remap_histogram"]["max"] == 2560
 
 
 def test_a_user_who_may_not_ask_the_gpu_in_mig_mode_asks_its_instances() -> None:
     (gpu,) = document_of("h100_590_mig_no_permission")["nvml"]["gpus"]
-    assert [(each["pid"], each["gpu_instance"]) for each in gpu["processes"]] == [(4711, 1)]
+    assert [(each["pid"], each["gpu_instance"]) for each in gpu["processes"]] == [(4204711, 1)]
 
 
 def test_an_old_drivers_list_of_processes_is_read_in_its_first_form() -> None:
     (gpu,) = document_of("v100_418_healthy")["nvml"]["gpus"]
     first, second = gpu["processes"]
-    assert (first["pid"], first["used_bytes"], first["kinds"]) == (4711, 10 * MIB, ["compute"])
+    assert (first["pid"], first["used_bytes"], first["kinds"]) == (4204711, 10 * MIB, ["compute"])
     assert first["gpu_instance"] is None
-    assert (second["pid"], second["used_bytes"]) == (4712, {"unknown": "NVML has no figure for this process"})
+    assert (second["pid"], second["used_bytes"]) == (4204712, {"unknown": "NVML has no figure for this process"})
 
 
 def test_clients_of_mps_are_processes_of_the_gpu() -> None:
     (gpu,) = document_of("h100_570_mps")["nvml"]["gpus"]
     assert gpu["compute_mode"] == "exclusive_process"
     assert [(each["pid"], each["kinds"]) for each in gpu["processes"]] == [
-        (4711, ["compute"]), (4712, ["mps"]), (4713, ["mps"])
+        (4204711, ["compute"]), (4204712, ["mps"]), (4204713, ["mps"])
     ]
 
 

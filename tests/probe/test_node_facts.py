@@ -27,7 +27,7 @@ def test_a_gpu_in_mig_mode_has_its_instances_and_its_processes_know_theirs() -> 
     assert [(one.name[-9:], one.gpu_instance, one.total_bytes, one.used_bytes) for one in gpu.mig_instances] == [
         ("G 3g.40gb", 1, 40320 * MIB, 20512 * MIB), ("G 1g.10gb", 9, 9984 * MIB, 16 * MIB),
     ]
-    assert [(one.pid, one.gpu_instance, one.compute_instance) for one in gpu.processes] == [(4711, 1, 0)]
+    assert [(one.pid, one.gpu_instance, one.compute_instance) for one in gpu.processes] == [(4204711, 1, 0)]
 
 
 def test_clients_of_mps_are_known_from_its_server() -> None:
@@ -35,7 +35,7 @@ def test_clients_of_mps_are_known_from_its_server() -> None:
     assert not isinstance(facts.gpus, Unknown)
     (gpu,) = facts.gpus
     assert not isinstance(gpu.processes, Unknown)
-    assert [(one.pid, one.mps_client) for one in gpu.processes] == [(4711, False), (4712, True), (4713, True)]
+    assert [(one.pid, one.mps_client) for one in gpu.processes] == [(4204711, False), (4204712, True), (4204713, True)]
     assert gpu.compute_mode == "exclusive_process"
 
 

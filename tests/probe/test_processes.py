@@ -85,17 +85,17 @@ def process(
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A node with the processes of the scenario `h100_570_tenants`; 4999 is not there."""
+    """A node with the processes of the scenario `h100_570_tenants`; 4204999 is not there."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "uptime").write_text("10000.00 1.0\n")
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 400 kB\nShmem: 8 kB\n")
     (tmp_path / "proc" / "self").mkdir()
     (tmp_path / "proc" / "self" / "cgroup").write_text("0::/user.slice/session-1.scope\n")
-    process(tmp_path, 4711, "0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0",
+    process(tmp_path, 4204711, "0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0",
             environ="SLURM_JOB_ID=9\nSLURM_LOCALID=2\nSECRET_TOKEN=abc\n")
-    process(tmp_path, 4712, f"0::/slurmstepd.scope/{SLUID}/step_0", uid=1001, environ="SLURM_JOB_ID=77\n")
-    process(tmp_path, 4713, "0::/user.slice/user-7.slice", uid=7)
-    process(tmp_path, 4714, f"0::/slurmstepd.scope/{SLUID}/step_0", uid=1002, environ=None)
+    process(tmp_path, 4204712, f"0::/slurmstepd.scope/{SLUID}/step_0", uid=1001, environ="SLURM_JOB_ID=77\n")
+    process(tmp_path, 4204713, "0::/user.slice/user-7.slice", uid=7)
+    process(tmp_path, 4204714, f"0::/slurmstepd.scope/{SLUID}/step_0", uid=1002, environ=None)
     scope = tmp_path / "sys/fs/cgroup/system.slice/slurmstepd.scope"
     job = scope / "job_123"
     job.mkdir(parents=True)
@@ -123,18 +123,18 @@ def test_tenants_come_with_owner_job_and_age(root: Path) -> None:
     processes = facts.gpus[0].processes
     assert not isinstance(processes, Unknown)
     by_pid: dict[int, GpuProcess] = {each.pid: each for each in processes}
-    assert list(by_pid) == [4711, 4712, 4713, 4714, 4999]
+    assert list(by_pid) == [4204711, 4204712, 4204713, 4204714, 4204999]
     # The cgroup wins over what the process says of itself; the environment names the number of a SLUID.
-    assert (by_pid[4711].job, by_pid[4711].owner, by_pid[4711].local_rank) == ("123", "1000", 2)
-    assert by_pid[4711].age_s == pytest.approx(10000 - 900000 / os.sysconf("SC_CLK_TCK"))
-    assert by_pid[4711].name == "python3"
-    assert by_pid[4712].job == JobId("77")
-    assert by_pid[4712].name == "/opt/env/bin/python, with a comma"
-    assert by_pid[4713].job is None
-    sluid_only, gone = by_pid[4714].job, by_pid[4999].job
+    assert (by_pid[4204711].job, by_pid[4204711].owner, by_pid[4204711].local_rank) == ("123", "1000", 2)
+    assert by_pid[4204711].age_s == pytest.approx(10000 - 900000 / os.sysconf("SC_CLK_TCK"))
+    assert by_pid[4204711].name == "python3"
+    assert by_pid[4204712].job == JobId("77")
+    assert by_pid[4204712].name == "/opt/env/bin/python, with a comma"
+    assert by_pid[4204713].job is None
+    sluid_only, gone = by_pid[4204714].job, by_pid[4204999].job
     assert isinstance(sluid_only, Unknown) and SLUID in sluid_only.unknown
     assert isinstance(gone, Unknown) and "no such process" in gone.unknown
-    assert isinstance(by_pid[4714].used_bytes, Unknown)
+    assert isinstance(by_pid[4204714].used_bytes, Unknown)
 
 
 def test_no_other_variable_leaves_the_node(root: Path) -> None:
