@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from runbook.model.diagnosis import Diagnosis, Kind, Remedy
@@ -16,6 +17,7 @@ from runbook.remedy.constraints import CONSTRAINTS, require
 from runbook.remedy.constraints.failed_job import (
     allocator_could_have_served,
     checkpoint_reshardable,
+    much_lies_unallocated,
     request_fits_the_gpu,
 )
 from runbook.remedy.edits import FUNCTIONS
@@ -171,8 +173,9 @@ def _rungs(context: LeverContext, kind: Kind, levers: Sequence[str]) -> tuple[st
     experiment."""
     if not kind.entry.perhaps:
         return tuple(levers)
-    excluded = refusal_of(lambda: allocator_could_have_served(context, {})) or refusal_of(
-        lambda: request_fits_the_gpu(context, {})
+    excluded = any(
+        refusal_of(partial(constraint, context, {}))
+        for constraint in (allocator_could_have_served, request_fits_the_gpu, much_lies_unallocated)
     )
     confidence = context.confidence(kind.entry.perhaps)
     system = context.template.system

@@ -433,3 +433,77 @@ def test_an_evaluation_without_a_batch_of_its_own_is_asked_about_with_the_number
     assert isinstance(plan, NoPlan) and plan.ask is not None and "--batch_size 64 → 32" in plan.question
     _, _, changed = _proposed(tmp_path, command, answers=Answers(agreed=(plan.ask.name,)), story=EVALUATION)
     assert changed[1] == "+torchrun train.py --batch_size 32"
+
+
+_LOOP = """import argparse
+parser = argparse.ArgumentParser()
+for name in ("--train_batch_size", "--gradient_accumulation_steps", "--max_steps"):
+    parser.add_argument(name, type=int, default=1)
+args = parser.parse_args()
+{before}
+global_step = 0
+while global_step < args.max_steps:
+    for step, batch in enumerate(batches(args.train_batch_size)):
+        loss = model(batch) / args.gradient_accumulation_steps
+        loss.backward()
+{body}
+"""
+_UPDATES = """        if (step + 1) % args.gradient_accumulation_steps == 0:
+            optimizer.step()
+            global_step += 1"""
+_PASSES = """        if (step + 1) % args.gradient_accumulation_steps == 0:
+            optimizer.step()
+        global_step += 1"""
+_COMMAND = "python train.py --train_batch_size 32 --gradient_accumulation_steps 2 --max_steps 1000"
+
+
+@pytest.mark.parametrize("division", [
+    "args.train_batch_size = args.train_batch_size // args.gradient_accumulation_steps",
+    "args.train_batch_size = int(args.train_batch_size / args.gradient_accumulation_steps)",
+    "args.train_batch_size //= args.gradient_accumulation_steps",
+])
+def test_a_batch_that_the_program_divides_itself_stays(tmp_path: Path, division: str) -> None:
+    """Case: both were changed, so that a step had half of its samples."""
+    program = _LOOP.format(before=division, body=_UPDATES)
+    _, _, changed = _proposed(tmp_path, _COMMAND, {"train.py": program})
+    assert changed[1] == f"+{_COMMAND.replace('steps 2', 'steps 4')}"
+
+
+def test_a_divided_batch_that_would_leave_a_remainder_is_left(tmp_path: Path) -> None:
+    division = "args.train_batch_size = args.train_batch_size // args.gradient_accumulation_steps"
+    command = _COMMAND.replace("size 32", "size 6")
+    _, plan, _ = _proposed(tmp_path, command, {"train.py": _LOOP.format(before=division, body=_UPDATES)})
+    assert isinstance(plan, NoPlan)
+
+
+def test_a_training_that_ends_by_its_passes_is_not_shortened_unasked(tmp_path: Path) -> None:
+    """Case: with twice the accumulation and the same number of passes half of the updates were made."""
+    program = _LOOP.format(before="", body=_PASSES)
+    _, plan, _ = _proposed(tmp_path, _COMMAND, {"train.py": program})
+    assert isinstance(plan, NoPlan) and plan.ask is not None
+    assert "global_step at train.py:14 counts passes" in plan.why and "make fewer updates" in plan.question
+    _, _, changed = _proposed(tmp_path, _COMMAND, {"train.py": program}, answers=Answers(agreed=(plan.ask.name,)))
+    assert "--train_batch_size 16 --gradient_accumulation_steps 4" in changed[1]
+
+
+@pytest.mark.parametrize("program", [
+    _LOOP.format(before="", body=_UPDATES),
+    # An inner loop of passes: the outer one turns once an update.
+    """import argparse
+parser = argparse.ArgumentParser()
+for name in ("--train_batch_size", "--gradient_accumulation_steps", "--max_steps"):
+    parser.add_argument(name, type=int, default=1)
+args = parser.parse_args()
+iter_num = 0
+while True:
+    for micro_step in range(args.gradient_accumulation_steps):
+        model(next_batch(args.train_batch_size)).backward()
+    optimizer.step()
+    iter_num += 1
+    if iter_num > args.max_steps:
+        break
+""",
+])
+def test_a_training_that_ends_by_its_updates_keeps_them(tmp_path: Path, program: str) -> None:
+    _, _, changed = _proposed(tmp_path, _COMMAND, {"train.py": program})
+    assert "--train_batch_size 16 --gradient_accumulation_steps 4" in changed[1]

@@ -80,11 +80,14 @@ def variables(node: ast.Call, scope: Scope, reader: ReaderFace) -> None:
     elif "argv" not in sets:
         return
     reader.findings.made.append(line)
+    # One that runs a file named on the command line (nanoGPT's `config/x.py`) takes the values from there.
+    certain = sets is not None and "exec(" not in sets
     for name, value in scope.names.items():
         plain = isinstance(value, Known) and isinstance(value.value, str | int | float)
         if not name.startswith("_") and (plain or value is UNKNOWN):
             kind = _kind(value.value) if isinstance(value, Known) else ""
-            line.add(ProgramOption((f"--{name}",), name, kind, written(value), file=here, line=at))
+            default = written(value) if certain else None
+            line.add(ProgramOption((f"--{name}",), name, kind, default, file=here, line=at))
     keeps = "" if sets is None or "raise" in sets else said(OpenReason.UNKNOWN_KEPT, path, here, at)
     reader.findings.parsed(line, keeps, reader.unsure)
     reader.finish()

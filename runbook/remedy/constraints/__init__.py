@@ -19,7 +19,8 @@ CONSTRAINTS: dict[str, Constraint] = {
     for function in (
         failed_job.allocator_could_have_served, failed_job.checkpoint_reshardable, failed_job.frames_show,
         failed_job.free_held_the_request, failed_job.host_memory_holds, failed_job.no_private_pools,
-        failed_job.no_code_of, failed_job.no_word_of, failed_job.not_done_in_code, failed_job.on_one_node,
+        failed_job.code_of, failed_job.much_lies_unallocated, failed_job.no_code_of, failed_job.no_word_of,
+        failed_job.steps_count_updates, failed_job.not_done_in_code, failed_job.on_one_node,
         failed_job.others_hold, failed_job.request_fits_the_gpu,
         setting_values.above_one,
         setting_values.alike_or_auto, setting_values.any_in_force, setting_values.any_stands,

@@ -6,6 +6,7 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from runbook.model.units import GIB
 from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
@@ -27,6 +28,17 @@ def allocator_could_have_served(context: LeverContext, arguments: Arguments) -> 
         f"even without any fragmentation {(free + unallocated) / GIB:.2f} GiB would have been there for a request of "
         f"{tried / GIB:.2f} GiB"
     )
+
+
+def much_lies_unallocated(context: LeverContext, arguments: Arguments) -> None:
+    """At least a twentieth of what is reserved must be unallocated: what the allocator holds back of a full card in
+    ordinary running is less, and another setting of it frees no more than that. Missing figures exclude nothing."""
+    allocated, unallocated = context.fields.allocated_bytes, context.fields.reserved_unallocated_bytes
+    known: int | None = context.fields.reserved_bytes
+    reserved = allocated + unallocated if known is None and allocated is not None and unallocated is not None else known
+    if not reserved or unallocated is None or unallocated * 20 >= reserved:
+        return
+    raise Refused(f"only {unallocated / reserved:.1%} of what is reserved is unallocated, so it frees next to nothing")
 
 
 def request_fits_the_gpu(context: LeverContext, arguments: Arguments) -> None:
@@ -154,6 +166,78 @@ def no_code_of(context: LeverContext, arguments: Arguments) -> None:
     text, file, line = found
     shown = " ".join(text.split())[:80]
     raise _told(f"{shown} at {posixpath.basename(file.path)}:{line}", arguments)
+
+
+def code_of(context: LeverContext, arguments: Arguments) -> None:
+    """Some code of the programs, as in `no_code_of`, matches `pattern`. `means` says in words what that shows."""
+    if not first_uncommented_match(
+        str(arguments["pattern"]), [code_alone(file) for file in context.template.code()]
+    ):
+        raise Refused(f"the program's code does not show {arguments['means']}")
+
+
+_STEPS = re.compile(r"(?i)(?:\w*_)?(?:steps?|iter(?:ation)?s?)(?:_?num)?|it")
+_LIMIT = re.compile(r"(?i)(?:max|num|total|n)_?\w*(?:steps|iters|iterations)|(?:steps|iters|iterations)")
+
+
+def steps_count_updates(context: LeverContext, arguments: Arguments) -> None:
+    """Where the program ends after a number of steps, a step is an optimizer's, not a pass: with more accumulation it
+    would else make fewer updates. Asked where a counter of passes is compared with such a limit. `question` as in
+    `no_code_of`."""
+    for file in context.template.code():
+        counter = _counter_of_passes(file.text) if "accum" in file.text else None
+        if counter is not None:
+            name, limit, line = counter
+            raise Refused(
+                f"{name} at {posixpath.basename(file.path)}:{line} counts passes, not updates, and the training ends "
+                f"by it ({limit}): with more accumulation it makes fewer updates", str(arguments["question"]),
+                RefusalReason.EXPERIMENT,
+            )
+
+
+def _counter_of_passes(text: str) -> tuple[str, str, int] | None:
+    """A counter that grows by one whenever a loop has made a backward pass, the limit that it is compared with, and its
+    line."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    limits: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Compare) and len(node.comparators) == 1:
+            name, limit = ast.unparse(node.left), ast.unparse(node.comparators[0])
+            if _STEPS.fullmatch(name.rpartition(".")[2]) and _LIMIT.fullmatch(limit.rpartition(".")[2]):
+                limits[name] = limit
+    for loop in nodes:
+        if limits and isinstance(loop, ast.For | ast.While):
+            found = list(_of_each_turn(loop))
+            if any(_is_backward(node) for node, _ in found):
+                for node, guarded in found:
+                    if not guarded and _adds_one(node) and (name := ast.unparse(node.target)) in limits:
+                        return name, limits[name], node.lineno
+    return None
+
+
+def _of_each_turn(loop: ast.For | ast.While) -> Iterator[tuple[ast.AST, bool]]:
+    """What stands in a loop and in none within it, and whether it is under a condition."""
+    ahead: list[tuple[ast.AST, bool]] = [(node, False) for node in loop.body]
+    while ahead:
+        node, guarded = ahead.pop()
+        yield node, guarded
+        if not isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.ClassDef | ast.Lambda):
+            below = guarded or isinstance(node, ast.If)
+            ahead += [(child, below) for child in ast.iter_child_nodes(node)]
+
+
+def _is_backward(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+
+
+def _adds_one(node: ast.AST) -> TypeGuard[ast.AugAssign]:
+    return (
+        isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Constant)
+        and node.value.value == 1
+    )
 
 
 def _told(found: str, arguments: Arguments) -> Refused:
