@@ -18,7 +18,7 @@ from runbook.cli.options import PATH, Command, cli, command, inventory_option, p
 @click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Answer: a present value; ranks=N.")
 @click.option("--version", "versions", multiple=True, metavar="PKG=V", help="Answer: what is installed.")
 @click.option("--option", "options", multiple=True, metavar="NAME[=no]", help="Answer: what the program takes.")
-@click.option("--agree", "agreed", multiple=True, metavar="LEVER", help="Answer: yes to the change asked about.")
+@click.option("--agree", "agreed", multiple=True, metavar="LEVER:VALUES", help="Answer: yes to a change.")
 @click.option("--why", is_flag=True, help="At the end, also what else was looked at.")
 @click.option("--plan", is_flag=True, help="Decide and report; touch nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before each act.")

@@ -45,7 +45,7 @@ class Ask:
 
     kind: AnswerKind
     name: str
-    """The parameter's id, the package, the option, or the lever."""
+    """The parameter's id, the package, the option, or the key of the lever's use."""
     choices: tuple[str, ...] = ()
     """Answers that mean something; empty: any."""
 
@@ -61,7 +61,7 @@ class Answers:
     options: tuple[str, ...] = ()
     """Options that the program takes."""
     agreed: tuple[str, ...] = ()
-    """Levers that may be used though they ask."""
+    """Keys of lever uses, each a lever with its values, that may be made though they ask."""
 
     def __bool__(self) -> bool:
         return bool(self.values or self.versions or self.options or self.agreed)

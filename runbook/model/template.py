@@ -134,8 +134,6 @@ class Edit:
     """A bare flag: present means `new == "true"`."""
     told: bool = False
     """`old` is what a person has said: the template's own words may leave it open."""
-    scaled: bool = False
-    """`new` is a whole part or a multiple of `old`, and is to be so of any other value that the job may be given."""
     variable: str = ""
     """The script's variable that is changed, also where it serves something else: what follows from it is to follow."""
 

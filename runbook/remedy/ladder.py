@@ -98,8 +98,6 @@ def use_lever(
         shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
         question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
         raise Refused(f"not beside {shown}: {conflict.why}", question, RefusalReason.CONFLICT)
-    agreed = rule.id in context.template.answers.agreed
-    allowed = agreed or (rule.effect is Effect.TRAINING and allow_training_change)
     unknown, against = _first_unknown(context, rule)
     edits: list[Edit] = []
     remarks: list[str] = []
@@ -127,9 +125,14 @@ def use_lever(
     question = rule.consent or (
         f"May the experiment be changed ({shown})? {rule.cost}" if rule.effect is Effect.TRAINING else ""
     )
-    ask = Ask(AnswerKind.AGREE, rule.id)
+    # A yes is to these values: with others, or after the next failure, it is asked again.
+    agreed = key in context.template.answers.agreed
+    allowed = agreed or (rule.effect is Effect.TRAINING and allow_training_change)
+    ask = Ask(AnswerKind.AGREE, key)
     if against is not None and not allowed:
-        question = f"{against.refusal.question.rstrip('?')} ({shown})? {rule.cost}"
+        question = " ".join(filter(None, (
+            f"{against.refusal.question.rstrip('?')} ({shown})?", rule.consent, rule.cost
+        )))
         raise Refused(against.refusal.why, question, RefusalReason.EXPERIMENT, ask)
     if question and not allowed:
         if rule.effect is Effect.TRAINING:

@@ -4,6 +4,7 @@ as a list of events.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from runbook.model.diagnosis import Died, Hypothesis
@@ -141,7 +142,7 @@ def answer(incident: Incident) -> str:
         AnswerKind.OPTION: f"--option={ask.name} (or --option={ask.name}=no)",
         AnswerKind.VERSION: f"--version {ask.name}=V",
         AnswerKind.VALUE: f"--set {ask.name}={shown}",
-        AnswerKind.AGREE: f"--agree {ask.name}",
+        AnswerKind.AGREE: f"--agree {shlex.quote(ask.name)}",
     }[ask.kind]
     if incident.trigger == "files":
         return f"Answer: the same command with {value}."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from runbook.adapters.log_watch import LogFollowers, Suspicion
 from runbook.adapters.metrics import WatchFigures
 from runbook.config import WatchDocument
-from runbook.errors import RunbookError
+from runbook.errors import NotAllowed, RunbookError
 from runbook.logs.signatures import Signatures
 from runbook.logs.signatures.signature import NO_KINDS
 from runbook.model.job import JobClass, JobRecord
@@ -121,7 +122,8 @@ class JobWatch:
     figures: WatchFigures = field(default_factory=WatchFigures)
     _followed: dict[JobId, _Asked] = field(default_factory=dict, init=False)
     _told_s: dict[JobId, float] = field(default_factory=dict, init=False)
-    _refused: set[JobId] = field(default_factory=set, init=False)
+    _refused: dict[JobId, float] = field(default_factory=dict, init=False)
+    """When each may be asked about again."""
     """Whose logs cannot be followed: said once."""
     _suspects: dict[JobId, _Suspect] = field(default_factory=dict, init=False)
     _looks: ThreadPoolExecutor = field(init=False, repr=False)
@@ -185,7 +187,9 @@ class JobWatch:
     def _list(self, now_s: float) -> str:
         """Which jobs run now. Returns what is wrong; the next look is at once where some are still to be asked for."""
         running = {job.id: job for job in self.running() if is_watched(job, self.rule)}
-        self._refused &= running.keys()
+        self._refused = {
+            job: again_s for job, again_s in self._refused.items() if job in running and now_s < again_s
+        }
         wanted = [job for job in running.values() if job.id not in self._refused]
         wanted.sort(key=lambda job: job.id not in self._followed)
         chosen = {job.id: job for job in in_turn(wanted)[: self.rule.most_jobs]}
@@ -216,7 +220,11 @@ class JobWatch:
             again_s = now_s + _STEPS_BEGUN_S if before is None else None
             self._followed[job.id] = _Asked(whole.owner, job.submit_time_s, whole.log_paths, again_s)
         except RunbookError as error:
-            self._refused.add(job.id)
+            again_s = math.inf if isinstance(error, NotAllowed) else now_s + _STEPS_BEGUN_S
+            if before is not None and not isinstance(error, NotAllowed):
+                self._followed[job.id] = replace(before, again_s=again_s)
+                return
+            self._refused[job.id] = again_s
             LOG.warning("job %s is not watched: %s", job.id, error.what)
 
     def _follow_up(self, job: JobId, suspect: _Suspect, now_s: float) -> None:

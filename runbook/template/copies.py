@@ -124,7 +124,9 @@ _TIED = {
         rf"^(?:_base_|_BASE_|__base__)\s*:|^{_NAMES_BASE}\s*:[ \t]*(?:\[|['\"]?{_A_FILE}|{_ITEMS})"
         r"|^[^#\n]*\s!include\b", re.MULTILINE,
     ),
-    Language.JSON: re.compile(rf"^[ \t]*\{{?[ \t]*\"{_NAMES_BASE}\"[ \t]*:[ \t]*(?:\[\s*)?\"{_A_FILE}", re.MULTILINE),
+    Language.JSON: re.compile(
+        rf"^[ \t]*(?:\{{[ \t]*)?\"{_NAMES_BASE}\"[ \t]*:[ \t]*(?:\[\s*)?\"{_A_FILE}", re.MULTILINE
+    ),
     Language.TOML: re.compile(rf"^{_NAMES_BASE}\s*=\s*(?:\[\s*)?['\"]{_A_FILE}", re.MULTILINE),
 }
 """By what a file finds others from the folder in which it lies (Hydra's and OmegaConf's `defaults`, `_base_`)."""

@@ -507,3 +507,15 @@ while True:
 def test_a_training_that_ends_by_its_updates_keeps_them(tmp_path: Path, program: str) -> None:
     _, _, changed = _proposed(tmp_path, _COMMAND, {"train.py": program})
     assert "--train_batch_size 16 --gradient_accumulation_steps 4" in changed[1]
+
+
+def test_a_yes_is_to_the_values_that_were_asked_about(tmp_path: Path) -> None:
+    """Case: a yes to half of a sequence allowed half of it again after the next failure."""
+    command = "python train.py --micro_batch_size 1 --grad_accum 4 --max_seq_length 4096 --gradient_checkpointing True"
+    _, plan, _ = _proposed(tmp_path, command)
+    assert isinstance(plan, NoPlan) and plan.ask is not None and "--max_seq_length 4096 → 2048" in plan.question
+    yes = Answers(agreed=(plan.ask.name,))
+    _, _, changed = _proposed(tmp_path, command, answers=yes)
+    assert "--max_seq_length 2048" in changed[1]
+    _, plan, _ = _proposed(tmp_path, command.replace("4096", "2048"), answers=yes)
+    assert isinstance(plan, NoPlan) and "--max_seq_length 2048 → 1024" in plan.question

@@ -109,6 +109,19 @@ def test_one_that_goes_on_writing_is_suspected_no_more_until_it_fails_again(repl
     assert len(replay.went_on) == 1
 
 
+def test_one_last_word_of_every_rank_is_no_going_on(tmp_path: Path) -> None:
+    """As a watchdog of every rank writes once; case: a job of more files than are asked in one go was let off by it."""
+    replay = Replay(tmp_path, files=64)
+    replay.follow()
+    replay.run(60, steps(replay, ranks=tuple(range(64))))
+    replay.write(2, OOM)
+    replay.run(20)
+    for rank in range(64):
+        replay.write(rank, "[E ProcessGroupNCCL.cpp] Watchdog caught collective operation timeout\n")
+    replay.run(300)
+    assert len(replay.suspected) == 1 and replay.went_on == []
+
+
 def test_what_is_a_pause_is_learned_from_the_job(replay: Replay) -> None:
     replay.run(600, steps(replay, every_s=40))
     replay.write(2, OOM)
@@ -333,7 +346,7 @@ class OneJob:
 
     def __init__(self, *jobs: JobRecord) -> None:
         self.jobs = list(jobs)
-        self.down = False
+        self.down = self.silent = False
 
     def running(self) -> list[JobRecord]:
         if self.down:
@@ -341,6 +354,8 @@ class OneJob:
         return self.jobs
 
     def job(self, job: JobId) -> JobRecord:
+        if self.silent:
+            raise Unavailable("Socket timed out")
         return next(one for one in self.jobs if one.id == job)
 
 
@@ -500,6 +515,26 @@ def test_a_scheduler_that_does_not_answer_is_a_problem_and_passes(
     scene.clock.sleep(2)
     scene.watch.round()
     assert (scene.watch.problem, scene.watch.figures.ok) == ("", True)
+
+
+def test_a_job_is_watched_on_though_slurm_did_not_answer_for_it_once(
+    tmp_path: Path, followers: LogFollowers, spool: SpoolReader
+) -> None:
+    scene = Scene(tmp_path, followers, spool, ALIVE)
+    scene.jobs.silent = True
+    scene.watch.round()
+    assert scene.watch.figures.jobs == 0
+    scene.jobs.silent = False
+    scene.clock.sleep(70)
+    scene.watch.round()
+    assert scene.watch.figures.jobs == 1, "a new one is asked about again"
+    scene.jobs.silent = True
+    scene.clock.sleep(70)  # when its steps' logs are asked for
+    scene.watch.round()
+    scene.jobs.silent = False
+    scene.clock.sleep(70)
+    scene.watch.round()
+    assert scene.watch.figures.jobs == 1, "one that is followed is not dropped"
 
 
 def test_more_jobs_than_may_be_are_told_of(tmp_path: Path, followers: LogFollowers, spool: SpoolReader) -> None:

@@ -67,12 +67,11 @@ class Case:
         edits = []
         for line in self.parts.get("edits", "").splitlines():
             parameter, old, new = re.fullmatch(r"(\w+): (.*) -> (.*)", line).groups()  # type: ignore[union-attr]
-            new, scaled, _ = new.partition(" scaled")
             name = BY_ID[parameter]
             edits.append(
                 Edit(
                     parameter, name.kind, name.spellings, None if new == "(none)" else new,
-                    None if old == "*" else old, name.flag, scaled=bool(scaled),
+                    None if old == "*" else old, name.flag,
                 )
             )
         return tuple(edits)

@@ -6,8 +6,6 @@ import pytest
 
 from runbook.model.template import Edit, SettingKind, SubmitContext, TemplateFile
 from runbook.template import CannotEdit, apply, invert, named_files, point_to_copies, wire_copies
-from runbook.template.editing import file_settings, read_all
-from tests.template.template_cases import NAMES
 
 
 def script(*lines: str) -> TemplateFile:
@@ -73,25 +71,6 @@ def test_the_script_is_pointed_at_a_copy_and_back() -> None:
     assert patch.files[0].text == file.text.replace("C=x.yaml", "C=/incident/1/x.yaml")
     assert invert(patch) == (file,)
     assert named_files(patch.files[0])[0].path == "/incident/1/x.yaml"
-
-
-def test_a_script_is_read_with_the_arguments_that_the_one_above_gives_it() -> None:
-    outer = TemplateFile("job.sbatch", "#!/bin/bash\nBS=6\nbash run.sh --long --batch $BS --name \"$NAME\"\n")
-    inner = TemplateFile("run.sh", """#!/bin/bash
-BATCH=16 SEQ=512 STAGE=2
-while [[ $# -gt 0 ]]; do
-    case $1 in
-        --batch) BATCH=$2; shift ;;
-        --name) NAME=$2; shift ;;
-        --long) SEQ=4096 ;;
-    esac
-    shift
-done
-python train.py --micro-batch-size $BATCH --seq-length $SEQ --shard-degree $STAGE --save out/$NAME
-""")
-    read = read_all((outer, inner), NAMES, None)
-    found = {item.parameter: item.value for item in file_settings(read[1], NAMES)}
-    assert found == {"micro_batch_size": "6", "seq_length": "4096", "shard_degree": "2", "save": None}
 
 
 def test_several_files_at_once() -> None:

@@ -13,8 +13,8 @@ from runbook.template import apply, find_settings
 from tests.template import shell_run as shell
 from tests.template import template_cases as cases
 
-NOT_RUN = re.compile(r"docker|mpirun|preprocessing|bash -lc|a sweep: each")
-"""No stand-in here, a second program on purpose, a login shell that loses the stand-ins, one value for several."""
+NOT_RUN = re.compile(r"docker|mpirun|preprocessing|bash -lc")
+"""No stand-in here, a second program on purpose, a login shell that loses the stand-ins."""
 
 
 def _runnable(*parts: str) -> list[Any]:
@@ -67,32 +67,6 @@ def test_the_program_gets_the_new_value(case: Any, tmp_path: Path) -> None:
     for name in cases.NAMES:
         if name.parameter not in changed and name.kind is not SettingKind.SBATCH and not name.flag:
             assert _value(before, name) == _value(after, name), f"{name.parameter} changed too"
-
-
-@pytest.mark.parametrize("case", cases.with_part("given"))
-def test_whatever_the_script_is_given_is_multiplied_or_divided(case: Any, tmp_path: Path) -> None:
-    """Each line of `given` is an environment and arguments with which the script may have been started."""
-    patch = apply((case.file,), case.edits, names=cases.NAMES, known=case.known)
-    for line in case.parts["given"].split("\n"):
-        words = line.split()
-        environment = dict(word.split("=", 1) for word in words if "=" in word)
-        arguments = tuple(word for word in words if "=" not in word)
-        before, after = (
-            shell.run_script(file.text, tmp_path, environment, arguments) for file in (case.file, patch.files[0])
-        )
-        assert len(before) == len(after) > 0
-        for edit in case.edits:
-            spellings = cases.BY_ID[edit.parameter].spellings
-            for old, new in zip(before, after):
-                was, now = int(old.value(spellings) or 0), int(new.value(spellings) or 0)
-                assert now * int(edit.old or 0) == was * int(edit.new or 0)
-
-
-def test_a_value_that_cannot_be_divided_starts_nothing(tmp_path: Path) -> None:
-    case = next(item for item in cases.ALL if item.title.endswith("own argument: its half is written there"))
-    patch = apply((case.file,), case.edits, names=cases.NAMES)
-    assert shell.run_script(case.file.text, tmp_path, {}, ("base", "6"))
-    assert not shell.run_script(patch.files[0].text, tmp_path, {}, ("base", "6"))
 
 
 def test_a_script_that_is_not_changed_is_the_same_object() -> None:

@@ -95,6 +95,8 @@ class FollowedJob:
         self.allowed_s = 0.0
         """How long it may be still, as its rhythm was when the word came."""
         self.gone_on = 0
+        self.grew = False
+        """Any of its files, of those asked this time so far."""
         self.tells: list[dict[str, Any]] = []
 
     def wrote(self, now_s: float) -> None:
@@ -156,11 +158,12 @@ class Follower:
     def round(self, now_s: float, time_s: float) -> list[dict[str, Any]]:
         """Ask the files of every owner who is due, read what is new. Returns what to tell. `now_s` only goes on;
         `time_s` is the time of day."""
+        # An owner's debt outlives his last job.
+        self.shares = {owner: share for owner, share in self.shares.items() if share.jobs or share.due_s > now_s}
         level = self._level()
         due = sorted((share for share in self.shares.values() if share.due_s <= now_s), key=lambda one: one.due_s)
         for share in due:
             self._go_on(share, level, now_s, time_s)
-        self.shares = {owner: share for owner, share in self.shares.items() if share.jobs or share.due_s > now_s}
         self.become(None)
         self.at = ""
         told = [one for job in self.jobs.values() for one in job.tells]
@@ -199,7 +202,7 @@ class Follower:
             job = share.jobs.get(name)
             if job is not None and first < len(job.files):
                 self._enter(job)
-                share.left.appendleft((name, self._ask(job, first, begun_s, now_s, time_s)))
+                share.left.appendleft((name, self._ask(job, first, begun_s, until_s, now_s, time_s)))
         used_s = time.thread_time() - begun_s
         share.spent_s += used_s
         share.due_s = now_s + used_s / level
@@ -212,17 +215,21 @@ class Follower:
         self.at, self.at_since_s = job.job, time.monotonic()
         self.become(job.owner)
 
-    def _ask(self, job: FollowedJob, first: int, begun_s: float, now_s: float, time_s: float) -> int:
+    def _ask(
+        self, job: FollowedJob, first: int, begun_s: float, until_s: float, now_s: float, time_s: float
+    ) -> int:
         """A few files of a job, of which what is new is read. Returns the next one's number."""
-        grew, unread = False, []
+        if first == 0:
+            job.grew = False
+        unread = []
         for each in job.files[first:first + ASKED_AT_A_TIME]:
             first += 1
-            grew |= self._grew(job, each, now_s, time_s)
+            job.grew |= self._grew(job, each, now_s, time_s)
             if each.size and each.read_to < each.size:
                 unread.append(each)
-            if time.thread_time() - begun_s >= SLICE_S:
+            if time.thread_time() - begun_s >= SLICE_S or time.monotonic() >= until_s:
                 break
-        if grew:
+        if job.grew and first >= len(job.files):
             job.wrote(now_s)
         for each in unread:
             self._read(job, each, now_s)

@@ -155,7 +155,7 @@ def write_copies(patch: Patch, template: Path, output: Path, companions: Sequenc
                 for folder in (output, *(path.parent for path in tied.values()))
             }
             folders = {path: (settled[original.parent], original.parent) for path, original in tied.items()}
-            written = _written(patch, template, (settled[output], output.absolute()), folders)
+            written = _written(patch, template, (settled[output], output.absolute()), folders, source)
             return [folders.get(file, ("", output.absolute()))[1] / path.name for file, path in written.items()]
 
     return within(PATIENCE_S, str(output), write)
@@ -165,8 +165,10 @@ _Folder = tuple[Path, Path]
 """A folder that is settled, and what texts call it."""
 
 
-def _written(patch: Patch, template: Path, output: _Folder, tied: Mapping[str, _Folder]) -> dict[str, Path]:
-    """By the file's name in the patch: where its copy lies in the settled folder."""
+def _written(
+    patch: Patch, template: Path, output: _Folder, tied: Mapping[str, _Folder], source: Mapping[str, Path]
+) -> dict[str, Path]:
+    """By the file's name in the patch: where its copy lies in the settled folder. `source`: where each was read."""
     copies: dict[str, str] = {}
     texts: dict[str, Path] = {}
     for file in patch.files[1:]:
@@ -184,7 +186,7 @@ def _written(patch: Patch, template: Path, output: _Folder, tied: Mapping[str, _
     texts[files[0].path] = _free(output[0], f"{template.stem}.runbook", template.suffix, files[0].text, taken)
     for file in files:
         if file.path in texts and not is_own_file(texts[file.path]):
-            original = template if file is files[0] else Path(file.path)
+            original = template if file is files[0] else source.get(file.path, Path(file.path))
             content = file.text.encode("utf-8", "surrogateescape")
             write_new(texts[file.path], content, _mode_of_copy(original))
     return {file.path: texts[file.path] for file in files if file.path in texts}

@@ -31,17 +31,12 @@ def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     new = largest_divisor(samples, max(present // factor, floor))
     if new < floor:
         raise Refused(f"no value from {floor} to {present // factor} divides {samples} exactly")
-    made = _scaled(edit_of(context, parameter, str(new)))
+    made = edit_of(context, parameter, str(new))
     batch = context.template.system.batch
     if batch is not None and batch.micro == parameter.id and (variable := _variable_below(context)):
         made = Edits(tuple(replace(edit, variable=variable) for edit in made.edits))
     expected = f"what grows in proportion to {spelling} (activations, logits) falls to about {new}/{present}"
     return Edits(made.edits, (*remarks, expected))
-
-
-def _scaled(made: Edits) -> Edits:
-    """The factor counts, not the number: a script may be given another one from outside."""
-    return replace(made, edits=tuple(replace(edit, scaled=True) for edit in made.edits))
 
 
 def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
@@ -163,7 +158,7 @@ def _accumulated(
         raise Refused(f"the template's own numbers do not fit together: a global batch of {total} is not {made_up}")
     if samples % new_micro:
         raise Refused(f"{samples} samples of a step cannot be cut into micro-batches of {new_micro} exactly")
-    made = _scaled(edit_of(context, parameter, str(samples // new_micro)))
+    made = edit_of(context, parameter, str(samples // new_micro))
     kept = f"{old_micro} × {steps} = {new_micro} × {samples // new_micro} samples of a step on each rank"
     return Edits(made.edits, (kept,))
 
@@ -233,7 +228,7 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
         samples = min(samples, whole // ranks)
     factor, remarks = factor_for_request(context)
     new = largest_divisor(samples, max(present // factor, floor))
-    made = _scaled(edit_of(context, parameter, str(new)))
+    made = edit_of(context, parameter, str(new))
     steps = f"the program itself makes {samples // new} accumulation steps of the same global batch"
     for group in _groups(context, arguments):
         ranks = product_of(context, group) if group else context.world_size

@@ -77,72 +77,6 @@ def change_value(
     )
 
 
-def _scaled(
-    script: Script, occurrence: Occurrence, scale: tuple[int, int], beside: set[tuple[int, int]], variable: str
-) -> tuple[tuple[Change, ...], str] | None:
-    """The value's own expression multiplied or divided, where the script may be given another value than the one that
-    is known: `${MBS:-8}` becomes `$(( ${MBS:-8} / 2 ))`, below a line that ends the script where that leaves a rest.
-    None where the value is certain, or its expression does not stand in the file as a word of its own."""
-    value = occurrence.value
-    chain = value[0].uses[occurrence.level :] if value else ()
-    outer = next((at for at, use in enumerate(chain) if use.open), None)
-    if outer is None or any(atom.uses[occurrence.level :] != chain for atom in value):
-        return None
-    deepest = min(_deepest(script, chain, beside, variable), outer)
-    use = next((use for use in reversed(chain[: deepest + 1]) if use.start >= 0), None)
-    written = script.data[use.start : use.end].decode("utf-8", "replace") if use is not None else ""
-    if use is None or not re.fullmatch(r"\$(?:\w+|[{(].*[})])", written) or '"' in written:
-        return None
-    plain = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", written)
-    computed = re.fullmatch(r"\$\(\(\s*(.*?)\s*\)\)", written)
-    text, (times, parts) = plain[1] if plain else f"({computed[1]})" if computed else written, scale
-    source = chain[outer]
-    given = f"{source.name} at line {source.line} may be given from outside, so whatever it is, is"
-    if source.in_turn:
-        given = f"{source.name} has several values with the loop at line {source.line}, and each is"
-    remark = f"{given} {'divided by' if parts > 1 else 'multiplied by'} {max(scale)}"
-    others = _used_elsewhere(script, use) if plain else ""
-    remark = f"{remark} ({others})" if others else remark
-    if parts == 1:
-        return (Change(use.start, use.end, f"$(( {text} * {times} ))".encode()),), remark
-    if source.in_turn:
-        return (Change(use.start, use.end, f"$(( {text} / {parts} ))".encode()),), remark
-    at = _statement_at(script, use.start)
-    if at is None:
-        expression = f"$(( {text} % {parts} ? 1/0 : {text} / {parts} ))"
-        return (Change(use.start, use.end, expression.encode()),), remark
-    indent = script.data[line_start(script.data, at) : at].decode()
-    shown = f"{plain[1]}={written}" if plain else written
-    guard = f'[ $(( {text} % {parts} )) -eq 0 ] || {{ echo "{shown} cannot be divided by {parts}" >&2; exit 1; }}'
-    return (
-        Change(at, at, f"{guard}\n{indent}".encode()),
-        Change(use.start, use.end, f"$(( {text} / {parts} ))".encode()),
-    ), remark
-
-
-_BLOCKS = frozenset({"program", "do_group", "compound_statement", "if_statement", "else_clause", "elif_clause"})
-
-
-def _statement_at(script: Script, at: int) -> int | None:
-    """Where the statement begins that has this byte; None where something stands in front of it on its line."""
-    node = parse(script.data).descendant_for_byte_range(at, at + 1)
-    while node is not None and node.parent is not None and node.parent.type not in _BLOCKS:
-        node = node.parent
-    if node is None or node.parent is None or node.has_error:
-        return None
-    blank = script.data[line_start(script.data, node.start_byte) : node.start_byte]
-    return node.start_byte if not blank.strip() else None
-
-
-def _scale_of(edit: Edit) -> tuple[int, int] | None:
-    """What the old value is multiplied and divided by."""
-    numbers = [int(text) for text in (edit.old, edit.new) if text is not None and re.fullmatch(r"[1-9]\d{0,11}", text)]
-    if not edit.scaled or len(numbers) != 2:
-        return None
-    old, new = numbers
-    return (1, old // new) if old % new == 0 else (new // old, 1) if new % old == 0 else None
-
-
 def _encoded(occurrence: Occurrence, new: str, where: str) -> str:
     """The value as what reads it after the shell wants it."""
     if occurrence.encoding == "json":
@@ -253,11 +187,11 @@ def _used_elsewhere(script: Script, use: Use) -> str:
 
 def _remark(script: Script, chain: Sequence[Use]) -> str:
     for use in chain:
-        if use.default and use.open:
-            from_outside = f"a value of {use.name} in the submitting environment"
-            if use.name.isdecimal() or use.start < 0:
-                from_outside = "an argument of the script that sets it"
-            return f"{use.name} at line {use.line} is a default: {from_outside} would win over the new one"
+        if use.default and script.environment is None:
+            return (
+                f"{use.name} at line {use.line} is a default: a value of {use.name} in the submitting environment "
+                "would win over the new one"
+            )
     return ""
 
 
@@ -363,12 +297,6 @@ def _changes_of_edit(script: Script, edit: Edit, alike: Alike) -> tuple[list[Cha
             raise CannotEdit(
                 f"{item.spelling} stands without a value", where=where, next_step="change it by hand",
             )
-        scale = _scale_of(edit)
-        scaled = _scaled(script, item, scale, alike.get(wanted, set()), edit.variable) if scale is not None else None
-        if scaled is not None:
-            changes += scaled[0]
-            notes.append(f"{script.file.path}: {scaled[1]}")
-            continue
         change, note = change_value(script, item, wanted, alike, edit.variable)
         changes.append(change)
         notes.append(f"{script.file.path}: {note}" if note else "")

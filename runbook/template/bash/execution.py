@@ -23,7 +23,6 @@ from runbook.template.bash.state import (
     change_by_arithmetic,
     merge,
     not_known,
-    text_of,
     unplaced,
 )
 from runbook.template.bash.syntax import Source, parse, tree_nodes
@@ -49,14 +48,11 @@ class Walk(Protocol):
 
     expander: Expander
     commands: list[Command]
-    quiet: list[tuple[int, int]]
     depth: int
     """How many texts and functions are being read inside each other."""
     root: Source
     texts: Mapping[str, str]
     """Files that may be sourced, by their paths."""
-    followed_loops: list[bool]
-    """Of the loops inside each other that are followed round by round: whether it is known where they end."""
 
     def block(self, nodes: Iterable[Node], scope: Scope) -> None: ...
 
@@ -178,11 +174,7 @@ def _builtin(walk: Walk, argv: Sequence[Token], scope: Scope, line: int) -> bool
         change_by_arithmetic(state, " ".join(token.prefix for token in argv[1:]), line)
         return True
     if name == "shift":
-        _shift(state, rest)
-        return True
-    if name in ("break", "continue") and walk.followed_loops:
-        state.stopped = "" if scope.condition else name
-        walk.followed_loops[-1] &= not scope.condition
+        state.positional = None
         return True
     if name in _SETS_VARIABLES:
         for text in rest:
@@ -196,17 +188,6 @@ def _builtin(walk: Walk, argv: Sequence[Token], scope: Scope, line: int) -> bool
         _call(walk, name, argv[1:], scope)
         return True
     return False
-
-
-def _shift(state: State, rest: Sequence[str | None]) -> None:
-    """`shift`, `shift 2`: the arguments go down. Nothing moves where there are fewer (bash(1), shift)."""
-    text = rest[0] if rest else "1"
-    gone = int(text) if text is not None and re.fullmatch(r"[0-9]{1,4}", text) else None
-    arguments = state.positional
-    if gone is None or arguments is None or any(token.several for token in arguments):
-        state.positional = None
-    elif gone <= len(arguments):
-        state.positional = arguments[gone:]
 
 
 def _sourced(walk: Walk, text: str, scope: Scope, arguments: Sequence[Token]) -> None:
@@ -362,107 +343,3 @@ def _second_reading(walk: Walk, atoms: Sequence[Atom], scope: Scope, line: int) 
     walk.depth += 1
     walk.block(parse(data).children, replace(scope, source=source))
     walk.depth -= 1
-
-
-# Which branch of a `case` or an `if` runs, where the words that decide it are known. Nothing is run for it.
-
-_PLAIN = re.compile(r"[\w./:+@%,=-]+")
-_GLOB = re.compile(r"[\w./:+@%,=*?-]+")
-NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,15})")
-_NUMERIC = {
-    "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-le": int.__le__, "-gt": int.__gt__, "-ge": int.__ge__,
-}
-_ANY_ARGUMENT = re.compile(r"\(\(\s*\$(?:#|\{#\})\s*(?:>\s*0\s*)?\)\)")
-
-
-def chosen_item(expander: Expander, node: Node, scope: Scope) -> Node | None | bool:
-    """The item of a `case` that runs, None where none does, False where that is not known."""
-    word = node.child_by_field_name("value")
-    text = known_text(expander, word, scope) if word is not None else None
-    if text is None:
-        return False
-    for item in node.named_children:
-        if item.type != "case_item":
-            continue
-        if any(child.type in (";&", ";;&") for child in item.children):
-            return False
-        answers = [_fits(text, pattern, scope) for pattern in item.children_by_field_name("value")]
-        if True in answers:
-            return item
-        if None in answers:
-            return False
-    return None
-
-
-def condition_holds(expander: Expander, conditions: Sequence[Node], scope: Scope) -> bool | None:
-    """Whether the condition of an `if` is met: one comparison of known words. None: not known."""
-    if len(conditions) != 1:
-        return None
-    if _ANY_ARGUMENT.fullmatch(scope.text(conditions[0])):
-        given = scope.state.positional
-        return None if given is None or any(token.several for token in given) else bool(given)
-    if scope.text(conditions[0]) in (":", "true"):
-        return True
-    if conditions[0].type != "test_command" or len(conditions[0].named_children) != 1:
-        return None
-    return _met(expander, conditions[0].named_children[0], scope)
-
-
-def _met(expander: Expander, node: Node, scope: Scope) -> bool | None:
-    parts = node.children
-    if node.type == "unary_expression" and len(parts) == 2:
-        operator = scope.text(parts[0])
-        if operator == "!":
-            inner = _met(expander, parts[1], scope)
-            return None if inner is None else not inner
-        if operator not in ("-z", "-n"):
-            return None
-        text = known_text(expander, parts[1], scope)
-        return None if text is None else (text == "") is (operator == "-z")
-    if node.type != "binary_expression" or len(parts) != 3:
-        return None
-    left, operator, right = parts[0], scope.text(parts[1]), parts[2]
-    if operator not in ("=", "==", "!=", *_NUMERIC):
-        return None
-    first, second = known_text(expander, left, scope), known_text(expander, right, scope)
-    if first is None or second is None:
-        return None
-    if operator in _NUMERIC:
-        both = NUMBER.fullmatch(first) and NUMBER.fullmatch(second)
-        return bool(_NUMERIC[operator](int(first), int(second))) if both else None
-    if second and not _PLAIN.fullmatch(second):
-        return None  # between double brackets it is a pattern
-    return (first == second) is (operator != "!=")
-
-
-def known_text(expander: Expander, node: Node, scope: Scope) -> str | None:
-    """A single word's text. What a default of an unknown environment decides counts as not known."""
-    if node.type in ("binary_expression", "unary_expression", "parenthesized_expression"):
-        return None
-    if node.type == "extglob_pattern":
-        shown = scope.text(node)
-        return shown if _PLAIN.fullmatch(shown) else None
-    tokens = expander.tokens(node, scope)
-    if len(tokens) != 1 or tokens[0].condition or tokens[0].several:
-        return None
-    atoms = tokens[0].atoms
-    text = text_of(atoms)
-    open_ended = (expander.environment is None and not text) or any(use.open for atom in atoms for use in atom.uses)
-    if text is None or open_ended or any(atom.condition for atom in atoms):
-        return None
-    return text
-
-
-def _fits(text: str, pattern: Node, scope: Scope) -> bool | None:
-    shown = scope.text(pattern)
-    if pattern.type in ("string", "raw_string"):
-        inner = shown[1:-1]
-        return text == inner if not re.search(r"[$`\\]", inner) else None
-    if not _GLOB.fullmatch(shown):
-        return None
-    if _PLAIN.fullmatch(shown):
-        return text == shown
-    if shown.count("*") > 2:
-        return None
-    expression = "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in shown)
-    return re.fullmatch(expression, text, re.DOTALL) is not None

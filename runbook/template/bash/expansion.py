@@ -21,12 +21,13 @@ from runbook.template.bash.state import (
     Use,
     at_level,
     change_by_arithmetic,
+    evaluate_arithmetic,
     shared_uses,
     split_words,
     text_of,
     unplaced,
 )
-from runbook.template.bash.syntax import Piece, Source, characters, evaluate_arithmetic, parse
+from runbook.template.bash.syntax import Piece, Source, characters, parse
 from runbook.template.budget import MOST_DIGITS, MOST_VALUE, TooMuch
 
 _SLURM_SET = re.compile(r"^(SLURM|PMI|PMIX|CUDA_VISIBLE|HOSTNAME$|USER$|HOME$|PWD$|RANDOM$|SECONDS$)")
@@ -95,7 +96,7 @@ class Expander:
         if whole is not None:
             scope.state.budget.spend(sum(10 + len(token.atoms) for token in whole))
             return whole
-        pieces = self._alone(self._checked(self.pieces(node, scope, quoted=False), node, scope), node, scope)
+        pieces = self._checked(self.pieces(node, scope, quoted=False), node, scope)
         site = scope.place(node.start_byte, node.end_byte)
         line = scope.line(node)
         if not pieces:
@@ -124,17 +125,6 @@ class Expander:
                 return [(self._unknown(reason, node, scope)[0], True)]
         return pieces
 
-    def _alone(self, pieces: list[Piece], node: Node, scope: Scope) -> list[Piece]:
-        """A value that stands for those of a loop is good for a number, and not for a part of a path."""
-        turns = [any(use.in_turn for use in atom.uses) for atom, _ in pieces]
-        if True not in turns:
-            return pieces
-        around = "".join("" if turn else atom.char or "?" for (atom, _), turn in zip(pieces, turns))
-        if re.fullmatch(r"(?:[\w.+-]+=)?", around):
-            return pieces
-        use = next(use for atom, _ in pieces for use in atom.uses if use.in_turn)
-        return [self._unknown(f"{use.name} changes with the loop at line {use.line}", node, scope, use.name)]
-
     def _home(self, pieces: list[Piece], node: Node, scope: Scope) -> list[Piece]:
         if _HYDRA_REMOVAL.match("".join(atom.char for atom, _ in pieces)):
             return pieces
@@ -161,7 +151,7 @@ class Expander:
 
     def atoms(self, node: Node, scope: Scope) -> tuple[Atom, ...]:
         """As an assignment's right side: no word splitting."""
-        pieces = self._alone(self.pieces(node, scope, quoted=False), node, scope)
+        pieces = self.pieces(node, scope, quoted=False)
         tilde = pieces and pieces[0][0].char == "~" and pieces[0][0].quote in (Quote.BARE, Quote.NESTED)
         if tilde and not pieces[0][0].uses and node.type in ("word", "concatenation"):
             pieces = self._home(pieces, node, scope)
@@ -252,9 +242,6 @@ class Expander:
             at = int(match[2])
             if at < len(binding.elements) and not any(token.condition or token.several for token in binding.elements):
                 return [(atom.through(use), not quoted) for atom in binding.elements[at].atoms]
-        count = _how_many(scope.state) if shown in ("$#", "${#}") else None
-        if count is not None:
-            return [(atom, not quoted) for atom in unplaced(str(count), (self.use("#", node, scope, quoted),))]
         if shown in ("$@", "$*"):
             return [(self._unknown("the script's own arguments decide", node, scope)[0], not quoted)]
         for name in re.findall(r"\w+", shown)[:1]:
@@ -275,8 +262,8 @@ class Expander:
         name, state = use.name, scope.state
         if name.isdecimal() and len(name) <= MOST_DIGITS:
             given = _argument(int(name), use, state)
-            absent = state.positional is None or int(name) > len(state.positional)
-            kept = (given and state.positional is not None) or default is None or (empty_counts and not absent)
+            absent = state.positional is not None and int(name) > len(state.positional)
+            kept = given or default is None or (empty_counts and not absent)
             return given if kept or default is None else self._default(use, node, default, scope)
         binding = state.variables.get(name)
         if binding is not None and binding.elements is not None:
@@ -323,8 +310,7 @@ class Expander:
             pieces += source.literal(position, end, quote)
             if not quoted and source.data[start : start + 1] == b"~":
                 pieces = self._home(pieces, node, scope)
-        outside = scope.state.positional if use.name.isdecimal() else self.environment
-        by_default = replace(use, default=True, open=outside is None)
+        by_default = replace(use, default=True)
         return tuple(atom.through(by_default) for atom, _ in pieces)
 
     def _arithmetic(
@@ -334,28 +320,18 @@ class Expander:
         start, end, inner = inside or (_start(node, scope), node.end_byte, node)
         written = scope.source.data[start:end].decode("utf-8", "surrogateescape")
 
-        parts: list[Atom] = []
-
-        def number(atoms: Sequence[Atom]) -> int | None:
-            parts.extend(atoms)
-            text = text_of(atoms)
-            return int(text) if text is not None and re.fullmatch(r"0|[1-9][0-9]{0,15}", text) else None
-
         def variable(name: str) -> int | None:
             self.use(name, node, scope, quoted)
             binding: Binding | None = scope.state.variables.get(name)
-            return number(binding.atoms) if binding is not None and binding.elements is None else None
+            text = text_of(binding.atoms) if binding is not None and binding.elements is None else None
+            return int(text) if text is not None and re.fullmatch(r"0|[1-9][0-9]{0,15}", text) else None
 
-        def expansion(part: Node) -> int | None:
-            return number([atom for atom, _ in self.pieces(part, scope, True)]) if inside is None else None
-
-        value = evaluate_arithmetic(inner, variable, expansion)
+        value = evaluate_arithmetic(inner, variable)
         change_by_arithmetic(scope.state, written, scope.line(node))
         shown = " ".join(written.split())[:60]
         if value is None:
             return [(self._unknown(f"the arithmetic {shown} is not known", node, scope, shown)[0], not quoted)]
-        is_open = any(above.open for atom in parts for above in atom.uses)
-        use = Use(shown, *scope.place(start, end), scope.line(node), quoted, open=is_open)
+        use = Use(shown, *scope.place(start, end), scope.line(node), quoted)
         return [(atom, not quoted) for atom in unplaced(str(value), uses=(use,))]
 
     def _whole_array(self, node: Node, scope: Scope) -> list[Token] | None:
@@ -367,7 +343,7 @@ class Expander:
         bare = shown[1:-1] if quoted and len(shown) > 2 else shown
         line = scope.line(node)
         if bare in ("$@", "${@}", "$*", "${*}", '${@:1}'):
-            if scope.state.positional is not None and not any(token.given for token in scope.state.positional):
+            if scope.state.positional is not None:
                 return list(scope.state.positional)
             atom, _ = self._unknown("the script's own arguments decide", node, scope)
             return [Token((atom,), *scope.place(node.start_byte, node.end_byte), Quote.BARE, line, several=True)]
@@ -403,13 +379,6 @@ def _argument(number: int, use: Use, state: State) -> Sequence[Atom]:
     if state.positional is not None and number:
         return ()
     return [Atom("", unknown=Unresolved(f"the script's own argument ${number} decides (line {use.line})"))]
-
-
-def _how_many(state: State) -> int | None:
-    """`$#`"""
-    if state.positional is None or any(token.several for token in state.positional):
-        return None
-    return len(state.positional)
 
 
 _IN_FRONT = re.compile(rb"(?:\s|\\\r?\n)*")

@@ -22,7 +22,7 @@ from runbook.template.bash.launchers import (
     starts_program,
     training_among,
 )
-from runbook.template.bash.state import Atom, Binding, Command, Quote, Token, not_known, text_of, unknown_of, unplaced
+from runbook.template.bash.state import Atom, Binding, Command, Quote, not_known, text_of, unknown_of, unplaced
 from runbook.template.bash.syntax import Hazard, Header, hazards, parse, read_header
 from runbook.template.bash.walk import Walker, follow_script
 from runbook.template.bash.written_files import Written, configurations
@@ -82,7 +82,7 @@ def read_script(
     told = {name: Binding(unplaced(value)) for name, value in (known.variables if known else {}).items()}
     if above or environment or texts or told:
         given = {**told, **inherited(above)}
-        walked = _walk(data, environment, arguments if not above else _handed_down(file.path, above), given, texts)
+        walked = _walk(data, environment, arguments if not above else None, given, texts)
     else:
         walked = _walk_alone(data, environment is not None, arguments)
     if walked.cut:
@@ -121,8 +121,8 @@ class _Walked:
 
 
 def _walk(
-    data: bytes, environment: dict[str, str] | None, arguments: tuple[str, ...] | tuple[Token, ...] | None,
-    given: dict[str, Binding], texts: Mapping[str, str],
+    data: bytes, environment: dict[str, str] | None, arguments: tuple[str, ...] | None, given: dict[str, Binding],
+    texts: Mapping[str, str],
 ) -> _Walked:
     try:
         refuse_large(len(data), MOST_SCRIPT_BYTES)
@@ -161,24 +161,6 @@ def inherited(above: Sequence[Script]) -> dict[str, Binding]:
                 below = first.unknown
                 found[name] = not_known(f"{reason}: {below}" if below else reason, 0, below.code if below else "")
     return found
-
-
-def _handed_down(path: str, above: Sequence[Script]) -> tuple[Token, ...] | None:
-    """The arguments that the scripts above give to this one; None where they do not run it once, or their number is not
-    known."""
-    name, found = path.rsplit("/", 1)[-1], []
-    for script in above:
-        for command in script.commands:
-            words = command.argv[:_DEEPEST]
-            at = next((at for at, word in enumerate(words) if (word.text or "").rsplit("/", 1)[-1] == name), None)
-            if at is not None:
-                found.append(command.argv[at + 1 :])
-    if len(found) != 1 or any(token.several or token.condition for token in found[0]):
-        return None
-    return tuple(
-        Token(unplaced(token.text) if token.text is not None else token.atoms, -1, -1, Quote.NOWHERE, -1)
-        for token in found[0]
-    )
 
 
 def _header_variables(header: Header) -> dict[str, Binding]:

@@ -5,7 +5,7 @@ of characters that know where they are written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import compress, pairwise
@@ -15,7 +15,8 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from runbook.model.template import Unresolved
-from runbook.template.budget import Budget
+from runbook.template.budget import MOST_DIGITS, Budget
+from runbook.template.text_files import to_text
 
 # Shell words as characters that remember where they were written and through which variables they came.
 
@@ -46,10 +47,6 @@ class Use:
     quoted: bool
     default: bool = False
     """The text is that of `:-` inside this very expansion."""
-    open: bool = False
-    """What the script is given from outside, its environment or its arguments, may make another text of it."""
-    in_turn: bool = False
-    """One of the values that a loop goes through stands for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +93,6 @@ class Token:
     def text(self) -> str | None:
         """The argument, or None when a part of it is unknown."""
         return text_of(self.atoms)
-
-    @property
-    def given(self) -> bool:
-        """An argument of this script that stands in the script which runs it."""
-        return self.line < 0
 
     @property
     def prefix(self) -> str:
@@ -329,18 +321,6 @@ def change_by_arithmetic(state: State, text: str, line: int) -> None:
         state.forget(name, f"{name} is set by arithmetic at line {line}", line)
 
 
-def kept_from_before(state: State, before: dict[str, Binding], names: Iterable[str], use: Use) -> None:
-    """Go on with the values that variables had, which the script's arguments may replace as `use` says: the defaults
-    of its own options."""
-    for name in names:
-        binding = before.get(name)
-        if binding is None or binding.elements is not None or text_of(binding.atoms) is None:
-            continue
-        if binding.atoms and not any(atom.condition for atom in binding.atoms):
-            marked = tuple(atom.through(replace(use, name=name)) for atom in binding.atoms)
-            state.variables[name] = replace(binding, atoms=marked)
-
-
 def merge(state: State, branches: Sequence[State], covers_all: bool, where: str) -> None:
     """Go on after branches: what all agree on stays, what differs is conditional or unknown.
 
@@ -446,3 +426,48 @@ def _goes_on(name: str, before: Binding, way: Binding) -> bool:
         now == old or (now.uses[:1] and now.uses[0].name == name and replace(now, uses=now.uses[1:]) == old)
         for now, old in zip(kept, before.atoms)
     )
+
+
+# Whole-number arithmetic of `$(( … ))` over known variables: + - * / % and parentheses, nothing else.
+
+_LARGEST = 1 << 62
+
+
+def evaluate_arithmetic(node: Node, variable: Callable[[str], int | None]) -> int | None:
+    """The value of an arithmetic node, or None when a part is not known or not plain whole-number arithmetic."""
+    text = (node.text or b"").decode("utf-8", "replace")
+    kind = node.type
+    if kind in ("number", "word"):
+        if len(text) > MOST_DIGITS and not text.isidentifier():
+            return None
+        return int(text) if text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0") else (
+            variable(text) if text.isidentifier() else None
+        )
+    if kind == "variable_name":
+        return variable(text)
+    if kind in ("simple_expansion", "expansion"):
+        names = [child for child in node.children if child.type == "variable_name"]
+        simple = len(node.named_children) == 1 and len(names) == 1
+        return variable(to_text(names[0].text or b"")) if simple else None
+    if kind in ("parenthesized_expression", "arithmetic_expansion"):
+        inner = node.named_children
+        return evaluate_arithmetic(inner[0], variable) if len(inner) == 1 else None
+    if kind == "binary_expression" and len(node.children) == 3:
+        left, operator, right = node.children
+        return _apply(operator.type, evaluate_arithmetic(left, variable), evaluate_arithmetic(right, variable))
+    return None
+
+
+def _apply(operator: str, left: int | None, right: int | None) -> int | None:
+    if left is None or right is None or left < 0 or right < 0:
+        return None
+    value: int | None = None
+    if operator == "+":
+        value = left + right
+    elif operator == "-":
+        value = left - right
+    elif operator == "*":
+        value = left * right
+    elif operator in ("/", "%") and right:
+        value = left // right if operator == "/" else left % right
+    return value if value is not None and abs(value) < _LARGEST else None

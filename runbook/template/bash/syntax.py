@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -14,7 +14,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from runbook.template.bash.state import Atom, Quote, Use
-from runbook.template.budget import MOST_DIGITS, refuse_deep
+from runbook.template.budget import refuse_deep
 from runbook.template.text_files import line_of, to_text
 
 # Parse a shell script to byte ranges, and find what the parser is known to miss.
@@ -111,7 +111,7 @@ def hazards(data: bytes, root: Node) -> tuple[Hazard, ...]:
         if node.text is None:
             continue
         if node.text.startswith(b"-"):
-            found.append(_orphan(lines, node, not _cuts_a_print(node)))
+            found.append(_orphan(lines, node))
         elif node.text in _RESERVED:
             word = to_text(node.text)
             found.append(Hazard(node.start_point[0] + 1, f"{word!r} stands where a command should", True))
@@ -127,15 +127,7 @@ def tree_nodes(root: Node) -> Iterator[Node]:
         stack.extend(reversed(node.children))
 
 
-def _cuts_a_print(node: Node) -> bool:
-    """Whether the command above, which ended before it was meant to, only prints."""
-    above = node.parent.prev_named_sibling if node.parent is not None else None
-    while above is not None and above.type == "comment":
-        above = above.prev_named_sibling
-    return above is not None and above.type == "command" and (above.text or b"").split()[:1] in ([b"echo"], [b"printf"])
-
-
-def _orphan(lines: Sequence[bytes], node: Node, blocks: bool) -> Hazard:
+def _orphan(lines: Sequence[bytes], node: Node) -> Hazard:
     """A command that is an option: the command above ended before it was meant to."""
     line = node.start_point[0] + 1
     above = lines[line - 2].rstrip(b"\r") if line > 1 else b""
@@ -148,7 +140,7 @@ def _orphan(lines: Sequence[bytes], node: Node, blocks: bool) -> Hazard:
         cause = f"the empty line {line - 1} ends the command above it"
     else:
         cause = f"line {line - 1} does not end with a backslash"
-    return Hazard(line, f"{option} stands at the start of a command and is no argument: {cause}", blocks)
+    return Hazard(line, f"{option} stands at the start of a command and is no argument: {cause}", True)
 
 
 def _heredocs(data: bytes, root: Node) -> list[Hazard]:
@@ -352,56 +344,3 @@ def _unquoted(value: str | None) -> str | None:
     if value and len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         return value[1:-1]
     return value
-
-
-# Whole-number arithmetic of `$(( … ))` over known variables: + - * / % and parentheses, nothing else.
-
-_LARGEST = 1 << 62
-
-
-def evaluate_arithmetic(
-    node: Node, variable: Callable[[str], int | None], expansion: Callable[[Node], int | None] = lambda node: None
-) -> int | None:
-    """The value of an arithmetic node, or None when a part is not known or not plain whole-number arithmetic.
-    `expansion` gives the value of `${NAME:-8}`."""
-    text = (node.text or b"").decode("utf-8", "replace")
-    kind = node.type
-    if kind in ("number", "word"):
-        if len(text) > MOST_DIGITS and not text.isidentifier():
-            return None
-        return int(text) if text.isascii() and text.isdecimal() and (text == "0" or text[0] != "0") else (
-            variable(text) if text.isidentifier() else None
-        )
-    if kind == "variable_name":
-        return variable(text)
-    if kind in ("simple_expansion", "expansion"):
-        names = [child for child in node.children if child.type == "variable_name"]
-        simple = len(node.named_children) == 1 and len(names) == 1
-        named = simple and not to_text(names[0].text or b"").isdecimal()
-        return variable(to_text(names[0].text or b"")) if named else expansion(node)
-    inner = node.named_children
-    if kind in ("parenthesized_expression", "arithmetic_expansion"):
-        return evaluate_arithmetic(inner[0], variable, expansion) if len(inner) == 1 else None
-    if kind == "ternary_expression" and len(inner) == 3:
-        met = evaluate_arithmetic(inner[0], variable, expansion)
-        return None if met is None else evaluate_arithmetic(inner[1 if met else 2], variable, expansion)
-    if kind == "binary_expression" and len(node.children) == 3:
-        left, operator, right = node.children
-        parts = [evaluate_arithmetic(part, variable, expansion) for part in (left, right)]
-        return _apply(operator.type, parts[0], parts[1])
-    return None
-
-
-def _apply(operator: str, left: int | None, right: int | None) -> int | None:
-    if left is None or right is None or left < 0 or right < 0:
-        return None
-    value: int | None = None
-    if operator == "+":
-        value = left + right
-    elif operator == "-":
-        value = left - right
-    elif operator == "*":
-        value = left * right
-    elif operator in ("/", "%") and right:
-        value = left // right if operator == "/" else left % right
-    return value if value is not None and abs(value) < _LARGEST else None

@@ -8,14 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from runbook.template.bash.execution import (
-    NUMBER,
-    Walk,
-    chosen_item,
-    condition_holds,
-    heredoc_text,
-    run_command,
-)
+from runbook.template.bash.execution import heredoc_text, run_command
 from runbook.template.bash.expansion import Expander, Scope
 from runbook.template.bash.state import (
     Binding,
@@ -24,9 +17,7 @@ from runbook.template.bash.state import (
     Sourced,
     State,
     Token,
-    Use,
     change_by_arithmetic,
-    kept_from_before,
     merge,
     not_known,
     text_of,
@@ -34,6 +25,104 @@ from runbook.template.bash.state import (
 )
 from runbook.template.bash.syntax import Source, tree_nodes
 from runbook.template.bash.written_files import WrittenFile, written_by
+
+# Which branch of a `case` or an `if` runs, where the words that decide it are known. Nothing is run for it.
+
+_PLAIN = re.compile(r"[\w./:+@%,=-]+")
+_GLOB = re.compile(r"[\w./:+@%,=*?-]+")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,15})")
+_NUMERIC = {
+    "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-le": int.__le__, "-gt": int.__gt__, "-ge": int.__ge__,
+}
+
+
+def chosen_item(expander: Expander, node: Node, scope: Scope) -> Node | None | bool:
+    """The item of a `case` that runs, None where none does, False where that is not known."""
+    word = node.child_by_field_name("value")
+    text = known_text(expander, word, scope) if word is not None else None
+    if text is None:
+        return False
+    for item in node.named_children:
+        if item.type != "case_item":
+            continue
+        if any(child.type in (";&", ";;&") for child in item.children):
+            return False
+        answers = [_fits(text, pattern, scope) for pattern in item.children_by_field_name("value")]
+        if True in answers:
+            return item
+        if None in answers:
+            return False
+    return None
+
+
+def condition_holds(expander: Expander, conditions: Sequence[Node], scope: Scope) -> bool | None:
+    """Whether the condition of an `if` is met: one comparison of known words. None: not known."""
+    if len(conditions) != 1 or conditions[0].type != "test_command" or len(conditions[0].named_children) != 1:
+        return None
+    return _met(expander, conditions[0].named_children[0], scope)
+
+
+def _met(expander: Expander, node: Node, scope: Scope) -> bool | None:
+    parts = node.children
+    if node.type == "unary_expression" and len(parts) == 2:
+        operator = scope.text(parts[0])
+        if operator == "!":
+            inner = _met(expander, parts[1], scope)
+            return None if inner is None else not inner
+        if operator not in ("-z", "-n"):
+            return None
+        text = known_text(expander, parts[1], scope)
+        return None if text is None else (text == "") is (operator == "-z")
+    if node.type != "binary_expression" or len(parts) != 3:
+        return None
+    left, operator, right = parts[0], scope.text(parts[1]), parts[2]
+    if operator not in ("=", "==", "!=", *_NUMERIC):
+        return None
+    first, second = known_text(expander, left, scope), known_text(expander, right, scope)
+    if first is None or second is None:
+        return None
+    if operator in _NUMERIC:
+        both = _NUMBER.fullmatch(first) and _NUMBER.fullmatch(second)
+        return bool(_NUMERIC[operator](int(first), int(second))) if both else None
+    if second and not _PLAIN.fullmatch(second):
+        return None  # between double brackets it is a pattern
+    return (first == second) is (operator != "!=")
+
+
+def known_text(expander: Expander, node: Node, scope: Scope) -> str | None:
+    """A single word's text. What a default of an unknown environment decides counts as not known."""
+    if node.type in ("binary_expression", "unary_expression", "parenthesized_expression"):
+        return None
+    if node.type == "extglob_pattern":
+        shown = scope.text(node)
+        return shown if _PLAIN.fullmatch(shown) else None
+    tokens = expander.tokens(node, scope)
+    if len(tokens) != 1 or tokens[0].condition or tokens[0].several:
+        return None
+    atoms = tokens[0].atoms
+    text = text_of(atoms)
+    open_ended = expander.environment is None and (
+        not text or any(use.default for atom in atoms for use in atom.uses)
+    )
+    if text is None or open_ended or any(atom.condition for atom in atoms):
+        return None
+    return text
+
+
+def _fits(text: str, pattern: Node, scope: Scope) -> bool | None:
+    shown = scope.text(pattern)
+    if pattern.type in ("string", "raw_string"):
+        inner = shown[1:-1]
+        return text == inner if not re.search(r"[$`\\]", inner) else None
+    if not _GLOB.fullmatch(shown):
+        return None
+    if _PLAIN.fullmatch(shown):
+        return text == shown
+    if shown.count("*") > 2:
+        return None
+    expression = "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in shown)
+    return re.fullmatch(expression, text, re.DOTALL) is not None
+
 
 _STATEMENT = 5
 """What a statement costs of a script's budget."""
@@ -53,7 +142,6 @@ class Walker:
     depth: int = 0
     root: Source = field(default_factory=lambda: Source(b""))
     texts: Mapping[str, str] = field(default_factory=dict)
-    followed_loops: list[bool] = field(default_factory=list)
 
     def block(self, nodes: Iterable[Node], scope: Scope) -> None:
         for node in nodes:
@@ -196,12 +284,9 @@ class Walker:
             self.hush(node, scope)
 
     def _loop(self, node: Node, scope: Scope) -> None:
-        if round_by_round(self, node, scope):
-            return
         where = f"the loop at line {scope.line(node)}"
         branch = scope.branch(f"inside {where}")
         body = node.child_by_field_name("body")
-        before, names = scope.state.variables, set_by_arguments(node, scope)
         for child in tree_nodes(node):
             if child.type == "variable_assignment" and any(part.type == "=" for part in child.children):
                 name = scope.text(child).split("=", 1)[0]
@@ -209,14 +294,13 @@ class Walker:
                     branch.state.forget(name, f"{name} is set again inside {where}", scope.line(child))
         variable = node.child_by_field_name("variable")
         if variable is not None:
-            set_in_turn(self, node, scope.text(variable), branch, where)
+            name = scope.text(variable)
+            branch.state.forget(name, f"{name} changes with {where}", scope.line(node))
         conditions = ("command", "list", "pipeline", "redirected_statement", "negated_command")
         for child in node.named_children:
             if child == body or child.type in conditions:
                 self.statement(child, branch)
         merge(scope.state, [branch.state], False, where)
-        use = Use("", -1, -1, scope.line(node), quoted=True, default=True, open=True)
-        kept_from_before(scope.state, before, names, use)
 
     # ---- assignments
 
@@ -339,105 +423,9 @@ class Walker:
             self.hush(text, scope)
 
 
-# Loops over the arguments of the script, and those over a list.
-
-_READS_ARGUMENTS = re.compile(r"\$(?:[#@*1]|\{[#@*1])|\bgetopts\b")
-_SET_BY_ARGUMENT = re.compile(r"\w+=[\"']?(?:\$(?:\d|\{\d|\{?OPTARG|\{?(\w+))|[\w./-]*[\"']?$)")
-_ROUNDS = 200
-"""More than a script is given arguments."""
-
-
-def set_in_turn(walk: Walk, node: Node, name: str, scope: Scope, where: str) -> None:
-    """The variable of a loop: its value where it has but one. Of several numbers the largest stands for all, where
-    what halves it halves each of them."""
-    line = scope.line(node)
-    values = node.children_by_field_name("value")
-    tokens = walk.expander.words(values, replace(scope, state=scope.state.copy())) if values else []
-    texts = [token.text for token in tokens if not token.condition and not token.several]
-    if not texts or None in texts or len(texts) < len(tokens):
-        scope.state.forget(name, f"{name} changes with {where}", line)
-    elif len(tokens) == 1:
-        scope.state.variables[name] = Binding(tokens[0].atoms, None, line)
-    elif all(text and NUMBER.fullmatch(text) and int(text) > 0 and int(text) % 2 == 0 for text in texts):
-        use = Use(name, -1, -1, line, quoted=True, open=True, in_turn=True)
-        largest = max((text or "" for text in texts), key=int)
-        scope.state.variables[name] = Binding(unplaced(largest, (use,)), None, line)
-    else:
-        shown = ", ".join(text or "''" for text in texts[:4]) + (", …" if len(texts) > 4 else "")
-        scope.state.forget(name, f"{name} is {shown} in turn with {where}", line)
-
-
-def round_by_round(walk: Walk, node: Node, scope: Scope) -> bool:
-    """Follow a loop over the script's arguments, which are known. False, and nothing is done, where it is not known
-    how it ends."""
-    head, body = node.named_children[:-1], node.child_by_field_name("body")
-    arguments = scope.state.positional
-    if arguments is None or body is None or scope.condition or not _READS_ARGUMENTS.search(scope.text(node)):
-        return False
-    variable = node.child_by_field_name("variable")
-    every = [scope.text(part) for part in head if part != variable]
-    if node.type == "for_statement" and (variable is None or every not in (['"$@"'], ["$@"], ['"${@}"'], [])):
-        return False
-    if node.type not in ("for_statement", "while_statement") or (head and head[0].type == "command"
-       and scope.text(head[0]) not in (":", "true") and arguments):
-        return False
-    branch, commands, quiet = scope.branch(), len(walk.commands), len(walk.quiet)
-    walk.followed_loops.append(True)
-    ended = _rounds(walk, node, body, branch, arguments if variable is not None else None)
-    ended = walk.followed_loops.pop() and ended
-    if ended:
-        scope.state.become(branch.state)
-    else:
-        del walk.commands[commands:], walk.quiet[quiet:]
-    return ended
-
-
-def _rounds(walk: Walk, node: Node, body: Node, branch: Scope, values: Sequence[Token] | None) -> bool:
-    state, name = branch.state, node.child_by_field_name("variable")
-    conditions = [] if values is not None else node.named_children[:-1]
-    for at in range(_ROUNDS):
-        if values is not None and name is not None:
-            if at == len(values):
-                return True
-            if values[at].several:
-                return False
-            state.variables[branch.text(name)] = Binding(values[at].atoms, None, branch.line(name))
-        elif conditions and conditions[0].type == "command" and branch.text(conditions[0]).startswith("getopts"):
-            return not state.positional
-        else:
-            goes_on = condition_holds(walk.expander, conditions, branch)
-            if not goes_on:
-                return goes_on is False
-        walk.statement(body, branch)
-        if state.stopped == "break":
-            state.stopped = ""
-            return True
-        if state.stopped not in ("", "continue") or state.positional is None:
-            return False
-        state.stopped = ""
-    return False
-
-
-def set_by_arguments(node: Node, scope: Scope) -> list[str]:
-    """The variables that a loop over arguments which are not known sets to one of them, or to a plain word."""
-    if scope.state.positional is not None or not _READS_ARGUMENTS.search(scope.text(node)):
-        return []
-    variable = node.child_by_field_name("variable")
-    ours = {scope.text(variable)} if variable is not None else set()
-    found: dict[str, bool] = {}
-    for part in tree_nodes(node):
-        if part.type != "variable_assignment":
-            continue
-        fits = _SET_BY_ARGUMENT.match(scope.text(part))
-        name = scope.text(part).split("=", 1)[0]
-        plain = fits is not None and (fits[1] is None or fits[1] in ours or found.get(fits[1], False))
-        found[name] = found.get(name, True) and plain
-    return [name for name, plain in found.items() if plain]
-
-
 def follow_script(
-    data: bytes, root: Node, environment: dict[str, str] | None,
-    arguments: tuple[str, ...] | tuple[Token, ...] | None, header: dict[str, Binding], texts: Mapping[str, str],
+    data: bytes, root: Node, environment: dict[str, str] | None, arguments: tuple[str, ...] | None,
+    header: dict[str, Binding], texts: Mapping[str, str],
 ) -> Walker:
     """Follow the script from its first line. `header` holds variables that `#SBATCH --export` sets, `texts` the files
     that it may source."""
@@ -445,9 +433,7 @@ def follow_script(
     walker = Walker(Expander(environment), root=source, texts=texts)
     positional = None
     if arguments is not None:
-        positional = tuple(
-            item if isinstance(item, Token) else Token(unplaced(item), -1, -1, Quote.NOWHERE, 0) for item in arguments
-        )
+        positional = tuple(Token(unplaced(text), -1, -1, Quote.NOWHERE, 0) for text in arguments)
     state = State(dict(header), set(header), positional=positional)
     state.budget.spend(sum(len(value) for value in (environment or {}).values()))
     for name, value in (environment or {}).items():
