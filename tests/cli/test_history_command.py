@@ -8,19 +8,20 @@ from dataclasses import replace
 
 from runbook.adapters.store import IncidentStore
 from runbook.model.remedy import Circumstances
-from runbook.model.units import IncidentId, NodeName
+from runbook.model.units import IncidentId, NodeName, UserName
 from tests.cli.conftest import Shell
 from tests.report.sample_incidents import recovered
 
 
-def fill(shell: Shell, nodes: int = 0) -> None:
+def fill(shell: Shell, nodes: int = 0, owners: tuple[str, ...] = ("ana",)) -> None:
     store = IncidentStore(shell.state)
     ran_with = Circumstances("megatron", model="llama\x1b[31m-70b", micro_batch=4, sequence_length=8192)
     for number in range(3 + nodes):
         made = recovered()
         assert made.failure is not None
         job = replace(made.failure.job, name=f"job{number}", nodes=tuple(NodeName(f"gpu-{n}") for n in (21, 22, 23)))
-        made = replace(made, failure=replace(made.failure, job=replace(job, num_nodes=3)))
+        job = replace(job, num_nodes=3, owner=UserName(owners[number % len(owners)]))
+        made = replace(made, failure=replace(made.failure, job=job))
         store.save(replace(made, id=IncidentId(f"oom-here-{number}"), circumstances=ran_with))
 
 
@@ -59,12 +60,18 @@ def test_the_second_death_of_a_script_names_the_first(shell: Shell) -> None:
 
 
 def test_nodes_beside_their_peers(shell: Shell) -> None:
-    fill(shell, nodes=9)
+    fill(shell, nodes=9, owners=("ana", "ben", "cyn"))
     done = shell("history", "--nodes")
     assert done.returncode == 0, done.stderr
     assert "more than its peers" in done.stdout and "counts 1/n as expected" in " ".join(done.stdout.split())
     (worst,) = json.loads(shell("history", "--nodes", "--json").stdout)
     assert (worst["node"], worst["verdict"], worst["observed"], worst["expected"]) == ("gpu-22", "more", 12, 4.0)
+
+
+def test_one_users_jobs_alone_name_no_node(shell: Shell) -> None:
+    fill(shell, nodes=9)
+    (worst,) = json.loads(shell("history", "--nodes", "--json").stdout)
+    assert (worst["verdict"], worst["owners"], worst["most_of"]) == ("one_owner", 1, "ana")
 
 
 def test_what_is_mistyped_is_said(shell: Shell) -> None:
