@@ -224,14 +224,15 @@ def in_place_of(
     own = next((item for item in documents if item.roles), None)
     if own is None or (chosen is not None and chosen is not own and not _by_names_alone(chosen, job)):
         return chosen
-    answers = replace(job.answers, options=(*job.answers.options, *(f"{name}=no" for name in _unread(own, job))))
-    found = roles_found(own, job.listed, job.read(), answers)
+    found = roles_found(own, job.listed, job.read(), job.answers)
     if chosen is None and not found:
         return None
     fallback = chosen is None or chosen.fallback
-    if not fallback or chosen is own or _says_more(found, chosen) or not _has_a_batch(chosen, job.listed):
-        return specialised(own, job.listed, job.read(), answers)
-    return chosen
+    if fallback and chosen is not own and not _says_more(found, chosen) and _has_a_batch(chosen, job.listed):
+        return chosen
+    # Only now: for this all of the program's modules are read.
+    answers = replace(job.answers, options=(*job.answers.options, *(f"{name}=no" for name in _unread(own, job))))
+    return specialised(own, job.listed, job.read(), answers)
 
 
 _HANDED_ON = re.compile(r" = vars\(|\*\*\s*(?:vars\(|(?:args|opts?|options|flags)\b)|\basdict\(|from_argparse_args")
