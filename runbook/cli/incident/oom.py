@@ -41,7 +41,7 @@ def oom(
     inventory: str | None,
 ) -> int:
     """`runbook oom`."""
-    answers = replace(_answers(values, versions, options), agreed=agreed)
+    answers = _answers(values, versions, options, agreed)
     if job and logs:
         raise BadInput("--job and --log exclude each other", next_step="name the job, or its log files")
     if logs:
@@ -65,14 +65,16 @@ class Said:
     as_json: bool = False
 
 
-def _answers(values: tuple[str, ...], versions: tuple[str, ...], options: tuple[str, ...]) -> Answers:
+def _answers(
+    values: tuple[str, ...], versions: tuple[str, ...], options: tuple[str, ...], agreed: tuple[str, ...]
+) -> Answers:
     """Raises `BadInput` for one that has no value."""
     for option, given in (("--set", values), ("--version", versions)):
         for item in given:
             if not item.partition("=")[0] or not item.partition("=")[2]:
                 raise BadInput(f"{option} {item}: it has to be NAME=VALUE", next_step=f"write {option} NAME=VALUE")
     return Answers(
-        dict(item.split("=", 1) for item in values), dict(item.split("=", 1) for item in versions), options
+        dict(item.split("=", 1) for item in values), dict(item.split("=", 1) for item in versions), options, agreed
     )
 
 

@@ -6,8 +6,10 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeGuard
 
+from runbook.model.template import TemplateFile
 from runbook.model.units import GIB
 from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
 from runbook.remedy.recognition import code_alone, first_uncommented_match
@@ -160,7 +162,7 @@ def no_code_of(context: LeverContext, arguments: Arguments) -> None:
     """No code of the programs and of the modules of their own that they import matches `pattern`; what their docstrings
     and comments say is none. `why` says what follows where it does, `question` what a person may decide, with
     `experiment` knowing that it is another one then."""
-    found = first_uncommented_match(str(arguments["pattern"]), [code_alone(file) for file in context.template.code()])
+    found = _in_code(context, arguments)
     if found is None:
         return
     text, file, line = found
@@ -170,10 +172,12 @@ def no_code_of(context: LeverContext, arguments: Arguments) -> None:
 
 def code_of(context: LeverContext, arguments: Arguments) -> None:
     """Some code of the programs, as in `no_code_of`, matches `pattern`. `means` says in words what that shows."""
-    if not first_uncommented_match(
-        str(arguments["pattern"]), [code_alone(file) for file in context.template.code()]
-    ):
+    if _in_code(context, arguments) is None:
         raise Refused(f"the program's code does not show {arguments['means']}")
+
+
+def _in_code(context: LeverContext, arguments: Arguments) -> tuple[str, TemplateFile, int] | None:
+    return first_uncommented_match(str(arguments["pattern"]), [code_alone(file) for file in context.template.code()])
 
 
 _STEPS = re.compile(r"(?i)(?:\w*_)?(?:steps?|iter(?:ation)?s?)(?:_?num)?|it")
@@ -195,13 +199,20 @@ def steps_count_updates(context: LeverContext, arguments: Arguments) -> None:
             )
 
 
+@lru_cache(maxsize=64)
+def _tree(text: str) -> ast.Module | None:
+    """None: broken, or no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def _counter_of_passes(text: str) -> tuple[str, str, int] | None:
     """A counter that grows by one whenever a loop has made a backward pass, the limit that it is compared with, and its
     line."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    tree = _tree(text)
+    nodes = list(ast.walk(tree)) if tree is not None else []
     limits: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Compare) and len(node.comparators) == 1:
@@ -260,10 +271,8 @@ def not_done_in_code(context: LeverContext, arguments: Arguments) -> None:
 
 def _with_guards(text: str) -> Iterator[tuple[ast.AST, tuple[ast.expr | None, ...]]]:
     """Every statement with the conditions in which it stands; None for one that is no plain `if`."""
-    try:
-        ahead: list[tuple[ast.AST, tuple[ast.expr | None, ...]]] = [(ast.parse(text), ())]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+    tree = _tree(text)
+    ahead: list[tuple[ast.AST, tuple[ast.expr | None, ...]]] = [(tree, ())] if tree is not None else []
     while ahead:
         node, guards = ahead.pop()
         yield node, guards

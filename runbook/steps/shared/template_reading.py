@@ -17,7 +17,7 @@ from functools import cached_property
 from runbook.errors import BadInput
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.program import ProgramOptions
+from runbook.model.program import ProgramConstant, ProgramOptions
 from runbook.model.remedy import Answers
 from runbook.model.template import (
     Companion,
@@ -169,6 +169,10 @@ class TemplateReading:
         return tuple(TemplateFile(name, text) for name, text in read.items())
 
     @cached_property
+    def _constants(self) -> tuple[ProgramConstant, ...]:
+        return tuple(item for file in self.source_files for item in program_constants(file.path, file.text))
+
+    @cached_property
     def parameter_names(self) -> tuple[ParameterNames, ...]:
         """What to look for: the parameters of the job's system."""
         return self.system.parameter_names() if self.system is not None else ()
@@ -224,14 +228,14 @@ class TemplateReading:
         started = StartedJob(self.failed, job.owner, job.work_dir or "", job.submit_line or "")
         unresolved = unresolved_argument(self.everything)
         told = template_settings(self.system, self.settings, self.files, started, unresolved, self.answers)
-        return replace(told, program=lambda: self.program, code=lambda: self.source_files, constants=lambda: tuple(
-            item for file in self.source_files for item in program_constants(file.path, file.text)
-        ), started=tuple(
-            dict.fromkeys(
-                item.path for item in self.started
-                if item.path is not None and not (item.option and re.search(r"^src/|/__main__\.py$", item.path))
-            )
-        ), recognised=self.system is self.named or self._is_recognised)
+        started_files = dict.fromkeys(
+            item.path for item in self.started
+            if item.path is not None and not (item.option and re.search(r"^src/|/__main__\.py$", item.path))
+        )
+        return replace(
+            told, program=lambda: self.program, code=lambda: self.source_files, constants=lambda: self._constants,
+            started=tuple(started_files), recognised=self.system is self.named or self._is_recognised,
+        )
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:
