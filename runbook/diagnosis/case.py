@@ -91,15 +91,13 @@ def figures_of(fields: MemoryFields, own_pids: frozenset[int] = frozenset(), pid
     """Compute R-01 to R-04. Negative results within rounding become zero. `own_pids`: other processes of the job;
     `pid`: the failing one, where the log has it."""
     allocated = fields.allocated_bytes
-    reserved: int | None = fields.reserved_bytes
-    unallocated: int | None = fields.reserved_unallocated_bytes
-    reserved_error, unallocated_error = print_error(reserved), print_error(unallocated)
-    if reserved is None and allocated is not None and unallocated is not None:
-        reserved = allocated + unallocated
+    reserved, unallocated = fields.reserved, fields.unallocated
+    reserved_error = print_error(fields.reserved_bytes)
+    unallocated_error = print_error(fields.reserved_unallocated_bytes)
+    if fields.reserved_bytes is None and reserved is not None:
         reserved_error = print_error(allocated) + unallocated_error
-    if unallocated is None and allocated is not None and reserved is not None:
-        unallocated = max(0, reserved - allocated)
-        unallocated_error = print_error(reserved) + print_error(allocated)
+    if fields.reserved_unallocated_bytes is None and unallocated is not None:
+        unallocated_error = reserved_error + print_error(allocated)
     self_pid, certain, process = _self(fields, reserved, reserved_error, own_pids - {pid}, pid)
     outside = max(0, process - reserved) if process is not None and reserved is not None else None
     unattributed = unexplained = None

@@ -231,6 +231,21 @@ class MemoryFields:
     rounding_bytes: Bytes | None = None
     """Largest error that the message's print format (two decimals of a unit) puts on a sum of its figures."""
 
+    @property
+    def reserved(self) -> int | None:
+        """R-01: by PyTorch; of a message that says only what of it is allocated and what is not, their sum."""
+        if self.reserved_bytes is None and None not in (self.allocated_bytes, self.reserved_unallocated_bytes):
+            return (self.allocated_bytes or 0) + (self.reserved_unallocated_bytes or 0)
+        return self.reserved_bytes
+
+    @property
+    def unallocated(self) -> int | None:
+        """R-01: reserved and not allocated; of a message that prints both (before PyTorch 2.0) what lies between
+        them, which rounding never makes negative."""
+        if self.reserved_unallocated_bytes is None and None not in (self.reserved_bytes, self.allocated_bytes):
+            return max(0, (self.reserved_bytes or 0) - (self.allocated_bytes or 0))
+        return self.reserved_unallocated_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -76,12 +76,7 @@ def memory_at_failure(fields: MemoryFields, gpu: GpuFacts | None = None) -> Memo
     if capacity is None and gpu is not None and isinstance(gpu.total_bytes, int):
         capacity = _figure(gpu.total_bytes) or None
     allocated = _figure(fields.allocated_bytes)
-    unallocated = _figure(fields.reserved_unallocated_bytes)
-    reserved = _figure(fields.reserved_bytes)
-    if unallocated is None and reserved is not None and allocated is not None:
-        unallocated = _figure(reserved - allocated)
-    if reserved is None and allocated is not None and unallocated is not None:
-        reserved = allocated + unallocated
+    unallocated, reserved = _figure(fields.unallocated), _figure(fields.reserved)
     process = _figure(fields.process_bytes)
     outside = _figure(process - reserved) if process is not None and reserved is not None else None
     others = [_figure(use.bytes) for use in fields.other_processes]

@@ -60,6 +60,7 @@ def _story(case: dict[str, Any]) -> LogStory:
         tried_bytes=_bytes(fields, "tried"), capacity_bytes=_bytes(fields, "capacity"),
         free_bytes=_bytes(fields, "free"), reserved_unallocated_bytes=_bytes(fields, "unallocated"),
         private_pool_bytes=_bytes(fields, "private"), reserved_bytes=_bytes(fields, "reserved"),
+        allocated_bytes=_bytes(fields, "allocated"),
     )
     phase = Phase(case.get("phase", "forward"))
     cause = Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase=phase, fields=memory)

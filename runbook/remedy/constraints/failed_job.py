@@ -21,7 +21,7 @@ def allocator_could_have_served(context: LeverContext, arguments: Arguments) -> 
 
     Rule R-04 (perfect defragmentation). Missing figures exclude nothing."""
     fields = context.fields
-    free, unallocated, tried = fields.free_bytes, fields.reserved_unallocated_bytes, fields.tried_bytes
+    free, unallocated, tried = fields.free_bytes, fields.unallocated, fields.tried_bytes
     if free is None or unallocated is None or tried is None:
         return
     if free + unallocated + (fields.rounding_bytes or 0) >= tried:
@@ -35,9 +35,7 @@ def allocator_could_have_served(context: LeverContext, arguments: Arguments) -> 
 def much_lies_unallocated(context: LeverContext, arguments: Arguments) -> None:
     """At least a twentieth of what is reserved must be unallocated: what the allocator holds back of a full card in
     ordinary running is less, and another setting of it frees no more than that. Missing figures exclude nothing."""
-    allocated, unallocated = context.fields.allocated_bytes, context.fields.reserved_unallocated_bytes
-    known: int | None = context.fields.reserved_bytes
-    reserved = allocated + unallocated if known is None and allocated is not None and unallocated is not None else known
+    reserved, unallocated = context.fields.reserved, context.fields.unallocated
     if not reserved or unallocated is None or unallocated * 20 >= reserved:
         return
     raise Refused(f"only {unallocated / reserved:.1%} of what is reserved is unallocated, so it frees next to nothing")
