@@ -28,6 +28,8 @@ from runbook.adapters.whole_file import private_folder
 from runbook.errors import NotFound, Unavailable
 
 OUTPUT_LIMIT_BYTES = 64 << 20
+_OWNERS_OUTPUT_BYTES = 4 << 20
+"""Of a command with another user's rights, whose pipes that user's processes can take and fill."""
 _READY = b"runbook-stage ready\n"
 _STAGE_ERROR = b"runbook-stage error "
 _KILL_WAIT_S = 2.0
@@ -167,7 +169,7 @@ def run(command: Command, timeout_s: float) -> Completed:
     else:
         with _told(argv, command.cwd or ""):
             process = start(argv, Streams(), env=command.env, cwd=command.cwd, hold=command.hold)
-    collected = _Collected(command.output_limit_bytes)
+    collected = _Collected(min(command.output_limit_bytes, _OWNERS_OUTPUT_BYTES if staged else OUTPUT_LIMIT_BYTES))
     try:
         in_time = _pump(process, stdin, started + timeout_s, collected)
     except BaseException:

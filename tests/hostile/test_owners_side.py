@@ -12,7 +12,7 @@ import pytest
 from runbook.adapters import files
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.silent import FileSystems
-from runbook.errors import Hung, RunbookError
+from runbook.errors import Hung, NotAllowed, RunbookError
 from runbook.model.units import UserName
 
 ME = UserName(getpass.getuser())
@@ -29,12 +29,20 @@ LINES = (
     "line.sendall(b'{\"entries\": 100000}\\n')\n"
     "while True:\n    line.sendall(b'[\"/a\", false, 1, 1.0]\\n' * 1000)\n"
 )
+PATHS = "while True:\n    line.sendall(b'[\"FOLDER/' + b'a' * 60000 + b'\", false, 1, 1.0]\\n')\n"
+NUMBERS = "line.sendall((b'[\"FOLDER/a\", false, ' + b'9' * 4000 + b', 1.0]\\n') * 100000)\n"
+MOMENT = "line.sendall(b'[\"FOLDER/a\", false, 1, NaN]\\n' * 100000)\n"
+ELSEWHERE = "line.sendall(b'[\"/etc/shadow\", false, 1, 1.0]\\n' * 100000)\n"
+WORDS = "line.close()\nif os.fork() == 0:\n    while True:\n        os.write(2, b'\\xff' * 65536)\n"
 NONSENSE = "line.sendall(b'[' * 60000 + b'\\n')\ntime.sleep(60)\n"
 
 
 @pytest.mark.parametrize(
-    "answer", [TRICKLE, DESCRIPTORS, ENDLESS, LINES, NONSENSE],
-    ids=["a blank now and then", "descriptors", "an endless line", "more entries than were asked for", "deep brackets"],
+    "answer", [TRICKLE, DESCRIPTORS, ENDLESS, LINES, NONSENSE, WORDS],
+    ids=[
+        "a blank now and then", "descriptors", "an endless line", "more entries than were asked for", "deep brackets",
+        "an endless complaint",
+    ],
 )
 @pytest.mark.parametrize("ask", ["open", "entries", "replace"])
 def test_what_answers_in_its_place_is_ended_in_time(
@@ -56,6 +64,36 @@ def test_what_answers_in_its_place_is_ended_in_time(
     assert isinstance(told.value, Hung) or answer is not TRICKLE
     assert len(os.listdir("/proc/self/fd")) <= before
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 64 << 10
+
+
+@pytest.mark.parametrize(
+    "answer", [PATHS, NUMBERS, MOMENT, ELSEWHERE],
+    ids=["paths without end", "sizes of no disk", "no moment", "a place that was not asked for"],
+)
+def test_a_forged_listing_is_refused_and_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str
+) -> None:
+    begin = BEGIN + "line.sendall(b'{\"entries\": 100000}\\n')\n"
+    monkeypatch.setattr(files, "_source", lambda: begin + answer.replace("FOLDER", str(tmp_path)))
+    resident = _resident_bytes()
+    with pytest.raises(NotAllowed, match="the list of files is none"):
+        OwnerFiles(timeout_s=5.0, apart=True).entries(str(tmp_path), ME)
+    assert _resident_bytes() - resident < 200 << 20
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_listing_is_cut_where_its_paths_are_long(tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(8):
+        folder = folder / ("d" * 200)
+        folder.mkdir()
+    for number in range(30):
+        (folder / f"{number:0200}").touch()
+    found = OwnerFiles(apart=True, most_entries=100).entries(str(tmp_path), ME, depth=9)
+    assert len(found) < 38 and sum(len(entry.path) for entry in found) <= 100 * 250
 
 
 def test_a_listing_comes_whole_where_it_is_answered_honestly(tmp_path: Path) -> None:

@@ -274,6 +274,7 @@ class _Answer:
         """What was listed, a line each. Raises `TimeoutError`, and `NotAllowed` where it is nothing that our own
         program says."""
         found: list[Entry] = []
+        below, room = os.path.join(folder, ""), most * owner_side.PATH_LENGTH  # noqa: PTH118
         number = answer.get("entries")
         for _ in range(number if isinstance(number, int) and 0 <= number <= most else most + 1):
             line = self._line(with_file=False)
@@ -282,8 +283,12 @@ class _Answer:
             except (ValueError, RecursionError):
                 entry = None
             match entry:
-                case [str(path), bool(is_folder), int(size), float() | int() as modified_s] if len(found) < most:
-                    found.append((path, is_folder, size, float(modified_s)))
+                case [str(path), bool(is_folder), int(size), float(modified_s)] if (
+                    len(found) < most and len(path) <= room and path.startswith(below)
+                    and 0 <= size < 1 << 63 and abs(modified_s) < 1 << 40
+                ):
+                    room -= len(path)
+                    found.append((path, is_folder, size, modified_s))
                 case _:
                     raise NotAllowed(
                         "the list of files is none", where=folder, next_step="see what this user's processes do here"
@@ -323,8 +328,12 @@ class _Answer:
 
 def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookError:
     words = b""
-    with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
-        words = child.communicate(timeout=2.0)[1]
+    with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+        child.wait(2.0)
+        if child.stderr is not None:
+            # Once and no more: another process of the owner's may hold the other end, and write on.
+            os.set_blocking(child.stderr.fileno(), False)
+            words = os.read(child.stderr.fileno(), _LINE_BYTES)
     text = words.decode("utf-8", "replace").strip()[-300:]
     if privilege_mode(identity) is PrivilegeMode.SUDO and "Traceback" not in text and "standard input" not in text:
         return sudo_refused(identity, text)

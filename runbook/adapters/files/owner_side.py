@@ -29,6 +29,8 @@ from _thread import start_new_thread  # `threading` would have to be read from d
 
 NOT_REGULAR = "it is not a regular file"
 CHANGED = "its content is not what was expected"
+PATH_LENGTH = 250
+"""Letters that a path of a listing may have in the mean."""
 
 
 def open_regular(path: str) -> int:
@@ -51,12 +53,14 @@ def must_be_a_file_to_read(descriptor: int, path: str) -> None:
 
 
 def list_entries(folder: str, depth: int, limit: int) -> list[tuple[str, bool, int, float]]:
-    """(path, is folder, bytes, modified) level by level, so that a cut at `limit` loses the deepest first.
+    """(path, is folder, bytes, modified) level by level, so that a cut at `limit` entries, or at as much text as that
+    many paths of `PATH_LENGTH` have, loses the deepest first.
 
     Links are followed, each folder is entered once. What cannot be read below the top is listed, not entered."""
     found: list[tuple[str, bool, int, float]] = []
     seen: set[tuple[int, int]] = set()
     level = [folder]
+    room = limit * PATH_LENGTH
     for distance in range(depth):
         below: list[str] = []
         for here in level:
@@ -67,7 +71,8 @@ def list_entries(folder: str, depth: int, limit: int) -> list[tuple[str, bool, i
                 seen.add((information.st_dev, information.st_ino))
                 with os.scandir(here) as children:
                     for child in children:
-                        if len(found) >= limit:
+                        room -= len(child.path)
+                        if len(found) >= limit or room < 0:
                             return found
                         try:
                             facts = child.stat()
