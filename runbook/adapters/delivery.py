@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from runbook.model.incident import Message, Severity
 from runbook.report.vocabulary.clean import clean_line, shorten
@@ -122,11 +123,59 @@ class Delivery:
     reason: str = ""
 
 
-def service_of(address: str) -> str | None:
-    """What kind of service an address leads to, or None where apprise does not understand it. Sends nothing."""
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Whether the host that an address leads to takes a connection. Nothing is sent."""
+
+    service: str
+    """"" where the address is not understood."""
+    tried: bool = False
+    """False where only sending would tell."""
+    problem: str = ""
+    """In words without the address; "" where it was reached, or not tried."""
+
+
+def contact(address: str, limit_s: float) -> Contact:
+    """Connect to where messages for an address go, or to the proxy that the environment names, and hang up."""
     with _Listener():
         plugin = _plugin(address)
-    return None if plugin is None else str(plugin.service_name)
+    if plugin is None:
+        return Contact("")
+    service, place = str(plugin.service_name), _place_of(plugin)
+    if place is None:
+        return Contact(service)
+    try:
+        with socket.create_connection(place, limit_s):
+            return Contact(service, True)
+    except TimeoutError:
+        problem = f"its host did not answer within {limit_s:g} s"
+    except socket.gaierror:
+        problem = "its host's name is not known"
+    except OSError as error:
+        problem = f"its host could not be reached: {(error.strerror or type(error).__name__).lower()}"
+    return Contact(service, True, problem)
+
+
+def _place_of(plugin: Any) -> tuple[str, int] | None:
+    """Host and port that a message would go to first; None where it cannot be told from the address."""
+    from urllib.request import getproxies, proxy_bypass
+
+    mail_host = getattr(plugin, "smtp_host", "")
+    if mail_host:
+        return str(mail_host), int(plugin.port or 25)
+    fixed = next((url for name in ("notify_url", "webhook_url") if (url := getattr(type(plugin), name, ""))), "")
+    parts = urlsplit(fixed if isinstance(fixed, str) else "")
+    host, port, scheme = parts.hostname or "", parts.port, parts.scheme
+    if not host or "{" in host:
+        own, scheme = str(getattr(plugin, "host", "") or ""), "https" if plugin.secure else "http"
+        # Services of the web keep a token where others have their host: only what reads as one is tried.
+        host, port = (own, plugin.port) if "." in own or ":" in own or own == "localhost" else ("", None)
+    if not host:
+        return None
+    proxy = urlsplit(getproxies().get(scheme, ""))
+    if proxy.hostname and not proxy_bypass(host):
+        return proxy.hostname, proxy.port or 3128
+    return host, int(port or (443 if scheme == "https" else 80))
 
 
 def deliver(address: str, title: str, body: str, severity: Severity) -> Delivery:

@@ -300,9 +300,14 @@ def notify_test() -> None:
 @command("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do.")
 @click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
 @click.option("--mend", "mending", is_flag=True, help="Take others' rights to what is kept; a terminal is asked.")
+@click.option("--send", "sending", is_flag=True, help="Send each notification target a message that says it is a test.")
 @inventory_option
 def doctor() -> None:
-    """Check the inventory, the scheduler and its rights, SSH to a node, the state folder and the playbooks."""
+    """Check the inventory, the state folder, Slurm and its rights to cancel and drain, sudo, SSH to a node, the spool,
+    the notification targets and the playbooks. Nothing is cancelled, drained or, without --send, sent.
+
+    What others have to answer is asked side by side, and not waited for longer than 10 seconds in all.
+    """
 
 
 @cli.group(short_help="Check the documents: flow, signatures, levers, XIDs.")

@@ -53,6 +53,8 @@ class Application:
     playbook_folder: Path = field(default_factory=playbook_folder)
     drives_as: str = "command"
     """Or "daemon"."""
+    patience_s: float = 20.0
+    """How long Slurm is asked again while it is not reached."""
 
     @cached_property
     def settings(self) -> Inventory:
@@ -177,6 +179,7 @@ class Application:
         document = self.inventory.scheduler
         return SlurmCommands(
             bin_dir=document.commands_folder, slurm_conf=document.slurm_conf, timeout_s=document.command_timeout_s,
+            patience_s=self.patience_s,
             ends_s=(lambda: self.lease.ends_s()) if self.inventory.database else lambda: None,
         )
 

@@ -33,12 +33,6 @@ def known_columns(help_format: str) -> frozenset[str]:
     return frozenset(word.lower() for word in help_format.split())
 
 
-def store_flags(config: str) -> frozenset[str]:
-    """What accounting keeps of a job, from `scontrol show config`: "job_script", "job_env", "job_comment"."""
-    found = re.search(r"^AccountingStoreFlags\s*= *(.*)$", config, re.MULTILINE)
-    return frozenset(word.strip().lower() for word in found[1].split(",")) if found else frozenset()
-
-
 def job_arguments(job: JobId, known: Collection[str], separator: str) -> tuple[str, ...]:
     """Arguments of sacct for one job with its steps, of its latest run (sacct leaves out earlier ones itself)."""
     columns = _format(COLUMNS, known)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from runbook.cli.checks import notifications
 from runbook.cli.command_line import notify
-from runbook.cli.doctor import _notifications
 from runbook.cli.wiring import application
 from runbook.errors import BadInput, NotFound, Unavailable
 from tests.service.notify_servers import HttpServer, http_server, inventory_with
@@ -63,7 +63,7 @@ def test_doctor_looks_at_the_addresses_without_sending(tmp_path: Path, server: H
         f"  urls: ['{server.url('{owner}')}']\n"
         "  targets:\n    - {name: odd, urls: ['nonsense://hunter2', 'json://fine'], severities: [page]}\n",
     )
-    good, bad = _notifications(application(str(path)))
-    assert (good.mark, good.what) == ("ok", "all: JSON; info, warning, page")
+    good, bad = notifications(application(str(path)))
+    assert (good.mark, good.what) == ("ok", "all: JSON, reached; hears info, warning, page")
     assert (bad.mark, bad.what) == ("problem", "odd: 1 of 2 addresses are not understood")
     assert server.received == []

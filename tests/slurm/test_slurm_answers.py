@@ -16,6 +16,7 @@ from runbook.slurm import controller as queue
 from runbook.slurm.complaints import Complaint, complaint
 from runbook.slurm.fields import long_format, rows
 from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
+from runbook.slurm.site import read_config
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm"
 SEPARATOR = "~recordedseparator~"
@@ -162,9 +163,9 @@ def test_a_script_that_was_not_kept(answer: str) -> None:
 
 
 def test_what_accounting_keeps() -> None:
-    assert accounting.store_flags(recorded("scontrol_config.txt")) == {"job_comment", "job_env", "job_script"}
-    assert accounting.store_flags("AccountingStoreFlags    = (null)\n") == {"(null)"}
-    assert accounting.store_flags("") == frozenset()
+    assert read_config(recorded("scontrol_config.txt")).kept_of_jobs == {"job_comment", "job_env", "job_script"}
+    assert read_config("AccountingStoreFlags    = (null)\n").kept_of_jobs == frozenset()
+    assert read_config("").kept_of_jobs == frozenset()
 
 
 def test_nodes_with_the_drain_reason_verbatim() -> None:

@@ -50,7 +50,7 @@ def probe_pyslurm(module: str, commands: SlurmCommands) -> tuple[str, str]:
         return "", "pyslurm reads only the environment's SLURM_CONF, the inventory names another"
     probing = (sys.executable, "-c", _PYSLURM_PROBE.format(module=module))
     try:
-        done = run(Command(probing, env=_inherited()), _PROBE_TIMEOUT_S)
+        done = run(Command(probing, env=_inherited()), min(_PROBE_TIMEOUT_S, commands.timeout_s))
         if done.exit_code != 0:
             words = done.error_text().splitlines()[-1:] or [f"exit code {done.exit_code}"]
             return "", f"pyslurm does not import here ({words[0][:120]})"

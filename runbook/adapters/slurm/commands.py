@@ -51,7 +51,7 @@ class SlurmCommands:
     ) -> None:
         self._bin_dir = bin_dir
         self.slurm_conf = slurm_conf or os.environ.get("SLURM_CONF", "")
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._patience_s = patience_s
         self._sleep = sleep or SystemClock().sleep
         self._found: dict[str, str] = {}
@@ -104,7 +104,7 @@ class SlurmCommands:
     def run(self, command: Command) -> Completed:
         """A command that must not be repeated blindly (sbatch), as it ended. Its first word is the command's name."""
         name, *arguments = command.argv
-        return run(replace(command, argv=(self.program(name), *arguments)), self._timeout_s)
+        return run(replace(command, argv=(self.program(name), *arguments)), self.timeout_s)
 
     def _ask_once(self, name: str, arguments: tuple[str, ...], as_user: Identity | None) -> str:
         environment = self.environment({"PATH": LOGIN_PATH, "HOME": as_user.home} if as_user else None)

@@ -37,6 +37,7 @@ from runbook.slurm.fields import variables
 from runbook.slurm.job_record import choose_record, merge_records, with_log_paths, with_submit_line
 from runbook.slurm.ownership import carries, check_same_run, same_owner, submitted_under
 from runbook.slurm.sbatch_options import wrapped_text
+from runbook.slurm.site import CONFIG_ARGUMENTS, read_config
 from runbook.slurm.submit import (
     SbatchCommand,
     check_relaunchable,
@@ -398,7 +399,7 @@ class SlurmCli:
 
         The row of a job that died quickly was seen half a second before its script and environment."""
         if self._store_flags is None:
-            self._store_flags = accounting.store_flags(self._commands.ask("scontrol", ("show", "config")))
+            self._store_flags = read_config(self._commands.ask("scontrol", CONFIG_ARGUMENTS)).kept_of_jobs
         return flag in self._store_flags and self._from_controller(job) is not None
 
     def _with_submit_line(self, original: JobRecord) -> JobRecord:
