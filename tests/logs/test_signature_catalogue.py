@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from runbook.locations import data_folder
 from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, FRAMING, HARMLESS, Match, load_signatures
 from runbook.logs.signatures.signature_document import SignatureDocument, load_samples
 from runbook.model.diagnosis import Detail
+from tests.bench.log_generator import step_lines
 from tests.kinds import Kind
 from tests.logs.signature_catalogue import CATALOGUE
 
@@ -42,6 +44,15 @@ def test_every_message_of_the_catalogue_is_covered_in_each_wording(name: str) ->
     for release, wording in CATALOGUE[name].items():
         found = [line for line in COVERED[name] if re.search(wording, line, re.DOTALL)]
         assert found, f"no sample of {name} shows the wording of {release}: {wording}"
+
+
+def test_what_a_healthy_job_prints_all_day_holds_no_literal() -> None:
+    """Each line that holds one is looked at closely, which takes as long as searching ten kilobytes."""
+    chance = random.Random(7)
+    lines = [line for step in range(1000) for line in step_lines(step, chance)]
+    literals = sorted({literal for one in SIGNATURES.events for literal in one.literals})
+    held = {literal: sum(literal in line for line in lines) for literal in literals}
+    assert {literal: count for literal, count in held.items() if count > len(lines) // 1000} == {}
 
 
 def first_match(line: str) -> Match | None:
