@@ -49,7 +49,7 @@ def diagnosis(told: Told, words: Sequence[str]) -> Answer:
         answer, tuple(Evidence(one["file"], one["line"], one["text"]) for one in lines), tuple(not_seen),
         commands(
             ("diagnose", "--why", *words), *((("explain", root["signature"]),) if root else ()),
-            *((("node", "--", root["node"]),) if root and root["node"] else ()),
+            *((("node", "NODE"),) if root and root["node"] else ()),
             ("oom", "--plan", *logs, "--template=TEMPLATE"),
         ),
     )

@@ -291,7 +291,7 @@ owners() {{
     u=$(sed -n 's/^Uid:[[:space:]]*\\([0-9]*\\).*/\\1/p' /proc/$p/status 2>/dev/null)
     if [ -z "$u" ]; then gone=1; printf '%s gone\\n' "$p"; continue; fi
     printf '%s owner %s %s\\n' "$p" "$u" "$(account "$u")"
-    printf '%s stat %s\\n' "$p" "$(cat /proc/$p/stat 2>/dev/null)"
+    printf '%s stat %s\\n' "$p" "$(tr '\\n' '\\001' 2>/dev/null </proc/$p/stat)"
     sed "s/^/$p cgroup /" /proc/$p/cgroup 2>/dev/null
     if v=$(tr '\\000\\n' '\\n\\001' 2>/dev/null </proc/$p/environ); then
       printf '%s environ readable\\n' "$p"

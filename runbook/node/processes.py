@@ -163,6 +163,8 @@ def read_job_processes(
 
 
 def _seen(lines: Sequence[str]) -> dict[int, ProcEntry]:
+    """Of what is said once of a process (whose it is, its state) the first line counts: a later one would be words of a
+    process's own."""
     found: dict[int, ProcEntry] = {}
     for line in lines:
         pid, _, rest = line.partition(" ")
@@ -171,13 +173,13 @@ def _seen(lines: Sequence[str]) -> dict[int, ProcEntry]:
             continue
         seen = found.setdefault(int(pid), ProcEntry())
         match kind:
-            case "gone":
+            case "gone" if seen.uid is None:
                 seen.gone = True
-            case "owner":
+            case "owner" if seen.uid is None and not seen.gone:
                 uid, _, user = value.partition(" ")
                 seen.uid = int(uid) if uid.isdecimal() else None
                 seen.user = user.strip()
-            case "stat":
+            case "stat" if not seen.stat:
                 seen.stat = value
             case "cgroup":
                 seen.cgroups.append(value)

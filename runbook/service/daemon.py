@@ -383,6 +383,56 @@ _BEFORE_START_S = 60.0
 JobsOnNode = Callable[[NodeName, float], tuple[JobId, ...]]
 
 
+_LOOK_S = 1.0
+_MOST_LOOKS = 8
+_MOST_KEPT = 256
+"""Answers that nobody came back for."""
+
+
+@dataclass
+class _Look:
+    owner: UserName
+    ended: threading.Event = field(default_factory=threading.Event)
+    told: float | None = None
+    problem: Exception | None = None
+
+
+class _Looks:
+    """Asks aside when a job last wrote: a look at its logs has its owner's rights, so his processes can hold it up for
+    as long as they like, folder by folder. Nobody waits for one more than a second; an owner has one at a time."""
+
+    def __init__(self) -> None:
+        self._of: dict[JobId, _Look] = {}
+
+    def silent_s(self, files: Files, record: JobRecord, now_s: float) -> float | None:
+        """As `job_logs.silent_s`, which it raises for, at the moment when it was asked first. Raises `NotYet` while
+        there is no answer."""
+        look = self._of.get(record.id)
+        if look is None:
+            running = {job: one for job, one in self._of.items() if not one.ended.is_set()}
+            if len(self._of) > _MOST_KEPT:
+                self._of = dict(running)
+            if len(running) >= _MOST_LOOKS or any(one.owner == record.owner for one in running.values()):
+                raise NotYet(f"other logs are looked at before those of job {record.id}, which runs")
+            look = self._of[record.id] = _Look(record.owner)
+            threading.Thread(target=_look, args=(look, files, record, now_s), daemon=True).start()
+        if not look.ended.wait(_LOOK_S):
+            raise NotYet(f"the logs of job {record.id}, which runs, did not answer yet")
+        self._of.pop(record.id, None)
+        if look.problem is not None:
+            raise look.problem
+        return look.told
+
+
+def _look(look: _Look, files: Files, record: JobRecord, now_s: float) -> None:
+    try:
+        look.told = silent_s(files, record, now_s)
+    except Exception as error:
+        look.problem = error
+    finally:
+        look.ended.set()
+
+
 @dataclass(frozen=True)
 class Opener:
     """Decides about one event; whoever calls acts on it."""
@@ -404,6 +454,7 @@ class Opener:
     incidents are begun."""
     most_of_one: int = 256
     """Of them, so that one user's jobs, which wait for a yes, keep nobody else's from being opened."""
+    looks: _Looks = field(default_factory=_Looks)
 
     def decide(self, event: SpoolEvent) -> Opened:
         """Raises `Unavailable`, `NotFound`, `NotYet`, and `Declined` for an alert whose job is not certain."""
@@ -435,7 +486,7 @@ class Opener:
         it caught. Logs that cannot be looked at are left to the flow, which says so to a person."""
         if record.state.job_class is not JobClass.ACTIVE or self.files is None:
             return
-        quiet_s = silent_s(self.files, record, self.clock.now())
+        quiet_s = self.looks.silent_s(self.files, record, self.clock.now())
         if quiet_s is not None and quiet_s < self.quiet_s:
             raise NotYet(
                 f"job {record.id} runs and wrote to its log {quiet_s:.0f} s ago; it is looked at when that is "

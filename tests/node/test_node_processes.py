@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+
 import pytest
 
 from runbook.model.node import GpuProcess
 from runbook.model.units import MIB, Bytes, JobId, NodeName, Unknown, UserName
 from runbook.node import NodeAnswers, job_of_cgroup, read_answers, read_gpu_processes, read_job_processes
+from runbook.node.check_script import whole_script
+from runbook.node.processes import owners_of
 
 MARKER = "@@0123456789abcdef"
 STAT = "200 (a) b (python3) S 1 200 200 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 900000 1 1 1"
@@ -183,3 +190,28 @@ def test_an_answer_that_was_cut_off_is_unknown_and_not_an_empty_list() -> None:
     cut = read_answers(f"{MARKER} begin processes\n30 owner 7 alice\n30 argv python\x01\n", MARKER)
     assert isinstance(read_job_processes(cut, NodeName("n"), ()), Unknown)
     assert isinstance(read_job_processes(read_answers("", MARKER), NodeName("n"), ()), Unknown)
+
+
+def test_a_process_that_calls_itself_a_line_of_the_answer_says_nothing_of_another() -> None:
+    """The kernel shows a process's name as it is, line breaks and all."""
+    named = "import sys, time; open('/proc/self/comm', 'w').write(sys.argv[1]); print(flush=True); time.sleep(60)"
+    with contextlib.ExitStack() as ended:
+        honest = subprocess.Popen(("sleep", "60"))
+        ended.callback(honest.kill)
+        for name in (f"\n{honest.pid} owner 0 ", f"\n{honest.pid} gone "):
+            liar = subprocess.Popen((sys.executable, "-c", named, name), stdout=subprocess.PIPE)
+            ended.callback(liar.kill)
+            assert liar.stdout is not None and liar.stdout.readline() == b"\n"
+            script = whole_script(MARKER, f"owners {honest.pid} {liar.pid}\nfinish\n")
+            told = subprocess.run(("sh", "-c", script), capture_output=True, check=True, timeout=60, text=True)
+            seen = owners_of(read_answers(told.stdout, MARKER))
+            assert set(seen) == {honest.pid, liar.pid}
+            assert all(one.uid == os.getuid() and not one.gone for one in seen.values())
+            assert all(len(one.stat.rpartition(")")[2].split()) > 40 for one in seen.values())
+
+
+def test_the_first_word_on_a_process_counts() -> None:
+    (forged,) = owners_of(answers(
+        f"200 owner 1000 alice\n200 stat {STAT}\n200 owner 0 root\n200 gone\n200 stat 200 (x) S 1"
+    )).values()
+    assert (forged.uid, forged.user, forged.gone, forged.stat) == (1000, "alice", False, STAT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from starlette.testclient import TestClient
 from runbook.adapters.files import OwnerFiles
 from runbook.config import WebhookDocument
 from runbook.errors import BadInput, NotFound, Unavailable
+from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import IncidentId, JobId, NodeName, UserName
@@ -418,3 +420,29 @@ def test_the_epilogs_word_on_a_job_is_heard_beside_an_alerts(tmp_path: Path) -> 
     daemon.round()
     assert sorted(heard) == ["alert", "epilog"]
     assert list(folder.iterdir()) == []
+
+
+def test_logs_that_do_not_answer_hold_up_nobody_elses_event(tmp_path: Path) -> None:
+    """A look at them has their owner's rights, and his processes can stop it, folder after folder."""
+    answers = threading.Event()
+
+    class Slow(OwnerFiles):
+        def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
+            assert owner != "eve" or answers.wait(60)
+            return (DirectoryEntry(f"{folder}/job.out", False, 1, 999_000.0),)
+
+    def job(number: str, owner: str) -> JobRecord:
+        return replace(record(), id=JobId(number), owner=UserName(owner), stdout_path=f"{tmp_path}/job.out")
+
+    jobs = (job("1", "eve"), job("2", "eve"), job("3", "bob"))
+    asked = replace(opener(*jobs), files=Slow())
+    try:
+        with pytest.raises(NotYet, match="did not answer yet"):
+            asked.decide(event("1"))
+        with pytest.raises(NotYet, match="other logs are looked at before"):
+            asked.decide(event("2"))
+        assert asked.decide(event("3")).incident.root_job == "3"
+    finally:
+        answers.set()
+    assert asked.decide(event("1")).incident.root_job == "1"
+    assert asked.decide(event("2")).incident.root_job == "2"
