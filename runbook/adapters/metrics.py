@@ -263,6 +263,8 @@ class ServiceFigures:
     spool_bad: int = 0
     events_opened: int | None = 0
     """None: whoever asks is not the daemon."""
+    events_held: int | None = None
+    """By their owner's share of the places in which incidents are begun; None: whoever asks is not the daemon."""
     boxes: tuple[BoxFigures, ...] = ()
     """At work now."""
     boxes_waiting: int | None = 0
@@ -381,6 +383,9 @@ class _Service(Collector):
         age_s = 0.0 if service.spool_oldest_s is None else max(service.now_s - service.spool_oldest_s, 0.0)
         yield self._gauge("runbook_spool_oldest_age_seconds", "Age of the oldest waiting event; 0: none waits.", age_s)
         yield self._gauge("runbook_spool_readable", "1 while the spool can be read.", float(service.spool_readable))
+        if service.events_held is not None:
+            words = "Events whose owner has his share of the places in which incidents are begun."
+            yield self._gauge("runbook_events_held", words, service.events_held)
         yield self._gauge("runbook_spool_bad", "Files set aside in the spool's bad/.", service.spool_bad)
 
     def _boxes(self, service: ServiceFigures) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -244,6 +245,7 @@ def _drive(
                 spool_readable=not status.spool_problem,
                 spool_bad=status.spool_bad,
                 events_opened=status.events_opened,
+                events_held=sum(status.held.values()),
                 boxes=box_figures(status.at_work()),
                 boxes_waiting=status.waiting(),
                 reads_given_up=app.file_systems.left,
@@ -489,12 +491,12 @@ def _opener_of(app: Application) -> Opener:
     if document.kind != "local":
         on_node = SlurmOnNode(app.slurm_commands, app.clock)
 
-    def begun_of(owner: UserName) -> int:
-        begun = (row for row in app.read_model.rows() if row.begun)
-        return sum(1 for row in begun if (row.owner or app.cage.owner_told(row.id)) == owner)
+    def begun() -> Mapping[UserName, int]:
+        rows = (row for row in app.read_model.rows() if row.begun)
+        return Counter(UserName(row.owner or app.cage.owner_told(row.id)) for row in rows)
 
     return Opener(
         app.scheduler, app.store, app.clock, app.flow.id, app.inventory.cluster, app.settings.policy.mode,
         jobs_on_node=on_node,
-        files=app.files, quiet_s=app.inventory.webhook.quiet_s, begun_of=begun_of, most_of_one=_MOST_BEGUN // 4,
+        files=app.files, quiet_s=app.inventory.webhook.quiet_s, begun=begun, places=_MOST_BEGUN,
     )

@@ -6,8 +6,10 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from sqlalchemy.exc import OperationalError
@@ -45,6 +47,8 @@ class ServiceStatus:
     events_opened: int = 0
     events_waiting_again: int = 0
     """Events whose incident could not be opened yet and that are tried again."""
+    held: Mapping[UserName, int] = field(default_factory=dict)
+    """Of these, by owner: those whose owner has his share of the places in which incidents are begun."""
     alerts_declined: int = 0
     """Alerts that opened nothing."""
     last_declined: str = ""
@@ -90,6 +94,8 @@ class ServiceStatus:
             "events_opened": self.events_opened,
             "spool_bad": self.spool_bad,
             "events_waiting_again": self.events_waiting_again,
+            "events_held": sum(self.held.values()),
+            "held_owners": ", ".join(f"{owner}: {count}" for owner, count in list(self.held.items())[:_MOST_NAMED]),
             "alerts_declined": self.alerts_declined,
             "last_declined": self.last_declined,
             "last_problem": self.last_problem,
@@ -124,6 +130,7 @@ def tell_systemd(message: str) -> bool:
 
 LOG = logging.getLogger("runbook.service")
 
+_MOST_NAMED = 10
 _MOST_AGAIN = 20
 """Events that are tried again in a round, after those that come for the first time."""
 _ROUND_S = 3.0
@@ -141,6 +148,14 @@ than what RunbookSpoolGrowing (deploy/prometheus) calls too long."""
 
 class Declined(RunbookError):
     """An alert that opens nothing and never will: which job it means is not known, or it is not of the job's time."""
+
+
+class NoPlace(Unavailable):
+    """The owner has his share of the places in which incidents are begun."""
+
+    def __init__(self, owner: UserName, what: str, *, next_step: str) -> None:
+        super().__init__(what, next_step=next_step)
+        self.owner = owner
 
 
 class NotYet(RunbookError):
@@ -179,6 +194,8 @@ class _Trouble:
     """This and the next by the clock that only goes on: whoever sets the time of day back makes nobody wait."""
     again_s: float
     pause_s: float
+    held: NoPlace | None = None
+    """Why, where it waits for a place."""
 
 
 @dataclass
@@ -228,13 +245,21 @@ class Daemon:
             LOG.exception("the spool could not be looked at")
             self.status.spool_problem = "a fault of this program; see its log"
             waiting = ()
+        without: dict[int, NoPlace] = {}
         for some in (_newest_of_each_job(waiting)[: self.batch], _newest_of_each_job(again)):
             began_s = self.clock.elapsed()
             for event, older in some:
+                if event.uid is not None and event.uid in without:
+                    # Slurm is not asked of each of a thousand.
+                    self._later(event, without[event.uid].what, give_up=False, held=without[event.uid])
+                    continue
                 # Whoever comes meanwhile waits for no more than this: the next look takes one of each owner first.
                 if self._stop.is_set() or self.clock.elapsed() - began_s > _ROUND_S:
                     break
                 self._handle(event, older)
+                found = self._trouble.get(event.file)
+                if event.uid is not None and found is not None and found.held is not None:
+                    without[event.uid] = found.held
                 # A long queue of slow questions to the scheduler is still a living daemon.
                 self._beat()
         self._measure()
@@ -251,10 +276,14 @@ class Daemon:
         self._told_late = set(late)
 
     def _tried_again(self) -> tuple[SpoolEvent, ...]:
-        """Events whose pause is over, those that waited longest first. One whose file is gone is forgotten."""
+        """Events whose pause is over, of owners in turn, and of each those that waited longest first. One whose file is
+        gone is forgotten."""
         now = self.clock.elapsed()
         over = sorted((trouble.again_s, file) for file, trouble in self._trouble.items() if now >= trouble.again_s)
-        files = [file for _, file in over[:_MOST_AGAIN]]
+        by_owner: dict[int | None, list[str]] = {}
+        for _, file in over:
+            by_owner.setdefault(self._trouble[file].event.uid, []).append(file)
+        files = [file for turn in zip_longest(*by_owner.values()) for file in turn if file is not None][:_MOST_AGAIN]
         found = self.spool.read(files)
         for file in set(files) - {event.file for event in found}:
             del self._trouble[file]
@@ -270,6 +299,8 @@ class Daemon:
             self._decline(event, error.what)
         except NotYet as error:
             self._later(event, error.what, give_up=True, alert_patience_s=_WRITING_PATIENCE_S)
+        except NoPlace as error:
+            self._later(event, error.what, give_up=False, held=error)
         except Unavailable as error:
             self._later(event, error.what, give_up=False)
         except NotFound as error:
@@ -321,16 +352,18 @@ class Daemon:
             self._later(event, error.what, give_up=False)
 
     def _later(
-        self, event: SpoolEvent, why: str, *, give_up: bool, alert_patience_s: float = _ALERT_PATIENCE_S
+        self, event: SpoolEvent, why: str, *, give_up: bool, alert_patience_s: float = _ALERT_PATIENCE_S,
+        held: NoPlace | None = None,
     ) -> None:
         """Ask again after a growing pause. What cannot come right is set aside after a while."""
         now = self.clock.elapsed()
         self.status.last_problem = f"{event.file}: {why}"
         trouble = self._trouble.get(event.file)
         if trouble is None:
-            self._trouble[event.file] = _Trouble(event, now, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
+            self._trouble[event.file] = _Trouble(event, now, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S, held)
             LOG.warning("job %s: %s; trying again", event.job, why)
             return
+        trouble.held = held
         if give_up and event.is_suspicion and now - trouble.since_s > alert_patience_s:
             self._decline(event, why)
             return
@@ -342,6 +375,8 @@ class Daemon:
 
     def _measure(self) -> None:
         self.status.events_waiting_again = len(self._trouble)
+        held = Counter(trouble.held.owner for trouble in self._trouble.values() if trouble.held is not None)
+        self.status.held = dict(held.most_common())
         try:
             measured = self.spool.status()
         except RunbookError:
@@ -379,6 +414,7 @@ def _same_job(event: SpoolEvent) -> tuple[str, str, str]:
 _AFTER_END_S = 3600.0
 """An alert may begin this long after its job ended: rules look back over minutes, not over days."""
 _BEFORE_START_S = 60.0
+_SHARE = 3
 
 JobsOnNode = Callable[[NodeName, float], tuple[JobId, ...]]
 
@@ -449,11 +485,12 @@ class Opener:
     files: Files | None = None
     quiet_s: float = 120.0
     """A running job is looked at on an alert's word once none of its logs was written to for so long."""
-    begun_of: Callable[[UserName], int] = lambda _owner: 0
+    begun: Callable[[], Mapping[UserName, int]] = dict
     """How many incidents of an owner's jobs are at work or wait for an answer: each has one of the places in which
     incidents are begun."""
-    most_of_one: int = 256
-    """Of them, so that one user's jobs, which wait for a yes, keep nobody else's from being opened."""
+    places: int = 1024
+    """Of all owners. One may have a third of those that nobody has, so that incidents of however many owners that all
+    wait for a yes leave some to the next."""
     looks: _Looks = field(default_factory=_Looks)
 
     def decide(self, event: SpoolEvent) -> Opened:
@@ -473,13 +510,22 @@ class Opener:
             _check_end(record, event)
         terms = Terms(self.playbook, self.cluster, self.policy, event.trigger, __version__)
         opened = open_for(record, self.known, terms, self.clock.now())
-        if opened.opening is Opening.NEW and (begun := self.begun_of(opened.owner)) >= self.most_of_one:
-            raise Unavailable(
-                f"{begun} incidents of {opened.owner} are at work or wait for an answer; the next is opened when one"
-                " of them ends",
-                next_step="answer what waits (`runbook incidents --state awaiting_approval`)",
-            )
+        if opened.opening is Opening.NEW:
+            self.check_place(opened.owner)
         return opened
+
+    def check_place(self, owner: UserName) -> None:
+        """Raises `NoPlace`."""
+        begun = self.begun()
+        mine, free = begun.get(owner, 0), self.places - sum(begun.values())
+        if free > 0 and (mine == 0 or mine * _SHARE < free):
+            return
+        raise NoPlace(
+            owner,
+            f"{mine} incidents of {owner} are at work or wait for an answer, and {max(free, 0)} of {self.places} places"
+            " are free for everybody; the next is opened when some end",
+            next_step="answer what waits (`runbook incidents --state awaiting_approval`)",
+        )
 
     def _check_quiet(self, record: JobRecord) -> None:
         """Raises `NotYet` for a job that runs and writes: it has not stalled, and a failure in its log may be one that

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runbook.adapters.clock import SystemClock
+from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.silent import FileSystems
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.archive import Manifest, give_modes, unpack, write_archive
@@ -22,9 +24,10 @@ from runbook.cli.wiring import Application
 from runbook.errors import Hung, NotAllowed, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId, UserName
-from runbook.service.daemon import Daemon, Opener, ServiceStatus
+from runbook.service.daemon import Daemon, NoPlace, Opener, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader
 from runbook.triggers import Opening
+from tests.contract.fakes import FakeClock
 from tests.hostile.scene import Service, application, failed_job
 from tests.report.stored_long_ago import closed, put
 
@@ -45,7 +48,7 @@ def _waits(number: int, owner: str) -> Incident:
 
 
 def _opener(app: Application) -> Opener:
-    return replace(serve._opener_of(app), most_of_one=3)
+    return replace(serve._opener_of(app), places=12)
 
 
 def test_an_owner_whose_incidents_all_wait_keeps_nobody_elses_from_being_opened(tmp_path: Path) -> None:
@@ -58,12 +61,67 @@ def test_an_owner_whose_incidents_all_wait_keeps_nobody_elses_from_being_opened(
     nobody_yet = replace(_waits(2, mine), failure=None, state=IncidentState.RUNNING)
     for incident in (_waits(0, mine), _waits(1, mine), nobody_yet):
         app.store.save(incident)
-    with pytest.raises(Unavailable, match=f"3 incidents of {mine} are at work or wait"):
+    with pytest.raises(NoPlace, match=f"3 incidents of {mine} are at work or wait .*, and 9 of 12 places are free"):
         _opener(app).decide(event)
-    # Those of others, and what has stopped for a person to resume it, take none of his places.
-    app.store.save(_waits(1, "ann"))
+    # What has stopped for a person to resume it takes none of his places.
     app.store.save(replace(closed(0, 0, mine), state=IncidentState.INTERRUPTED, closed_s=None))
     assert _opener(app).decide(event).opening is Opening.NEW
+
+
+def test_however_many_owners_wait_there_is_a_place_for_the_next(tmp_path: Path) -> None:
+    app = application(tmp_path)
+    job = failed_job(app, tmp_path, "train")
+    event = SpoolEvent("f", "alpha", job, job, 0, SystemClock().now())
+    begun: Counter[UserName] = Counter()
+    opener = replace(serve._opener_of(app), begun=lambda: begun)
+    for number in range(12):
+        owner = UserName(f"mallory{number}")
+        with pytest.raises(NoPlace):
+            while True:
+                opener.check_place(owner)
+                begun[owner] += 1
+    assert max(begun.values()) == begun[UserName("mallory0")] == 256 and min(begun.values()) >= 10
+    assert opener.decide(event).opening is Opening.NEW
+
+
+def test_events_that_wait_for_a_place_are_counted_by_owner_and_hold_up_nobody_elses(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+
+    def put_event(job: int, uid: int) -> None:
+        (spool / f"alpha-{job}-0.event").write_text(
+            f"format=1\njob_id={job}\nuid={uid}\nrestart_count=0\ncluster=alpha\n"
+        )
+
+    for job in range(1, 101):
+        put_event(job, 1001)
+    put_event(500, 1002)
+    places, slurm_answers, asked = 0, False, []
+
+    def opens(event: SpoolEvent) -> None:
+        nonlocal places
+        asked.append(event.job)
+        if event.uid == 1001 and not places:
+            raise NoPlace(UserName("mallory"), "all of his wait", next_step="answer")
+        if event.uid == 1002 and not slurm_answers:
+            raise Unavailable("Slurm does not answer")
+        places -= event.uid == 1001
+
+    clock = FakeClock(2_000_000.0)
+    status = ServiceStatus(clock.now())
+    daemon = Daemon(SpoolReader(spool), opens, clock, status)
+    daemon.round()
+    assert sorted(asked, key=int) == ["1", "500"], "Slurm is not asked of each"
+    document = status.document(clock.now())
+    assert (document["events_held"], document["held_owners"]) == (100, "mallory: 100")
+    assert b"runbook_events_held 100.0" in IncidentMetrics(
+        None, Labels(), lambda: ServiceFigures(now_s=0, events_held=document["events_held"])
+    ).text()
+    clock.now_s += 10
+    slurm_answers, places = True, 3
+    asked.clear()
+    daemon.round()
+    assert "500" in asked[:2] and status.held == {"mallory": 97}, "places are taken as they come"
 
 
 def test_evidence_leaves_room_for_the_incidents_themselves(small_disk: Path) -> None:
