@@ -6,15 +6,16 @@ before it acts. Nothing outside is touched from the workflow function itself: it
 
 from __future__ import annotations
 
-import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 from dbos import DBOS, SetWorkflowID
+from sqlalchemy.exc import DBAPIError
 
 from runbook.adapters.store.plain_pickles import plain_value as plain_value
+from runbook.adapters.store.workflow_database import dbos_config, in_words, silence_library_logs
 from runbook.config import PolicyDocument
 from runbook.errors import BoxFault, BoxStopped, RunbookError, Unavailable
 from runbook.flow import END, Box, Boxes, Flow, Here
@@ -23,9 +24,6 @@ from runbook.model.units import IncidentId
 from runbook.ports import Clock
 from runbook.report.json_documents import pack_incident, unpack_incident
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
-
-APPLICATION_VERSION = "1"
-"""Set by hand: raised only when an open incident of the version before could not be carried on."""
 
 QUEUE = "incidents"
 WORKFLOW = "incident"
@@ -105,6 +103,9 @@ class Engine:
     after a crash; must not raise."""
     boxes: Boxes = field(default_factory=Here)
     _workflow: Callable[[str], str] | None = field(default=None, init=False, repr=False)
+    stopped: dict[IncidentId, str] = field(default_factory=dict, init=False)
+    """Incidents whose work ended as nothing could be recorded of it, each with the reason: `go_on` takes them up."""
+    _taken_up: set[IncidentId] = field(default_factory=set, init=False, repr=False)
 
     def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
         """Connect DBOS. With a concurrency, incidents put on the queue by other processes are taken too."""
@@ -116,7 +117,14 @@ class Engine:
         DBOS(config=config)  # type: ignore[arg-type]
 
         def walk(request: str) -> str:
-            return self._walk(request)
+            name = from_text(request).id
+            self.stopped.pop(name, None)
+            self._taken_up.discard(name)
+            try:
+                return self._walk(request)
+            except (DBAPIError, Unavailable) as error:
+                self.stopped[name] = in_words(error) if isinstance(error, DBAPIError) else error.what
+                raise
 
         self._workflow = DBOS.workflow(name=WORKFLOW, max_recovery_attempts=1000)(walk)
         if queue_concurrency is None:
@@ -134,21 +142,21 @@ class Engine:
 
     def start(self, incident: Incident) -> str:
         """Begin, or join if this run of the incident was begun before. Returns the workflow's id."""
-        if self._workflow is None:
-            raise RuntimeError("launch the engine first")
-        self._end_earlier_run(incident)
-        workflow = workflow_id(incident)
+        walk, workflow = self._alone(incident), workflow_id(incident)
         with SetWorkflowID(workflow):
-            DBOS.start_workflow(self._workflow, to_text(incident))
+            DBOS.start_workflow(walk, to_text(incident))
         return workflow
 
-    @staticmethod
-    def _end_earlier_run(incident: Incident) -> None:
-        """One run at a time: an earlier one that was left half way must not be taken up beside the new one."""
+    def _alone(self, incident: Incident) -> Callable[[str], str]:
+        """The workflow. One run at a time: an earlier one that was left half way must not be taken up beside the new
+        one."""
+        if self._workflow is None:
+            raise RuntimeError("launch the engine first")
         if incident.run > 1:
             earlier = workflow_id(replace(incident, run=incident.run - 1))
             if DBOS.get_workflow_status(earlier) is not None:
                 DBOS.cancel_workflow(earlier)
+        return self._workflow
 
     def take_up(self, incident: Incident) -> bool:
         """Go on with a run whose process died. False when that run has ended, so that a new one must begin."""
@@ -160,11 +168,9 @@ class Engine:
 
     def enqueue(self, incident: Incident) -> None:
         """As `start`, through the queue, so that only so many are worked on at a time."""
-        if self._workflow is None:
-            raise RuntimeError("launch the engine first")
-        self._end_earlier_run(incident)
+        walk = self._alone(incident)
         with SetWorkflowID(workflow_id(incident)):
-            DBOS.enqueue_workflow(QUEUE, self._workflow, to_text(incident))
+            DBOS.enqueue_workflow(QUEUE, walk, to_text(incident))
 
     def ensure(self, incident: Incident, begin_again: Callable[[Incident], Incident]) -> str:
         """See to it that an unfinished incident is worked on, once. A run that was never begun is put on the queue; one
@@ -180,14 +186,28 @@ class Engine:
 
     def adopt(self) -> tuple[str, ...]:
         """Go on with every workflow that another process left unfinished. Returns their ids."""
-        left = [
-            status
-            for status in DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
-            if status.executor_id != DBOS.executor_id
-        ]
+        pending = DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
+        left = [status for status in pending if status.executor_id != DBOS.executor_id]
         for status in left:
             DBOS.resume_workflow(status.workflow_id, queue_name=QUEUE)
         return tuple(status.workflow_id for status in left)
+
+    def go_on(self, begin_again: Callable[[Incident], Incident]) -> tuple[IncidentId, ...]:
+        """Take up what was stopped; returns those that go on. Raises what stopped them where it still does."""
+        taken = []
+        for name in tuple(self.stopped):
+            incident = self.store.load(name)
+            if incident.finished:
+                self.stopped.pop(name, None)
+            # What could be recorded last is that it failed, or nothing.
+            elif self.ensure(incident, begin_again) == "begun":
+                taken.append(name)
+            elif name not in self._taken_up:
+                self.store.save(incident)
+                DBOS.resume_workflow(workflow_id(incident), queue_name=QUEUE)
+                self._taken_up.add(name)
+                taken.append(name)
+        return tuple(taken)
 
     def wait(self, workflow: str) -> None:
         """Until the run has ended."""
@@ -478,23 +498,3 @@ def to_text(incident: Incident) -> str:
 
 def from_text(text: str) -> Incident:
     return unpack_incident(text, "the workflow database")
-
-
-def dbos_config(database_url: str, executor: str) -> dict[str, Any]:
-    """DBOS set up for one small process: no admin server, no telemetry, quick notifications."""
-    return {
-        "name": "runbook",
-        "system_database_url": database_url,
-        "application_version": APPLICATION_VERSION,
-        "executor_id": executor,
-        "run_admin_server": False,
-        "enable_otlp": False,
-        "log_level": "CRITICAL",
-        "notification_listener_polling_interval_sec": 0.1,
-    }
-
-
-def silence_library_logs() -> None:
-    """The library prints its own banner and warnings to the terminal; ours is the only voice there."""
-    for name in ("dbos", "alembic", "sqlalchemy"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from runbook.adapters.driver import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.process import process_lock
 from runbook.adapters.slurm.commands import SlurmOnNode
+from runbook.adapters.store.workflow_database import DatabaseProbe
 from runbook.adapters.whole_file import private_folder
 from runbook.cli.monitoring import box_figures, job_watch_of, labels_of, report_address, store_figures
 from runbook.cli.prune import keep_pruning
@@ -226,19 +227,22 @@ def _drive(
         status = ServiceStatus(
             started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers,
             at_work=app.cage.at_work, waiting=lambda: app.cage.waiting, places=app.inventory.workers,
-            given_up=app.file_systems.waiting,
+            given_up=app.file_systems.waiting, stopped=lambda: engine.stopped,
         )
         if watch_of_jobs is not None:
             status.watch = lambda: watch_of_jobs.problem
             threading.Thread(target=watch_of_jobs.run, name="job-watch", daemon=True).start()
         opener = _opener_of(app)
-        daemon = Daemon(spool, lambda event: _open(app, engine, opener, event), app.clock, status)
+        daemon = Daemon(
+            spool, lambda event: _open(app, engine, opener, event), app.clock, status,
+            go_on=lambda: go_on(app, engine),
+        )
 
         def figures() -> ServiceFigures:
             return ServiceFigures(
                 now_s=time.time(),
                 version=__version__,
-                driver_alive=status.driver_alive(),
+                driver_alive=status.driver_alive() and not status.stopped(),
                 heartbeat_s=status.last_scan_s,
                 spool_depth=status.spool_depth,
                 spool_oldest_s=status.spool_oldest_s,
@@ -320,6 +324,12 @@ def _again(app: Application, incident: Incident) -> Incident:
     return again(stopped, policy=policy, now_s=app.clock.now())
 
 
+def go_on(app: Application, engine: Engine) -> None:
+    """Take up what stopped as nothing could be recorded of it. Raises what still stops it."""
+    for incident in engine.go_on(lambda left: _again(app, left)):
+        LOG.info("%s: taken up again", incident)
+
+
 def _take_up_unfinished(app: Application, engine: Engine) -> None:
     """Incidents that an earlier daemon or command left open, whatever became of their workflows."""
     for row in app.read_model.rows():
@@ -363,10 +373,6 @@ def _hosts(app: Application) -> tuple[str, ...]:
     return (*LOOPBACK_HOSTS, *(f"[{host}]" if ":" in host else host for host in (listen, named) if host))
 
 
-_ANSWER_S = 10.0
-_LATE_S = 30.0
-
-
 def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch | None:
     """None where nobody is told."""
     if not app.notify.reaches:
@@ -384,7 +390,7 @@ def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch |
         last_s = status.last_scan_s or status.started_s
         if app.clock.now() - last_s > LATE_S:
             found["loop"] = "the daemon's loop does not come round"
-        if problem := database.problem():
+        if problem := database.problem() or next(iter(engine.stopped.values()), ""):
             found["workflow database"] = problem
         if late := status.late():
             found["boxes"] = f"boxes take too long ({'; '.join(str(one) for one in late)})"
@@ -395,49 +401,6 @@ def watch_of(app: Application, engine: Engine, status: ServiceStatus) -> Watch |
         app.inventory.cluster, app.notify, app.clock, troubles, awaiting,
         lambda incident: telling.remind(incident, limit_s),
     )
-
-
-@dataclass
-class DatabaseProbe:
-    """Asks the database in a thread of its own: the library waits for one that is gone, for as long as that takes."""
-
-    ask: Callable[[], None]
-    answer_s: float = _ANSWER_S
-    late_s: float = _LATE_S
-    _asked_s: float = field(default=0.0, init=False, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
-    _thread: threading.Thread | None = field(default=None, init=False, repr=False)
-    _failed: str = field(default="", init=False, repr=False)
-
-    def problem(self) -> str:
-        """What is wrong with it, in words; "" when it answers."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._look, name="database-probe", daemon=True)
-            self._thread.start()
-        self._thread.join(self.answer_s)
-        if self._thread.is_alive():
-            return "the workflow database does not answer"
-        return f"the workflow database does not answer ({self._failed})" if self._failed else ""
-
-    def answers(self) -> bool:
-        """Whether it answered when it was last asked, without waiting: each call asks anew. False, too, once a question
-        has been without an answer for half a minute."""
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                well = not self._failed
-                self._asked_s = time.monotonic()
-                self._thread = threading.Thread(target=self._look, name="database-probe", daemon=True)
-                self._thread.start()
-                return well
-            return not self._failed and time.monotonic() - self._asked_s < self.late_s
-
-    def _look(self) -> None:
-        try:
-            self.ask()
-            self._failed = ""
-        except Exception as error:
-            # Its text may hold the address with the password.
-            self._failed = type(error).__name__
 
 
 def _sign_in_of(app: Application) -> SignIn | None:

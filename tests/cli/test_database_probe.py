@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from runbook.cli.serve import DatabaseProbe
+from runbook.adapters.store.workflow_database import DatabaseProbe
 
 
 def settled(probe: DatabaseProbe) -> bool:

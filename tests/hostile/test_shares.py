@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from runbook.service.daemon import Daemon, NoPlace, Opener, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader
 from runbook.triggers import Opening
 from tests.contract.fakes import FakeClock
-from tests.hostile.scene import Service, application, failed_job
+from tests.hostile.scene import Quiet, Service, application, failed_job, opened
 from tests.report.stored_long_ago import closed, put
 
 
@@ -41,6 +42,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(("umount", str(folder)), check=True)
+
+
+def fill(filler: Path) -> None:
+    with filler.open("wb", buffering=0) as full, pytest.raises(OSError, match="No space"):
+        while True:
+            full.write(b"x" * 4096)
+
+
+def until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def _waits(number: int, owner: str) -> Incident:
@@ -164,19 +178,68 @@ def test_a_full_disk_is_no_fault_of_the_program_and_the_event_waits(small_disk: 
             SpoolReader(spool), lambda event: serve._open(app, engine, opener, event), SystemClock(), status
         )
         filler = small_disk / "filler"
-        with filler.open("wb", buffering=0) as full, pytest.raises(OSError, match="No space"):
-            while True:
-                full.write(b"x" * 4096)
+        fill(filler)
         daemon.round()
         assert "fault of this program" not in status.last_problem and status.events_waiting_again == 1
         assert "No space" in status.last_problem or "full" in status.last_problem
         filler.unlink()
-        deadline = time.monotonic() + 60
-        while status.events_opened == 0:
-            assert time.monotonic() < deadline
+
+        def opens() -> bool:
             daemon.round()
-            time.sleep(0.1)
+            return status.events_opened > 0
+
+        until(opens)
     assert not list(spool.glob("*.event"))
+
+
+@pytest.mark.parametrize("moment", ["entered", "left"])
+@pytest.mark.timeout(240)
+def test_an_incident_at_work_on_a_full_disk_goes_on_once_there_is_room(small_disk: Path, moment: str) -> None:
+    app = application(small_disk)
+    job = failed_job(app, small_disk, "honest")
+    filler = small_disk / "filler"
+
+    class Fills(Quiet):
+        """Has the disk full at a moment of the first box."""
+
+        filled = ""
+
+        def entered(self, *_: object) -> None:
+            self._fill("entered")
+
+        def left(self, *_: object) -> None:
+            self._fill("left")
+
+        def _fill(self, now: str) -> None:
+            if now == moment and not self.filled:
+                self.filled = now
+                fill(filler)
+
+    spool = small_disk / "spool"
+    spool.mkdir()
+    with Service(app, watcher=Fills()) as engine:
+        status = ServiceStatus(SystemClock().now(), stopped=lambda: engine.stopped)
+        daemon = Daemon(
+            SpoolReader(spool), lambda _event: None, SystemClock(), status, go_on=lambda: serve.go_on(app, engine)
+        )
+        incident = opened(app, job)
+        engine.enqueue(incident)
+        until(lambda: bool(engine.stopped))
+        daemon.round()
+        document = status.document(time.time())
+        assert not document["ok"]
+        assert re.fullmatch(f"{incident.id}: .*(is full|No space left).*", document["incidents_stopped"])
+        filler.unlink()
+
+        def goes_on() -> bool:
+            daemon.round()
+            return app.store.load(incident.id).finished
+
+        until(goes_on)
+        until(lambda: status.document(time.time())["ok"])
+    last = app.store.load(incident.id)
+    assert last.state is IncidentState.ESCALATED and "fault" not in last.conclusion
+    assert [visit.box for visit in last.visits] == ["look", "ask", "tell"]
 
 
 def test_who_stops_some_of_his_own_processes_counts_as_slow_whatever_the_others_do() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from runbook.adapters.notify import Telling
 from runbook.adapters.store import IncidentStore
-from runbook.cli.serve import DatabaseProbe, LogWatcher, watch_of
+from runbook.adapters.store.workflow_database import DatabaseProbe
+from runbook.cli.serve import LogWatcher, watch_of
 from runbook.cli.wiring import application
 from runbook.errors import Unavailable
 from runbook.model.incident import Incident, Message

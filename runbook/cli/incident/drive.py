@@ -15,9 +15,10 @@ from types import FrameType
 from dbos import DBOS, DBOSClient
 
 from runbook.adapters.identity import current_identity
+from runbook.adapters.store.workflow_database import dbos_config
 from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, pump
 from runbook.cli.wiring import Application
-from runbook.engine import QUEUE, WORKFLOW, Engine, dbos_config, to_text, workflow_id
+from runbook.engine import QUEUE, WORKFLOW, Engine, to_text, workflow_id
 from runbook.errors import Interrupted, NotFound, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId

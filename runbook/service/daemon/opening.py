@@ -1,0 +1,203 @@
+"""From an event of the spool to an incident that is durably open, joined, or declined."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from runbook import __version__
+from runbook.errors import BadInput, RunbookError, Unavailable
+from runbook.model.incident import Policy
+from runbook.model.job import JobClass, JobRecord
+from runbook.model.units import JobId, NodeName, UserName
+from runbook.ports import Clock, Files, Scheduler
+from runbook.report.vocabulary.clean import clean_line, shorten
+from runbook.service.spool import WATCH, SpoolEvent
+from runbook.steps.shared.job_logs import silent_s
+from runbook.triggers import Known, Opened, Opening, Terms, open_for
+
+_AFTER_END_S = 3600.0
+"""An alert may begin this long after its job ended: rules look back over minutes, not over days."""
+_BEFORE_START_S = 60.0
+_SHARE = 3
+
+JobsOnNode = Callable[[NodeName, float], tuple[JobId, ...]]
+
+
+class Declined(RunbookError):
+    """An alert that opens nothing and never will: which job it means is not known, or it is not of the job's time."""
+
+
+class NoPlace(Unavailable):
+    """The owner has his share of the places in which incidents are begun."""
+
+    def __init__(self, owner: UserName, what: str, *, next_step: str) -> None:
+        super().__init__(what, next_step=next_step)
+        self.owner = owner
+
+
+class NotYet(RunbookError):
+    """An alert about a job that runs and writes to its logs: it is looked at when they are silent."""
+
+
+_LOOK_S = 1.0
+_MOST_LOOKS = 8
+_MOST_KEPT = 256
+"""Answers that nobody came back for."""
+
+
+@dataclass
+class _Look:
+    owner: UserName
+    ended: threading.Event = field(default_factory=threading.Event)
+    told: float | None = None
+    problem: Exception | None = None
+
+
+class _Looks:
+    """Asks aside when a job last wrote: a look at its logs has its owner's rights, so his processes can hold it up for
+    as long as they like, folder by folder. Nobody waits for one more than a second; an owner has one at a time."""
+
+    def __init__(self) -> None:
+        self._of: dict[JobId, _Look] = {}
+
+    def silent_s(self, files: Files, record: JobRecord, now_s: float) -> float | None:
+        """As `job_logs.silent_s`, which it raises for, at the moment when it was asked first. Raises `NotYet` while
+        there is no answer."""
+        look = self._of.get(record.id)
+        if look is None:
+            running = {job: one for job, one in self._of.items() if not one.ended.is_set()}
+            if len(self._of) > _MOST_KEPT:
+                self._of = dict(running)
+            if len(running) >= _MOST_LOOKS or any(one.owner == record.owner for one in running.values()):
+                raise NotYet(f"other logs are looked at before those of job {record.id}, which runs")
+            look = self._of[record.id] = _Look(record.owner)
+            threading.Thread(target=_look, args=(look, files, record, now_s), daemon=True).start()
+        if not look.ended.wait(_LOOK_S):
+            raise NotYet(f"the logs of job {record.id}, which runs, did not answer yet")
+        self._of.pop(record.id, None)
+        if look.problem is not None:
+            raise look.problem
+        return look.told
+
+
+def _look(look: _Look, files: Files, record: JobRecord, now_s: float) -> None:
+    try:
+        look.told = silent_s(files, record, now_s)
+    except Exception as error:
+        look.problem = error
+    finally:
+        look.ended.set()
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Decides about one event; whoever calls acts on it."""
+
+    scheduler: Scheduler
+    known: Known
+    clock: Clock
+    playbook: str
+    """The id of the flow that is walked here."""
+    cluster: str
+    policy: Policy
+    jobs_on_node: JobsOnNode | None = None
+    """None: this scheduler is not asked which job had a node."""
+    files: Files | None = None
+    quiet_s: float = 120.0
+    """A running job is looked at on an alert's word once none of its logs was written to for so long."""
+    begun: Callable[[], Mapping[UserName, int]] = dict
+    """How many incidents of an owner's jobs are at work or wait for an answer: each has one of the places in which
+    incidents are begun."""
+    places: int = 1024
+    """Of all owners. One may have a third of those that nobody has, so that incidents of however many owners that all
+    wait for a yes leave some to the next."""
+    looks: _Looks = field(default_factory=_Looks)
+
+    def decide(self, event: SpoolEvent) -> Opened:
+        """Raises `Unavailable`, `NotFound`, `NotYet`, and `Declined` for an alert whose job is not certain."""
+        if event.playbook not in ("", self.playbook):
+            raise BadInput(f"it is for the playbook {event.playbook!r}, and this service walks {self.playbook!r}")
+        record = self.scheduler.job(event.job or self._job_of(event))
+        if event.uid is not None and record.uid is not None and event.uid != record.uid:
+            raise BadInput(f"Slurm's epilog told of a job of user {event.uid}, and the job is of {record.uid}")
+        if event.is_suspicion:
+            _check_time(record, event)
+        if event.trigger == "alert":
+            self._check_quiet(record)
+        if event.trigger == WATCH and record.state.job_class is not JobClass.ACTIVE:
+            raise Declined(f"job {record.id} is {record.state.name} by now: its end is the epilog's to tell")
+        if event.trigger == "epilog" and event.ended_well:
+            _check_end(record, event)
+        terms = Terms(self.playbook, self.cluster, self.policy, event.trigger, __version__)
+        opened = open_for(record, self.known, terms, self.clock.now())
+        if opened.opening is Opening.NEW:
+            self.check_place(opened.owner)
+        return opened
+
+    def check_place(self, owner: UserName) -> None:
+        """Raises `NoPlace`."""
+        begun = self.begun()
+        mine, free = begun.get(owner, 0), self.places - sum(begun.values())
+        if free > 0 and (mine == 0 or mine * _SHARE < free):
+            return
+        raise NoPlace(
+            owner,
+            f"{mine} incidents of {owner} are at work or wait for an answer, and {max(free, 0)} of {self.places} places"
+            " are free for everybody; the next is opened when some end",
+            next_step="answer what waits (`runbook incidents --state awaiting_approval`)",
+        )
+
+    def _check_quiet(self, record: JobRecord) -> None:
+        """Raises `NotYet` for a job that runs and writes: it has not stalled, and a failure in its log may be one that
+        it caught. Logs that cannot be looked at are left to the flow, which says so to a person."""
+        if record.state.job_class is not JobClass.ACTIVE or self.files is None:
+            return
+        quiet_s = self.looks.silent_s(self.files, record, self.clock.now())
+        if quiet_s is not None and quiet_s < self.quiet_s:
+            raise NotYet(
+                f"job {record.id} runs and wrote to its log {quiet_s:.0f} s ago; it is looked at when that is "
+                f"{self.quiet_s:.0f} s"
+            )
+
+    def _job_of(self, event: SpoolEvent) -> JobId:
+        """The one job that had the event's node at its time."""
+        node = _shown(event.node)
+        if self.jobs_on_node is None:
+            raise Declined(f"it names {node} and no job, and this scheduler is not asked which job had a node")
+        try:
+            jobs = self.jobs_on_node(event.node, event.time_s)
+        except Unavailable:
+            raise
+        except RunbookError as error:
+            raise Declined(f"it names {node} and no job: {error.what}") from error
+        if len(jobs) != 1:
+            held = f"{len(jobs)} jobs had {node} then ({', '.join(jobs[:5])})" if jobs else f"no job had {node} then"
+            raise Declined(f"{held}, so which one it means is not known")
+        return jobs[0]
+
+
+def _check_end(record: JobRecord, event: SpoolEvent) -> None:
+    """Of an end whose codes are 0:0, which a site may ask to be told of. Raises `Declined` for a job that completed or
+    runs anew, and `NotYet` while Slurm does not say how it ended."""
+    if record.restarts > event.restart_count:
+        raise Declined(f"job {record.id} was started again since")
+    if record.state.job_class is JobClass.SUCCEEDED and not record.derived_exit_code:
+        raise Declined(f"job {record.id} completed")
+    if not record.state.job_class.ended:
+        raise NotYet(f"Slurm does not say yet how job {record.id} ended: it is {record.state.name}")
+
+
+def _check_time(record: JobRecord, event: SpoolEvent) -> None:
+    """Raises `Declined` for an alert from outside the job's time: job ids come round again, and rules lag."""
+    started_s, ended_s = record.start_time_s, record.end_time_s
+    ended = record.state.job_class.ended and ended_s is not None
+    if ended and ended_s is not None and event.time_s > ended_s + _AFTER_END_S:
+        raise Declined(f"job {record.id} had ended {(event.time_s - ended_s) / 3600:.1f} hours before it")
+    if started_s is not None and event.time_s < started_s - _BEFORE_START_S:
+        raise Declined(f"job {record.id} started {(started_s - event.time_s) / 60:.0f} minutes after it")
+
+
+def _shown(text: str) -> str:
+    return shorten(clean_line(text), 80)
