@@ -50,14 +50,25 @@ class PrivilegeMode(StrEnum):
 def identity_of(user: UserName) -> Identity:
     """The local account of a job's owner. Raises `NotAllowed` when this machine does not know the user."""
     try:
-        entry = pwd.getpwnam(user)
+        return _identity(pwd.getpwnam(user))
     except (KeyError, ValueError) as error:
-        raise NotAllowed(
-            f"this machine has no user {user!r}",
-            where="the system's user database (getent passwd)",
-            next_step="run on a machine that knows the cluster's users",
-        ) from error
-    return _identity(entry)
+        raise _nobody(user) from error
+
+
+def identity_of_uid(uid: int) -> Identity:
+    """The local account with this number. Raises `NotAllowed` when there is none."""
+    try:
+        return _identity(pwd.getpwuid(uid))
+    except KeyError as error:
+        raise _nobody(uid) from error
+
+
+def _nobody(user: str | int) -> NotAllowed:
+    return NotAllowed(
+        f"this machine has no user {user!r}",
+        where="the system's user database (getent passwd)",
+        next_step="run on a machine that knows the cluster's users",
+    )
 
 
 def current_identity() -> Identity:

@@ -145,6 +145,25 @@ def test_a_folder_that_a_user_has_made_a_link_is_not_entered(shell: Shell) -> No
     assert len(list(elsewhere.iterdir())) == 2
 
 
+@needs_root
+def test_root_reads_what_a_script_names_with_the_rights_of_the_scripts_owner(shell: Shell) -> None:
+    """Else whoever hands root a script to look at is handed back a copy of what only root or a third may read."""
+    for folder in (shell.folder, *shell.folder.parents[:-2], shell.work):
+        folder.chmod(folder.stat().st_mode | 0o711)
+    private = shell.folder / "private.json"
+    private.write_text('{"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1, "tag": "only-roots"}')
+    private.chmod(0o600)
+    template = shell.work / "train.sh"
+    template.write_text(f"#!/bin/bash\ndeepspeed train.py --deepspeed --deepspeed_config {private}\n")
+    mine = run(shell, "template", "show", str(template))
+    assert "train_micro_batch_size_per_gpu" in mine.stdout and mine.returncode == 0, mine.stderr
+    os.chown(template, NOBODY, -1)
+    done = run(shell, "template", "show", str(template))
+    assert str(private) in done.stdout + done.stderr and "may not do this" in done.stdout + done.stderr
+    offline(shell, template)
+    assert [path.name for path in shell.work.rglob("*") if path.is_file() and "only-roots" in path.read_text()] == []
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_a_copy_is_as_private_as_its_template(shell: Shell, umask: int) -> None:
     template = shell.work / "train.sh"

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from typing import BinaryIO, TypeVar
 
@@ -22,6 +22,7 @@ from runbook.adapters.files import owner_side
 from runbook.adapters.identity import (
     Identity,
     PrivilegeMode,
+    current_identity,
     identity_of,
     privilege_mode,
     stage_interpreter,
@@ -44,7 +45,8 @@ class OwnerFiles:
     The kernel decides with the owner's rights, so a link or a path of a job leads nowhere that its owner may not go.
     `timeout_s` bounds every call and every read of an opened file, as a path may lie on a file system that hangs
     (`Hung`). With `apart` our own files are opened by a child, too: a thread that hangs in the kernel would keep this
-    process from being ended. A folder of more than `most_entries` is listed level by level and cut there.
+    process from being ended. A folder of more than `most_entries` is listed level by level and cut there. `ours`: paths
+    that whoever runs us has named, which our own rights are for, whatever owner is told.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class OwnerFiles:
         identify: Callable[[UserName], Identity] = identity_of,
         systems: FileSystems | None = None,
         apart: bool = False,
+        ours: Collection[str] = (),
     ) -> None:
         self._timeout_s = timeout_s
         self._most_entries = most_entries
         self._identify = identify
         self._systems = systems or FileSystems()
         self._apart = apart
+        self._ours = frozenset(ours)
 
     def open(self, path: str, owner: UserName) -> BinaryIO:
         identity = self._checked(path, owner)
@@ -128,7 +132,7 @@ class OwnerFiles:
             raise NotAllowed(
                 "a path named by a job must be absolute", where=repr(path), next_step="resolve it against WorkDir"
             )
-        return self._identify(owner)
+        return current_identity() if path in self._ours else self._identify(owner)
 
     def _here(self, work: Callable[[], _T], path: str, owner: UserName, expected_sha256: str = "") -> _T:
         """Run in a thread that may be left behind: a hung file system must not hang us."""

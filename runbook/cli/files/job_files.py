@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from runbook.adapters.files import OwnerFiles
-from runbook.adapters.identity import current_identity
+from runbook.adapters.identity import current_identity, identity_of_uid
 from runbook.adapters.silent import PATIENCE_S, within
 from runbook.adapters.whole_file import is_own_file, settled_folder, whole_file, write_new
-from runbook.errors import BadInput, Unavailable
+from runbook.errors import BadInput, NotAllowed, Unavailable
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.template import Companion, Patch, SubmitContext, TemplateFile
@@ -53,7 +53,7 @@ class JobFiles:
         return TemplateReading(
             self.files, self.unread, story, levers, submitted=job, failed=job.id,
             ask_environment=lambda: Unknown("no job was submitted"), named=named,
-            sources=ProgramSources.of(OwnerFiles(identify=lambda _owner: current_identity()), job),
+            sources=ProgramSources.of(files_of(self.path), job),
         )
 
 
@@ -61,9 +61,25 @@ def read_job_files(path: Path, *, pipe: bool = False) -> JobFiles:
     """Read a template and the files that it names, relative to its folder. `pipe`: the template may be one. Raises
     `BadInput`."""
     script = TemplateFile(str(path), read_template(path, pipe=pipe))
-    files = OwnerFiles(identify=lambda _owner: current_identity())
-    companions, unread = read_companions(files, job_of(path), script, SubmitContext())
+    companions, unread = read_companions(files_of(path), job_of(path), script, SubmitContext())
     return JobFiles(path, script, companions, unread)
+
+
+def files_of(template: Path, logs: Sequence[Path] = ()) -> OwnerFiles:
+    """With our own rights; root has those of the template's owner for all but the template and these logs, for he may
+    have named what only somebody else may read. Raises `BadInput`."""
+    ours = current_identity()
+    uid = template.stat().st_uid if ours.uid == 0 and template.is_file() else ours.uid
+    if uid == ours.uid:
+        return OwnerFiles(identify=lambda _owner: ours)
+    try:
+        theirs = identity_of_uid(uid)
+    except NotAllowed as error:
+        raise BadInput(
+            f"{template} belongs to user {uid}, with whose rights root would read what it names: {error.what}",
+            next_step="copy it, and read the copy",
+        ) from error
+    return OwnerFiles(identify=lambda _owner: theirs, ours=[str(path.absolute()) for path in (template, *logs)])
 
 
 def read_template(path: Path, *, pipe: bool = False) -> str:

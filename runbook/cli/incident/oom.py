@@ -133,7 +133,7 @@ def _may_act_as(owner: str) -> None:
 
 def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | None, said: Said) -> int:
     """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
-    from runbook.cli.files.job_files import read_template
+    from runbook.cli.files.job_files import files_of, read_template
 
     inventory = answering(load_inventory("local"))
     # Only now: a library that it imports looks into the home folder, too.
@@ -150,6 +150,8 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     app = Application(
         inventory, Policy.PLAN, scheduler_override=scheduler, nodes_override=NoNodes("no cluster is used")
     )
+    if template is not None:
+        app.files = files_of(template, logs)
     now_s = app.clock.now()
     incident = Incident(
         id=incident_id(app.flow.id, "files", scheduler.job_id),
