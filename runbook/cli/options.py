@@ -5,6 +5,7 @@ options and types that several of them have.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,33 @@ inventory_option = click.option(
 playbook_option = click.option("--playbook", metavar="DIR", type=PATH, help="Another playbook folder.")
 
 
+def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    python = ".".join(map(str, sys.version_info[:3]))
+    click.echo(f"runbook, version {__version__}\ninstalled {_way_of_installation()}; Python {python}")
+    ctx.exit()
+
+
+def _way_of_installation() -> str:
+    """As packaging tools record it: INSTALLER and direct_url.json beside the metadata, and what pipx and uv keep in an
+    environment of their own."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution("runbook-oom")
+    except PackageNotFoundError:
+        return f"nowhere: it runs from {Path(__file__).resolve().parents[2]}"
+    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        return f"from a checkout, {Path(__file__).resolve().parents[2]}"
+    by = (found.read_text("INSTALLER") or "a tool that does not say its name").strip()
+    for receipt, tool in (("pipx_metadata.json", "pipx"), ("uv-receipt.toml", "uv tool")):
+        by = tool if Path(sys.prefix, receipt).is_file() else by
+    return f"by {by} in {sys.prefix}"
+
+
 @click.group(
     cls=InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -83,7 +111,10 @@ playbook_option = click.option("--playbook", metavar="DIR", type=PATH, help="Ano
         "5 nothing to do · 6 something outside did not answer, resume later · 70 a fault of this tool · 130 interrupted"
     ),
 )
-@click.version_option(__version__, prog_name="runbook")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_say_version,
+    help="Show the version and how it was installed, and exit.",
+)
 def cli() -> None:
     """Bring GPU training jobs that died of out-of-memory back.
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
+import pytest
 
+from runbook import __version__
 from runbook.cli.command_line import cli
 from runbook.cli.options import Command
 from runbook.model.incident import IncidentState
 from runbook.service.tokens import Role
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def _commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -57,3 +63,27 @@ def test_help_of_a_command_loads_nothing_of_what_it_does() -> None:
     loaded = done.stdout.splitlines()[-1]
     names = ("cli", "cli.command_line", "cli.file_commands", "cli.main", "cli.options", "errors")
     assert loaded == str([f"runbook.{name}" for name in names]), loaded
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"INSTALLER": "pip\n"}, f"installed by pip in {sys.prefix}; "),
+        ({"INSTALLER": "deb\n"}, f"installed by deb in {sys.prefix}; "),
+        (
+            {"INSTALLER": "uv", "direct_url.json": '{"url": "file:///a", "dir_info": {"editable": true}}'},
+            f"installed from a checkout, {REPOSITORY}; ",
+        ),
+        ({}, "installed by a tool that does not say its name"),
+    ],
+)
+def test_the_version_says_how_it_was_installed(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    metadata = tmp_path / f"runbook_oom-{__version__}.dist-info"
+    metadata.mkdir()
+    for name, text in {"METADATA": f"Name: runbook-oom\nVersion: {__version__}\n", **files}.items():
+        (metadata / name).write_text(text)
+    done = subprocess.run(
+        (sys.executable, "-m", "runbook", "--version"), capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}, cwd="/",
+    )
+    assert done.stdout.startswith(f"runbook, version {__version__}\n{said}"), done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The unit as systemd itself reads it, and its promise that sudo can work under it."""
+"""The units as systemd itself reads them: how shut they are, and that sudo can work under the drop-in for it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,27 @@ def _settings(name: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if re.match(r"[A-Za-z]+=", line))
 
 
-def test_sudo_can_work_under_the_unit() -> None:
-    settings = _settings("runbook.service")
-    assert settings["NoNewPrivileges"] == "no"
-    assert not settings.keys() & set(IMPLIES_NO_NEW_PRIVILEGES)
-    assert {"CAP_SETUID", "CAP_SETGID", "CAP_AUDIT_WRITE"} <= set(settings["CapabilityBoundingSet"].split())
+def test_with_the_drop_in_sudo_can_work() -> None:
+    shut, opened = _settings("runbook.service"), _settings("as-owners.conf")
+    assert opened["NoNewPrivileges"] == "no"
+    for name in shut.keys() & set(IMPLIES_NO_NEW_PRIVILEGES):
+        assert opened[name] in ("no", ""), name
+    assert {"CAP_SETUID", "CAP_SETGID", "CAP_AUDIT_WRITE"} <= set(opened["CapabilityBoundingSet"].split())
 
 
-def test_the_drop_in_shuts_the_door() -> None:
-    settings = _settings("no-sudo.conf")
-    assert settings["NoNewPrivileges"] == "yes"
-    assert settings["CapabilityBoundingSet"] == ""
+def test_what_shuts_the_cage_is_not_refused_by_the_unit() -> None:
+    text = (UNITS / "runbook.service").read_text()
+    assert "RestrictNamespaces=user net ipc pid\n" in text
+    assert "SystemCallFilter=landlock_create_ruleset landlock_add_rule landlock_restrict_self\n" in text
+
+
+@pytest.mark.needs("systemd-analyze")
+@pytest.mark.parametrize("unit", ["runbook.service", "runbook-metrics.service"])
+def test_systemd_measures_little_exposure(unit: str) -> None:
+    command = ("systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", str(UNITS / unit))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert "Overall exposure level" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stdout.splitlines()[-1]
 
 
 @pytest.mark.needs("systemd-analyze")
@@ -47,7 +57,7 @@ def test_systemd_finds_no_fault(tmp_path: Path, drop_in: bool) -> None:
     if drop_in:
         folder = tmp_path / "runbook.service.d"
         folder.mkdir()
-        shutil.copy(UNITS / "no-sudo.conf", folder)
+        shutil.copy(UNITS / "as-owners.conf", folder)
     done = subprocess.run(
         ("systemd-analyze", "verify", str(unit)), capture_output=True, text=True, timeout=30, check=False
     )
