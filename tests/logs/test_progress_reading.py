@@ -250,3 +250,20 @@ def test_host_memory_of_a_process_is_told_from_the_nodes() -> None:
     assert found.progress.memory[0].host_is_process
     assert found.progress.memory[0].host_used_bytes == 1024 * MIB
     assert (found.progress.memory[0].step, found.progress.total_steps) == (3, 500)
+
+
+def test_a_log_that_begins_in_a_later_epoch_counts_what_it_shows() -> None:
+    """How many steps the epochs before had, and whether the first was 0 or 1, the log does not say."""
+    assert read(f"Epoch 4:{bar(310, 900)}\n{OOM}\n").last_step == 310
+    later = "".join(f"Epoch: [{epoch}]  [{step:5d}/900]  loss: 2.1\n"
+                    for epoch, steps in ((7, 600), (8, 400)) for step in (0, 200, steps))
+    assert read(later + OOM + "\n").last_step == 400
+
+
+def test_epochs_are_added_up_where_the_first_is_seen() -> None:
+    shown = "".join(f"Epoch: [{epoch}][{step}/900]\tLoss 2.1\n" for epoch in (0, 1) for step in (0, 300, 600))
+    assert read(shown + OOM + "\n").last_step == 1_500
+
+
+def test_of_bars_that_a_page_put_on_one_line_the_newest_counts() -> None:
+    assert read("".join(bar(step, 900, "steps: ") for step in (0, 100, 200)) + "\n" + OOM + "\n").last_step == 200

@@ -65,7 +65,9 @@ class StepSampler:
             here = parse_line(line, self._state.named)
             raw = bytes(view.buffer[first:end])
             candidates = self._collection.step_candidates(raw)
-            match = self._collection.signatures.first_match(here.text, candidates)
+            several = here.text.count("%|") > 1  # bars that a page put on one line: the newest stands last
+            newest = here.text.rfind("]", 0, here.text.rfind("%|")) + 1 if several else 0
+            match = self._collection.signatures.first_match(here.text[newest:], candidates)
             if match is None and here.text[:1] != "{" and "{" in line:  # the step stands beside a record's message
                 match = self._collection.signatures.first_match(line[line.index("{"):], candidates)
             if match is None:

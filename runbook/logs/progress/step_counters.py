@@ -110,13 +110,17 @@ class Counter:
         return falls
 
     def unrolled(self) -> Counter:
-        """The counter with epochs added up, where it begins again with every epoch; else itself."""
+        """The counter with epochs added up, where it begins again with every epoch; else itself. A log that does not
+        show the first epoch does not say how long those before were: there the newest epoch's steps count."""
         marks = self.everyone()
         epochs = {mark.epoch for mark in marks if mark.epoch is not None}
         if not epochs or (not self.bar and not _begins_again(marks)):
             return self
         length = max([*self.totals, *(mark.step for mark in marks)])
         base = 0 if 0 in epochs else 1
+        if min(epochs) > 1:
+            base = max(epochs)
+            marks = [mark for mark in marks if mark.epoch == base]
         unrolled = Counter(
             self.signature, self.bar, self.fallback, self.framework, self.first_number, durations_s=self.durations_s,
             name=self.name,
@@ -134,6 +138,8 @@ class Counter:
         unrolled.lines = self.lines
         if self.epochs is not None and len(self.totals) == 1:
             unrolled.total = self.epochs * length
+        if min(epochs) > 1:
+            unrolled.total = self.total
         return unrolled
 
 
