@@ -245,6 +245,8 @@ def _minors(version: str | None) -> list[int]:
 
 # What the rules work on, and what they answer with.
 
+LOCAL_PROCESSES = "local_processes"
+"""Under which name the settings say how many processes the launch script starts on each node."""
 _NOTHING = KindEntry()
 
 
@@ -263,6 +265,12 @@ class Case:
     allocator: AllocatorSettings
     version: str | None
     meanings: Meanings
+
+    @property
+    def local_processes(self) -> int:
+        """As many as the launch script starts on each node; 0 where that is not known."""
+        told = self.settings.get(LOCAL_PROCESSES, "")
+        return int(told) if told.isdecimal() and len(told) < 6 else 0
 
     @property
     def root(self) -> Finding | None:

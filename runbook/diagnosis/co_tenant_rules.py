@@ -20,6 +20,8 @@ UNTOLD = 0.65
 _SMALL_BYTES = 2 * GIB
 _SLIVERS = 16
 """What is reserved and unallocated explains nothing where so many times as much is in other hands."""
+_ALIKE = (0.7, 1.4)
+"""Ranks of one program at one time hold about as much: another's memory as a share of the failing process's."""
 _SETTLE = (
     "whose processes these are (nvidia-smi and the owner of each pid on the node): pids in a container are the host's, "
     "and a trainer may share its card with its own rollout engine on purpose"
@@ -105,6 +107,9 @@ def _foreign(case: Case, foreign: Sequence[ProcessUse], short: int) -> tuple[Vot
     small = all((one.bytes or 0) < _SMALL_BYTES for one in foreign)
     if small and (len(foreign) >= 3 or (local is not None and len(foreign) >= 2 and len(foreign) + 1 == local)):
         return (_ranks_share(case, foreign, certain=False), _stranger(case, foreign, short, 0.25, decisive=False))
+    if _as_started(case, [one.bytes for one in foreign]):
+        return (_alike(case, len(foreign), _sum(foreign), _pids(foreign)),
+                _stranger(case, foreign, short, 0.25, decisive=False))
     if case.colocation:
         engine = 0.65 if case.colocation >= 0.8 else 0.55 if case.colocation >= 0.6 else 0.45
         return (_own_engine(case, foreign, short, engine), _stranger(case, foreign, short, 0.3, decisive=False))
@@ -121,6 +126,30 @@ def _foreign(case: Case, foreign: Sequence[ProcessUse], short: int) -> tuple[Vot
     if 20 * _sum(foreign) < (case.figures.fields.capacity_bytes or 0):
         confidence -= 0.1
     return (_stranger(case, foreign, short, confidence, told=comparable and all_known),)
+
+
+def _as_started(case: Case, held: Sequence[int | None]) -> bool:
+    """Whether others hold as much as the failing process does, each, and are no more than the script starts beside
+    it."""
+    own = case.figures.process_bytes
+    if not own or not held or not 0 < len(held) < case.local_processes:
+        return False
+    return all(one is not None and _ALIKE[0] * own <= one <= _ALIKE[1] * own for one in held)
+
+
+def _alike(case: Case, others: int, held: int, pids: str = "") -> Vote:
+    """The job's own processes, of which each took the same card."""
+    named = f" ({pids})" if pids else ""
+    several = others > 1
+    return Vote(
+        "R-17 ranks share a GPU", Conclusion.CUDA_CONTEXT_OR_DRIVER, 0.6,
+        (f"{others} other process{'es' if several else ''}{named} hold{'' if several else 's'} {size(held)} of this "
+         f"card, {'each ' if several else ''}about as much as the one that failed, and the launch script starts "
+         f"{case.local_processes} on a node: they are its own, and share a GPU (a rank that the program does not read, "
+         "a missing set_device or CUDA_VISIBLE_DEVICES).",),
+        ("The log does not name these processes: strangers of that size look the same.",),
+        ("the owners and command lines of these processes, on the node",), detail=Detail.RANKS_SHARE_GPU,
+    )
 
 
 def _stranger(
@@ -242,6 +271,10 @@ def unattributed(case: Case) -> tuple[Vote, ...]:
         f"{size(rest)} of the card are in use and not reserved by PyTorch, {size(short)} were missing, and this "
         "message lists no processes: another process, or this one outside the allocator."
     )
+    own = (figures.reserved_bytes or 0) + ORDINARY_CONTEXT_BYTES // 2
+    others = round(rest / own)
+    if 0 < others < case.local_processes and _ALIKE[0] * own * others <= rest <= _ALIKE[1] * own * others:
+        return (_alike(case, others, rest),)
     shared = case.colocation >= 0.6
     missing = ("nvidia-smi on the node: which process holds the rest",)
     return (

@@ -31,7 +31,7 @@ def diagnose(
     settings: Mapping[str, str] | None = None,
 ) -> Diagnosis:
     """Judge one failure. `meanings` are of the playbook by whose documents the logs were read; `settings` are the
-    template's parameters in force, with "pytorch_version" where known.
+    template's parameters in force, with "pytorch_version" and `LOCAL_PROCESSES` where known.
 
     Confidences of one diagnosis sum to at most 1. What could not be seen is named in `missing`."""
     case = build_case(story, job, judgements, facts, settings or {}, meanings)

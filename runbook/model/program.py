@@ -99,9 +99,20 @@ class ProgramOptions:
         return word.replace("_", "-") if parsers and parsers <= _EITHER_SEPARATOR else word
 
 
+class ConstantPlace(StrEnum):
+    """Where a number stands, the place that says most first."""
+
+    CONFIGURATION = "configuration"
+    """In a configuration file that the program reads."""
+    PROGRAM = "program"
+    """In the program's own text."""
+    LOG = "log"
+    """In what the program printed, which says nothing of where it comes from."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramConstant:
-    """A whole number that a program's own text gives a name."""
+    """A whole number that a program's own text, its configuration or its log gives a name."""
 
     name: str
     """`BATCH`, a key of a dictionary, or an argument of a call."""
@@ -110,3 +121,4 @@ class ProgramConstant:
     line: int
     within: str = ""
     """The function, class or variable that it stands in: "val_loader", "evaluate"."""
+    place: ConstantPlace = ConstantPlace.PROGRAM

@@ -11,13 +11,22 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
-from runbook.model.program import OpenReason, ProgramConstant, ProgramOptions
+from runbook.model.program import OpenReason, ProgramOptions
 from runbook.program.abstract_values import Module
 from runbook.program.findings import Findings, said
-from runbook.program.sources import Sources, parsed
+from runbook.program.numbers import (
+    configurations_opened,
+    configurations_said,
+    printed_constants,
+    program_constants,
+)
+from runbook.program.sources import Sources
 from runbook.program.walkthrough import Reader
 
-__all__ = ["program_constants", "program_text", "read_program"]
+__all__ = [
+    "configurations_opened", "configurations_said", "printed_constants", "program_constants", "program_text",
+    "read_program",
+]
 
 
 def read_program(
@@ -77,51 +86,3 @@ def _imported(node: ast.AST, by: str, sources: Sources) -> list[Module]:
         return []
     wanted = [name for name in names if name and name.partition(".")[0] not in sys.stdlib_module_names]
     return [found for name in wanted if (found := sources.named(name, folder, by)) is not None]
-
-
-_MOST_CONSTANTS = 2_000
-
-
-def program_constants(path: str, text: str) -> tuple[ProgramConstant, ...]:
-    """The whole numbers that a program's file gives names: variables, attributes, keys of dictionaries, arguments of
-    calls. In the order of the text, 2,000 at most; nothing of what is no Python."""
-    tree = parsed(text.encode("utf-8", "replace"))
-    found: list[ProgramConstant] = []
-    ahead: list[tuple[ast.AST, str]] = [(tree, "")] if tree is not None else []
-    while ahead and len(found) < _MOST_CONSTANTS:
-        node, within = ahead.pop()
-        for name, value in _named_values(node):
-            if isinstance(value, ast.Constant) and type(value.value) is int:
-                found.append(ProgramConstant(name, value.value, path, value.lineno, within))
-        inside = within
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            inside = node.name
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call | ast.Dict):
-            inside = "_".join(dict.fromkeys(name for target in node.targets if (name := _name_of(target)))) or within
-        ahead += [(child, inside) for child in ast.iter_child_nodes(node)]
-    return tuple(sorted(found, key=lambda item: item.line))
-
-
-def _named_values(node: ast.AST) -> list[tuple[str, ast.expr]]:
-    if isinstance(node, ast.Assign):
-        return [(_name_of(target), node.value) for target in node.targets]
-    if isinstance(node, ast.AnnAssign) and node.value is not None:
-        return [(_name_of(node.target), node.value)]
-    if isinstance(node, ast.Dict):
-        return [
-            (key.value, value) for key, value in zip(node.keys, node.values)
-            if isinstance(key, ast.Constant) and isinstance(key.value, str)
-        ]
-    if isinstance(node, ast.Call):
-        return [(item.arg, item.value) for item in node.keywords if item.arg]
-    return []
-
-
-def _name_of(target: ast.expr) -> str:
-    if isinstance(target, ast.Name):
-        return target.id
-    if isinstance(target, ast.Attribute):
-        return target.attr
-    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-        return str(target.slice.value)
-    return ""

@@ -45,7 +45,7 @@ def propose(
     """
     system = context.template.system
     assert context.diagnosis is not None
-    kind = context.diagnosis.best.kind
+    kind = _worked_on(context, context.diagnosis)
     if kind.entry.remedy is Remedy.OTHER_NODES:
         return Plan(uses=(), system=system.id, ladder="elsewhere")
     if kind.entry.remedy is Remedy.PERSON:
@@ -87,6 +87,15 @@ def propose(
     return replace(asked, refused=tuple(refused))
 
 
+def _worked_on(context: LeverContext, diagnosis: Diagnosis) -> Kind:
+    """The kind whose levers are tried: the first reading, but where next to nothing of a full card is unallocated that
+    which would else be taken for it. A setting of the allocator frees no more than what it holds back."""
+    best = diagnosis.best.kind
+    if refusal_of(partial(much_lies_unallocated, context, {})) is None:
+        return best
+    return next((item.kind for item in diagnosis.runners_up if item.kind.entry.perhaps == best), best)
+
+
 def use_lever(
     context: LeverContext, rule: LeverRule, tried: Mapping[str, str], allow_training_change: bool
 ) -> LeverUse:
@@ -107,6 +116,9 @@ def use_lever(
         except Refused as error:
             if unknown is not None and error.refusal.unknown:
                 raise unknown from error
+            if against is not None and error.refusal.question:
+                both = f"{against.refusal.question.rstrip('?')}? If so: {error.refusal.question}"
+                raise Refused(f"{against.refusal.why}; {error.refusal.why}", both) from error
             raise
         edits += made.edits
         remarks += made.remarks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runbook.diagnosis import diagnose
+from runbook.diagnosis import LOCAL_PROCESSES, diagnose
 from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.diagnosis import DiagnosisOutcome as Outcome
 from runbook.model.incident import Failure
@@ -20,7 +20,8 @@ def run(context: StepContext) -> StepResult:
     story = failure.story or LogStory(root_cause=None)
     diagnosis = diagnose(
         story, job=failure.job, meanings=context.playbook.signatures.meanings, judgements=failure.judgements,
-        facts=failure.nodes, settings=context.template.values,
+        facts=failure.nodes,
+        settings={**context.template.values, LOCAL_PROCESSES: str(context.template.local_processes)},
     )
     failure = replace(failure, diagnosis=diagnosis)
     avoid = (*context.incident.excluded_nodes, *_nodes_to_avoid(failure, diagnosis.best))

@@ -4,7 +4,8 @@ A file's language decides who reads it: job scripts are `bash/`, configuration f
 Python module) are `config/`. docs/templates.md has an example of each function.
 
 - `named_files(file, known)`: the files that a script or a configuration names.
-- `programs_started(file, known)`: the Python programs that its commands start.
+- `programs_started(file, known)`: the Python programs that its commands start; `words_of_files(file, known)`: the words
+  behind them that look like files of a configuration.
 - `all_settings(files, known)`: everything that they make in force, with where and how it was found.
 - `settings_in_force(files, names, known)`, `find_settings(file, names, known)`: the same for parameters by name.
 - `apply(files, edits, names=, known=)`: a `Patch` of exactly these edits, with its diff; `invert(patch)` undoes it.
@@ -15,11 +16,11 @@ Python module) are `config/`. docs/templates.md has an example of each function.
 
 from runbook.template.copies import point_to_copies, tied_by, wire_copies
 from runbook.template.editing import apply, find_settings, invert
-from runbook.template.named_files import NamedFile, named_files, programs_started
+from runbook.template.named_files import NamedFile, named_files, programs_started, words_of_files
 from runbook.template.overview import all_settings, settings_in_force
 from runbook.template.text_files import CannotEdit
 
 __all__ = [
     "CannotEdit", "NamedFile", "all_settings", "apply", "find_settings", "invert", "named_files", "point_to_copies",
-    "programs_started", "settings_in_force", "tied_by", "wire_copies",
+    "programs_started", "settings_in_force", "tied_by", "wire_copies", "words_of_files",
 ]

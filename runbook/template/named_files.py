@@ -37,8 +37,8 @@ OPTIONS = (
 Ray. `--deepspeed` is also a bare flag, so only a value that looks like a file counts."""
 
 _CONFIGURATION = re.compile(
-    r"--?(?:(?:train(?:ing)?|exp(?:eriment)?|run|main|model|task)[-_])?"
-    r"(?:config|cfg|conf|yaml|recipe|hparams|params|settings|base|opt|exp(?:eriment)?)s?"
+    r"-c|--?(?:(?:train(?:ing)?|exp(?:eriment)?|run|main|model|task|args)[-_.])?"
+    r"(?:config|cfg|conf|yaml|recipe|hparams|params|settings|base|opt|exp(?:eriment)?|load)s?"
     r"(?:[-_](?:path|file|yaml))?"
 )
 _HYDRA_NAME = ("--config-name", "-cn")
@@ -247,7 +247,7 @@ def _without_option(command: Command, found: Sequence[NamingWord]) -> list[Namin
     program = program_position(command.argv)
     for at, token in enumerate(command.argv):
         text = token.text if token.text is not None else "".join(atom.char for atom in token.atoms)
-        if not text.endswith(_SUFFIXES) or "=" in text or text.startswith("-") or id(token) in taken:
+        if not text.endswith(_SUFFIXES) or re.search(r"[=\s]", text) or text.startswith("-") or id(token) in taken:
             continue
         before = command.argv[at - 1].text or "" if at else ""
         suffixes = _SUFFIXES if program is not None and at == program + 1 else (".yaml", ".yml", ".toml")
@@ -303,6 +303,24 @@ def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> 
             ]
         else:
             found += program_named(script, command, folder)
+    return tuple(dict.fromkeys(found))
+
+
+def words_of_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple[str, ...]:
+    """Words behind the training programs that end as a configuration file does, whatever option they belong to."""
+    try:
+        if language_of(file) is not Language.BASH:
+            return ()
+        script = read_script(file, naming_options(), known)
+    except (CannotEdit, TooMuch):
+        return ()
+    found: list[str] = []
+    for command in training_among(naming_commands(script)):
+        at = program_position(command.argv)
+        for token in command.argv[at + 1 :] if at is not None else ():
+            word = (token.text or "").rpartition("=")[2]
+            if word.endswith((*_SUFFIXES, ".py")):
+                found.append(word)
     return tuple(dict.fromkeys(found))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.diagnosis import diagnose
+from runbook.diagnosis import LOCAL_PROCESSES, diagnose
 from runbook.diagnosis.case import allocator_settings, figures_of, print_error
 from runbook.diagnosis.contract import to_contract
 from runbook.model.diagnosis import Diagnosis
@@ -47,6 +47,33 @@ def message(tried: int, free: int, allocated: int, unallocated: int) -> MemoryFi
 
 def kind(diagnosis: Diagnosis) -> str:
     return diagnosis.best.kind
+
+
+@pytest.mark.parametrize(
+    ("processes", "others", "own"),
+    [(4, (9.7, 10.1, 9.8), True), (2, (9.9,), True), (1, (9.9,), False), (4, (38.0,), False), (2, (9.7, 10.1), False)],
+)
+def test_processes_of_like_size_are_the_jobs_own_where_it_starts_as_many(
+    processes: int, others: tuple[float, ...], own: bool
+) -> None:
+    held = tuple(ProcessUse(100 + at, Bytes(int(one * GIB))) for at, one in enumerate(others))
+    fields = MemoryFields(
+        tried_bytes=Bytes(GIB), capacity_bytes=Bytes(int((sum(others) + 10) * GIB)), free_bytes=Bytes(100 * MIB),
+        allocated_bytes=Bytes(8 * GIB), reserved_unallocated_bytes=Bytes(400 * MIB), process_bytes=Bytes(9 * GIB),
+        other_processes=held,
+    )
+    found = diagnose(story(fields), job=None, meanings=MEANINGS, settings={LOCAL_PROCESSES: str(processes)})
+    assert (kind(found) == Kind.CUDA_CONTEXT_OR_DRIVER) is own
+
+
+@pytest.mark.parametrize(("processes", "own"), [(1, False), (2, True)])
+def test_what_an_older_message_leaves_unexplained_is_a_second_process_of_like_size(processes: int, own: bool) -> None:
+    fields = MemoryFields(
+        tried_bytes=Bytes(2 * GIB), capacity_bytes=Bytes(48 * GIB), free_bytes=Bytes(GIB),
+        allocated_bytes=Bytes(22 * GIB), reserved_bytes=Bytes(23 * GIB),
+    )
+    found = diagnose(story(fields), job=None, meanings=MEANINGS, settings={LOCAL_PROCESSES: str(processes)})
+    assert (kind(found) == Kind.CUDA_CONTEXT_OR_DRIVER) is own
 
 
 @given(fields_of_messages)

@@ -31,7 +31,7 @@ args = parser.parse_args()
 
 def _proposed(
     folder: Path, command: str, files: dict[str, str] | None = None, answers: Answers = NOTHING_SAID,
-    story: LogStory = STORY,
+    story: LogStory = STORY, log: str = "",
 ) -> tuple[str, Plan | NoPlan, list[str]]:
     """The document, the plan, and the lines that it changes."""
     for name, text in (files or {}).items():
@@ -40,7 +40,7 @@ def _proposed(
     script = folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{command}\n")
     job = read_job_files(script)
-    told = replace(job.reading(LEVERS, story), answers=answers)
+    told = replace(job.reading(LEVERS, story), answers=answers, log_heads=lambda: [("job.out", log)])
     assert told.told is not None and told.system is not None
     context = LeverContext(told.told, story, job_of(script), Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.9)), ())
     plan = propose(context)
@@ -519,3 +519,82 @@ def test_a_yes_is_to_the_values_that_were_asked_about(tmp_path: Path) -> None:
     assert "--max_seq_length 2048" in changed[1]
     _, plan, _ = _proposed(tmp_path, command.replace("4096", "2048"), answers=yes)
     assert isinstance(plan, NoPlan) and "--max_seq_length 2048 → 1024" in plan.question
+
+
+LOADED = """
+import sys, yaml
+cfg = yaml.safe_load(open(sys.argv[1]))
+loader = make(cfg["batch_size"])
+"""
+
+
+def _asked(folder: Path, command: str, files: dict[str, str], log: str = "", phase: Phase = Phase.FORWARD) -> str:
+    cause = Finding("PT-CUDA-01", Kind.TRUE_OOM, "job.out", 0, 1, "", phase=phase, frames=("main", "forward"))
+    _, plan, _ = _proposed(folder, command, files, story=LogStory(root_cause=cause), log=log)
+    assert isinstance(plan, NoPlan), plan
+    return plan.question
+
+
+def test_a_configuration_that_only_the_log_names_is_asked_about_with_its_line(tmp_path: Path) -> None:
+    files = {"train.py": LOADED, "conf/base.yaml": "seed: 1\nbatch_size: 12\naccum_iter: 2\n"}
+    asked = _asked(tmp_path, 'python train.py "$1"', files, log="Reading config conf/base.yaml\n")
+    assert "batch_size to 6 (base.yaml:2" in asked and "accum_iter to 4 (base.yaml:3)" in asked
+    assert "12 × 2 = 6 × 4" in asked
+
+
+def test_a_configuration_of_python_that_the_command_names_is_asked_about(tmp_path: Path) -> None:
+    files = {"train.py": LOADED, "cfg/tiny.py": "batch_size = 10\n"}
+    assert "batch_size to 5 (tiny.py:1)" in _asked(tmp_path, "python train.py --setup=cfg/tiny.py", files)
+
+
+def test_a_configuration_whose_path_stands_in_the_program_is_asked_about(tmp_path: Path) -> None:
+    program = "import yaml\ncfg = yaml.safe_load(open('settings.yaml'))\n"
+    asked = _asked(tmp_path, "python train.py", {"train.py": program, "settings.yaml": "train:\n  batch_size: 24\n"})
+    assert "batch_size to 12 (settings.yaml:2)" in asked
+
+
+def test_what_the_log_alone_prints_is_no_place_but_fills_the_question(tmp_path: Path) -> None:
+    asked = _asked(tmp_path, "python train.py", {"train.py": "run()\n"}, log="Namespace(batch_size=48, lr=0.1)\n")
+    assert "Which option or file sets batch_size" in asked and "to 24 (job.out:1 shows 48)" in asked
+
+
+def test_a_constant_of_a_branch_that_does_not_run_is_not_asked_about(tmp_path: Path) -> None:
+    program = """
+import argparse
+
+def train(cluster=False):
+    config = {}
+    if cluster:
+        config["batch_size"] = 64
+    else:
+        config["batch_size"] = 6
+
+def never_called():
+    batch_size = 512
+
+p = argparse.ArgumentParser()
+p.add_argument("--cluster", action="store_true")
+args = p.parse_args()
+train(cluster=args.cluster)
+"""
+    assert "batch_size to 3 (train.py:9)" in _asked(tmp_path, "python train.py", {"train.py": program})
+    assert "batch_size to 32 (train.py:7)" in _asked(tmp_path, "python train.py --cluster", {"train.py": program})
+
+
+def test_an_evaluation_is_asked_about_by_its_own_batch_where_a_configuration_has_one(tmp_path: Path) -> None:
+    files = {"train.py": LOADED, "conf/base.yaml": "batch_size: 12\nval_batch: 30\n"}
+    asked = _asked(tmp_path, 'python train.py "$1"', files, "Loading configuration conf/base.yaml\n", Phase.VALIDATION)
+    assert "val_batch to 15 (base.yaml:2" in asked and "speed alone" in asked
+
+
+def test_samples_that_are_made_take_their_own_batch(tmp_path: Path) -> None:
+    frames = ("main", "save_checkpoint", "make_samples", "forward")
+    cause = Finding("PT-CUDA-01", Kind.TRUE_OOM, "job.out", 0, 1, "", phase=Phase.CHECKPOINT, frames=frames)
+    files = {"train.py": LOADED, "a.yml": "sampling:\n  batch_size: 64\ntraining:\n  batch_size: 8\n"}
+    _, plan, changed = _proposed(tmp_path, "python train.py -c a.yml", files, story=LogStory(root_cause=cause))
+    assert isinstance(plan, Plan) and changed == ["-  batch_size: 64", "+  batch_size: 32"]
+
+
+def test_a_program_in_an_absolute_folder_of_another_machine_is_found_below_the_scripts_own(tmp_path: Path) -> None:
+    files = {"pkg/train.py": "BATCH_SIZE = 16\n"}
+    assert "BATCH_SIZE to 8" in _asked(tmp_path, "cd /scratch/someone/work/pkg\npython train.py", files)

@@ -8,7 +8,7 @@ import posixpath
 import re
 from decimal import Decimal
 
-from runbook.model.program import ProgramConstant
+from runbook.model.program import ConstantPlace, ProgramConstant
 from runbook.model.remedy import AnswerKind
 from runbook.model.template import Setting
 from runbook.remedy.constraints.sizes import longest_sequence
@@ -276,13 +276,17 @@ def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments)
 
 def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
     """Refused with the question how the program calls the parameter; the argument `what` says what it is. Where a
-    number of the program's own text has such a name, that is asked of, with one of the role `beside`."""
+    number has such a name in a configuration file of the program, in its own text or in what it printed, that is asked
+    of, with one of the role `beside` that keeps the product. With `only_named`, nothing is asked where none has."""
     what = str(arguments["what"])
     template, word = context.template, context.template.unresolved_argument
     program, read = template.program(), {posixpath.basename(file.path) for file in template.code()}
     training = [item for item in template.started if "train" in item] or template.started
     absent = next((item for item in training if posixpath.basename(item) not in read), "")
     complete = training and not absent and (program is None or program.complete)
+    _ask_for_a_number(context, parameter, arguments, "" if complete else word)
+    if arguments.get("only_named"):
+        raise Refused(f"nothing that was read has the name of {what}")
     if word and not complete:
         raise unknown(
             f"which option of the program sets {what} may stand in {word}, which is not known",
@@ -293,7 +297,6 @@ def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arg
             f"{absent} is not here, so that what it takes is not known",
             f"Where does {absent} lie, and which of its options or files sets {what}?", AnswerKind.OPTION, "NAME",
         )
-    _ask_for_a_constant(context, parameter, what, str(arguments.get("beside", "")))
     if complete:
         takes = "reads no command line" if program is None else f"has no option for {what}"
         raise Refused(
@@ -309,42 +312,54 @@ def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arg
 _MOST_PLACES = 3
 
 
-def _ask_for_a_constant(context: LeverContext, parameter: Parameter, what: str, beside: str) -> None:
-    """Refused with the lines of the program's own text that give the parameter's role a number above its floor; where
-    a number of the role `beside` keeps the global batch, with that line, too."""
-    found = _constants_of(context, parameter.id)
+def _ask_for_a_number(context: LeverContext, parameter: Parameter, arguments: Arguments, word: str) -> None:
+    """Refused with the places that give the parameter's role a number above its floor, and what a person may set there.
+    `word`: one of the command that is not known and may say otherwise."""
+    found = _numbers_of(context, parameter.id, str(arguments.get("or", "")))
     if not found:
         return
-    places = ", ".join(f"{_place(item)} sets {item.name} to {item.value}" for item in found[:_MOST_PLACES])
-    why = f"no option sets {what}, but the program's own text does: {places}; that text is not edited"
-    first = found[0]
+    what, first = str(arguments["what"]), found[0]
+    printed = first.place is ConstantPlace.LOG
+    says = "prints" if printed else "sets"
+    places = ", ".join(f"{_place(item)} {says} {item.name} {item.value}" for item in found[:_MOST_PLACES])
+    unless = f", unless {word} of the command says otherwise" if word and not printed else ""
     if first.value <= (parameter.floor or 1):
-        raise Refused(f"{places}, as small as it gets")
+        raise Refused(f"{places}, as small as it gets{unless}")
     half = first.value // 2
-    doubled = _constants_of(context, beside)
+    asked = f"Which option or file sets {first.name}, and may" if printed else "May"
+    where = f" ({_place(first)}{unless})" if not printed else f" ({_place(first)} shows {first.value})"
+    why = f"no option of the command that is known sets {what}; {places}{unless}"
+    if arguments.get("alone"):
+        raise Refused(why, f"{asked} a person set {first.name} to {half}{where}? {arguments['alone']}")
+    doubled = _numbers_of(context, str(arguments.get("beside", "")))
     if doubled and first.value % 2 == 0:
         other = doubled[0]
         raise Refused(why, (
-            f"May a person set {first.name} to {half} ({_place(first)}) and {other.name} to {other.value * 2} "
+            f"{asked} a person set {first.name} to {half}{where} and {other.name} to {other.value * 2} "
             f"({_place(other)})? {first.value} × {other.value} = {half} × {other.value * 2}, so the global batch stays."
         ))
     raise Refused(why, (
-        f"May a person set {first.name} to {half} there ({_place(first)})? Nothing in the program has the name of an "
-        f"accumulation, so the global batch would become smaller by the same factor. Or else: can the job have larger "
-        "GPUs, or more of them?"
+        f"{asked} a person set {first.name} to {half}{where}? Nothing that was read has the name of an accumulation, "
+        "so the global batch would become smaller by the same factor. Or else: can the job have larger GPUs, or more "
+        "of them?"
     ))
 
 
-def _constants_of(context: LeverContext, role: str) -> list[ProgramConstant]:
-    """The numbers of the program's text whose name fits a role best, those of the nearest file."""
-    roles = context.template.system.roles
-    fits = [
-        (fit[1], item) for item in context.template.constants()
-        if (fit := role_of(roles, f"{item.within}.{item.name}".lstrip("."))) is not None and fit[0] == role
-    ]
-    best = min((fit for fit, _ in fits), default=0)
-    alike = [item for fit, item in fits if fit == best]
-    return [item for item in alike if item.file == alike[0].file]
+def _numbers_of(context: LeverContext, *roles: str) -> list[ProgramConstant]:
+    """The numbers whose name fits the first of the roles best that any has, of the nearest place: a configuration
+    before the program's own text, and that before what was printed."""
+    known, spelt = context.template.constants(), context.template.system.roles
+    for role in filter(None, roles):
+        for place in ConstantPlace:
+            fits = [
+                (fit[1], item) for item in known if item.place is place
+                and (fit := role_of(spelt, f"{item.within}.{item.name}".lstrip("."))) is not None and fit[0] == role
+            ]
+            best = min((fit for fit, _ in fits), default=0)
+            alike = [item for fit, item in fits if fit == best]
+            if alike:
+                return [item for item in alike if item.file == alike[0].file]
+    return []
 
 
 def _place(item: ProgramConstant) -> str:

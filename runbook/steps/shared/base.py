@@ -20,7 +20,7 @@ from runbook.model.units import IncidentId
 from runbook.node.catalogues import load_node_documents
 from runbook.ports import Clock, Files, History, Nodes, Scheduler
 from runbook.remedy import LeverDocument, Restarter, load_levers, load_restarters
-from runbook.steps.shared.companion_files import ProgramSources
+from runbook.steps.shared.companion_files import ProgramSources, log_heads
 from runbook.steps.shared.template_reading import TemplateReading
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class StepContext:
             incident.templates, incident.unread, failure.story or LogStory(root_cause=None), self.playbook.levers,
             submitted=job, failed=failure.job.id, ask_environment=lambda: self.ports.scheduler.environment(job.id),
             answers=incident.answers, sources=ProgramSources.of(self.ports.files, job),
+            log_heads=lambda: log_heads(self.ports.files, job),
         )
 
     @property

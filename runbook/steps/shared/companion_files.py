@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from runbook.errors import NotAllowed, NotFound
+from runbook.errors import NotAllowed, NotFound, RunbookError
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import JobRecord
 from runbook.model.template import Companion, SubmitContext, TemplateFile
@@ -37,7 +37,8 @@ def read_companions(
     while queue:
         parent = queue.pop(0)
         known = replace(known, sourced={item.file.path: item.file.text for item in found})
-        for named in map(reader.as_meant, named_files(parent, known)):
+        for written in named_files(parent, known):
+            named = reader.as_meant(written)
             if named.path is not None and named.path in seen:
                 continue
             where = f"{posixpath.basename(parent.path)}:{named.line}"
@@ -50,6 +51,10 @@ def read_companions(
             seen.add(named.path)
             companion = reader.read(named, where)
             if isinstance(companion, Companion):
+                if written.path is not None and written.path != named.path:
+                    # The script's own word is what a copy takes the place of.
+                    companion = replace(companion, file=TemplateFile(written.path, companion.file.text))
+                    seen.add(written.path)
                 found.append(companion)
                 if not companion.program:
                     queue.append(companion.file)
@@ -78,6 +83,10 @@ class ProgramSources:
     def of(cls, files: Files, job: JobRecord) -> ProgramSources:
         return cls(_Reader(files, job, most=_MOST_SOURCES))
 
+    def apart(self) -> ProgramSources:
+        """The same with a budget of its own, for files that are looked for after a program's modules."""
+        return ProgramSources(replace(self.reader, asked=0))
+
     def path_of(self, named: NamedFile) -> str | None:
         """Where a program lies; None: it is not there, or may be one of several."""
         named = self.reader.as_meant(named)
@@ -100,6 +109,22 @@ class ProgramSources:
             return self.reader.files.read_small(path, self.reader.job.owner, LARGEST_BYTES + 1)
         except (NotFound, NotAllowed):
             return None
+
+
+_HEAD_BYTES = 1 << 16
+_MOST_HEADS = 4
+
+
+def log_heads(files: Files, job: JobRecord) -> list[tuple[str, str]]:
+    """Path and beginning of each of the job's logs, as far as they can be read: there programs print what they were
+    told."""
+    found: list[tuple[str, str]] = []
+    for path in job.log_paths[:_MOST_HEADS]:
+        try:
+            found.append((path, files.read_small(path, job.owner, _HEAD_BYTES).decode("utf-8", "replace")))
+        except RunbookError:
+            continue
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +214,22 @@ class _Reader:
             yield said.path
             if not self._only_files or isinstance(self._entries(said.path), tuple):
                 return
+            # On another machine the same folder may lie below the script's own, or below one above that.
+            parts = said.path.strip("/").split("/")
+            for start in self._starts():
+                yield from (posixpath.join(start, *parts[at:]) for at in range(max(1, len(parts) - 3), len(parts)))
         if said is not None and said.below is None and not self._only_files:
             return
         below = said.below or "" if said is not None else ""
+        for start in self._starts():
+            if said is not None and said.likely and self._only_files:
+                yield posixpath.normpath(posixpath.join(start, said.likely))
+            yield posixpath.normpath(posixpath.join(start, below))
+
+    def _starts(self) -> Iterator[str]:
+        """Where the job was started: its folder; of files alone that or one above it, up to its repository's root."""
         start = self.job.work_dir or "/"
-        if said is not None and said.likely and self._only_files:
-            yield posixpath.normpath(posixpath.join(start, said.likely))
-        yield posixpath.normpath(posixpath.join(start, below))
+        yield start
         for _ in range(_MOST_ABOVE if self._only_files else 0):
             root = isinstance(here := self._entries(start), tuple) and any(
                 posixpath.basename(entry.path) == ".git" for entry in here
@@ -203,9 +237,7 @@ class _Reader:
             if root or start == "/":
                 return
             start = posixpath.dirname(start)
-            if said is not None and said.likely:
-                yield posixpath.normpath(posixpath.join(start, said.likely))
-            yield posixpath.normpath(posixpath.join(start, below))
+            yield start
 
     @property
     def _only_files(self) -> bool:

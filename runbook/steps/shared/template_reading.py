@@ -17,7 +17,7 @@ from functools import cached_property
 from runbook.errors import BadInput
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.program import ProgramConstant, ProgramOptions
+from runbook.model.program import ConstantPlace, ProgramConstant, ProgramOptions
 from runbook.model.remedy import Answers
 from runbook.model.template import (
     Companion,
@@ -30,7 +30,14 @@ from runbook.model.template import (
     Unresolved,
 )
 from runbook.model.units import JobId, Unknown, name_within
-from runbook.program import program_constants, program_text, read_program
+from runbook.program import (
+    configurations_opened,
+    configurations_said,
+    printed_constants,
+    program_constants,
+    program_text,
+    read_program,
+)
 from runbook.remedy import (
     LeverDocument,
     OwnProgram,
@@ -56,8 +63,10 @@ from runbook.template import (
     settings_in_force,
     tied_by,
     wire_copies,
+    words_of_files,
 )
 
+_CONFIGURATIONS = (".yaml", ".yml", ".toml", ".json", ".py")
 _MOST_PROGRAMS = 12
 """Places in which a program of the job is looked for."""
 
@@ -86,6 +95,8 @@ class TemplateReading:
     """What a person has said beyond the files."""
     sources: ProgramSources | None = None
     """Where the source of the programs is read; None: it is not to be had."""
+    log_heads: Callable[[], Sequence[tuple[str, str]]] = lambda: ()
+    """Path and beginning of each of the job's logs, where programs print what they were told."""
 
     @cached_property
     def environment(self) -> JobEnvironment | Unknown:
@@ -170,7 +181,52 @@ class TemplateReading:
 
     @cached_property
     def _constants(self) -> tuple[ProgramConstant, ...]:
-        return tuple(item for file in self.source_files for item in program_constants(file.path, file.text))
+        """Numbers of configuration files that the program opens, then of its own text, then of what it printed."""
+        given = {item.parameter for item in self.everything if item.kind is SettingKind.ARGUMENT}
+        switches = {
+            item.dest: bool(given & set(item.names))
+            for item in (self.program.options if self.program is not None else ()) if item.type == "flag"
+        }
+        files = [(file.path, file.text) for file in self.source_files]
+        opened = [item for file in self._opened for item in _numbers_of(file)]
+        printed = [item for path, text in self._log_heads for item in printed_constants(path, text)]
+        return (*opened, *program_constants(files, switches, self.programs), *printed)
+
+    @cached_property
+    def _log_heads(self) -> Sequence[tuple[str, str]]:
+        return self.log_heads()
+
+    @cached_property
+    def _opened(self) -> tuple[TemplateFile, ...]:
+        """Configuration files that the program reads without being told to in a way that the template shows: those that
+        words of its command name, those that its log speaks of, the defaults of its options, those in its own text. Of
+        these the first that any of is there."""
+        if self.sources is None:
+            return ()
+        program = self.program
+        entries = [file.text for file in self.source_files if file.path in self.programs]
+        heads = [path for _, text in self._log_heads for path in configurations_said(text)]
+        defaults = [item.default or "" for item in program.options] if program is not None else []
+        for paths in (
+            [word for file in self.files for word in words_of_files(file, self.submit_context)], heads,
+            [*(program.config if program is not None else ()), *defaults],
+            [path for text in entries for path in configurations_opened(text)],
+        ):
+            named = [path for path in dict.fromkeys(paths) if path.endswith(_CONFIGURATIONS)][:_MOST_PROGRAMS]
+            sources = self.sources.apart()
+            found = tuple(filter(None, (self._configuration(sources, path) for path in named)))
+            if found:
+                return found
+        return ()
+
+    def _configuration(self, sources: ProgramSources, path: str) -> TemplateFile | None:
+        """A configuration file that is not the program itself; None where it is not to be had."""
+        beside = [] if posixpath.isabs(path) else [posixpath.dirname(program) for program in self.programs]
+        where = next(filter(None, (
+            sources.path_of(NamedFile("", posixpath.join(folder, path), 1, program=True)) for folder in ("", *beside)
+        )), None)
+        data = sources.source_of(where) if where is not None and where not in self.programs else None
+        return TemplateFile(where, data.decode("utf-8", "replace")) if where is not None and data is not None else None
 
     @cached_property
     def parameter_names(self) -> tuple[ParameterNames, ...]:
@@ -219,6 +275,22 @@ class TemplateReading:
         """The settings whose value is known."""
         return {setting.parameter: setting.value for setting in self.settings if setting.value is not None}
 
+    @property
+    def local_processes(self) -> int:
+        """The processes that the script starts on each node, by Slurm's tasks or the launcher's own number; 0 where
+        neither is known."""
+        job = self.submitted
+        numbers = [(job.num_tasks or 0) // max(job.num_nodes or len(job.nodes), 1)]
+        if self.system is not None:
+            names = (self.system.world.per_node,)
+            numbers += [int(self.values.get(name, "")) for name in names if self.values.get(name, "").isdecimal()]
+        per_node = {"--ntasks-per-node", "--nproc_per_node", "--nproc-per-node"}
+        numbers += [
+            int(item.value) for item in self.everything
+            if item.parameter in per_node and item.value is not None and item.value.isdecimal()
+        ]
+        return max(numbers)
+
     @cached_property
     def told(self) -> TemplateSettings | None:
         """As the rules on checkpoints and restarters look at it; None: an unknown framework."""
@@ -236,6 +308,19 @@ class TemplateReading:
             told, program=lambda: self.program, code=lambda: self.source_files, constants=lambda: self._constants,
             started=tuple(started_files), recognised=self.system is self.named or self._is_recognised,
         )
+
+
+def _numbers_of(file: TemplateFile) -> tuple[ProgramConstant, ...]:
+    """The whole numbers that a configuration file sets."""
+    place = ConstantPlace.CONFIGURATION
+    if file.path.endswith(".py"):
+        read = program_constants([(file.path, file.text)], {}, (), unread_too=True)
+        return tuple(replace(item, place=place) for item in read)
+    return tuple(
+        ProgramConstant(name, int(item.value), file.path, item.line or 1, within, place)
+        for item in all_settings((file,)) if item.value is not None and item.value.isdecimal() and len(item.value) < 13
+        for within, _, name in [item.parameter.rpartition(".")]
+    )
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:

@@ -1,0 +1,272 @@
+"""The whole numbers that a program's text gives names, where the way through it comes past them, and that a log prints.
+
+Of a program only what can run counts: the modules' own statements, the classes of the program's own file, and the
+functions and classes whose names these use, and so on. A variable of a module beside it counts where its name is read.
+A branch whose condition is known to be false (a switch that is not given) is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.model.program import ConstantPlace, ProgramConstant
+from runbook.program.sources import parsed
+
+_MOST_CONSTANTS = 2_000
+_MOST_STATEMENTS = 60_000
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def program_constants(
+    files: Sequence[tuple[str, str]], given: Mapping[str, bool], entries: Sequence[str], *, unread_too: bool = False
+) -> tuple[ProgramConstant, ...]:
+    """The whole numbers that the programs' files give names: variables, attributes, keys of dictionaries, arguments of
+    calls. File by file, in the order of the text, 2,000 at most; nothing of what is no Python.
+
+    `files`: path and text, the programs' own first. `given`: by the name of a switch in the program, whether it is on.
+    `entries`: the paths of the programs themselves, whose part under `__name__ == "__main__"` runs. `unread_too`: a
+    module's variables count though nothing there reads them, as in a configuration."""
+    walk = _Walk(dict(given), frozenset(entries), unread_too)
+    for path, text in files:
+        tree = parsed(text.encode("utf-8", "replace"))
+        if tree is not None:
+            walk.add(path, tree)
+    return walk.found([path for path, _ in files])
+
+
+@dataclass(slots=True)
+class _Module:
+    path: str
+    tree: ast.Module
+    constants: list[tuple[ProgramConstant, bool]] = field(default_factory=list)
+    """With whether it is a variable of the module itself, which counts where something reads it."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    given: dict[str, bool]
+    entries: frozenset[str]
+    unread_too: bool
+    modules: list[_Module] = field(default_factory=list)
+    defined: dict[str, list[tuple[_Module, _Definition, str]]] = field(default_factory=dict)
+    """By name: functions, methods and classes, with the class that they stand in."""
+    used: set[str] = field(default_factory=set)
+    """Names that something reached reads."""
+    passed: dict[str, bool | None] = field(default_factory=dict)
+    """By the name of an argument: the switch that calls hand on; None where they differ, or it is not known."""
+    seen: set[int] = field(default_factory=set)
+    ahead: list[tuple[_Module, _Definition, str]] = field(default_factory=list)
+    statements: int = 0
+
+    def add(self, path: str, tree: ast.Module) -> None:
+        module = _Module(path, tree)
+        self.modules.append(module)
+        for name, node, inside in _definitions(tree.body, ""):
+            self.defined.setdefault(name, []).append((module, node, inside))
+
+    def found(self, order: Sequence[str]) -> tuple[ProgramConstant, ...]:
+        for module in self.modules:
+            self.block(module, module.tree.body, "", own=True)
+        while self.ahead:
+            module, node, inside = self.ahead.pop(0)
+            self.definition(module, node, inside)
+        read = dict[str, list[ProgramConstant]]()
+        for module in self.modules:
+            whole = self.unread_too or module.path in self.entries
+            kept = [item for item, own in module.constants if whole or not own or item.name in self.used]
+            read[module.path] = sorted(kept, key=lambda item: item.line)
+        every = [item for path in dict.fromkeys(order) for item in read.get(path, [])]
+        return tuple(every[:_MOST_CONSTANTS])
+
+    def reach(self, name: str) -> None:
+        if name in self.used:
+            return
+        self.used.add(name)
+        self.ahead += self.defined.get(name, [])
+
+    def definition(self, module: _Module, node: _Definition, inside: str) -> None:
+        if id(node) in self.seen:
+            return
+        self.seen.add(id(node))
+        if not isinstance(node, ast.ClassDef):
+            for default in (*node.args.defaults, *node.args.kw_defaults):
+                self.expression(module, default, node.name) if default is not None else None
+            self.block(module, node.body, node.name)
+            return
+        self.block(module, node.body, node.name)
+        for item in node.body:
+            # What a library's class calls (`training_step`, `train_dataloader`) no word of the program names.
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and (node.bases or item.name[:2] == "__"):
+                self.ahead.append((module, item, node.name))
+
+    def block(self, module: _Module, body: Iterable[ast.stmt], within: str, own: bool = False) -> None:
+        for statement in body:
+            self.statements += 1
+            if self.statements > _MOST_STATEMENTS:
+                return
+            self.statement(module, statement, within, own)
+
+    def statement(self, module: _Module, node: ast.stmt, within: str, own: bool) -> None:
+        if isinstance(node, _Definition):
+            for decorator in node.decorator_list:
+                self.expression(module, decorator, within)
+            if isinstance(node, ast.ClassDef) and own and (node.decorator_list or module.path in self.entries):
+                self.reach(node.name)
+            return
+        if isinstance(node, ast.If):
+            self.expression(module, node.test, within)
+            truth = self.truth(node.test, module)
+            self.block(module, () if truth is False else node.body, within, own)
+            self.block(module, () if truth is True else node.orelse, within, own)
+            return
+        self.constants(module, node, within, own)
+        inner = within
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call | ast.Dict):
+            inner = "_".join(dict.fromkeys(name for target in node.targets if (name := _name_of(target)))) or within
+        for _, value in ast.iter_fields(node):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.stmt):
+                    self.block(module, [child], within, own)
+                elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                    self.block(module, child.body, within, own)
+                elif isinstance(child, ast.AST):
+                    self.expression(module, child, inner)
+
+    def expression(self, module: _Module, node: ast.AST, within: str) -> None:
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
+                self.reach(child.id)
+            elif isinstance(child, ast.Attribute):
+                self.reach(child.attr)
+            elif isinstance(child, ast.Call):
+                self.handed_on(child, module)
+            self.constants(module, child, within, False)
+
+    def constants(self, module: _Module, node: ast.AST, within: str, own: bool) -> None:
+        for name, value in _named_values(node):
+            if isinstance(value, ast.Constant) and type(value.value) is int:
+                module.constants.append((ProgramConstant(name, value.value, module.path, value.lineno, within), own))
+
+    def handed_on(self, call: ast.Call, module: _Module) -> None:
+        """Switches that a call hands to the function of that name."""
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name not in self.defined:
+            return
+        function = self.defined[name][0][1]
+        names = [] if isinstance(function, ast.ClassDef) else [item.arg for item in function.args.args]
+        given = [*zip(names, call.args), *((item.arg, item.value) for item in call.keywords if item.arg)]
+        for argument, value in given:
+            truth = self.truth(value, module)
+            known = self.passed.get(argument, truth)
+            self.passed[argument] = truth if known is truth else None
+
+    def truth(self, node: ast.expr, module: _Module) -> bool | None:
+        """Whether a condition holds; None where that is not known."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inside = self.truth(node.operand, module)
+            return None if inside is None else not inside
+        if isinstance(node, ast.BoolOp):
+            parts = [self.truth(item, module) for item in node.values]
+            ends = isinstance(node.op, ast.Or)
+            return ends if ends in parts else None if None in parts else not ends
+        if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            return node.value
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and "arg" in node.value.id.lower():
+            return self.given.get(node.attr)
+        if isinstance(node, ast.Name):
+            return self.passed.get(node.id)
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == "__name__":
+            return module.path in self.entries
+        return None
+
+
+def _definitions(body: Iterable[ast.stmt], inside: str) -> Iterator[tuple[str, _Definition, str]]:
+    ahead = [(item, inside) for item in body]
+    while ahead:
+        node, of = ahead.pop(0)
+        if isinstance(node, _Definition):
+            yield node.name, node, of
+            ahead += [(item, node.name) for item in node.body]
+        else:
+            for name in ("body", "orelse", "finalbody"):
+                ahead += [(item, of) for item in getattr(node, name, ()) or ()]
+
+
+def _named_values(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        return [(_name_of(target), node.value) for target in node.targets]
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return [(_name_of(node.target), node.value)]
+    if isinstance(node, ast.Dict):
+        return [
+            (key.value, value) for key, value in zip(node.keys, node.values)
+            if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        ]
+    if isinstance(node, ast.Call):
+        return [(item.arg, item.value) for item in node.keywords if item.arg]
+    return []
+
+
+def _name_of(target: ast.expr) -> str:
+    if isinstance(target, ast.Name):
+        return target.id
+    if isinstance(target, ast.Attribute):
+        return target.attr
+    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        return str(target.slice.value)
+    return ""
+
+
+# What a log prints of a program's settings: a Namespace, a dump of a configuration, a line of its own.
+
+_PRINTED = re.compile(
+    r"""(?<![\w.-])([A-Za-z][\w./-]{0,60}(?: [A-Za-z][\w/-]{0,30}){0,5})["']?\s*[:=]\s*(\d{1,7})(?![\w.%])"""
+)
+_MOST_CHARACTERS = 600
+_FRAME = re.compile(r'^\s*File "')
+_PATH = re.compile(r"[\w./~+-]{1,300}\.(?:ya?ml|toml|json|py)\b(?!:\d)")
+_SAYS_CONFIGURATION = re.compile(r"(?i)conf|cfg|recipe|yaml|param|setting|option|experiment")
+
+
+def printed_constants(path: str, text: str) -> tuple[ProgramConstant, ...]:
+    """The whole numbers that stand behind a name in a log, each name with its first number. They are text: they say
+    what a program was told, not where."""
+    found: dict[str, ProgramConstant] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if _FRAME.match(line):
+            continue
+        for match in _PRINTED.finditer(line[: 20 * _MOST_CHARACTERS]):
+            name = re.sub(r"[ /]+", "_", match[1]).strip("_")
+            found.setdefault(name, ProgramConstant(name, int(match[2]), path, number, "", ConstantPlace.LOG))
+            if len(found) >= _MOST_CONSTANTS:
+                return tuple(found.values())
+    return tuple(found.values())
+
+
+def configurations_said(text: str) -> tuple[str, ...]:
+    """The configuration files that a log speaks of, as written, in order."""
+    found = dict[str, None]()
+    for line in text.splitlines():
+        if not _FRAME.match(line) and _SAYS_CONFIGURATION.search(line[:_MOST_CHARACTERS]):
+            for match in _PATH.finditer(line[:_MOST_CHARACTERS]):
+                if not match[0].endswith((".py", ".json")) or _SAYS_CONFIGURATION.search(match[0]):
+                    found[match[0]] = None
+    return tuple(found)
+
+
+_QUOTED = re.compile(r"""["']([\w./-]{1,200}\.(?:ya?ml|toml|json))["']""")
+_WRITES = re.compile(r"""dump|save|write|["']w["']|to_json|to_yaml""")
+
+
+def configurations_opened(text: str) -> tuple[str, ...]:
+    """The configuration files whose paths stand in a program's text where it does not write them."""
+    found = dict[str, None]()
+    for line in text.splitlines():
+        if not line.lstrip().startswith("#") and not _WRITES.search(line):
+            for match in _QUOTED.finditer(line[:_MOST_CHARACTERS]):
+                if not match[1].endswith(".json") or _SAYS_CONFIGURATION.search(match[1]):
+                    found[match[1]] = None
+    return tuple(found)
