@@ -297,6 +297,30 @@ def notify_test() -> None:
     """
 
 
+@command("first_hour.setup", "Look at this cluster, write its inventory, print what Slurm and sudo need.")
+@click.option("--conf", metavar="FILE", help="Slurm's configuration. Default: $SLURM_CONF, or Slurm's own.")
+@click.option("--user", metavar="USER", help="The user that the service runs as. Default: runbook; not as root: you.")
+@click.option("--group", metavar="GROUP", help="Whose jobs it may bring back, by sudo. Default: users.")
+@click.option("--spool", metavar="DIR", help="Where Slurm's epilog writes. Default: /var/spool/runbook.")
+@click.option("--ssh-user", metavar="USER", help="Who reaches the nodes by SSH; `none`: nobody. Default: root.")
+@click.option("--notify", metavar="ADDRESS", help="Where people are told, as apprise knows it. Default: nobody.")
+@click.option("--ssh-key", metavar="FILE", help="Default: /etc/runbook/id_ed25519 where it is, else ssh's own.")
+@click.option("--state", metavar="DIR", help="Where incidents are kept. Default: /var/lib/runbook, or your own.")
+@click.option(
+    "--output", "-o", metavar="FILE", type=PATH,
+    help="The inventory. Default: /etc/runbook/inventory.yaml; not as root: runbook-inventory.yaml here.",
+)
+@click.option("--yes", is_flag=True, help="Ask nothing: what no option says is taken as found.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output; asks nothing.")
+def setup() -> None:
+    """Look at this cluster, ask at most six questions, and write an inventory that only plans.
+
+    Run it on the controller or a login node. It says which rights are there (asked, not tried), and prints the lines
+    for slurm.conf, sudoers and Prometheus, and what is not possible yet. It changes nothing of Slurm's, and never an
+    inventory that is there: of that it says what it would have written (docs/first-hour.md).
+    """
+
+
 @command("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do.")
 @click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
 @click.option("--mend", "mending", is_flag=True, help="Take others' rights to what is kept; a terminal is asked.")

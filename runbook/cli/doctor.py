@@ -31,18 +31,18 @@ def doctor(node: str | None, mending: bool, sending: bool, inventory: str | None
     click.echo(f"inventory: {find_inventory(inventory)}")
     app = hurried(application(inventory))
     asked = [
-        _Asked("state folder", checks.state_folder),
-        _Asked("rights", lambda a: checks.private_state(a, mending)),
-        _Asked("playbooks", checks.playbooks),
-        _Asked("scheduler", slurm_checks.scheduler, elsewhere=True),
-        _Asked("cancel, drain", slurm_checks.acting, elsewhere=True),
-        _Asked("acting as owners", slurm_checks.owners, elsewhere=True),
-        _Asked("reading apart", checks.cage),
-        _Asked("nodes", lambda a: slurm_checks.nodes(a, node), elsewhere=True),
-        _Asked("spool", slurm_checks.spool, elsewhere=True),
-        _Asked("pages", checks.pages),
-        _Asked("notifications", lambda a: checks.notifications(a, sending=sending), elsewhere=True),
-        _Asked("daemon", checks.daemon, elsewhere=True),
+        Asked("state folder", checks.state_folder),
+        Asked("rights", lambda a: checks.private_state(a, mending)),
+        Asked("playbooks", checks.playbooks),
+        Asked("scheduler", slurm_checks.scheduler, elsewhere=True),
+        Asked("cancel, drain", slurm_checks.acting, elsewhere=True),
+        Asked("acting as owners", slurm_checks.owners, elsewhere=True),
+        Asked("reading apart", checks.cage),
+        Asked("nodes", lambda a: slurm_checks.nodes(a, node), elsewhere=True),
+        Asked("spool", slurm_checks.spool, elsewhere=True),
+        Asked("pages", checks.pages),
+        Asked("notifications", lambda a: checks.notifications(a, sending=sending), elsewhere=True),
+        Asked("daemon", checks.daemon, elsewhere=True),
     ]
     for one in asked:
         if one.elsewhere:
@@ -74,7 +74,7 @@ def hurried(app: Application) -> Application:
 
 
 @dataclass
-class _Asked:
+class Asked:
     """One check, made here when its turn comes, or begun at once where somebody else has to answer."""
 
     title: str

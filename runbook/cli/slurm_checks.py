@@ -83,7 +83,7 @@ def acting(app: Application, user: str = "") -> Iterator[Found]:
     if rights.may_drain:
         yield Found(Mark.GOOD, f"{user} may drain a node: {told}")
     elif not app.settings.policy.may_drain or app.settings.policy.mode is Policy.PLAN:
-        yield Found(Mark.GOOD, f"{user} may not drain a node ({told}), and the inventory does not ask for it")
+        yield Found(Mark.GOOD, f"{user} may not drain a node, and the inventory asks for none: {told}")
     else:
         yield Found(
             Mark.BAD, f"{user} may not drain a node: {told}",
@@ -129,8 +129,8 @@ def sudo_lines(user: str = "") -> tuple[str, ...]:
     return tuple(line for line in lines if line.startswith("(") and "NOPASSWD:" in line) if not done.exit_code else ()
 
 
-def spool(app: Application) -> Iterator[Found]:
-    """Whether Slurm's epilog may write there, and we may read and remove."""
+def spool(app: Application, user: str = "") -> Iterator[Found]:
+    """Whether Slurm's epilog may write there, and a user, this one unless it is named, may read and remove."""
     folder = app.inventory.spool_folder
     if app.inventory.scheduler.kind == "local" and not folder.is_dir():
         yield Found(Mark.GOOD, f"{folder}: made when `runbook serve` starts; no epilog writes for local jobs")
@@ -144,8 +144,9 @@ def spool(app: Application) -> Iterator[Found]:
     seen = folder.stat()
     if seen.st_mode & 0o002:
         yield Found(Mark.BAD, f"anybody can write into {folder}", f"chmod o-rwx {folder} (deploy/slurm/README.md)")
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield Found(Mark.BAD, f"{folder} cannot be read and emptied by this user", "run as the service's user, or root")
+    if not (may(user, seen, 0o7) if user else os.access(folder, os.R_OK | os.W_OK | os.X_OK)):
+        who = user or "this user"
+        yield Found(Mark.BAD, f"{folder} cannot be read and emptied by {who}", "run as the service's user, or root")
         return
     if app.inventory.scheduler.kind == "local":
         yield Found(Mark.GOOD, f"{folder} can be read and emptied")
@@ -161,18 +162,25 @@ def make_spool(folder: Path, writer: str, reader: str) -> str:
     return f"install -d -o {writer} -g {reader} -m 2770 {folder}"
 
 
+def may(user: str, seen: os.stat_result, bits: int) -> bool | None:
+    """Whether a user has these of read (4), write (2) and pass (1) by a file's mode; None: a user not known here."""
+    try:
+        entry = pwd.getpwnam(user)
+        groups = os.getgrouplist(user, entry.pw_gid)
+    except KeyError:
+        return None
+    shift = 6 if entry.pw_uid == seen.st_uid else 3 if seen.st_gid in groups else 0
+    return entry.pw_uid == 0 or seen.st_mode >> shift & bits == bits
+
+
 def _epilog_may_write(app: Application, folder: Path, seen: os.stat_result) -> Iterator[Found]:
     config = slurm_config(app)
     writer = config.slurm_user or "slurm"
-    try:
-        entry = pwd.getpwnam(writer)
-        groups = os.getgrouplist(writer, entry.pw_gid)
-    except KeyError:
+    allowed = may(writer, seen, 0o3)
+    if allowed is None:
         yield Found(Mark.WARNING, f"this machine does not know Slurm's user {writer}: whether it may write is unknown")
         return
-    as_owner, as_group = entry.pw_uid == seen.st_uid, seen.st_gid in groups
-    bits = 0o300 if as_owner else 0o030 if as_group else 0o003
-    if entry.pw_uid != 0 and seen.st_mode & bits != bits:
+    if not allowed:
         yield Found(
             Mark.BAD, f"Slurm's user {writer} cannot write into {folder}: no epilog leaves an event there",
             f"chown {writer} {folder}; chmod u+rwx {folder} (deploy/slurm/README.md)",
@@ -180,7 +188,7 @@ def _epilog_may_write(app: Application, folder: Path, seen: os.stat_result) -> I
         return
     epilog = config.get("EpilogSlurmctld")
     if epilog:
-        yield Found(Mark.GOOD, f"{folder}: {writer} writes, this user reads; EpilogSlurmctld is {epilog}")
+        yield Found(Mark.GOOD, f"{folder}: {writer} writes, the service reads; EpilogSlurmctld is {epilog}")
     else:
         yield Found(
             Mark.WARNING, f"{folder} is right, but slurm.conf has no EpilogSlurmctld: nothing writes into it",

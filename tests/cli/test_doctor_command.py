@@ -90,7 +90,7 @@ def test_commands_that_hang_are_told_and_left(site: Site, shell: Shell) -> None:
     [
         ("svc|Administrator|", "apply", ("ok", "ok"), ("may cancel anybody's job", "may drain a node: its Admin")),
         ("svc|Operator|", "apply", ("ok", "problem"), ("may cancel", "may not drain a node: its Admin")),
-        ("svc|Operator|", "plan", ("ok", "ok"), ("may cancel", "the inventory does not ask for it")),
+        ("svc|Operator|", "plan", ("ok", "ok"), ("may cancel", "and the inventory asks for none")),
         ("svc|None|research", "plan", ("warning", "ok"), ("but those of research, which", "may not drain")),
     ],
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from runbook.slurm.site import Level, Privileges, SlurmConfig, privileges_without_asking, read_config, read_privileges
 
+RECORDED = Path(__file__).parents[1] / "recorded" / "slurm"
 CONFIG = """\
 Configuration data as of 2026-11-23T16:00:00
 AccountingStorageType   = accounting_storage/slurmdbd
@@ -36,6 +39,13 @@ def test_names_of_the_configuration() -> None:
     assert config.get("epilogslurmctld") == "" and config.get("NoSuchName") == ""
     assert read_config("SlurmctldHost = only(10.0.0.1)\nEpilogSlurmctld[0] = /usr/e\n").controllers == ("only",)
     assert read_config("EpilogSlurmctld[0]       = /usr/e\n").get("EpilogSlurmctld") == "/usr/e"
+
+
+def test_a_recorded_answer() -> None:
+    config = read_config((RECORDED / "22.05.8" / "scontrol_config.txt").read_text())
+    assert (config.cluster, config.slurm_user, config.version) == ("sandbox", "slurm", "22.05.8")
+    assert config.controllers == ("sandbox-ctl",) and config.has_accounting and config.kills_at_memory_limit is True
+    assert config.get("EpilogSlurmctld") == "/var/lib/runbook-sandbox/etc/epilog-slurmctld"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""`runbook setup` on a site of stand-in commands: what it finds, writes, prints, and leaves alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runbook.config import load_inventory
+from runbook.model.incident import Policy
+from tests.cli.conftest import Shell
+from tests.cli.test_doctor_command import Site
+from tests.slurm.test_slurm_site import CONFIG
+
+SERVICE = "nobody"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+class Setup:
+    """`runbook setup` with the site's commands on the PATH."""
+
+    def __init__(self, site: Site, shell: Shell) -> None:
+        self.site, self.shell = site, shell
+        self.target = site.folder / "made.yaml"
+        self.state = site.folder / "incidents"
+
+    def run(self, *more: str, stdin: str = "") -> str:
+        """Its answer, as it reads however it is wrapped."""
+        done = self.fails(*more, stdin=stdin)
+        assert done[0] == 0, done
+        return " ".join(done[1].split())
+
+    def fails(self, *more: str, stdin: str = "") -> tuple[int, str, str]:
+        given = (
+            "--conf", str(self.site.folder / "slurm.conf"), "--user", SERVICE, "--group", "training",
+            "--spool", str(self.site.folder / "spool"), "--ssh-user", "none", "--state", str(self.state),
+            "-o", str(self.target),
+        )  # fmt: skip
+        path = f"{self.site.folder}/bin:/usr/bin:/bin"
+        done = self.shell("setup", *given, *more, stdin=stdin, PATH=path, RUNBOOK_INVENTORY="", SLURM_CONF="")
+        return done.returncode, done.stdout, done.stderr
+
+    def document(self) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(self.run("--json"))
+        return made
+
+
+@pytest.fixture
+def setup(site: Site, shell: Shell) -> Setup:
+    return Setup(site, shell)
+
+
+def test_it_writes_an_inventory_that_only_plans(setup: Setup) -> None:
+    told = setup.run("--yes")
+    made = load_inventory(str(setup.target))
+    assert (made.cluster, made.policy.mode, made.nodes.kind) == ("training", Policy.PLAN, "none")
+    assert made.spool_folder == setup.site.folder / "spool" and made.state_folder == setup.state
+    assert setup.target.stat().st_mode & 0o007 == 0
+    assert not setup.state.exists(), "the service makes its own folder"
+    assert "EpilogSlurmctld=/usr/local/libexec/runbook-epilog-here" in told
+    assert f"RUNBOOK_SPOOL={setup.site.folder}/spool exec" in told
+    assert f"install -d -o slurm -g {SERVICE} -m 2770 {setup.site.folder}/spool" in told
+    assert f"{SERVICE} ALL=(%training) NOPASSWD: ALL" in told
+    assert "targets: ['127.0.0.1:8642']" in told
+    assert "noticing failures by itself: there is no" in told and "checking nodes for GPU faults" in told
+
+
+def test_run_again_it_changes_nothing_that_a_person_changed(setup: Setup) -> None:
+    setup.run("--yes")
+    same = setup.run("--yes")
+    assert "just what setup would write" in same
+    changed = setup.target.read_text().replace("mode: plan", "mode: apply") + "workers: 2\n"
+    setup.target.write_text(changed)
+    again = setup.run("--yes")
+    assert setup.target.read_text() == changed
+    for words in ("left as it is", "- mode: apply", "+ mode: plan", "-workers: 2"):
+        assert words in again
+
+
+def test_a_site_where_all_is_there(setup: Setup) -> None:
+    config = CONFIG.replace("(null)", "/usr/libexec/runbook/runbook-epilog").replace("slurm(64030)", "root(0)")
+    (setup.site.folder / "config").write_text(config)
+    spool = setup.site.folder / "spool"
+    spool.mkdir()
+    spool.chmod(0o777)
+    setup.site.answer("sacctmgr", f"echo '{SERVICE}|Administrator|'")
+    made = setup.document()
+    assert made["slurm_conf_lines"] == [] and made["written"] is True and made["slurm"] == "22.05.8"
+    marks = {(check["title"], check["mark"]) for check in made["checks"]}
+    assert ("cancel, drain", "ok") in marks and ("spool", "problem") in marks, "anybody may write there"
+
+
+def test_what_accounting_and_the_controller_should_keep(setup: Setup) -> None:
+    text = CONFIG.replace("job_comment,job_env,job_script", "job_env,no_stdio").replace("300 sec", "120 sec")
+    (setup.site.folder / "config").write_text(text.replace("(null)", "/opt/site/epilog.sh"))
+    made = setup.document()
+    assert made["slurm_conf_lines"] == ["AccountingStoreFlags=no_stdio,job_script,job_env,job_comment", "MinJobAge=300"]
+    assert any("to /opt/site/epilog.sh" in command for command in made["commands"])
+
+
+def test_a_controller_that_hangs_is_told(setup: Setup) -> None:
+    (setup.site.folder / "slurm.conf").write_text("ClusterName=training\n")
+    setup.site.answer("scontrol", "exec sleep 600")
+    told = setup.run("--yes")
+    assert "the controller did not tell how the cluster is set up: " in told and "did not answer within 4 s" in told
+    assert load_inventory(str(setup.target)).cluster == "training"
+
+
+def test_nobody_to_ask_no_slurm_no_such_file(setup: Setup, tmp_path: Path) -> None:
+    code, _, said = setup.fails()
+    assert code == 2 and "nobody can be asked here" in said and "--yes" in said
+    code, _, said = setup.fails("--yes", "--conf", str(tmp_path / "no.conf"))
+    assert code == 3 and "no.conf" in said
+    (setup.site.folder / "bin" / "scontrol").unlink()
+    done = setup.shell("setup", "--yes", "-o", str(setup.target), PATH=f"{setup.site.folder}/bin")
+    assert done.returncode == 3 and "run it on the controller or a login node" in done.stderr
+    assert not setup.target.exists()

@@ -1,0 +1,42 @@
+"""The first hour on a real cluster: what `runbook setup` finds and writes there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from runbook.config import load_inventory
+from runbook.model.incident import Policy
+from tests.cluster.conftest import ROOT, SLURM, Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+def test_setup_finds_the_cluster_its_rights_and_its_nodes(cluster: Cluster) -> None:
+    target = cluster.state / "made.yaml"
+    done = subprocess.run(
+        (
+            *(sys.executable, "-m", "runbook", "setup", "--json", "--user", "sb-runbook", "--group", "sb-alice"),
+            *("--spool", str(ROOT / "spool"), "--state", str(cluster.state / "incidents"), "--ssh-user", "root"),
+            *("--ssh-key", str(ROOT / "ssh" / "id_ed25519"), "-o", str(target)),
+        ),
+        cwd=cluster.state, capture_output=True, text=True, timeout=60, check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cluster.state), **SLURM},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert (made["cluster"], made["slurm_conf"]) == ("sandbox", SLURM["SLURM_CONF"])
+    assert made["slurm_conf_lines"] == [] and not any("runbook-epilog" in line for line in made["commands"])
+    said = {title: [c for c in made["checks"] if c["title"] == title] for title in {c["title"] for c in made["checks"]}}
+    assert [c["mark"] for c in said["cancel, drain"]] == ["ok", "ok"]
+    assert "Administrator" in said["cancel, drain"][0]["what"]
+    assert "(sb-alice, sb-bob) NOPASSWD" in said["sudo to owners"][0]["what"]
+    assert [c["mark"] for c in said["spool"]] == ["ok"]
+    # This user's own known_hosts has none of the nodes, and setup takes no key unseen.
+    assert {c["what"].partition(":")[0] for c in said["SSH to nodes"]} == {"gpu-21", "gpu-24"}
+    assert "checking nodes for GPU faults and co-tenants" in {one["what"] for one in made["not_possible_yet"]}
+    assert load_inventory(str(target)).policy.mode is Policy.PLAN
+    assert not (cluster.state / "incidents").exists()
