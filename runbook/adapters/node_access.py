@@ -177,17 +177,18 @@ class LocalNodes:
         except (ValueError, OSError) as error:
             return ProcessEnd(EndedHow.REFUSED, str(error))
         try:
-            text = self._ask(script, end_limit_s(grace_s))
+            text = self._ask(script, end_limit_s(grace_s), asks=False)
         except RunbookError as error:
             return ProcessEnd(EndedHow.UNKNOWN, error.what)
         return read_end(read_answers(text, marker))
 
-    def _ask(self, script: str, timeout_s: float | None = None) -> str:
+    def _ask(self, script: str, timeout_s: float | None = None, *, asks: bool = True) -> str:
         asked = Command(
             tuple(shell_arguments(self.sudo)),
             stdin=script.encode("utf-8", "surrogateescape"),
             env=self.environment if self.environment is not None else os.environ,
             output_limit_bytes=self.output_limit_bytes,
+            asks=asks,
         )
         return run(asked, timeout_s if timeout_s is not None else self.command_timeout_s).text()
 

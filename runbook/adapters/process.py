@@ -9,22 +9,19 @@ own rights, and becomes the command.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import selectors
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
 from runbook.adapters.identity import Identity, PrivilegeMode, privilege_mode, stage_interpreter, sudo_refused
-from runbook.adapters.whole_file import private_folder
 from runbook.errors import NotFound, Unavailable
 
 OUTPUT_LIMIT_BYTES = 64 << 20
@@ -134,6 +131,9 @@ class Command:
     until_s: float | None = None
     """By `awake_s`: it does not begin then, and has ended by then even where this process has not lived so long. Counts
     for another user's command, and for one with something `in_memory`."""
+    asks: bool = False
+    """It changes nothing: it ends with this process (`end_questions_with_us`). What acts goes on: whoever takes up what
+    was begun waits for its lock or looks what came of it, and must not look before Slurm or the node has done it."""
     output_limit_bytes: int = OUTPUT_LIMIT_BYTES
     """Caps standard output and standard error each; the rest is thrown away."""
 
@@ -171,7 +171,8 @@ def run(command: Command, timeout_s: float) -> Completed:
             process = start(argv, Streams(), env=command.env, cwd=command.cwd, hold=command.hold)
     collected = _Collected(min(command.output_limit_bytes, _OWNERS_OUTPUT_BYTES if staged else OUTPUT_LIMIT_BYTES))
     try:
-        in_time = _pump(process, stdin, started + timeout_s, collected)
+        with ended_with_us(process, as_user) if command.asks else contextlib.nullcontext():
+            in_time = _pump(process, stdin, started + timeout_s, collected)
     except BaseException:
         stop(process, as_user)
         raise
@@ -277,6 +278,57 @@ def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> 
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+# What only asks ends with a process that is killed: another of ours is told of it, and kills it when the line ends.
+
+_ENDS_THEM = r"""
+import os, select, signal, subprocess, sys
+held = {}
+for line in sys.stdin.buffer:
+    sign, pid, name = line.decode().rstrip("\n").split(" ", 2)
+    if sign == "+":
+        try:
+            held[int(pid)] = os.pidfd_open(int(pid)), name
+        except OSError:
+            pass
+    elif int(pid) in held:
+        os.close(held.pop(int(pid))[0])
+for pid, (descriptor, name) in held.items():
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    if ended.poll(0):
+        continue  # its number may be another's
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        kill = ("sudo", "-n", "-u", name, "--", "kill", "-KILL", "--", "-%d" % pid)
+        name and subprocess.run(kill, stdin=subprocess.DEVNULL, timeout=5)
+"""
+_lines: list[int] = []
+
+
+def end_questions_with_us() -> None:
+    """From now on what only asks ends when this process does, however that is. Raises `OSError`."""
+    told, tells = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(told, True)
+    with os.fdopen(told, "rb") as line:
+        start((sys.executable, "-I", "-S", "-c", _ENDS_THEM), Streams(line, subprocess.DEVNULL, subprocess.DEVNULL))
+    _lines.append(tells)
+
+
+@contextlib.contextmanager
+def ended_with_us(process: subprocess.Popen[bytes], identity: Identity | None = None) -> Iterator[None]:
+    """While it lasts, the process and its group end when this process does."""
+    with contextlib.suppress(OSError):
+        for line in _lines:
+            os.write(line, f"+ {process.pid} {identity.name if identity else ''}\n".encode())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for line in _lines:
+                os.write(line, f"- {process.pid} \n".encode())
 
 
 class _Collected:
@@ -398,56 +450,3 @@ def _shown(argv: tuple[str, ...], identity: Identity | None) -> str:
     text = " ".join(argv)
     who = f" as {identity.name}" if identity else ""
     return (text if len(text) <= 200 else text[:197] + "...") + who
-
-
-# One at a time across processes: a lock that a child keeps for as long as it lives, even when we are killed.
-
-_POLL_S = 0.05
-
-
-def _lockable(path: Path) -> int:
-    """A descriptor that can be locked. For reading where that is enough, as the owner's process inherits it and may
-    write what it can be written to; NFS locks nothing that is open for reading alone."""
-    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, os.O_RDONLY | flags, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except BlockingIOError:
-        pass
-    except OSError:
-        os.close(descriptor)
-        return os.open(path, os.O_RDWR | flags, 0o600)
-    return descriptor
-
-
-@contextlib.contextmanager
-def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
-    """Hold the lock of `name` and yield its descriptor, to be handed to the child that acts.
-
-    The kernel keeps an flock until the last process that inherited the descriptor has ended. So whoever resumes after
-    a kill waits here until an orphaned `sbatch` is done, and then finds what it submitted. Raises `Unavailable` when
-    that takes longer than `timeout_s`."""
-    path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
-    try:
-        private_folder(folder, 0o700)
-        descriptor = _lockable(path)
-    except OSError as error:
-        raise Unavailable(f"a lock cannot be made: {error.strerror}", where=str(path)) from error
-    try:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise Unavailable(
-                        f"an earlier submission of {name} has not ended yet",
-                        where=str(path),
-                        next_step="look for an sbatch process that hangs, then try again",
-                    ) from None
-                time.sleep(_POLL_S)
-        yield descriptor
-    finally:
-        os.close(descriptor)

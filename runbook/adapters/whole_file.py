@@ -3,22 +3,27 @@ whole or as it was before; nobody else reads them, whatever the umask; and no pl
 
 A folder that a user may write to can hold a link by the time it is used, made so that root writes where it leads. So
 such a folder is entered part by part, a link only where it belongs to root or to whoever runs this, and a file in it is
-made new: it follows nothing and takes nothing's place.
+made new: it follows nothing and takes nothing's place. A lock file says which process is at it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import os
 import secrets
 import stat
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from runbook.errors import Unavailable
 
 FOLDER_MODE = 0o711
 """Passable: a job's owner reaches the patched copy that is submitted for him."""
@@ -279,3 +284,56 @@ def _open_to_others(path: Path, status: os.stat_result, allowed: int) -> Wrong:
 def _owner_wrong(path: Path, found: int, wanted: int) -> Iterator[Wrong]:
     if found not in (0, wanted):
         yield Wrong(path, f"it belongs to user {found}, the state folder to user {wanted}")
+
+
+# One at a time across processes: a lock that a child keeps for as long as it lives, even when we are killed.
+
+_POLL_S = 0.05
+
+
+def _lockable(path: Path) -> int:
+    """A descriptor that can be locked. For reading where that is enough, as the owner's process inherits it and may
+    write what it can be written to; NFS locks nothing that is open for reading alone."""
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, os.O_RDONLY | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        pass
+    except OSError:
+        os.close(descriptor)
+        return os.open(path, os.O_RDWR | flags, 0o600)
+    return descriptor
+
+
+@contextlib.contextmanager
+def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
+    """Hold the lock of `name` and yield its descriptor, to be handed to the child that acts.
+
+    The kernel keeps an flock until the last process that inherited the descriptor has ended. So whoever resumes after
+    a kill waits here until an orphaned `sbatch` is done, and then finds what it submitted. Raises `Unavailable` when
+    that takes longer than `timeout_s`."""
+    path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
+    try:
+        private_folder(folder, 0o700)
+        descriptor = _lockable(path)
+    except OSError as error:
+        raise Unavailable(f"a lock cannot be made: {error.strerror}", where=str(path)) from error
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise Unavailable(
+                        f"an earlier submission of {name} has not ended yet",
+                        where=str(path),
+                        next_step="look for an sbatch process that hangs, then try again",
+                    ) from None
+                time.sleep(_POLL_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)

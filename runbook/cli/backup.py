@@ -16,11 +16,10 @@ import click
 from runbook import __version__
 from runbook.adapters.driver import DriverLock
 from runbook.adapters.driver.lease import DriverLease
-from runbook.adapters.process import process_lock
 from runbook.adapters.store.archive import PRUNED, ROWS, Manifest, give_modes, unpack, write_archive
 from runbook.adapters.store.workflow_database import dbos_config
 from runbook.adapters.store.workflow_rows import dump_rows, holds_workflows, load_rows, make_tables
-from runbook.adapters.whole_file import private_file, private_folder, sync_folder, whole_file
+from runbook.adapters.whole_file import private_file, private_folder, process_lock, sync_folder, whole_file
 from runbook.cli.prune import check_owner
 from runbook.cli.wiring import UNFINISHED_RESTORE, Application, application
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable

@@ -19,9 +19,9 @@ from typing import Any
 import click
 from dbos import DBOSClient
 
-from runbook.adapters.process import process_lock
 from runbook.adapters.store.keep import SETTLED_S, Going, Held, Remover, measure, plan
 from runbook.adapters.store.totals import Key, figures_of
+from runbook.adapters.whole_file import process_lock
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident

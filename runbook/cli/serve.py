@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 from runbook import __version__
 from runbook.adapters.driver import DriverLock
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
-from runbook.adapters.process import process_lock
+from runbook.adapters.process import end_questions_with_us
 from runbook.adapters.slurm.commands import SlurmOnNode
 from runbook.adapters.store.workflow_database import DatabaseProbe
-from runbook.adapters.whole_file import private_folder
+from runbook.adapters.whole_file import private_folder, process_lock
 from runbook.cli.monitoring import box_figures, job_watch_of, labels_of, report_address, store_figures
 from runbook.cli.prune import keep_pruning
 from runbook.cli.sign_in import shown_to_anybody, ways_in
@@ -90,6 +90,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
     app = application(inventory)
     app.apart = True
     where = Where(listen or app.inventory.reports.listen, app.inventory.reports.port if port is None else port)
+    end_questions_with_us()
     with app.driver("daemon") as driver:
         # What is wrong with the sign-in or the spool is said before anything is taken up.
         sign_in, spool = _sign_in_of(app), _spool_of(app)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from runbook.adapters.process import process_lock
+from runbook.adapters.whole_file import process_lock
 from runbook.errors import Unavailable
 
 PARENT = """
 import sys, time
 from pathlib import Path
-from runbook.adapters.process import Command, process_lock, run
+from runbook.adapters.process import Command, run
+from runbook.adapters.whole_file import process_lock
 with process_lock(Path(sys.argv[1]), "token", 5) as held:
     print("holding", flush=True)
     run(Command(("sh", "-c", "sleep 1.5; echo submitted >> " + sys.argv[2]), hold=held), 30)

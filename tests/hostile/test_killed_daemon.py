@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,16 @@ select.select([ours], [], [])
 print("now", flush=True)
 signal.pause()
 """
+PROXIES = """
+from runbook.adapters.process import end_questions_with_us
+from runbook.adapters.ssh import connect
+end_questions_with_us()
+hop = connect.Connection("node")
+connect._start_proxy(hop, "sleep 1000")
+print(hop.proxy_process.pid, flush=True)
+print("now", flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -72,7 +84,9 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
         started.kill()
 
 
-@pytest.mark.parametrize("daemon", [FOLLOWS, LISTS, LOADS], indirect=True, ids=["logs", "a listing", "warm process"])
+@pytest.mark.parametrize(
+    "daemon", [FOLLOWS, LISTS, LOADS, PROXIES], indirect=True, ids=["logs", "a listing", "warm process", "proxy"]
+)
 @pytest.mark.timeout(120)
 def test_its_children_end_with_it(daemon: subprocess.Popen[bytes]) -> None:
     assert daemon.stdout is not None
@@ -87,6 +101,56 @@ def test_its_children_end_with_it(daemon: subprocess.Popen[bytes]) -> None:
         assert ended, "it is still there"
     finally:
         os.close(child)
+
+
+ASKS = """
+import sys
+from dataclasses import replace
+from runbook.adapters.identity import current_identity
+from runbook.adapters.process import end_questions_with_us
+from runbook.adapters.slurm.commands import SlurmCommands
+end_questions_with_us()
+name, *arguments = sys.argv[3:]
+other = replace(current_identity(), name="nobody", uid=65534, gid=65534, groups=())
+SlurmCommands(bin_dir=sys.argv[1]).ask(name, arguments, other if sys.argv[2] == "another" else None)
+"""
+
+
+@pytest.mark.parametrize("user", ["own", "another"])
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [("squeue", True), ("scontrol show job 7", True), ("scancel 7", False), ("scontrol update JobId=7", False)],
+)
+@pytest.mark.timeout(120)
+def test_what_asks_slurm_ends_with_it_and_what_acts_comes_to_its_end(command: str, ends: bool, user: str) -> None:
+    """As where slurmctld does not answer."""
+    if user == "another" and os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        for fifo in ("begun", "answer"):
+            os.mkfifo(folder / fifo)
+            (folder / fifo).chmod(0o666)
+        slurm = folder / command.split()[0]
+        answers = f"read said < {folder}/answer\necho $said > {folder}/done\n"
+        slurm.write_text(f"#!/bin/sh\n(echo $$ > {folder}/begun)\n{answers}")
+        slurm.chmod(0o755)
+        daemon = subprocess.Popen((sys.executable, "-c", ASKS, name, user, *command.split()), cwd=ROOT)
+        with daemon:
+            child = os.pidfd_open(int((folder / "begun").read_text()))
+            daemon.kill()
+        try:
+            if ends:
+                assert select.select([child], [], [], 20)[0], "it is still there"
+            else:
+                (folder / "answer").write_text("cancelled\n")
+                assert select.select([child], [], [], 20)[0]
+                assert (folder / "done").read_text() == "cancelled\n"
+        finally:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
 
 
 def test_what_was_opened_for_another_process_still_arrives(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from runbook.slurm.accounting import jobs_on_node, on_node_arguments
 from runbook.slurm.complaints import Complaint, complaint
 from runbook.slurm.controller import read_jobs, running_arguments
 
+_QUESTIONS = ("sacct", "sinfo", "squeue")
+
 
 class Unreached(Unavailable):
     """The request did not reach Slurm: asking again is safe."""
@@ -94,7 +96,7 @@ class SlurmCommands:
 
     def ping(self) -> None:
         """Raises `Unreached` where no controller answers."""
-        done = self.run(Command(("scontrol", "ping"), env=self.environment()))
+        done = self.run(Command(("scontrol", "ping"), env=self.environment(), asks=True))
         if done.exit_code != 0:
             said = " ".join(done.text().split()) or done.error_text() or f"exit code {done.exit_code}"
             raise Unreached(
@@ -110,7 +112,8 @@ class SlurmCommands:
         environment = self.environment({"PATH": LOGIN_PATH, "HOME": as_user.home} if as_user else None)
         # Epoch seconds, English messages, and none of the SQUEUE_, SACCT_, SCONTROL_ variables of a user's shell.
         environment.update({"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"})
-        done = self.run(Command((name, *arguments), as_user=as_user, env=environment))
+        asks = name in _QUESTIONS or arguments[:1] in (("show",), ("write",))
+        done = self.run(Command((name, *arguments), as_user=as_user, env=environment, asks=asks))
         if done.truncated:
             raise Unavailable(
                 f"`{name}` printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB",

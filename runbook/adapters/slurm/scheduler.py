@@ -15,8 +15,9 @@ from runbook.adapters.clock import SystemClock
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import Identity, PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.node_access import read_left
-from runbook.adapters.process import IN_MEMORY, Command, process_lock
+from runbook.adapters.process import IN_MEMORY, Command
 from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands, new_separator
+from runbook.adapters.whole_file import process_lock
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import (
     Claim,

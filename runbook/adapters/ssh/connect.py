@@ -23,7 +23,7 @@ from paramiko.auth_strategy import AuthFailure, AuthSource, AuthStrategy, InMemo
 from paramiko.pkey import PublicBlob
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
-from runbook.adapters.process import Streams, start, stop
+from runbook.adapters.process import Streams, ended_with_us, start, stop
 from runbook.adapters.ssh import SshFailure, SshSession, SshSettings, failure_of
 from runbook.adapters.ssh.openssh import (
     HostConfig,
@@ -337,7 +337,8 @@ def _start_proxy(connection: Connection, command: str) -> None:
         process = start(("/bin/sh", "-c", f"exec {command}"), Streams(theirs, theirs, subprocess.DEVNULL))
     connection.connect_kwargs["sock"] = ours
     # `_set`: an attribute of the connection itself; a plain assignment would go to the configuration that all share.
-    connection._set(proxy_process=process)
+    connection._set(proxy_process=process, proxy_ends=contextlib.ExitStack())
+    connection.proxy_ends.enter_context(ended_with_us(process))
 
 
 def end_proxy(hop: Connection) -> None:
@@ -346,6 +347,7 @@ def end_proxy(hop: Connection) -> None:
     if process is None:
         return
     stop(process)
+    hop.proxy_ends.close()
 
 
 def _transport(known: KnownHost, sock: Any, **options: Any) -> Transport:

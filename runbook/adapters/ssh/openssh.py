@@ -142,7 +142,7 @@ def _asked(host: str, named: Path | None, user: str, port: int | None) -> Mappin
     argv += ["-F", str(named)] if named else []
     argv += ["-l", user] if user else []
     argv += ["-p", str(port)] if port else []
-    done = run(Command((*argv, "--", host)), _ASK_TIMEOUT_S)
+    done = run(Command((*argv, "--", host), asks=True), _ASK_TIMEOUT_S)
     if done.exit_code:
         lines = done.error_text().splitlines() or [f"exit {done.exit_code}"]
         raise UnreadableConfig(f"the ssh configuration cannot be read: {lines[0][:200]}")
