@@ -438,7 +438,7 @@ class _Service(Collector):
         yield self._gauge("runbook_watched_files", "Logs that are followed.", watch.files)
         yield self._gauge("runbook_watch_round_seconds", "How long the last round took.", watch.round_s)
         yield self._gauge(
-            "runbook_watch_left_out_jobs", "Left out for a while, as their file system does not answer.", watch.held
+            "runbook_watch_left_out_jobs", "Left out for a while, as nothing that reads their logs answers.", watch.held
         )
         yield self._gauge("runbook_watch_up", "1 while jobs are watched as the inventory says.", float(watch.ok))
 

@@ -2,6 +2,10 @@
 
 A file system that does not answer holds the process that asks it, and with it every job that it follows. So one that is
 held for `HELD_S` is given up and replaced, and the job at which it was held is left out for a while.
+
+Where the service is not root the process is one of the owner's, who may stop it, or have another speak in its place.
+So nobody waits for it to take a request, what it says is counted, and of a job its latest word alone is kept. One that
+does not do its part is ended, and its owner's jobs are left out for a while.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ import contextlib
 import inspect
 import json
 import logging
+import math
 import os
+import queue
 import socket
 import subprocess
 import threading
@@ -36,6 +42,8 @@ MOST_HELD = 8
 """Processes that hang in the kernel and cannot be ended; with so many the watch is over until they are gone."""
 _MOST_HELD_OF_ONE = 2
 _MOST_LINE_BYTES = 1 << 16
+_MOST_LINES = 100
+"""In a second, and one more for each job: all may fail at once."""
 _MOST_FILES_TOLD = 1 << 20
 _LONGEST_ROUND_TOLD_S = 3600.0
 
@@ -64,32 +72,71 @@ class _Child:
     identity: Identity
     heard_s: float
     lock: threading.Lock = field(default_factory=threading.Lock)
-    told: list[Suspicion] = field(default_factory=list)
+    jobs: set[JobId] = field(default_factory=set)
+    """That it was told to follow. What it says of others is not believed."""
+    told: dict[JobId, Suspicion] = field(default_factory=dict)
+    """The latest word on each job."""
+    requests: queue.SimpleQueue[tuple[float, bytes]] = field(default_factory=queue.SimpleQueue)
+    taking_s: float = math.inf
+    """When the request was made that it has not taken yet."""
+    fault: str = ""
+    """What it does that is none of our program's ways."""
     at: str = ""
     at_s: float = 0.0
     files: int = 0
     round_s: float = 0.0
 
-    def tell(self, what: dict[str, Any]) -> None:
+    def tell(self, what: dict[str, Any], now_s: float) -> None:
+        """Nobody waits until it takes it."""
+        self.requests.put((now_s, json.dumps(what).encode("ascii") + b"\n"))
+
+    def follow(self, job: JobId, what: dict[str, Any], now_s: float) -> None:
+        with self.lock:
+            self.jobs.add(job)
+        self.tell({"follow": job, **what}, now_s)
+
+    def forget(self, job: JobId, now_s: float) -> None:
+        with self.lock:
+            self.jobs.discard(job)
+            self.told.pop(job, None)
+        self.tell({"forget": job}, now_s)
+
+    def speak(self) -> None:
+        """Requests, as it takes them, until an empty one or its end."""
         with contextlib.suppress(OSError):
-            self.line.sendall(json.dumps(what).encode("ascii") + b"\n")
+            while (request := self.requests.get())[1]:
+                self.taking_s = request[0]
+                self.line.sendall(request[1])
+                self.taking_s = math.inf
 
     def listen(self, clock: Clock) -> None:
         """Until it ends. A process of the owner's may say what it likes: what is no answer of ours ends it."""
         ends = contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
+        second_s, lines = clock.elapsed(), 0
         with self.line.makefile("rb") as stream, ends:
             while read := stream.readline(_MOST_LINE_BYTES):
+                now_s = clock.elapsed()
+                if now_s - second_s >= 1.0:
+                    second_s, lines = now_s, 0
+                lines += 1
+                if lines > _MOST_LINES + len(self.jobs):
+                    self.fault = "it tells more than our program would"
+                    return
                 said = json.loads(read)
                 with self.lock:
-                    self.heard_s = clock.elapsed()
+                    self.heard_s = now_s
                     if "suspected" in said:
-                        self.told.append(Suspicion(JobId(str(said["suspected"])), str(said["line"])[:300] or "?"))
+                        self._keep(Suspicion(JobId(str(said["suspected"])), str(said["line"])[:300] or "?"))
                     elif "went_on" in said:
-                        self.told.append(Suspicion(JobId(str(said["went_on"]))))
+                        self._keep(Suspicion(JobId(str(said["went_on"]))))
                     else:
                         self.at, self.at_s = str(said["at"]), float(said["at_s"])
                         self.files = min(max(int(said["files"]), 0), _MOST_FILES_TOLD)
                         self.round_s = min(max(float(said["took_s"]), 0.0), _LONGEST_ROUND_TOLD_S)
+
+    def _keep(self, word: Suspicion) -> None:
+        if word.job in self.jobs:
+            self.told[word.job] = word
 
 
 class LogFollowers:
@@ -103,13 +150,14 @@ class LogFollowers:
         self._children: dict[str, _Child] = {}
         self._held: list[tuple[_Child, UserName]] = []
         """Processes that could not be ended, and whose files hold each."""
+        self._paused_until_s: dict[UserName, float] = {}
+        """Owners whose process did not do its part."""
 
     def follow(self, job: JobId, owner: UserName, paths: Sequence[str]) -> None:
         """From now on. Raises `NotAllowed` where the owner's rights cannot be had, `Unavailable`."""
         followed = _Followed(owner, tuple(path for path in paths if path.startswith("/")))
-        if self._holds_many(owner):
-            followed.left_out_until_s = self._clock.elapsed() + _LEFT_OUT_S
-        else:
+        followed.left_out_until_s = self._none_until_s(owner, self._clock.elapsed())
+        if not followed.left_out_until_s:
             self._tell_of(job, followed)
         self._jobs[job] = followed
 
@@ -117,7 +165,7 @@ class LogFollowers:
         followed = self._jobs.pop(job, None)
         child = self._children.get(self._key(followed.owner)) if followed is not None else None
         if child is not None:
-            child.tell({"forget": job})
+            child.forget(job, self._clock.elapsed())
 
     def look(self) -> tuple[Suspicion, ...]:
         """What was told since, and a process that is held or has ended replaced. Raises `Unavailable` where too many
@@ -126,21 +174,26 @@ class LogFollowers:
         told: list[Suspicion] = []
         for key, child in list(self._children.items()):
             with child.lock:
-                # What it says of a job that it was not told to follow is not believed.
-                told += [one for one in child.told if self._is_followed(one.job, key)]
+                told += [one for one in child.told.values() if self._is_followed(one.job, key)]
                 child.told.clear()
                 held = child.at if child.at and child.at_s > HELD_S else ""
                 silent = now_s - child.heard_s > _SILENT_S
-            if held or silent or child.started.poll() is not None:
+            fault = child.fault or ("it takes no requests" if now_s - child.taking_s > HELD_S else "")
+            if held or silent or fault or child.started.poll() is not None:
                 del self._children[key]
                 at = JobId(held) if self._is_followed(JobId(held), key) else JobId("")
                 self._end(child, self._jobs[at].owner if at else UserName(key))
                 self._leave_out(at, now_s)
+                if fault and key:
+                    self._pause(UserName(key), fault, now_s)
                 self._again(key)
+        again = set()
         for followed in self._jobs.values():
-            if 0 < followed.left_out_until_s <= now_s and not self._holds_many(followed.owner):
+            if 0 < followed.left_out_until_s <= now_s and not self._none_until_s(followed.owner, now_s):
                 followed.left_out_until_s = 0.0
-                self._again(self._key(followed.owner))
+                again.add(self._key(followed.owner))
+        for key in again:
+            self._again(key)
         self._held = [(child, owner) for child, owner in self._held if child.started.poll() is None]
         if len(self._held) >= MOST_HELD:
             raise Unavailable(
@@ -184,20 +237,31 @@ class LogFollowers:
             LOG.warning("the file system of the logs of job %s does not answer; it is left out for a while", job)
             owner = self._jobs[job].owner
             for other, followed in self._jobs.items():
-                if other == job or (followed.owner == owner and self._holds_many(owner)):
+                if other == job or (followed.owner == owner and self._none_until_s(owner, now_s)):
                     followed.left_out_until_s = now_s + _LEFT_OUT_S
 
-    def _holds_many(self, owner: UserName) -> bool:
-        """Whether one owner's files hold so many processes that no more is tried of his: others are followed on."""
-        return sum(whose == owner for _, whose in self._held) >= _MOST_HELD_OF_ONE
+    def _pause(self, owner: UserName, fault: str, now_s: float) -> None:
+        LOG.warning("the process that follows the logs of user %s: %s; they are left out for a while", owner, fault)
+        self._paused_until_s[owner] = now_s + _LEFT_OUT_S
+        for followed in self._jobs.values():
+            if followed.owner == owner:
+                followed.left_out_until_s = now_s + _LEFT_OUT_S
+
+    def _none_until_s(self, owner: UserName, now_s: float) -> float:
+        """Until when no more is tried of an owner's, as his files hold many processes or his own did not do its part:
+        others are followed on. 0.0: it is tried."""
+        if sum(whose == owner for _, whose in self._held) >= _MOST_HELD_OF_ONE:
+            return now_s + _LEFT_OUT_S
+        until_s = self._paused_until_s.get(owner, 0.0)
+        return until_s if until_s > now_s else 0.0
 
     def _tell_of(self, job: JobId, followed: _Followed) -> None:
         owner = identity_of(followed.owner)
-        child = self._child(owner)
-        child.tell({
-            "follow": job, "user": owner.uid, "group": owner.gid, "groups": list(owner.groups),
+        what = {
+            "user": owner.uid, "group": owner.gid, "groups": list(owner.groups),
             "paths": [os.fsencode(path).hex() for path in followed.paths],
-        })
+        }
+        self._child(owner).follow(job, what, self._clock.elapsed())
 
     def _child(self, owner: Identity) -> _Child:
         key = self._key(owner.name)
@@ -208,13 +272,18 @@ class LogFollowers:
             with theirs:
                 started = process.start_as((stage_interpreter(), "-I", "-S", "-c", _source()), identity, theirs)
             child = _Child(started, ours, identity, self._clock.elapsed())
-            child.tell(self._first)
+            child.tell(self._first, child.heard_s)
             threading.Thread(target=child.listen, args=(self._clock,), name="log-follower", daemon=True).start()
+            threading.Thread(target=child.speak, name="log-requests", daemon=True).start()
             self._children[key] = child
         return child
 
     def _end(self, child: _Child, owner: UserName | None = None) -> None:
         gone = process.stop(child.started, child.identity)
+        # Another process may hold the other end: the threads that wait for it end by this alone.
+        with contextlib.suppress(OSError):
+            child.line.shutdown(socket.SHUT_RDWR)
+        child.requests.put((0.0, b""))
         child.line.close()
         for stream in (child.started.stdout, child.started.stderr):
             if stream is not None:

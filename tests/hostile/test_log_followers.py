@@ -1,0 +1,117 @@
+"""The process that follows an owner's logs with his rights, where he stops it or speaks in its place: the watch over
+others goes on, and he fills no memory."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runbook.adapters import log_watch
+from runbook.adapters.clock import SystemClock
+from runbook.adapters.log_watch import LogFollowers, Suspicion
+from runbook.model.units import JobId, UserName
+
+EVE, BOB = UserName("nobody"), UserName("daemon")
+DEEP = "/" + "/".join(["d" * 250] * 14)
+SPAM = """
+import json, socket
+line = socket.socket(fileno=0)
+word = json.dumps({"suspected": "401", "line": "x" * 300}).encode() + b"\\n"
+other = json.dumps({"suspected": "1", "line": "x" * 300}).encode() + b"\\n"
+while True:
+    line.sendall((word + other) * 100)
+"""
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can take on another user's rights"),
+    pytest.mark.timeout(120),
+]
+
+
+class Ahead(SystemClock):
+    by_s = 0.0
+
+    def elapsed(self) -> float:
+        return super().elapsed() + self.by_s
+
+
+@pytest.fixture
+def clock() -> Ahead:
+    return Ahead()
+
+
+@pytest.fixture
+def followers(monkeypatch: pytest.MonkeyPatch, clock: Ahead) -> Iterator[LogFollowers]:
+    """As a service that is not root has them: a process for each owner, with his rights."""
+    monkeypatch.setattr(LogFollowers, "_key", staticmethod(lambda owner: owner))
+    made = LogFollowers(["out of memory"], 60.0, clock, pause_s=0.05)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def log() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder, "bob.log")
+        path.write_text("step 1\n")
+        path.chmod(0o644)
+        yield path
+
+
+def _until(followers: LogFollowers, ready: Callable[[list[Suspicion]], bool]) -> list[Suspicion]:
+    told: list[Suspicion] = []
+    deadline = time.monotonic() + 40
+    while not ready(told):
+        assert time.monotonic() < deadline
+        told.extend(followers.look())
+        time.sleep(0.05)
+    return told
+
+
+def _as_its_owner(owner: UserName, *argv: str) -> None:
+    subprocess.run(argv, user=pwd.getpwnam(owner).pw_uid, check=True, timeout=20)
+
+
+def test_an_owner_who_stops_his_own_keeps_nobody_else_from_being_watched(
+    followers: LogFollowers, clock: Ahead, log: Path
+) -> None:
+    followers.follow(JobId("1"), EVE, (DEEP,))
+    _until(followers, lambda _: followers.figures().files == 1)
+    stopped = followers._children[EVE].started
+    _as_its_owner(EVE, "kill", "-STOP", str(stopped.pid))
+    for number in range(2, 102):
+        followers.follow(JobId(str(number)), EVE, (DEEP, DEEP))
+    followers.follow(JobId("900"), BOB, (str(log),))
+    with log.open("a") as stream:
+        stream.write("CUDA out of memory\n")
+    assert [one.job for one in _until(followers, lambda told: bool(told))] == ["900"]
+
+    clock.by_s += log_watch.HELD_S + 1
+    followers.look()
+    assert stopped.poll() is not None
+    assert followers.figures().held == 101
+    followers.follow(JobId("102"), EVE, (DEEP,))
+    assert EVE not in followers._children
+    clock.by_s += 20 * 60
+    followers.look()
+    assert followers.figures().held == 0
+    _until(followers, lambda _: followers.figures().files == 203)
+
+
+def test_who_tells_without_end_is_ended_and_his_latest_word_counts(
+    monkeypatch: pytest.MonkeyPatch, followers: LogFollowers, log: Path
+) -> None:
+    followers.follow(JobId("1"), BOB, (str(log),))
+    monkeypatch.setattr(log_watch, "_source", lambda: SPAM)
+    followers.follow(JobId("401"), EVE, (DEEP,))
+    words = _until(followers, lambda _: followers.figures().held == 1)
+    assert {one.job for one in words} == {"401"}
+    assert len(words) < 20
+    assert EVE not in followers._children and BOB in followers._children
