@@ -86,6 +86,25 @@ def go():
 go()
 """
 
+_AS_OWNER = r"""
+import os, sys
+user, group, *groups = map(int, sys.argv.pop(1).split(","))
+os.setgroups(groups)
+os.setresgid(group, group, group)
+os.setresuid(user, user, user)
+exec(compile(sys.argv.pop(1), "<string>", "exec"))
+"""
+"""What runs first, as root. A process that gives up root by itself is closed to its new user, unless
+`fs.suid_dumpable` is 1: none of that user's may trace it or take its descriptors, from its first moment on."""
+
+_BEHIND_SUDO = r"""
+import ctypes, sys
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+exec(compile(sys.argv.pop(1), "<string>", "exec"))
+"""
+"""What runs first, as the owner: PR_SET_DUMPABLE closes the process to the owner's others. Until then, for the
+milliseconds in which Python starts, they can take it over; so whatever it says is bounded by whoever listens."""
+
 
 def awake_s() -> float:
     """Seconds of this machine that nobody sets and that go on while it sleeps."""
@@ -164,8 +183,7 @@ def run(command: Command, timeout_s: float) -> Completed:
             }
         ).encode("ascii")
         stdin = b"%d\n" % len(head) + head + stdin
-        staging = (stage_interpreter(), "-I", "-S", "-c", _STAGE, *argv)
-        process = start_as(staging, as_user, subprocess.PIPE, hold=command.hold)
+        process = start_as(_STAGE, as_user, subprocess.PIPE, argv, hold=command.hold)
     else:
         with _told(argv, command.cwd or ""):
             process = start(argv, Streams(), env=command.env, cwd=command.cwd, hold=command.hold)
@@ -219,7 +237,6 @@ def start(
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
-    become: Identity | None = None,
     hold: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own. The caller must end it with `stop`. `env` None: ours. Raises `OSError`,
@@ -233,29 +250,35 @@ def start(
         cwd=cwd,
         start_new_session=True,
         pass_fds=() if hold is None else (hold,),
-        user=become.uid if become else None,
-        group=become.gid if become else None,
-        extra_groups=become.groups if become else None,
     )
 
 
 def start_as(
-    argv: Sequence[str], identity: Identity, stdin: int | IO[bytes] | socket.socket, *, hold: int | None = None
+    source: str,
+    identity: Identity,
+    stdin: int | IO[bytes] | socket.socket,
+    arguments: Sequence[str] = (),
+    *,
+    hold: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program of ours with another user's rights: a session of its own, in `/`, with a bare environment.
+    """Start a Python program of ours with another user's rights: a session of its own, in `/`, with a bare environment,
+    closed to that user's other processes until it becomes another program.
 
-    `stdin` may be a socket: setuid and sudo hand it on unchanged. Standard output and error are pipes. The caller must
-    end it with `stop`."""
-    become, command = None, tuple(argv)
+    `stdin` may be a socket: sudo hands it on unchanged. Standard output and error are pipes. The caller must end it
+    with `stop`."""
+    command: tuple[str, ...] = (stage_interpreter(), "-I", "-S", "-c")
     match privilege_mode(identity):
         case PrivilegeMode.ROOT:
-            become = identity
+            numbers = ",".join(map(str, (identity.uid, identity.gid, *identity.groups)))
+            command = (*command, _AS_OWNER, numbers, source, *arguments)
         case PrivilegeMode.SUDO:
             # sudo closes what it does not know.
-            hold, command = None, ("sudo", "-n", "-u", identity.name, "--", *argv)
+            hold, command = None, ("sudo", "-n", "-u", identity.name, "--", *command, _BEHIND_SUDO, source, *arguments)
+        case PrivilegeMode.SAME:
+            command = (*command, source, *arguments)
     environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "LANG": "C.UTF-8"}
     with _told(command, "/"):
-        return start(command, Streams(stdin), env=environment, cwd="/", become=become, hold=hold)
+        return start(command, Streams(stdin), env=environment, cwd="/", hold=hold)
 
 
 def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> bool:
@@ -263,10 +286,14 @@ def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> 
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if identity is not None and privilege_mode(identity) is PrivilegeMode.SUDO and process.poll() is None:
-        # sudo runs as root, out of our reach; the owner may kill the command, and sudo ends with it.
+        # sudo runs as root, out of our reach; the owner may kill the command, and sudo ends with it. The command is not
+        # the first of its session, so that it may have left the group.
+        commands: list[str] = []
+        with contextlib.suppress(OSError):
+            commands = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
-                ("sudo", "-n", "-u", identity.name, "--", "kill", "-KILL", "--", f"-{process.pid}"),
+                ("sudo", "-n", "-u", identity.name, "--", "kill", "-KILL", "--", f"-{process.pid}", *commands),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

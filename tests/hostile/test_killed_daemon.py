@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 BEGIN = """
 import json, select, signal, socket, sys
 from runbook.adapters import files, log_watch, process
-from runbook.adapters.identity import current_identity, stage_interpreter
+from runbook.adapters.identity import current_identity
 
 def begun(source):
     ours, theirs = socket.socketpair()
-    child = process.start_as((stage_interpreter(), "-I", "-S", "-c", source), current_identity(), theirs)
+    child = process.start_as(source, current_identity(), theirs)
     theirs.close()
     print(child.pid, flush=True)
     return ours

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import resource
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from runbook.adapters import files
+from runbook.adapters import files, process
 from runbook.adapters.files import OwnerFiles
+from runbook.adapters.identity import identity_of
 from runbook.adapters.silent import FileSystems
-from runbook.errors import Hung, NotAllowed, RunbookError
+from runbook.errors import Hung, NotAllowed, RunbookError, Unavailable
 from runbook.model.units import UserName
 
 ME = UserName(getpass.getuser())
@@ -79,6 +83,69 @@ def test_a_forged_listing_is_refused_and_fills_no_memory(
     with pytest.raises(NotAllowed, match="the list of files is none"):
         OwnerFiles(timeout_s=5.0, apart=True).entries(str(tmp_path), ME)
     assert _resident_bytes() - resident < 200 << 20
+
+
+STEALS = """
+import ctypes, os, sys
+pid, libc = int(sys.argv[1]), ctypes.CDLL(None, use_errno=True)
+held, tries, owned = os.pidfd_open(pid), 0, 0
+while owned < 100:
+    tries += 1
+    owned += "Uid:\\t%d" % os.getuid() in open("/proc/%d/status" % pid).read()
+    if libc.syscall(438, held, 0, 0) >= 0:
+        sys.exit("took its socket at try %d" % tries)
+    try:
+        sys.exit("sees what it has open: %s" % os.listdir("/proc/%d/fd" % pid))
+    except PermissionError:
+        pass
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_its_owners_other_processes_cannot_take_what_it_holds_from_its_first_moment_on() -> None:
+    nobody = identity_of(UserName("nobody"))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        helper = process.start_as(files._source(), nobody, theirs)
+    try:
+        thief = subprocess.run(
+            ("/usr/bin/python3", "-c", STEALS, str(helper.pid)), user=nobody.uid, group=nobody.gid, extra_groups=(),
+            capture_output=True, text=True, check=False, timeout=60,
+        )
+        assert (thief.returncode, thief.stderr) == (0, "")
+        assert helper.poll() is None
+    finally:
+        ours.close()
+        process.stop(helper, nobody)
+        for stream in (helper.stdout, helper.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.mark.parametrize(
+    ("does", "refused"),
+    [
+        ("os.fork()", "Resource temporarily unavailable"),
+        ("start_new_thread(os.getpid, ())", "can't start new thread"),
+        ("bytearray(600 << 20)", "MemoryError"),
+        ("os.truncate(os.memfd_create('fill'), 1)", "File too large"),
+    ],
+)
+def test_what_takes_it_over_stays_one_small_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, refused: str
+) -> None:
+    """The kernel lets root alone start as many as it likes; the owner has processes of his own beside it."""
+    owner = UserName("nobody") if os.geteuid() == 0 else ME
+    honest = files._source()
+    begun = "found = list_entries"
+    monkeypatch.setattr(files, "_source", lambda: honest.replace(begun, f"{does}; {begun}"))
+    with subprocess.Popen(("sleep", "60"), user=pwd.getpwnam(owner).pw_uid) as own, pytest.raises(
+        Unavailable, match=refused
+    ):
+        try:
+            OwnerFiles(apart=True).entries("/", owner)
+        finally:
+            own.kill()
 
 
 def _resident_bytes() -> int:

@@ -176,7 +176,7 @@ class OwnerFiles:
         line = json.dumps({**request, "path": os.fsencode(path).hex()}).encode("ascii") + b"\n"
         try:
             with theirs:
-                child = process.start_as((stage_interpreter(), "-I", "-S", "-c", _source()), identity, theirs)
+                child = process.start_as(_source(), identity, theirs)
         except BaseException:
             ours.close()
             raise

@@ -7,8 +7,9 @@ input, and for a listing one more for each entry; an opened file travels beside 
 What is only asked ends where the line does: nobody waits for it, and whoever asked may have been killed while a file
 system held it. A replacement that was begun is brought to its end.
 
-The child has its owner's user id, so his other processes may stop it, take its socket and answer in its place: whoever
-listens takes what it says as a stranger's.
+The child has its owner's user id: his other processes may stop it, and behind sudo, in the moments in which it
+starts, take it over with its socket. So whoever listens takes what it says as a stranger's; and before it does anything
+it gives up for good what it does not need (`bounded`): it stays a single process, with little memory.
 """
 # ruff: noqa: PTH105, PTH108, PTH116, PTH118
 
@@ -21,6 +22,7 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
 import select
 import socket
 import stat
@@ -31,6 +33,9 @@ NOT_REGULAR = "it is not a regular file"
 CHANGED = "its content is not what was expected"
 PATH_LENGTH = 250
 """Letters that a path of a listing may have in the mean."""
+MOST_MEMORY_BYTES = 512 << 20
+"""Addresses, of which a listing of 100,000 paths takes a third."""
+MOST_CPU_S = 120
 
 
 def open_regular(path: str) -> int:
@@ -166,6 +171,18 @@ def _write_beside(path: str, content: bytes, facts: os.stat_result, replace: boo
         os.close(holder)
 
 
+def bounded(writes: bool) -> None:
+    """Limits that nobody raises again: no process or thread more than there are, however many its owner has on this
+    machine, so much memory, and nothing written by what only asks."""
+    limits = [(resource.RLIMIT_NPROC, 0), (resource.RLIMIT_AS, MOST_MEMORY_BYTES), (resource.RLIMIT_CPU, MOST_CPU_S)]
+    if not writes:
+        limits.append((resource.RLIMIT_FSIZE, 0))
+    for what, most in limits:
+        hard = resource.getrlimit(what)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+
+
 def end_with(connection: socket.socket) -> None:
     """Wait until the other end is closed, then end this process."""
     hung_up = select.poll()
@@ -180,9 +197,10 @@ def answer_one(connection: socket.socket) -> None:
     request = json.loads(stream.readline())
     descriptor = -1
     answer: dict[str, object] = {}
-    more = b""
+    found: list[tuple[str, bool, int, float]] = []
     if request["do"] != "replace":
         start_new_thread(end_with, (connection,))
+    bounded(writes=request["do"] == "replace")
     try:
         path = os.fsdecode(bytes.fromhex(request["path"]))
         if request["do"] == "open":
@@ -190,7 +208,6 @@ def answer_one(connection: socket.socket) -> None:
         elif request["do"] == "entries":
             found = list_entries(path, request["depth"], request["limit"])
             answer["entries"] = len(found)
-            more = b"".join(json.dumps(entry).encode("ascii") + b"\n" for entry in found)
         else:
             content = stream.read(request["size"])
             if len(content) != request["size"]:
@@ -205,7 +222,10 @@ def answer_one(connection: socket.socket) -> None:
         rights = array.array("i", [descriptor])
         connection.sendmsg([line], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     else:
-        connection.sendall(line + more)
+        with connection.makefile("wb", 1 << 16) as told:
+            told.write(line)
+            for entry in found:
+                told.write(json.dumps(entry).encode("ascii") + b"\n")
 
 
 if __name__ == "__main__":

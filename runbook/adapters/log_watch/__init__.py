@@ -26,7 +26,7 @@ from functools import cache
 from typing import Any
 
 from runbook.adapters import process
-from runbook.adapters.identity import Identity, current_identity, identity_of, stage_interpreter
+from runbook.adapters.identity import Identity, current_identity, identity_of
 from runbook.adapters.log_watch import follower
 from runbook.adapters.metrics import WatchFigures
 from runbook.errors import RunbookError, Unavailable
@@ -270,7 +270,7 @@ class LogFollowers:
             identity = owner if key else current_identity()
             ours, theirs = socket.socketpair()
             with theirs:
-                started = process.start_as((stage_interpreter(), "-I", "-S", "-c", _source()), identity, theirs)
+                started = process.start_as(_source(), identity, theirs)
             child = _Child(started, ours, identity, self._clock.elapsed())
             child.tell(self._first, child.heard_s)
             threading.Thread(target=child.listen, args=(self._clock,), name="log-follower", daemon=True).start()

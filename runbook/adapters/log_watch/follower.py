@@ -24,6 +24,7 @@ import json
 import os
 import queue
 import re
+import resource
 import socket
 import stat
 import threading
@@ -55,6 +56,8 @@ GONE_ON = 3
 """Rounds in which a suspected job was seen to write after the time that it would be still."""
 MOST_FILES = 4096
 """Of one job."""
+MOST_MEMORY_BYTES = 512 << 20
+"""Addresses of a process that is an owner's: 64,000 files take half of it."""
 
 
 class Rhythm:
@@ -338,6 +341,13 @@ def main() -> NoReturn:
 
     for work in (report, listen):
         threading.Thread(target=work, daemon=True).start()
+    if os.geteuid() != 0:
+        # What the owner's other processes could make of it, had they taken it over at its start: one process alone.
+        limits = ((resource.RLIMIT_NPROC, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_AS, MOST_MEMORY_BYTES))
+        for what, most in limits:
+            hard = resource.getrlimit(what)[1]
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(what, (most, most))
     end_s = time.monotonic()
     while True:
         while True:
