@@ -243,7 +243,7 @@ class CageDocument(Document):
 
 
 class KeepDocument(Document):
-    """How long and how much is kept of incidents that are closed. Of an open one nothing is ever removed."""
+    """How long and how much is kept of incidents. Of an open one nothing is ever removed."""
 
     evidence_days: float = Field(default=90.0, ge=1)
     """So long after it was closed the kept logs go."""
@@ -252,7 +252,9 @@ class KeepDocument(Document):
     total_gib: float = Field(default=50.0, gt=0)
     """On disk, all incidents together."""
     owner_gib: float = Field(default=5.0, gt=0)
-    """On disk, the incidents of one owner of jobs."""
+    """On disk, the incidents of one owner of jobs; logs of open ones beyond it are not kept."""
+    reserve_gib: float | None = Field(default=None, ge=0)
+    """No log is copied where less than this would stay free. None: 1, and on a small disk a tenth of it."""
 
     @model_validator(mode="after")
     def _evidence_goes_first(self) -> KeepDocument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +19,14 @@ from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load
 from runbook.errors import BadInput, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
+from runbook.model.units import GIB, IncidentId, UserName
 
 if TYPE_CHECKING:
     from runbook.adapters.driver.lease import DriverLease
     from runbook.adapters.local import LocalScheduler
     from runbook.adapters.notify import TargetsNotify, Telling
     from runbook.adapters.slurm.commands import SlurmCommands
-    from runbook.adapters.store import IncidentStore
+    from runbook.adapters.store import IncidentStore, LogsKept
     from runbook.adapters.store.read_model import ReadModel
     from runbook.cage import Cage
     from runbook.engine import Engine, Watcher
@@ -120,10 +121,23 @@ class Application:
         if self.inventory.database:
             from runbook.adapters.driver.lease import LeasedStore
 
-            return LeasedStore(self.state, contract_of, lambda: self.lease)
+            return LeasedStore(self.state, contract_of, lambda: self.lease, self._logs_kept)
         from runbook.adapters.store import IncidentStore
 
-        return IncidentStore(self.state, contract_of)
+        return IncidentStore(self.state, contract_of, self._logs_kept)
+
+    @property
+    def _logs_kept(self) -> LogsKept:
+        from runbook.adapters.store import LogsKept
+
+        keep = self.inventory.keep
+        reserve = None if keep.reserve_gib is None else round(keep.reserve_gib * GIB)
+        return LogsKept(reserve, round(keep.owner_gib * GIB), self._open_of)
+
+    def _open_of(self, incident: IncidentId) -> tuple[UserName, Sequence[IncidentId]]:
+        owners = {row.id: UserName(row.owner) for row in self.read_model.rows() if row.closed_s is None}
+        owner = owners.get(incident, UserName(""))
+        return owner, [name for name, whose in owners.items() if whose == owner]
 
     @cached_property
     def read_model(self) -> ReadModel:

@@ -30,7 +30,7 @@ from runbook.service.spool import SpoolEvent, SpoolReader
 from runbook.triggers import Opening
 from tests.contract.fakes import FakeClock
 from tests.hostile.scene import Quiet, Service, application, failed_job, opened
-from tests.report.stored_long_ago import closed, put
+from tests.report.stored_long_ago import closed, place, put
 
 
 @pytest.fixture
@@ -149,6 +149,33 @@ def test_evidence_leaves_room_for_the_incidents_themselves(small_disk: Path) -> 
     disk = os.statvfs(small_disk)
     assert disk.f_bavail * disk.f_frsize >= 2 << 20
     put(store, closed(2, 1))
+
+
+def test_the_inventory_says_how_much_stays_free(tmp_path: Path) -> None:
+    app = place(tmp_path, "reserve_gib: 1000000")
+    name = IncidentId("oom-here-1")
+    app.store.save(replace(closed(1, 0, "ann"), closed_s=None, state=IncidentState.RUNNING))
+    with pytest.raises(NotAllowed, match=r"and 1000000\.00 GiB of it stay free for the incidents themselves"):
+        app.store.copy_stream(name, "evidence/1.out", io.BytesIO(b"x"), 64 << 20)
+
+
+def test_logs_of_an_owners_open_incidents_take_no_more_than_his_share(tmp_path: Path) -> None:
+    def keep(app: Application, number: int) -> None:
+        name, stream = IncidentId(f"oom-here-{number}"), io.BytesIO(os.urandom(1 << 20))
+        app.store.copy_stream(name, f"evidence/{number}.out", stream, 64 << 20)
+
+    share = f"owner_gib: {4.5 / 1024}"
+    app = place(tmp_path, share)
+    for number in range(8):
+        app.store.save(replace(closed(number, 0, "ann"), closed_s=None, state=IncidentState.AWAITING_APPROVAL))
+    app.store.save(replace(closed(8, 0, "ben"), closed_s=None, state=IncidentState.RUNNING))
+    for number in range(4):
+        keep(app, number)
+    # Another process adds up what is there.
+    for other in (app, place(tmp_path, share)):
+        with pytest.raises(NotAllowed, match=r"4\.0 MiB are kept of the logs of ann's open incidents"):
+            keep(other, 5)
+        keep(other, 8)
 
 
 def test_a_copy_that_its_owner_has_swollen_holds_no_backup_up(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 from runbook.adapters.driver import Holder
 from runbook.adapters.driver.lease_tables import LEASE_S, Asker, LeaseTables, Seen
 from runbook.adapters.process import awake_s
-from runbook.adapters.store import Contract, IncidentStore
+from runbook.adapters.store import Contract, IncidentStore, LogsKept
 from runbook.adapters.whole_file import write_new
 from runbook.errors import Unavailable
 from runbook.model.units import IncidentId
@@ -262,8 +262,11 @@ class LeasedStore(IncidentStore):
     """The store of several daemons: one that lost the lease writes nothing. What decides whether an act or a message is
     repeated is in the database, too, and read there, as a shared file system may show a file late."""
 
-    def __init__(self, root: Path, contract_of: Contract | None, lease_of: Callable[[], DriverLease]) -> None:
-        super().__init__(root, contract_of)
+    def __init__(
+        self, root: Path, contract_of: Contract | None, lease_of: Callable[[], DriverLease],
+        logs: LogsKept | None = None,
+    ) -> None:
+        super().__init__(root, contract_of, logs)
         self._lease_of = lease_of
 
     def write_file(

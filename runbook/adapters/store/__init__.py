@@ -13,10 +13,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -24,7 +27,7 @@ from runbook.adapters.whole_file import private_folder, put_sparse, sync_folder,
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident
-from runbook.model.units import IncidentId, is_incident_id, size
+from runbook.model.units import IncidentId, UserName, is_incident_id, size
 from runbook.report.json_documents import dump_incident, load_contract, load_incident
 
 # Keeping a log that may be huge: its beginning and its end, whole where it is small.
@@ -33,6 +36,7 @@ _CHUNK_BYTES = 1 << 20
 _LINE_SEARCH_BYTES = 1 << 16
 _MOST_RESERVED_BYTES = 1 << 30
 """Stays free where logs are kept; on a small disk a tenth of it."""
+_COUNTED_FOR_S = 60.0
 
 
 def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
@@ -124,11 +128,71 @@ class Stamp(NamedTuple):
     inode: int
 
 
+@dataclass
+class LogsKept:
+    """How much of jobs' logs is copied: they may fill the disk but for what documents and the database need to go on,
+    and open incidents of one owner, of which nothing is removed, no more than his share."""
+
+    reserve_bytes: int | None = None
+    """Stays free; None: 1 GiB, and on a small disk a tenth of it."""
+    owner_bytes: int | None = None
+    open_of: Callable[[IncidentId], tuple[UserName, Sequence[IncidentId]]] | None = None
+    """An incident's owner, and all open incidents of his."""
+    _sums: dict[UserName, tuple[float, int]] = field(default_factory=dict, init=False)
+    """By owner: when it was added up, and what was there with what was copied since."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def check_room(self, folder: Path, wanted_bytes: int) -> None:
+        """Raises `NotAllowed`."""
+        try:
+            disk = os.statvfs(folder)
+        except OSError as error:
+            raise _problem(error, "writing", folder) from error
+        usual = min(_MOST_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // 10)
+        reserve = usual if self.reserve_bytes is None else self.reserve_bytes
+        free = disk.f_bavail * disk.f_frsize
+        if free - wanted_bytes < reserve:
+            raise NotAllowed(
+                f"it was read and not kept: {size(free)} are free where incidents are kept, and {size(reserve)} of it "
+                "stay free for the incidents themselves",
+                where=str(folder),
+                next_step="make room, or let older evidence go sooner (`keep` in the inventory, `runbook prune`)",
+            )
+
+    def check_share(self, incidents: Path, incident: IncidentId, wanted_bytes: int) -> None:
+        """Counts what is wanted. Raises `NotAllowed`."""
+        if self.open_of is None or self.owner_bytes is None:
+            return
+        owner, theirs = self.open_of(incident)
+        now_s = time.monotonic()
+        with self._lock:
+            counted_s, kept = self._sums.get(owner, (-math.inf, 0))
+            if now_s - counted_s > _COUNTED_FOR_S:
+                counted_s, kept = now_s, sum(_evidence_bytes(incidents / name) for name in theirs)
+            fits = kept + wanted_bytes <= self.owner_bytes
+            self._sums[owner] = counted_s, kept + (wanted_bytes if fits else 0)
+        if not fits:
+            raise NotAllowed(
+                f"it was read and not kept: {size(kept)} are kept of the logs of {owner}'s open incidents, and one"
+                f" owner has {size(self.owner_bytes)}",
+                where=str(incidents / incident),
+                next_step="end some of them, or raise keep.owner_gib in the inventory",
+            )
+
+
+def _evidence_bytes(folder: Path) -> int:
+    with contextlib.suppress(OSError), os.scandir(folder / "evidence") as entries:
+        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
+    return 0
+
+
 class IncidentStore:
     """All incidents under one root. Any number of processes may read; one driver writes an incident."""
 
-    def __init__(self, root: Path, contract_of: Contract | None = None) -> None:
-        """`contract_of` gives the diagnosis contract of an incident when `save` is not handed one."""
+    def __init__(self, root: Path, contract_of: Contract | None = None, logs: LogsKept | None = None) -> None:
+        """`contract_of` gives the diagnosis contract of an incident when `save` is not handed one. `logs`: how much of
+        them is kept; None: no owner's share is known."""
+        self._logs = logs or LogsKept()
         self._root = root
         self._incidents = root / "incidents"
         self._contract_of = contract_of
@@ -193,9 +257,11 @@ class IncidentStore:
     ) -> tuple[Path, bool]:
         """Keep a log: whole when it is within `limit_bytes`, else its head and its tail (one part to three: a job
         says at its end why it died) with a line between that tells what was left out. Returns (path, shortened). Raises
-        `NotAllowed` where too little would stay free for the incidents themselves."""
+        `NotAllowed` where too little would stay free for the incidents themselves, or the owner has his share."""
         path = self._place(incident, relative)
-        _check_room(path.parent, limit_bytes if (length := _length(stream)) is None else min(length, limit_bytes))
+        wanted = limit_bytes if (length := _length(stream)) is None else min(length, limit_bytes)
+        self._logs.check_room(path.parent, wanted)
+        self._logs.check_share(self._incidents, incident, wanted)
         with replacing(path, 0o600, None) as target:
             shortened = copy_windows(stream, target, max(limit_bytes, 1))
             target.truncate()
@@ -298,23 +364,6 @@ def _length(stream: BinaryIO) -> int | None:
     length = stream.seek(0, os.SEEK_END) - here
     stream.seek(here)
     return length
-
-
-def _check_room(folder: Path, wanted_bytes: int) -> None:
-    """Copies of logs may fill the disk but for what documents and the database need to go on. Raises `NotAllowed`."""
-    try:
-        disk = os.statvfs(folder)
-    except OSError as error:
-        raise _problem(error, "writing", folder) from error
-    reserve = min(_MOST_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // 10)
-    free = disk.f_bavail * disk.f_frsize
-    if free - wanted_bytes < reserve:
-        raise NotAllowed(
-            f"it was read and not kept: {size(free)} are free where incidents are kept, and {size(reserve)} of it stay "
-            "free for the incidents themselves",
-            where=str(folder),
-            next_step="make room, or let older evidence go sooner (`keep` in the inventory, `runbook prune`)",
-        )
 
 
 def _problem(error: OSError, doing: str, path: Path) -> RunbookError:
