@@ -14,6 +14,8 @@ from runbook.allocator import GIB, MIB
 
 H100_TOTAL_BYTES = 85_045_870_592
 DIRECTORY_VARIABLE = "SIMULATED_GPU_DIR"
+ALONE_VARIABLE = "SIMULATED_GPU_ALONE"
+"""Set to anything: a GPU of its own, whatever a node's prolog says of shared ones."""
 CONTEXT_BYTES = 512 * MIB  #: one process's CUDA context; 0.3 to 1.5 GiB are ordinary
 _PUBLISH_STEP_BYTES = 256 * MIB
 _REREAD_AFTER_S = 0.05
@@ -86,8 +88,10 @@ class SimulatedGpu:
     def on_host(
         cls, host: str, index: int, environment: Mapping[str, str], total_gib: float | None = None
     ) -> SimulatedGpu:
-        """A GPU of a node, shared if ``SIMULATED_GPU_DIR`` is set; ``total_gib`` replaces its capacity."""
-        root = environment.get(DIRECTORY_VARIABLE)
+        """A GPU of a node, shared if ``SIMULATED_GPU_DIR`` is set and ``SIMULATED_GPU_ALONE`` is not.
+
+        ``total_gib`` replaces its capacity."""
+        root = None if environment.get(ALONE_VARIABLE) else environment.get(DIRECTORY_VARIABLE)
         total_bytes = None if total_gib is None else int(total_gib * GIB)
         return cls(index, os.path.join(root, host) if root else None, total_bytes)
 

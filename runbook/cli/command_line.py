@@ -321,6 +321,28 @@ def setup() -> None:
     """
 
 
+@command("first_hour.canary", "Submit tiny jobs that fail, and show which part of the chain works here.")
+@click.option("--as", "as_user", default="", metavar="USER", help="Whose jobs they are; needed as root. Default: you.")
+@click.option("--folder", default="", metavar="DIR", help="Where the nodes see files of that user. Default: the home.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(["gpu-oom", "hang", "host-oom", "healthy"]), help="Only these jobs."
+)
+@click.option("--plan", is_flag=True, help="Decide and show; relaunch nothing, whatever the inventory allows.")
+@click.option(
+    "--limit", type=click.FloatRange(10, 3600), default=120.0, show_default=True, metavar="SECONDS",
+    help="For all of it; what is not seen by then is told as such.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@inventory_option
+def canary() -> None:
+    """Submit tiny CPU jobs that fail, as an ordinary user, and show which part of the chain works on this site.
+
+    One runs out of GPU memory that is simulated, and a smaller batch cures it; in one a rank dies and the other hangs;
+    one is ended by the kernel over its --mem, where the site holds jobs to it; one is healthy. Where the inventory
+    only plans, it shows what would have been done. Jobs, folder and events go again (docs/first-hour.md).
+    """
+
+
 @command("doctor", "Check the inventory, Slurm rights, SSH and playbooks, and say what to do.")
 @click.option("--node", help="Check SSH to this node. Default: the first that the scheduler names.")
 @click.option("--mend", "mending", is_flag=True, help="Take others' rights to what is kept; a terminal is asked.")

@@ -40,3 +40,24 @@ def test_setup_finds_the_cluster_its_rights_and_its_nodes(cluster: Cluster) -> N
     assert "checking nodes for GPU faults and co-tenants" in {one["what"] for one in made["not_possible_yet"]}
     assert load_inventory(str(target)).policy.mode is Policy.PLAN
     assert not (cluster.state / "incidents").exists()
+
+
+def test_the_canary_shows_the_chain_and_goes_away_again(cluster: Cluster) -> None:
+    # The site's own spool, which the cluster's epilog writes into.
+    text = cluster.inventory.read_text(encoding="utf-8").replace(f"{cluster.state}/spool", f"{ROOT}/spool")
+    cluster.inventory.write_text(text, encoding="utf-8")
+    before = {path.name for path in cluster.home.iterdir()}
+    done = cluster.runbook(
+        "canary", "--as", "sb-alice", "--folder", str(cluster.home), "--only", "gpu-oom", "--only", "healthy", "--json"
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    made = json.loads(done.stdout)
+    works = {one["part"]: one["works"] for one in made["chain"]}
+    told = ("jobs", "epilog", "spool", "healthy jobs", "log", "node check", "patch", "relaunch", "proof", "report")
+    for part in told:
+        assert works[part] == "works", made["chain"]
+    assert made["left_behind"] == [] and {path.name for path in cluster.home.iterdir()} == before
+    jobs = [one["job"] for one in made["jobs"]]
+    assert not [path for job in jobs for path in (ROOT / "spool").glob(f"*-{job}-*")]
+    assert not cluster.slurm("squeue", "--noheader", "--user=sb-alice")
+    assert not (cluster.state / "incidents").exists(), "it is no incident of the site"

@@ -1,4 +1,4 @@
-"""The first hour on a cluster: `runbook setup` looks around and writes its inventory."""
+"""The first hour on a cluster: `runbook setup` writes its inventory, `runbook canary` tries it."""
 
 from __future__ import annotations
 

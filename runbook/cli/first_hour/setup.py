@@ -352,6 +352,7 @@ def _tell(told: Told) -> None:
     heading("Next")
     named = "" if Path(told.target) == SITE_INVENTORY else f" --inventory {told.target}"
     say(f"runbook doctor{named}", first="  ")
+    say(f"runbook canary{named} --as USER: tiny jobs of that user fail, and show which part works", first="  ")
     say(f"runbook serve{named}: it only plans, until policy.mode is `approve` or `apply`", first="  ")
 
 

@@ -1,0 +1,321 @@
+"""`runbook canary`: submits tiny jobs that fail, as an ordinary user, and shows which part of the chain works here.
+
+Where no daemon drives, it does itself what a daemon would, in a state folder of its own, so that nothing of it counts
+among the site's incidents; where one does, the daemon is watched at its work.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runbook import __version__
+from runbook.adapters.identity import Identity, current_identity, identity_of
+from runbook.adapters.process import Command
+from runbook.adapters.whole_file import private_folder
+from runbook.cli.daemon_seen import daemon_drives
+from runbook.cli.first_hour import canary_chain, heading, say
+from runbook.cli.first_hour.canary_chain import Link, Seen, Works
+from runbook.cli.first_hour.canary_jobs import PREFIX, TRIALS, Place, Trial, make_place
+from runbook.cli.incident.drive import bring_back
+from runbook.cli.incident.terminal import View
+from runbook.cli.slurm_checks import slurm_config
+from runbook.cli.wiring import Application, application
+from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.model.incident import Incident, Policy
+from runbook.model.job import JobClass, JobRecord
+from runbook.model.units import JobId, UserName
+from runbook.slurm.site import SlurmConfig
+from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
+
+_POLL_S = 0.5
+_EVENT_S = 10.0
+"""After a job's end, for its epilog."""
+_STILL_S = 2.0
+"""A job with a failure in its log that has not ended by then hangs."""
+_FAILED = b"OutOfMemoryError"
+
+
+def canary(
+    as_user: str, folder: str, only: tuple[str, ...], plan: bool, limit: float, as_json: bool, inventory: str | None
+) -> int:
+    """`runbook canary`."""
+    app = application(inventory)
+    mode = app.inventory.policy.mode
+    policy = Policy.PLAN if plan or mode is Policy.PLAN else Policy.APPLY
+    owner = _owner_of(as_user, app)
+    slurm = app.inventory.scheduler.kind != "local"
+    config = slurm_config(app) if slurm else SlurmConfig()
+    watched = daemon_drives(app)
+    run = _Run(app if watched else _apart(app, limit), app, owner, policy, config, watched, time.monotonic() + limit)
+    if not as_json:
+        who = "the daemon acts, and is watched" if watched else "no daemon runs, so this command acts in its place"
+        say(f"runbook canary · cluster {app.inventory.cluster} · as {owner.name} · policy {policy.value} · {who}")
+    place = make_place(owner, folder, slurm=slurm)
+    try:
+        chosen = [trial for trial in TRIALS if trial.name in only] if only else list(TRIALS)
+        seen = run.all(chosen, place, lambda text: None if as_json else say(text, first="  "))
+    finally:
+        problems = run.clean(place)
+    chain = canary_chain.links(seen, run.surroundings())
+    document = _document(run, seen, chain, problems)
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _tell(run, seen, chain, problems)
+    return 0 if all(one.works is not Works.NO for one in chain) else 6
+
+
+def _owner_of(as_user: str, app: Application) -> Identity:
+    if as_user:
+        if app.inventory.scheduler.kind == "local" and as_user != current_identity().name:
+            raise BadInput("local jobs run as whoever starts them", where="--as", next_step="leave --as out")
+        return identity_of(UserName(as_user))
+    if os.geteuid() == 0 and app.inventory.scheduler.kind != "local":
+        raise BadInput("root's jobs would prove little", next_step="name an ordinary user with --as USER")
+    return current_identity()
+
+
+def _apart(app: Application, limit_s: float) -> Application:
+    """The same, with a state folder that holds the last canary and nothing else, for so long. No node is drained."""
+    folder = app.state / "canary"
+    shutil.rmtree(folder, ignore_errors=True)
+    private_folder(folder)
+    given, hours = app.inventory, limit_s / 3600
+    paths = given.paths.model_copy(update={"state": str(folder), "spool": str(given.spool_folder)})
+    verify = given.policy.verify.model_copy(update={"limit_hours": hours, "longest_poll_s": 1.0})
+    policy = given.policy.model_copy(update={
+        "verify": verify, "wait_for_spare_hours": hours, "wait_for_tenant_hours": 0.0, "may_drain": False,
+        "may_promote": False, "may_end_leaked_processes": False, "unavailable_patience_s": 10.0, "max_relaunches": 1,
+    })  # fmt: skip
+    return Application(given.model_copy(update={"paths": paths, "database": "", "policy": policy}))
+
+
+@dataclass
+class _Run:
+    """One run of the canary."""
+
+    app: Application
+    """Whose incidents are looked at: of its own, or the site's."""
+    site: Application
+    owner: Identity
+    policy: Policy
+    config: SlurmConfig
+    watched: bool
+    """A daemon acts."""
+    until_s: float
+    jobs: list[JobId] = field(default_factory=list)
+    told: Counter[str] = field(default_factory=Counter)
+    """Messages by outcome."""
+
+    def all(self, trials: list[Trial], place: Place, tell: Callable[[str], None]) -> list[Seen]:
+        """Submit them together, then follow each to its end."""
+        began_s = time.monotonic()
+        submitted: list[tuple[Trial, JobId]] = []
+        seen: list[Seen] = []
+        for trial in trials:
+            if trial.on_host and (self.config.kills_at_memory_limit is False or not self._slurm):
+                seen.append(Seen(trial, skipped="nothing here holds a job to its --mem"))
+                continue
+            submitted.append((trial, self._submit(trial, place)))
+        for trial, job in submitted:
+            seen.append(self._follow(trial, job))
+            tell(f"{trial.name}: job {job}: {canary_chain.sentence(seen[-1])} ({time.monotonic() - began_s:.0f} s)")
+        return seen
+
+    @property
+    def _slurm(self) -> bool:
+        return self.site.inventory.scheduler.kind != "local"
+
+    def _submit(self, trial: Trial, place: Place) -> JobId:
+        script = f"{place.folder}/{trial.name}.sbatch"
+        if not self._slurm:
+            # The relaunch is looked for where the first job was submitted.
+            job = self.app.local_scheduler.submit_script(script, work_dir=place.folder)
+        else:
+            commands = self.site.slurm_commands
+            words = ("--parsable", f"--comment={self.site.inventory.watch.opt_in or PREFIX}", script)
+            done = commands.run(Command(
+                ("sbatch", *words), as_user=self.owner, cwd=place.folder,
+                env=commands.environment(self.owner.login_environment()),
+            ))  # fmt: skip
+            if done.exit_code != 0:
+                raise commands.error(done)
+            job = JobId(done.text().strip().partition(";")[0])
+        self.jobs.append(job)
+        return job
+
+    def _follow(self, trial: Trial, job: JobId) -> Seen:
+        seen = Seen(trial, job=job)
+        try:
+            record = self._until(lambda: self._settled(job), f"job {job} did not end")
+            seen.state, seen.ended = record.state.name, record.state.job_class.ended
+            if not trial.fails:
+                seen.event = self._event(job, 1.0) if seen.ended else ""
+                seen.incident = self._incident(job)
+                return seen
+            seen.event = self._event(job, _EVENT_S) if seen.ended and self._slurm else ""
+            seen.incident = self._watch(job, trial) if self.watched else self._bring_back(record)
+            if seen.incident is not None:
+                report = self.app.store.folder(seen.incident.id) / "report.html"
+                seen.report = str(report) if report.is_file() else ""
+                self.jobs.extend(one.job for one in seen.incident.attempts if one.job is not None)
+        except (NotFound, Unavailable, NotAllowed) as error:
+            seen.problem, seen.next_step = error.what, error.next_step
+        return seen
+
+    def _until(self, ask: Callable[[], JobRecord | None], late: str) -> JobRecord:
+        while True:
+            found = ask()
+            if found is not None:
+                return found
+            if time.monotonic() > self.until_s:
+                raise Unavailable(
+                    f"{late} within the canary's time", next_step="see why it waits (squeue), or give more with --limit"
+                )
+            time.sleep(_POLL_S)
+
+    def _settled(self, job: JobId) -> JobRecord | None:
+        """The job's record once it has ended, or has failed and stands still."""
+        record = self.app.scheduler.job(job)
+        if record.state.job_class.ended:
+            return record
+        if record.state.job_class is not JobClass.ACTIVE or not record.stdout_path:
+            return None
+        try:
+            log = self.app.files.read_small(record.stdout_path, self.owner.name)
+        except RunbookError:
+            return None
+        if _FAILED not in log:
+            return None
+        time.sleep(_STILL_S)
+        return self.app.scheduler.job(job)
+
+    def _event(self, job: JobId, wait_s: float) -> str:
+        """The file that the epilog left, or left and the daemon took; "" where none came."""
+        folder, until_s = self.site.inventory.spool_folder, time.monotonic() + wait_s
+        while True:
+            try:
+                found = next((path.name for path in folder.glob(f"*-{job}-*.event")), "")
+            except OSError:
+                return ""
+            if not found and self.watched and self._incident(job) is not None:
+                return "taken by the daemon"
+            if found or time.monotonic() > until_s:
+                return found
+            time.sleep(_POLL_S)
+
+    def _incident(self, job: JobId) -> Incident | None:
+        name = incident_id(self.app.flow.id, self.app.inventory.cluster, job)
+        return self.app.store.load(name) if self.app.store.exists(name) else None
+
+    def _watch(self, job: JobId, trial: Trial) -> Incident | None:
+        """The daemon's incident, once it has ended or waits for a person."""
+        while time.monotonic() < self.until_s:
+            found = self._incident(job)
+            if found is not None and (found.finished or found.awaiting):
+                return found
+            time.sleep(_POLL_S)
+        return self._incident(job)
+
+    def _bring_back(self, record: JobRecord) -> Incident:
+        """What the daemon would do, here."""
+        # One application an incident: the cage that reads another user's files ends with it.
+        app = Application(self.app.inventory, self.policy)
+        terms = Terms(app.flow.id, app.inventory.cluster, self.policy, "person", __version__)
+        opened = open_for(record, app.store, terms, app.clock.now())
+        if opened.opening is Opening.DONE:
+            return opened.incident
+        with _quiet() as view:
+            found = bring_back(app, Opened(opened.opening, opened.incident), view, interactive=False)
+        self.told.update(dict(_counts(app)))
+        return found
+
+    def surroundings(self) -> canary_chain.Surroundings:
+        """What the chain is judged by beside the jobs."""
+        given, spool = self.site.inventory, self.site.inventory.spool_folder
+        return canary_chain.Surroundings(
+            slurm=self._slurm, plans=self.policy is Policy.PLAN, watched=self.watched,
+            epilog=self.config.get("EpilogSlurmctld"), spool=str(spool), spool_there=os.access(spool, os.R_OK),
+            targets=len(given.notify.all_targets), told=self.told,
+            reaches_nodes=given.nodes.kind != "none",
+        )  # fmt: skip
+
+    def clean(self, place: Place) -> list[str]:
+        """End what still runs, remove the folder and the events of these jobs. Returns what could not be."""
+        problems = []
+        for job in dict.fromkeys(self.jobs):
+            try:
+                record = self.app.scheduler.job(job)
+                if not record.state.job_class.ended:
+                    self.app.scheduler.cancel(record)
+            except RunbookError as error:
+                problems.append(f"job {job}: {error.what}")
+            if not self.watched:
+                for path in self.site.inventory.spool_folder.glob(f"*-{job}-*.event"):
+                    try:
+                        path.unlink(missing_ok=True)
+                    except OSError as error:
+                        problems.append(f"{path}: {error.strerror}")
+        try:
+            place.remove()
+        except RunbookError as error:
+            problems.append(f"{place.folder}: {error.what}")
+        return problems
+
+
+def _counts(app: Application) -> Iterator[tuple[str, int]]:
+    for _, outcome, count in app.notify.figures():
+        if count:
+            yield outcome, count
+
+
+@contextmanager
+def _quiet() -> Iterator[View]:
+    view = View(io.StringIO(), quiet=True)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+def _document(run: _Run, seen: list[Seen], chain: list[Link], problems: list[str]) -> dict[str, Any]:
+    return {
+        "cluster": run.site.inventory.cluster, "as": run.owner.name, "policy": run.policy.value, "daemon": run.watched,
+        "gpus": "simulated",
+        "jobs": [canary_chain.document(one) for one in seen],
+        "chain": [
+            {"part": one.part, "works": one.works.value, "what": one.what, "next": one.next_step} for one in chain
+        ],
+        "left_behind": problems,
+    }  # fmt: skip
+
+
+def _tell(run: _Run, seen: list[Seen], chain: list[Link], problems: list[str]) -> None:
+    for one in seen:
+        if one.skipped:
+            say(f"{one.trial.name}: not tried: {one.skipped}", first="  ")
+    heading("The chain")
+    for link in chain:
+        say(f"{link.part}: {link.what}", " " * 12, first=f"{link.works.value:>10}  ")
+        if link.next_step and link.works is not Works.YES:
+            say(f"→ {link.next_step}", " " * 14, first=" " * 12)
+    heading("Left")
+    reports = [one.report for one in seen if one.report]
+    for problem in problems:
+        say(f"could not be removed: {problem}", first="  ")
+    if not problems:
+        say("jobs, their folder and their events are gone again", first="  ")
+    for path in reports:
+        click.echo(f"  {Path(path)}")
