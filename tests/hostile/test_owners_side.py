@@ -34,7 +34,7 @@ LINES = (
     "while True:\n    line.sendall(b'[\"/a\", false, 1, 1.0]\\n' * 1000)\n"
 )
 PATHS = "while True:\n    line.sendall(b'[\"FOLDER/' + b'a' * 60000 + b'\", false, 1, 1.0]\\n')\n"
-NUMBERS = "line.sendall((b'[\"FOLDER/a\", false, ' + b'9' * 4000 + b', 1.0]\\n') * 100000)\n"
+NUMBERS = "while True:\n    line.sendall(b'[\"FOLDER/a\", false, ' + b'9' * 4000 + b', 1.0]\\n')\n"
 MOMENT = "line.sendall(b'[\"FOLDER/a\", false, 1, NaN]\\n' * 100000)\n"
 ELSEWHERE = "line.sendall(b'[\"/etc/shadow\", false, 1, 1.0]\\n' * 100000)\n"
 WORDS = "line.close()\nif os.fork() == 0:\n    while True:\n        os.write(2, b'\\xff' * 65536)\n"
