@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from runbook.host_lists import expand_hosts
@@ -25,7 +26,11 @@ COLUMNS = (
 """What a user can write stands last: see `fields.rows`."""
 TOKEN_COLUMNS = ("JobID", "Submit", "Comment", "SubmitLine")
 
-_TITLE = re.compile(r"(Batch Script for|Environment used for) .*\n-+\n")
+_TITLE = re.compile(r"^(?:Batch Script for|Environment used for) [^\n]{1,200}\n-+\n", re.MULTILINE)
+"""At the start of a line alone, and short: what follows is a user's, who may repeat these words a million times."""
+_MOST_LOGS = 8192
+_MOST_LETTERS = 4 << 20
+"""Of the paths of all of a job's steps together."""
 
 
 def known_columns(help_format: str) -> frozenset[str]:
@@ -151,9 +156,7 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
         work_dir=row.get("WorkDir", ""),
         stdout_path=stdout,
         stderr_path=stderr,
-        more_log_paths=tuple(
-            dict.fromkeys(path for step in launched for path in _step_paths(step, values, row.get("WorkDir", "")))
-        ),
+        more_log_paths=_log_paths(launched, values, row.get("WorkDir", "")),
         submit_line=fields.text_or_empty(row.get("SubmitLine")),
         comment=_comment(row),
         partition=row.get("Partition", "").strip(),
@@ -166,7 +169,21 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
     )
 
 
-def _step_paths(row: dict[str, str], values: PatternValues, work_dir: str) -> tuple[str, ...]:
+def _log_paths(steps: Iterable[dict[str, str]], values: PatternValues, work_dir: str) -> tuple[str, ...]:
+    """Where the tasks of all steps wrote, as far as the bounds go: a user may start thousands of steps of thousands of
+    tasks, whose paths are as long as he likes."""
+    found: dict[str, None] = {}
+    letters = 0
+    paths = (path for step in steps for path in _step_paths(step, values, work_dir))
+    for path in itertools.islice(paths, _MOST_LOGS):
+        letters += len(path)
+        if letters > _MOST_LETTERS:
+            break
+        found[path] = None
+    return tuple(found)
+
+
+def _step_paths(row: dict[str, str], values: PatternValues, work_dir: str) -> Iterator[str]:
     """Where the tasks of a step wrote: 26.05 keeps the patterns, earlier versions the step's own submit line."""
     options = step_options(row.get("SubmitLine", ""))
     output, error = (

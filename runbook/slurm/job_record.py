@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.errors import BadInput
@@ -113,19 +113,18 @@ def expanded_paths(output: str, error: str, work_dir: str, values: PatternValues
 
 def step_paths(
     output: str, error: str, work_dir: str, values: PatternValues, nodes: Sequence[NodeName], num_tasks: int
-) -> tuple[str, ...]:
-    """Where the tasks of a step write, by srun's `--output` and `--error`; () where that is the job's own log.
+) -> Iterator[str]:
+    """Where the tasks of a step write, by srun's `--output` and `--error`, some more than once; none where that is the
+    job's own log.
 
     Source: srun(1), "I/O REDIRECTION": none, all and a task's number name no file. Tasks are taken to lie on the nodes
     in blocks, which matters to patterns with both task and node only."""
     wanted = [pattern for pattern in (output, error) if pattern not in ("", "none", "all") and not pattern.isdecimal()]
-    found: dict[str, None] = {}
-    for task in range(min(num_tasks, _MOST_TASKS)):
+    for task in range(min(num_tasks, _MOST_TASKS) if wanted else 0):
         number = task * len(nodes) // num_tasks
         here = replace(values, task=task, node_number=number, node=nodes[number] if nodes else "")
         for pattern in wanted:
-            found.update(dict.fromkeys(filter(None, expanded_paths(pattern, "", work_dir, here))))
-    return tuple(found)
+            yield from filter(None, expanded_paths(pattern, "", work_dir, here))
 
 
 def choose_record(records: Sequence[JobRecord], job: JobId) -> JobRecord | None:

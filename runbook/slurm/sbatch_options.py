@@ -10,6 +10,7 @@ between options and script stays unclear, the line is refused instead of guessed
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -87,6 +88,8 @@ _SRUN_SHORT: dict[str, str] = {
     "u": "unbuffered", "X": "disable-status", "Z": "no-allocate",
 }  # fmt: skip
 
+_LONGEST_HEADER = 16 << 10
+"""Of one `#SBATCH` line: the standard library's reader takes the square of a word's length."""
 _SAME = {"workdir": "chdir", "share": "oversubscribe"}
 
 
@@ -133,19 +136,20 @@ def parse_arguments(
 
     Raises `BadInput` where an option that is not in the table stands before something that may be its value."""
     options: list[SbatchOption] = []
-    rest = list(arguments)
+    rest = deque(arguments)
     while rest:
-        word = rest.pop(0)
+        word = rest.popleft()
         if word == "--":
             break
         if not word.startswith("-") or word == "-":
-            rest.insert(0, word)
+            rest.appendleft(word)
             break
         if word.startswith("--"):
             options.append(_long(word, rest, script, tables[0]))
         else:
             options.extend(_short(word, rest, tables))
-    return SubmitLine(tuple(options), rest[0] if rest else "", tuple(rest[1:]))
+    chosen, *given = rest or ("",)
+    return SubmitLine(tuple(options), chosen, tuple(given))
 
 
 def parse_submit_line(
@@ -205,6 +209,8 @@ def header_options(script: str) -> tuple[SbatchOption, ...]:
     for line in script.splitlines():
         stripped = line.strip()
         if line.startswith("#SBATCH"):
+            if len(line) > _LONGEST_HEADER:
+                raise BadInput(f"a #SBATCH line has more than {_LONGEST_HEADER} letters", where=line[:120])
             try:
                 words = shlex.split(line[len("#SBATCH") :], comments=True)
             except ValueError as error:
@@ -221,7 +227,7 @@ def wrapped_text(script: str) -> str:
     return body.strip("\n") if mark and head.startswith("#!") else ""
 
 
-def _long(token: str, rest: list[str], script: str, table: Mapping[str, Takes]) -> SbatchOption:
+def _long(token: str, rest: deque[str], script: str, table: Mapping[str, Takes]) -> SbatchOption:
     name, equals, value = token[2:].partition("=")
     full = _full_name(name, table)
     takes = table.get(full)
@@ -231,7 +237,7 @@ def _long(token: str, rest: list[str], script: str, table: Mapping[str, Takes]) 
     if takes is Takes.VALUE:
         if not rest:
             raise BadInput(f"sbatch's option --{full} has no value", where=token)
-        return SbatchOption(full, rest.pop(0))
+        return SbatchOption(full, rest.popleft())
     if takes is None and rest and not rest[0].startswith("-") and _last_part(rest[0]) != _last_part(script):
         raise BadInput(
             f"--{full} is not an sbatch option of this table, and {rest[0]!r} may be its value or the script",
@@ -249,23 +255,22 @@ def _full_name(name: str, table: Mapping[str, Takes]) -> str:
     return candidates[0] if len(candidates) == 1 else name
 
 
-def _short(token: str, rest: list[str], tables: _Tables) -> list[SbatchOption]:
+def _short(token: str, rest: deque[str], tables: _Tables) -> list[SbatchOption]:
     options: list[SbatchOption] = []
-    letters = token[1:]
-    while letters:
-        letter, letters = letters[0], letters[1:]
+    for end, letter in enumerate(token[1:], start=2):
         name = tables[1].get(letter)
         if name is None:
             raise BadInput(
                 f"-{letter} is not an option of sbatch",
-                where=token,
+                where=token[:120],
                 next_step="submit by hand with the patched script",
             )
         takes = tables[0][name]
+        letters = "" if takes is Takes.NOTHING else token[end:]
         if takes is Takes.VALUE:
             if not letters and not rest:
-                raise BadInput(f"sbatch's option -{letter} has no value", where=token)
-            options.append(SbatchOption(name, letters or rest.pop(0)))
+                raise BadInput(f"sbatch's option -{letter} has no value", where=token[:120])
+            options.append(SbatchOption(name, letters or rest.popleft()))
             break
         if takes is Takes.MAYBE and letters:
             options.append(SbatchOption(name, letters))
@@ -276,20 +281,24 @@ def _short(token: str, rest: list[str], tables: _Tables) -> list[SbatchOption]:
 
 def _tokens(text: str, values: Mapping[str, str]) -> list[str]:
     """Split at single spaces, except inside the known value of an option that stands right there."""
+    starts: list[tuple[str, str]] = []
+    for name, value in values.items():
+        letter = next((short for short, long in SHORT_OPTIONS.items() if long == name), "")
+        ways = (f"--{name}=", f"--{name} ", *((f"-{letter}", f"-{letter} ") if letter else ()))
+        starts += [(f"{way}{value}", f"--{name}={value}") for way in ways]
     tokens: list[str] = []
-    while text:
-        for name, value in values.items():
-            letter = next((short for short, long in SHORT_OPTIONS.items() if long == name), "")
-            starts = [f"--{name}={value}", f"--{name} {value}"]
-            starts += [f"-{letter}{value}", f"-{letter} {value}"] if letter else []
-            whole = next((start for start in starts if (text + " ").startswith(start + " ")), None)
-            if whole is not None:
-                tokens.append(f"--{name}={value}")
-                text = text[len(whole) + 1 :]
+    position = 0
+    # By index: the rest of a line of a million words, copied at each of them, would take minutes.
+    while position < len(text):
+        for start, whole in starts:
+            end = position + len(start)
+            if text.startswith(start, position) and text[end : end + 1] in ("", " "):
+                tokens.append(whole)
                 break
         else:
-            token, _, text = text.partition(" ")
-            tokens.append(token)
+            end = text.find(" ", position) % (len(text) + 1)
+            tokens.append(text[position:end])
+        position = end + 1
     return tokens
 
 
