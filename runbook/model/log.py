@@ -37,6 +37,8 @@ class Event(StrEnum):
     """A Python traceback begins."""
     EXCEPTION = "exception"
     """An exception that no signature knows by its words; `detail` is what it says."""
+    OTHER_FILE = "other_file"
+    """What follows is of the file that the line names (`where`)."""
     RESTART = "restart"
     """The job's processes were started again."""
     WORKER = "worker"

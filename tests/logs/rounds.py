@@ -46,6 +46,13 @@ class Answer:
     def rank(self) -> int | None:
         return (self.said.get("root_cause") or {}).get("rank")
 
+    @property
+    def rank_or_suspect(self) -> int | None:
+        """Where no line tells the first failure, the rank that the answer says to look at first."""
+        if self.said.get("root_cause"):
+            return self.rank
+        return next((one["rank"] for one in self.said.get("candidates", ()) if one["rank"] is not None), None)
+
     def figures(self) -> list[bool]:
         read = self.said.get("fields") or {}
         return [
@@ -80,6 +87,8 @@ def show(name: str, answers: list[Answer]) -> None:
     for what, right, of in (
         ("kind", sum(one.is_right for one in answers), len(answers)),
         ("first failing rank", sum(one.rank == one.label["first_rank"] for one in ranked), len(ranked)),
+        ("the same, or the first to look at", sum(one.rank_or_suspect == one.label["first_rank"] for one in ranked),
+         len(ranked)),
         ("figures", sum(figures), len(figures)),
         ("no memory failure, and called one (>= 0.7)", len(claimed), len(others)),
         ("right, of those said with >= 0.8", sum(one.is_right for one in firm), len(firm)),

@@ -221,3 +221,38 @@ def test_figures_in_front_of_a_cut_count() -> None:
     assert story.root_cause is not None
     assert story.root_cause.fields.reserved_unallocated_bytes == round(36.5 * GIB)
     assert judged.best.kind == "fragmentation"
+
+
+PASTED = {
+    "[5/16] ValueError: shapes do not match": 5,
+    "2026-01-02 10:11:12 <7> RuntimeError: mat1 and mat2 must have the same dtype": 7,
+    "3 | KeyError: 'labels'\n0 | waiting for the others": 3,
+    "> > ...\n> > [rank4]: RuntimeError: CUDA error: device-side assert triggered": 4,
+    "2026-01-02 03:04:05 host log: [rank12]: RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB": 12,
+    "==> logs/worker_6.log <==\nValueError: a bad batch\n==> logs/worker_2.log <==\nstep 3": 6,
+    "$ tail -n 3 *.log\n==> rank_1.log <==\nstep 8\n==> rank_9.log <==\nKeyError: 'x'": 9,
+    "[operator] Pod bert-worker-3 exited with code 137 reason OOMKilled (limits.memory=64Gi)": 3,
+    "RuntimeError: gradients are None\n[ERROR] Worker process 11 exit with exception.": 11,
+}
+"""A few lines as people paste them, and the rank that they name."""
+
+
+@pytest.mark.parametrize("text", PASTED)
+def test_a_few_pasted_lines_name_their_rank(text: str) -> None:
+    cause = told(text + "\n")[0].root_cause
+    assert cause is not None and cause.rank == PASTED[text]
+
+
+def test_a_line_that_quotes_a_files_name_renames_nobody() -> None:
+    cause = told("step 1\n" * 200 + "==> rank_9.log <==\nKeyError: 'x'\n")[0].root_cause
+    assert cause is not None and cause.rank is None
+
+
+def test_a_counter_in_front_of_other_words_is_no_rank() -> None:
+    cause = told("[3/8] RUN pip install .\n[4/8] RUN make\nValueError: no version\n")[0].root_cause
+    assert cause is not None and cause.rank is None
+
+
+def test_a_process_that_calls_itself_minus_one_has_no_rank() -> None:
+    cause = told("init rank=-1 world\nrank: -1 ValueError: no group\n")[0].root_cause
+    assert cause is not None and cause.rank is None

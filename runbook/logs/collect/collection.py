@@ -150,6 +150,8 @@ class FileState:
     """What its name and its first lines say of each line."""
     attempt: int = 0
     """The attempt that it tells of at the place reached."""
+    several: bool = False
+    """It is the output of a program that prints several files behind each other, each under its name."""
     framed: dict[tuple[int, int], tuple[LogLine, ...]] = field(default_factory=dict)
     remembered: int = 0
     """Lines in `framed`."""

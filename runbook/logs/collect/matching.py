@@ -27,7 +27,7 @@ _QUOTED = f"{_BORDER}>"
 """And what a mail or a page puts in front of those that it quotes."""
 _CLEAN_START = re.compile(
     r"(?:(?:[a-z_]\w{0,40}\.){0,6}(?:OutOfMemory|Runtime|Accelerator|DistBackend|Value|Memory|Assertion|XlaRuntime"
-    r"|JaxRuntime|Type|Index|Key|OS)Error: ?)?$"
+    r"|JaxRuntime|Type|Index|Key|OS)Error(?:: ?(?:[A-Z]{2,6} )?)?)?$"
 )
 
 
@@ -215,6 +215,9 @@ _COLUMN = ("   ", "\t")
 """A gap in front of a message is one between a record's columns: no sentence has it."""
 _LOGGED = re.compile(r"(?:ERROR|CRITICAL|FATAL|error|fatal)\S{0,3} [\w.:/-]{1,80}$")
 
+_REPORTED = re.compile(r"\b(?:exited|terminated|[Ee]xit) (?:with )?(?:code|status):? -?\d{1,3},? (?:reason|due to)$")
+"""A controller's word on the end of a pod, with its reason behind."""
+
 
 def is_quoted(match: Match, text: str, raised: bool) -> bool:
     """Whether a match in a line (without its launcher's prefix) may be a quotation, by where its signature must stand.
@@ -268,4 +271,4 @@ def _in_prose(text: str, words: int, start: int) -> bool:
     last = bare.split()[-1]
     if not (bare[-1].isalpha() or bare[-1] == ",") or _LEVEL.match(last) or _is_prefix(last):
         return False
-    return not _LOGGED.search(bare[-160:])
+    return not _LOGGED.search(bare[-160:]) and not _REPORTED.search(bare[-160:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,8 @@ _RANKS_OF_A_NODE = 1_024
 _GPUS_OF_A_NODE = 16
 """The most that one node has of them."""
 TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
+_REPLICA = re.compile(r"-(?:worker|replica|job|task)(?:-\d{1,4})?-(\d{1,4})$")
+"""Kubernetes' operators count a job's pods so; one process each where no line names ranks besides."""
 _ABORTED = frozenset({-6, 134})
 
 
@@ -42,9 +45,15 @@ class RankLocations:
     """Ranks of processes that lines name otherwise, as other lines of theirs tell."""
     first_rank: int | None = None
     """The rank of local rank 0, where a launcher says it of one node alone: the log is that node's."""
+    nobody_named: bool = False
+    """No line names a rank or a task."""
 
     def rank(self, seen: LogMatch) -> int | None:
-        """The rank that a line is about."""
+        """The rank that a line is about; a process that calls itself -1 has none yet."""
+        rank = self._told(seen)
+        return rank if rank is None or rank >= 0 else None
+
+    def _told(self, seen: LogMatch) -> int | None:
         written = seen.match.integer("rank")
         if seen.log_line.rank is not None and (written is None or Event.NCCL in seen.reports):
             return seen.log_line.rank  # NCCL's watchdog numbers ranks within its process group
@@ -69,6 +78,9 @@ class RankLocations:
                 return named[0]
             if seen.log_line.task is not None and not named:
                 return seen.log_line.task
+        replica = _REPLICA.search(seen.log_line.node or seen.log_line.voice.rstrip("] ")) if self.nobody_named else None
+        if replica is not None:
+            return int(replica[1])
         by_device = self.rank_by_device(seen)
         return by_device if by_device is not None else self.on_one_node(seen)
 
@@ -168,6 +180,7 @@ def rank_locations(tables: Tables, seen: Sequence[LogMatch], job: JobRecord | No
         len({*nodes.values(), *nodes_of_tasks.values(), *tables.nodes_seen}) > 1 or tables.num_nodes > 1
         or (job is not None and (job.num_nodes or 1) > 1),
         tables.speakers, next(iter(tables.first_ranks)) if len(tables.first_ranks) == 1 else None,
+        job is None and not (tables.ranks_seen or tables.rows or tables.speakers.local_ranks),
     )
 
 

@@ -22,7 +22,7 @@ from runbook.logs.collect.matches import (
     traceback_before,
 )
 from runbook.logs.collect.matching import Matcher, is_quoted
-from runbook.logs.lines import LogLine, parse_line, read_time
+from runbook.logs.lines import LogLine, file_profile, parse_line, read_time
 from runbook.logs.search import FEW, FREELY, View, decode, excerpt, positions_of_lines
 from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match
 from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
@@ -92,6 +92,8 @@ _NEAR_THE_END_BYTES = 64 << 20
 LINES_FOR_TIME = 60
 _PINNING = re.compile(r"pin_memory|cudaHostAlloc|pinned", re.IGNORECASE)
 _NAMES_WITHIN = 300
+_BEGINS_WITHIN = 512
+"""What is of several files begins with the name of the first, perhaps behind the command."""
 _LINE_OF_FIGURES = 250
 _FOLDED = (
     "Ray folded copies of {name} into one line: the first one stands in full, the last one with a count; which other "
@@ -306,6 +308,13 @@ class LauncherLines:
         reports = match.signature.reports
         if Event.TRACEBACK in reports:
             self._recorder.traceback(view, here, start, stop)
+        elif Event.OTHER_FILE in reports:
+            self._state.several = self._state.several or view.base + start < _BEGINS_WITHIN
+            if not self._state.several:
+                return  # a log that only quotes such a line
+            named = self._state.named
+            own = file_profile(match.text("where") or "", tuple(map(NodeName, named.nodes)))
+            self._state.named = replace(own, habits=named.habits, forms=named.forms, prefixes=named.prefixes)
         elif Event.RESTART in reports:
             self._state.restart(view.base + start)
         elif match.integer("resumed_step") is not None:

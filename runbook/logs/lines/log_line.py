@@ -159,7 +159,9 @@ def short_name(host: str) -> str:
 
 _RANK = re.compile(r"(?:^|[/._-])(?:global_?)?rank[._=-]?(\d{1,10})(?=[/._-]|$)", re.IGNORECASE)
 _LOCAL = re.compile(r"(?:^|[/._-])local_?rank[._=-]?(\d{1,4})(?=[/._-]|$)", re.IGNORECASE)
-_TASK = re.compile(r"(?:^|[/._-])(?:task|proc)[._-]?(\d{1,10})(?=[/._-]|$)", re.IGNORECASE)
+_TASK = re.compile(
+    r"(?:^|[/._-])(?:(?:task|proc)[._-]?|worker(?:log)?[._-]?(?=\d{1,4}(?!\d)))(\d{1,10})(?=[/._-]|$)", re.IGNORECASE
+)
 _ELASTIC = re.compile(r"(?:^|/)attempt_(\d{1,4})/(\d{1,4})/(?:std(?:out|err)\.log|error\.json)(?:\.gz)?$")
 _FILTERED = re.compile(r"(?:^|/)attempt_(\d{1,4})/filtered_std(?:out|err)\.log(?:\.gz)?$")
 _RAY_WORKER = re.compile(r"(?:^|/)worker-[0-9a-f]{16,64}-[0-9a-f]{8,16}-(\d{1,9})\.(?:out|err)(?:\.gz)?$")

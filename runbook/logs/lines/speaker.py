@@ -206,6 +206,8 @@ _INSIDE = re.compile(
 """Lines in the middle of a traceback, and of torchrun's table."""
 _FRAME = re.compile(r'  File "[^"\n]{1,160}", line \d')
 _RANK = re.compile(r"\[rank(\d{1,6})\]")
+_PASTED_LINES = 12
+_RAISED = re.compile(r"(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): ")
 
 
 def learn_prefixes(
@@ -218,7 +220,7 @@ def learn_prefixes(
     ]
     own = [line for line in every if line.strip() and not line.startswith(_LAUNCHER)]
     if len(own) < 2:
-        return PrefixProfile()
+        return PrefixProfile(forms=_forms([_behind_stamp(line) for line in own], forms))
     stamped, tagged = _of_each_line(own)
     collected = stamped or (sum(1 for line in own if COLLECTOR.match(line)) * 5 >= len(own) * 4 and len(own) >= 3)
     bare = [_behind_stamp(line) for line in own]
@@ -324,12 +326,20 @@ def _roles(lines: Sequence[str]) -> frozenset[str]:
 
 def _forms(lines: Sequence[str], known: Sequence[PrefixForm]) -> tuple[PrefixForm, ...]:
     """Forms that name the speaker in a file, although they could be counters: those in front of the lines inside a
-    traceback, which no program counts; else those in front of most lines whose numbers come again, up and down."""
+    traceback, which no program counts; else those in front of most lines whose numbers come again, up and down. In a
+    few pasted lines, those in front of an exception."""
     said = [line for line in lines if line.strip()]
     found = []
+    pasted = [_behind_stamp(line) for line in said] if len(said) <= _PASTED_LINES else []
     for form in known:
         every = [form.pattern.match(line) if line[:1] in form.opens else None for line in said] if form.learned else []
         own = [one for one in every if one is not None]
+        if form.learned and any(
+            (one := form.pattern.match(line)) and _RAISED.match(line, one.end())
+            for line in pasted if line[:1] and line[:1] in form.opens
+        ):
+            found.append(form)
+            continue
         if len(own) < 3:
             continue
         frames = [_FRAME.search(line[:_PREFIX_CHARACTERS]) for line in said]
