@@ -53,6 +53,8 @@ class ProgramOption:
     """What a flag stores when it stands: true, false, or a constant."""
     file: str = ""
     line: int = 0
+    joined: bool = False
+    """It takes its value behind `=` only."""
     conditional: bool = False
     """It is added under a condition whose outcome the source does not show."""
 

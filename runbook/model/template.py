@@ -119,6 +119,16 @@ class Setting:
         return self.value is None and self.unresolved is not None and "SLURM_" in self.unresolved.code
 
 
+class TakenAs(StrEnum):
+    """How a program is known to take what is added to its command."""
+
+    NOT_KNOWN = ""
+    JOINED = "joined"
+    """An option with its value behind `=`, and in no other way."""
+    OVERRIDE = "override"
+    """A key with its value, `a.b=1`, though the command has none of the kind yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
     """A wanted change: set `parameter` to `new`. `old` is the value in force that the plan was made on."""
@@ -134,6 +144,7 @@ class Edit:
     """A bare flag: present means `new == "true"`."""
     told: bool = False
     """`old` is what a person has said: the template's own words may leave it open."""
+    taken_as: TakenAs = TakenAs.NOT_KNOWN
     variable: str = ""
     """The script's variable that is changed, also where it serves something else: what follows from it is to follow."""
 

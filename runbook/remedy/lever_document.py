@@ -15,7 +15,7 @@ from runbook.documents import Document, Pattern
 from runbook.model.diagnosis import Detail
 from runbook.model.log import Phase
 from runbook.model.remedy import Effect
-from runbook.model.template import ParameterNames, Setting, SettingKind
+from runbook.model.template import ParameterNames, Setting, SettingKind, TakenAs
 from runbook.remedy.checkpoint_rules import CheckpointRules, Condition, Obstacle, Restarter
 
 Value = str | int
@@ -202,6 +202,8 @@ class Parameter(Stretch):
     """May be written into a template that does not have it. False where a program that does not know it could go
     on with another experiment."""
     why: str = ""
+    taken_as: TakenAs = TakenAs.NOT_KNOWN
+    """How the job's own program takes it, where that was read."""
     adds_with: Literal["", "+", "++"] | None = None
     """What stands in front of a Hydra override that adds the key where nothing sets it; None: as the document says."""
     source: str

@@ -13,7 +13,7 @@ from itertools import permutations
 
 from runbook.model.program import ProgramOption, ProgramOptions
 from runbook.model.remedy import Answers
-from runbook.model.template import Setting, SettingKind, TemplateFile
+from runbook.model.template import Setting, SettingKind, TakenAs, TemplateFile
 from runbook.remedy.lever_document import LeverDocument, LeverRule, Parameter, Role, Spelling
 from runbook.remedy.recognition import first_uncommented_match
 
@@ -207,6 +207,7 @@ def _with_names(parameter: Parameter, names: Sequence[_Name]) -> Parameter:
     }
     if option is not None:
         changed["default"] = option.default
+        changed["taken_as"] = TakenAs.OVERRIDE if key else TakenAs.JOINED if option.joined else TakenAs.NOT_KNOWN
         if option.type == "flag":
             changed["type"] = "flag"
             changed["default"] = option.default or "false"

@@ -276,7 +276,7 @@ class TemplateSettings:
             spellings = with_prefix(self.system, entry, entry.spellings_after(known or entry.spellings[0]))
         old = setting.value if setting is not None else None
         told = setting is not None and setting.told
-        return Edit(parameter, entry.kind, spellings, new, old, entry.type == "flag", told)
+        return Edit(parameter, entry.kind, spellings, new, old, entry.type == "flag", told, entry.taken_as)
 
     def exists(self, parameter: str) -> bool:
         """Whether a release that the template can be for knows it."""

@@ -598,3 +598,38 @@ def test_samples_that_are_made_take_their_own_batch(tmp_path: Path) -> None:
 def test_a_program_in_an_absolute_folder_of_another_machine_is_found_below_the_scripts_own(tmp_path: Path) -> None:
     files = {"pkg/train.py": "BATCH_SIZE = 16\n"}
     assert "BATCH_SIZE to 8" in _asked(tmp_path, "cd /scratch/someone/work/pkg\npython train.py", files)
+
+
+HYDRA = """
+import hydra
+@hydra.main(config_path="conf", config_name="main")
+def run(cfg):
+    step(cfg.data.batch_size, cfg.optim.accum_steps)
+run()
+"""
+COMPOSED = {
+    "train.py": HYDRA, "conf/main.yaml": "defaults:\n  - data: small\n  - optim: sgd\n  - _self_\nseed: 3\n",
+    "conf/data/small.yaml": "batch_size: 8\n", "conf/data/large.yaml": "batch_size: 20\n",
+    "conf/optim/sgd.yaml": "lr: 0.1\naccum_steps: 2\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "micro"), [("", 4), (" seed=4", 4), (" data=large", 10), (" data=large data.batch_size=6", 3)]
+)
+def test_keys_of_hydras_groups_are_overridden_on_the_command_line(tmp_path: Path, given: str, micro: int) -> None:
+    _, plan, changed = _proposed(tmp_path, f"torchrun train.py{given}", COMPOSED)
+    assert isinstance(plan, Plan), plan
+    assert f"data.batch_size={micro}" in changed[1] and "optim.accum_steps=4" in changed[1]
+
+
+@pytest.mark.parametrize("more", ["", " --compile=False"])
+def test_variables_that_a_named_file_of_python_sets_are_changed_on_the_command_line(tmp_path: Path, more: str) -> None:
+    files = {
+        "train.py": "batch_size = 4\ngradient_accumulation_steps = 5 * 8\nexec(open('configurator.py').read())\n",
+        "configurator.py": "import sys\nfor arg in sys.argv[1:]:\n    exec(open(arg).read())\nraise ValueError\n",
+        "config/small.py": "batch_size = 16\ngradient_accumulation_steps = 1\n",
+    }
+    _, plan, changed = _proposed(tmp_path, f"python train.py config/small.py{more}", files)
+    assert isinstance(plan, Plan), plan
+    assert "--batch_size=8" in changed[1] and "--gradient_accumulation_steps=2" in changed[1]

@@ -87,7 +87,7 @@ def variables(node: ast.Call, scope: Scope, reader: ReaderFace) -> None:
         if not name.startswith("_") and (plain or value is UNKNOWN):
             kind = _kind(value.value) if isinstance(value, Known) else ""
             default = written(value) if certain else None
-            line.add(ProgramOption((f"--{name}",), name, kind, default, file=here, line=at))
+            line.add(ProgramOption((f"--{name}",), name, kind, default, file=here, line=at, joined=True))
     keeps = "" if sets is None or "raise" in sets else said(OpenReason.UNKNOWN_KEPT, path, here, at)
     reader.findings.parsed(line, keeps, reader.unsure)
     reader.finish()

@@ -60,7 +60,8 @@ def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edi
         spellings = with_prefix(context.template.system, parameter, spellings)
     old = setting.value if setting is not None else None
     told = setting is not None and setting.told
-    return Edits((Edit(parameter.id, parameter.kind, spellings, new, old, parameter.type == "flag", told),))
+    flag, taken_as = parameter.type == "flag", parameter.taken_as
+    return Edits((Edit(parameter.id, parameter.kind, spellings, new, old, flag, told, taken_as),))
 
 
 def _is_taken(context: LeverContext, parameter: Parameter) -> bool:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from runbook.errors import BadInput
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.program import ConstantPlace, ProgramConstant, ProgramOptions
+from runbook.model.program import ConstantPlace, ProgramConstant, ProgramOption, ProgramOptions
 from runbook.model.remedy import Answers
 from runbook.model.template import (
     Companion,
@@ -148,7 +148,32 @@ class TemplateReading:
             hits = sum(options.option(name) is not None for name in given) if options is not None else 0
             if options is not None and (best is None or hits > best[0]):
                 best = hits, options
-        return best[1] if best is not None else None
+        return self._with_configured(best[1]) if best is not None else None
+
+    def _with_configured(self, options: ProgramOptions) -> ProgramOptions:
+        """The options with what the program's configuration says of them: Hydra's, whose keys are options and whose
+        groups the command may choose, and a file of Python that the command names to a program which takes its own
+        variables as options (nanoGPT's `config/x.py`)."""
+        assert self.sources is not None
+        sources = self.sources.apart()
+        chosen = {item.parameter: item.value for item in self.everything if item.kind is SettingKind.KEY and item.value}
+        given = {item.parameter: item.value for item in self.everything if item.kind is SettingKind.ARGUMENT}
+        if options.config and not given.keys() & {"--config-path", "-cp"}:
+            name = given.get("--config-name", given.get("-cn", posixpath.basename(options.config[0]))) or ""
+            path = posixpath.join(posixpath.dirname(options.config[0]), name)
+            path = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
+            keys = [item for item in _composed(sources, path, chosen) if options.option(item.names[0]) is None]
+            return replace(options, options=(*options.options, *keys))
+        open_ones = {item.dest for item in options.options if item.default is None}
+        if open_ones and any(item.default is None and item.names == (f"--{item.dest}",) for item in options.options):
+            words = [word for file in self.files for word in words_of_files(file, self.submit_context)]
+            files = filter(None, (self._configuration(sources, word) for word in words if word.endswith(".py")))
+            said = {item.name: str(item.value) for file in files for item in _numbers_of(file) if not item.within}
+            filled = [
+                replace(item, default=said.get(item.dest)) if item.default is None else item for item in options.options
+            ]
+            return replace(options, options=tuple(filled))
+        return options
 
     @cached_property
     def started(self) -> tuple[NamedFile, ...]:
@@ -321,6 +346,53 @@ def _numbers_of(file: TemplateFile) -> tuple[ProgramConstant, ...]:
         for item in all_settings((file,)) if item.value is not None and item.value.isdecimal() and len(item.value) < 13
         for within, _, name in [item.parameter.rpartition(".")]
     )
+
+
+_DEFAULTS = re.compile(r"^defaults:[ \t]*\n((?:[ \t]*(?:-[^\n]*|#[^\n]*)?\n)*)", re.MULTILINE)
+_GROUP = re.compile(r"-[ \t]*(?:(override)[ \t]+)?/?([\w/]+)(@[\w.]*)?[ \t]*:[ \t]*['\"]?([\w./-]+)")
+_OTHER = re.compile(r"-[ \t]*['\"]?/?([\w./-]+)['\"]?[ \t]*(?:#.*)?$")
+_MOST_KEYS = 500
+
+
+def _composed(
+    sources: ProgramSources, path: str, chosen: Mapping[str, str | None], package: str = "", depth: int = 0
+) -> list[ProgramOption]:
+    """The keys that Hydra makes of a configuration and of the groups in its `defaults`, each once, as options; what is
+    written in the file itself wins unless `_self_` stands in front of the others. `chosen`: what the command says."""
+    data = sources.source_of(path)
+    if data is None or depth > 4:
+        return []
+    text = data.decode("utf-8", "replace") + "\n"
+    own = [
+        ProgramOption(
+            (key,), key, "boolean" if item.value.lower() in ("true", "false") else "", item.value, file=path,
+            line=item.line or 1,
+        )
+        for item in all_settings((TemplateFile(path, text),))
+        if item.value is not None and not item.parameter.startswith("defaults")
+        for key in [f"{package}.{item.parameter}".lstrip(".")]
+    ]
+    listed = _DEFAULTS.search(text)
+    parts: list[list[ProgramOption]] = []
+    root = posixpath.dirname(path)
+    for line in listed[1].splitlines() if listed is not None else ():
+        if line.strip().startswith("- _self_"):
+            parts.append(own)
+        elif (group := _GROUP.search(line)) is not None:
+            name = chosen.get(group[2]) or group[4]
+            below = (group[3] or "")[1:] if group[3] else f"{package}.{group[2].replace('/', '.')}".lstrip(".")
+            below = "" if below in ("_global_", "_here_") else below
+            if not group[1] and name != "null":
+                file = posixpath.join(root, group[2], name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+                is_global = b"@package _global_" in (sources.source_of(file) or b"")[:400]
+                parts.append(_composed(sources, file, chosen, "" if is_global else below, depth + 1))
+        elif (other := _OTHER.search(line)) is not None:
+            file = posixpath.join(root, other[1] if other[1].endswith((".yaml", ".yml")) else f"{other[1]}.yaml")
+            parts.append(_composed(sources, file, chosen, package, depth + 1))
+    if own not in parts:
+        parts.append(own)
+    last = {item.dest: item for part in parts for item in part}
+    return list(last.values())[:_MOST_KEYS]
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runbook.model.template import Edit, SettingKind
+from runbook.model.template import Edit, SettingKind, TakenAs
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import needs_no_quotes, quoted_as_there, shell_quoted
 from runbook.template.bash.launchers import (
@@ -131,7 +131,8 @@ def _for_a_key(script: Script, edit: Edit, command: Command) -> Change:
     first = edit.spellings[0]
     if options and (first.startswith("-") or not arguments.accepts_overrides(command)):
         return _option(script, replace(edit, kind=SettingKind.ARGUMENT, spellings=options), command)
-    if not arguments.accepts_overrides(command) and not first.startswith("+"):
+    taken = edit.taken_as is TakenAs.OVERRIDE or arguments.accepts_overrides(command)
+    if not taken and not first.startswith("+"):
         raise CannotEdit(
             f"{first} is a key of a configuration file, and the command takes no overrides", where=where,
             next_step="give the configuration file that the script names as well",
@@ -195,6 +196,9 @@ class _Place:
 def _option(script: Script, edit: Edit, command: Command) -> Change:
     where = f"{script.file.path}:{command.line}"
     place = _sibling(script, command) or _last_option(command) or _behind_program(command)
+    last = arguments.last_word(command) if edit.taken_as is TakenAs.JOINED else None
+    if last is not None:  # what is read in turn is written over by what stands behind it
+        place = _Place(last, last.end, False, "", True)
     if place is None:
         raise CannotEdit(
             f"there is no safe place for {edit.spellings[0]} on the command that trains", where=where,
@@ -209,7 +213,7 @@ def _option(script: Script, edit: Edit, command: Command) -> Change:
         raise CannotEdit(
             f"the value {edit.new!r} needs quotes inside a quoted text", where=where, next_step="set it by hand"
         )
-    joint = b"=" if place.equals else b" "
+    joint = b"=" if place.equals or edit.taken_as is TakenAs.JOINED else b" "
     text = spelling.encode() + (b"" if edit.flag else joint + value)
     return _laid_out(script.data, place, text)
 

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from runbook.model.template import Edit, ParameterNames, Setting, SettingKind, SubmitContext, TemplateFile, Unresolved
+from runbook.model.template import (
+    Edit,
+    ParameterNames,
+    Setting,
+    SettingKind,
+    SubmitContext,
+    TakenAs,
+    TemplateFile,
+    Unresolved,
+)
 from runbook.template.bash import arguments
 from runbook.template.bash.arguments import Occurrence, by_spelling, options_among, shown_use
 from runbook.template.bash.expansion import Expander
@@ -414,7 +423,7 @@ def _unresolved(
 
 def takes_override(script: Script, edit: Edit) -> bool:
     """Whether a key that is set nowhere can be given on this script's command line."""
-    if edit.spellings[0].startswith(("+", "-")):
+    if edit.taken_as is TakenAs.OVERRIDE or edit.spellings[0].startswith(("+", "-")):
         return True
     programs = script.training or [item for item in script.commands if program_position(item.argv) is not None]
     return any(arguments.accepts_overrides(command) for command in programs)
