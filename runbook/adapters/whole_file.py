@@ -100,7 +100,7 @@ def put_sparse(target: IO[bytes], data: bytes) -> None:
     """Write where there is anything but zeros: what is sparse stays sparse. The caller ends the file where it is."""
     for at in range(0, len(data), _HOLE_BYTES):
         piece = data[at : at + _HOLE_BYTES]
-        if piece.count(0) == len(piece):
+        if piece[0] == 0 and piece.count(0) == len(piece):
             target.seek(len(piece), os.SEEK_CUR)
         else:
             target.write(piece)

@@ -43,7 +43,7 @@ class AtWork:
         return f"{self.incident}: {self.box} for {self.for_s:.0f} s{much}"
 
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """A box that has waited for so long waits no longer behind incidents that have no diagnosis yet."""
 
 

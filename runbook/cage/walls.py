@@ -15,6 +15,7 @@ import resource
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import landlockpy
@@ -180,7 +181,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
+@cache
 def _libc() -> ctypes.CDLL:
+    """Opened once, in the warm process: each box and whoever stands before it would make one several times."""
     return ctypes.CDLL(None, use_errno=True)
 
 

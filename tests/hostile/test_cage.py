@@ -211,6 +211,10 @@ def test_without_a_yes_an_acting_box_may_only_look(app: Application, folder: Pat
     assert app.cage.run(box, context).outcome == "identified"
 
 
+def test_a_box_that_computes_for_long_gives_way_to_the_others(app: Application, folder: Path) -> None:
+    assert _run(app, opened(app, failed_job(app, folder, "gives_way"))).outcome == "identified"
+
+
 def test_the_warm_process_is_started_again_when_it_is_gone(app: Application, folder: Path) -> None:
     incident = opened(app, failed_job(app, folder, "honest"))
     assert _run(app, incident).outcome == "identified"

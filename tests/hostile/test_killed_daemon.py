@@ -40,8 +40,7 @@ signal.pause()
 """
 LISTS = """
 line = begun(files._source())
-asked = {"do": "entries", "path": b"/".hex(), "depth": 1 << 20, "limit": 1 << 30}
-line.sendall(json.dumps(asked).encode() + b"\\n")
+line.sendall(files.owner_side.request_line("entries", "/", 1 << 20, 1 << 30))
 assert not select.select([line], [], [], 0.5)[0]
 print("now", flush=True)
 signal.pause()

@@ -71,7 +71,7 @@ class OwnerFiles:
         if self._is_here(identity):
             descriptor = self._here(lambda: owner_side.open_regular(path), path, owner)
         else:
-            _, descriptor, _ = self._there({"do": "open"}, path, identity)
+            _, descriptor, _ = self._there(owner_side.request_line("open", path), path, identity)
         return received_file(descriptor, path, owner, self._timeout_s)
 
     @contextlib.contextmanager
@@ -81,7 +81,7 @@ class OwnerFiles:
         be ended any more if closing it hung. At the end of the block the child has ended, or `Hung` is raised."""
         identity = self._checked(path, owner)
         with self._systems.asked(path, owner):
-            ours, child = self._started({"do": "open"}, path, identity)
+            ours, child = self._started(owner_side.request_line("open", path), path, identity)
             try:
                 with ours:
                     yield ours
@@ -105,7 +105,7 @@ class OwnerFiles:
                 lambda: owner_side.list_entries(folder, depth, self._most_entries), folder, owner
             )
         else:
-            request = {"do": "entries", "depth": depth, "limit": self._most_entries}
+            request = owner_side.request_line("entries", folder, depth, self._most_entries)
             _, _, found = self._there(request, folder, identity)
         return tuple(sorted((DirectoryEntry(*item) for item in found), key=lambda entry: entry.path))
 
@@ -119,8 +119,8 @@ class OwnerFiles:
             return self._here(
                 lambda: owner_side.replace_file(path, content, expected_sha256), path, owner, expected_sha256
             )
-        request = {"do": "replace", "size": len(content), "expected_sha256": expected_sha256}
-        answer, _, _ = self._there(request, path, identity, content)
+        request = owner_side.request_line("replace", path, len(content), expected_sha256)
+        answer, _, _ = self._there(request + content, path, identity)
         if "backup" not in answer:
             raise NotAllowed(
                 "whether it was written is not known", where=path, next_step="see what this user's processes do here"
@@ -143,18 +143,18 @@ class OwnerFiles:
                 raise translated(error.errno or 0, error.strerror or str(error), path, owner) from error
 
     def _there(
-        self, request: dict[str, object], path: str, identity: Identity, content: bytes = b""
+        self, request: bytes, path: str, identity: Identity
     ) -> tuple[dict[str, object], int, list[Entry]]:
         """Ask a child that runs as the owner. Returns its answer, the descriptor that came with it, or -1, and what it
         listed."""
         with self._systems.asked(path, identity.name):
-            ours, child = self._started(request, path, identity, content)
+            ours, child = self._started(request, path, identity)
             answered = _Answer(ours, self._timeout_s)
             entries: list[Entry] = []
             try:
                 with ours:
-                    answer = answered.first(with_file=request["do"] == "open")
-                    if answer is not None and request["do"] == "entries" and "errno" not in answer:
+                    answer = answered.first(with_file=request.startswith(b"open "))
+                    if answer is not None and request.startswith(b"entries ") and "errno" not in answer:
                         entries = answered.entries(answer, self._most_entries, path)
                 if answer is None:
                     raise _no_answer(child, identity)
@@ -169,11 +169,10 @@ class OwnerFiles:
         return *_checked_answer(answer, answered, path, identity.name), entries
 
     def _started(
-        self, request: dict[str, object], path: str, identity: Identity, content: bytes = b""
+        self, request: bytes, path: str, identity: Identity
     ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         """A child that runs as the owner and has been asked, and the socket on which it answers."""
         ours, theirs = socket.socketpair()
-        line = json.dumps({**request, "path": os.fsencode(path).hex()}).encode("ascii") + b"\n"
         try:
             with theirs:
                 child = process.start_as(_source(), identity, theirs)
@@ -183,7 +182,7 @@ class OwnerFiles:
         try:
             ours.settimeout(self._timeout_s)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                ours.sendall(line + content)
+                ours.sendall(request)
         except BaseException as error:
             ours.close()
             self._end(child, path, identity)

@@ -1,8 +1,11 @@
 """The part of the Files port that runs with the owner's rights; standard library only, sent as source to a child.
 
 Also called directly where the owner is ourselves. Failures are `OSError`s; those that are not the kernel's carry an
-errno of the same meaning and a sentence. The child speaks one JSON line each way over the socket on its standard
-input, and for a listing one more for each entry; an opened file travels beside the answer (SCM_RIGHTS).
+errno of the same meaning and a sentence. The child reads one line of words from the socket on its standard input and
+answers a line of JSON, and for a listing one more for each entry; an opened file travels beside it (SCM_RIGHTS).
+
+A child is started for every file that is opened, so nothing is imported but what is part of the interpreter or nearly
+so: `json`, `socket`, `array` and `contextlib` took twice as long as the interpreter itself.
 
 What is only asked ends where the line does: nobody waits for it, and whoever asked may have been killed while a file
 system held it. A replacement that was begun is brought to its end.
@@ -11,25 +14,27 @@ The child has its owner's user id: his other processes may stop it, and behind s
 starts, take it over with its socket. So whoever listens takes what it says as a stranger's; and before it does anything
 it gives up for good what it does not need (`bounded`): it stays a single process, with little memory.
 """
-# ruff: noqa: PTH105, PTH108, PTH116, PTH118
+# ruff: noqa: PTH105, PTH108, PTH116, PTH118, SIM105
 
 from __future__ import annotations
 
-import array
-import contextlib
+import _socket
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import resource
 import select
-import socket
 import stat
 import sys
-from _thread import start_new_thread  # `threading` would have to be read from disk for every file that is opened
+from _json import encode_basestring_ascii
+from _thread import start_new_thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOT_REGULAR = "it is not a regular file"
+_PIECE_BYTES = 1 << 16
 CHANGED = "its content is not what was expected"
 PATH_LENGTH = 250
 """Letters that a path of a listing may have in the mean."""
@@ -105,7 +110,7 @@ def replace_file(path: str, content: bytes, expected_sha256: str) -> str:
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
     before, facts = _read(target)
-    digest = hashlib.sha256(before).hexdigest()
+    digest = _sha256(before)
     backup = os.path.join(folder, f"{name}.runbook-{expected_sha256[:8]}.bak")
     if digest != expected_sha256:
         if before == content and _sha256_of(backup) == expected_sha256:
@@ -118,8 +123,7 @@ def replace_file(path: str, content: bytes, expected_sha256: str) -> str:
         _write_beside(target, content, facts, replace=True, must_be=expected_sha256)
     except BaseException:
         if not backup_was_there:
-            with contextlib.suppress(OSError):
-                os.unlink(backup)
+            _unlink(backup)
         raise
     return backup
 
@@ -130,11 +134,24 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
         return stream.read(), os.fstat(descriptor)
 
 
+def _sha256(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
+
+
 def _sha256_of(path: str) -> str:
     try:
-        return hashlib.sha256(_read(path)[0]).hexdigest()
+        return _sha256(_read(path)[0])
     except OSError:
         return ""
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 def _write_beside(path: str, content: bytes, facts: os.stat_result, replace: bool, must_be: str = "") -> None:
@@ -147,8 +164,10 @@ def _write_beside(path: str, content: bytes, facts: os.stat_result, replace: boo
             stream.write(content)
             stream.flush()
             if os.fstat(descriptor).st_gid != facts.st_gid:
-                with contextlib.suppress(OSError):
+                try:
                     os.fchown(descriptor, -1, facts.st_gid)
+                except OSError:
+                    pass
             os.fchmod(descriptor, stat.S_IMODE(facts.st_mode) & 0o777)
             os.fsync(descriptor)
         if replace:
@@ -160,13 +179,13 @@ def _write_beside(path: str, content: bytes, facts: os.stat_result, replace: boo
             os.link(temporary, path)
             os.unlink(temporary)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        _unlink(temporary)
         raise
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):
-            os.fsync(holder)
+        os.fsync(holder)
+    except OSError:
+        pass
     finally:
         os.close(holder)
 
@@ -183,52 +202,79 @@ def bounded(writes: bool) -> None:
         resource.setrlimit(what, (most, most))
 
 
-def end_with(connection: socket.socket) -> None:
+def end_with(connection: _socket.socket) -> None:
     """Wait until the other end is closed, then end this process."""
     hung_up = select.poll()
-    hung_up.register(connection, 0)
+    hung_up.register(connection.fileno(), 0)
     hung_up.poll()
     os._exit(0)
 
 
-def answer_one(connection: socket.socket) -> None:
-    """Read one request, do it, answer. The request's bytes of content follow its JSON line."""
-    stream = connection.makefile("rb")
-    request = json.loads(stream.readline())
+def request_line(do: str, path: str, first: int = 0, second: object = "") -> bytes:
+    """What the child reads: "open", "entries" (depth, most entries) or "replace" (bytes of the content that follows,
+    what the file is expected to be)."""
+    return f"{do} {first} {second} {os.fsencode(path).hex()}\n".encode("ascii")
+
+
+def answer_one(connection: _socket.socket) -> None:
+    """Read one request, do it, answer. The request's bytes of content follow its line."""
+    line, _, content = _received(connection, lambda data: b"\n" in data).partition(b"\n")
+    do, first, second, path_hex = line.decode("ascii").split(" ")
     descriptor = -1
-    answer: dict[str, object] = {}
+    answer = "{}"
     found: list[tuple[str, bool, int, float]] = []
-    if request["do"] != "replace":
+    if do != "replace":
         start_new_thread(end_with, (connection,))
-    bounded(writes=request["do"] == "replace")
+    bounded(writes=do == "replace")
     try:
-        path = os.fsdecode(bytes.fromhex(request["path"]))
-        if request["do"] == "open":
+        path = os.fsdecode(bytes.fromhex(path_hex))
+        if do == "open":
             descriptor = open_regular(path)
-        elif request["do"] == "entries":
-            found = list_entries(path, request["depth"], request["limit"])
-            answer["entries"] = len(found)
+        elif do == "entries":
+            found = list_entries(path, int(first), int(second))
+            answer = f'{{"entries": {len(found)}}}'
         else:
-            content = stream.read(request["size"])
-            if len(content) != request["size"]:
+            size = int(first)
+            content = _received(connection, lambda data: len(data) >= size, content)
+            if len(content) != size:
                 raise OSError(errno.EPIPE, "the request was cut short", path)
-            answer["backup"] = replace_file(path, content, request["expected_sha256"])
+            answer = f'{{"backup": {encode_basestring_ascii(replace_file(path, content, second))}}}'
     except OSError as error:
-        answer = {"errno": error.errno or errno.EIO, "words": error.strerror or str(error)}
+        answer = _failed(error.errno or errno.EIO, error.strerror or str(error))
     except ValueError as error:
-        answer = {"errno": errno.EINVAL, "words": str(error)}
-    line = json.dumps(answer).encode("ascii") + b"\n"
+        answer = _failed(errno.EINVAL, str(error))
+    told = answer.encode("ascii") + b"\n"
     if descriptor >= 0:
-        rights = array.array("i", [descriptor])
-        connection.sendmsg([line], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        rights = descriptor.to_bytes(4, sys.byteorder)
+        connection.sendmsg([told], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     else:
-        with connection.makefile("wb", 1 << 16) as told:
-            told.write(line)
-            for entry in found:
-                told.write(json.dumps(entry).encode("ascii") + b"\n")
+        part = bytearray(told)
+        for name, is_folder, size, modified_s in found:
+            told_is = "true" if is_folder else "false"
+            line = f"[{encode_basestring_ascii(name)}, {told_is}, {size}, {modified_s!r}]\n".encode("ascii")
+            if len(part) + len(line) > _PIECE_BYTES:
+                connection.sendall(part)
+                part.clear()
+            part += line
+        connection.sendall(part)
+
+
+def _failed(number: int, words: str) -> str:
+    return f'{{"errno": {number}, "words": {encode_basestring_ascii(words)}}}'
+
+
+def _received(connection: _socket.socket, enough: Callable[[bytearray], bool], data: bytes = b"") -> bytes:
+    """What comes until it is enough, or nothing more comes."""
+    parts = bytearray(data)
+    while not enough(parts):
+        part = connection.recv(1 << 16)
+        if not part:
+            break
+        parts += part
+    return bytes(parts)
 
 
 if __name__ == "__main__":
     if not stat.S_ISSOCK(os.fstat(0).st_mode):
         sys.exit("standard input is not the socket we were given (sudo's log_input or use_pty replaces it)")
-    answer_one(socket.socket(fileno=0))
+    answer_one(_socket.socket(fileno=0))
