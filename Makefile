@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help compiled setup demo test test-slurm check lock frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down clean
+.PHONY: help compiled setup demo test test-slurm check lock packages frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a do
 
 lock: $(STAMP) ## Lock the versions that a deployment installs, with hashes, bill of materials and licences
 	@PYTHON=$(CURDIR)/$(BIN)/python deploy/supply/lock
+
+packages: compiled ## A deb and an rpm in dist/, with every library in its locked version (docs/install.md)
+	@$(BIN)/python deploy/packages/build.py
 
 frozen: compiled ## What the program answers, byte for byte as in tests/frozen/answers
 	@$(BIN)/python tests/frozen/freeze.py

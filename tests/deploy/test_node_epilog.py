@@ -47,6 +47,14 @@ def run(spool: Path, scenario: str | None = "h100_570_sram_threshold", **variabl
     return time.monotonic() - started
 
 
+def test_the_probe_is_looked_for_beside_the_script(spool: Path, tmp_path: Path) -> None:
+    shutil.copy(SCRIPT, tmp_path / "epilog")
+    shutil.copy(probe_file(), tmp_path / "runbook-probe.pyz")
+    settings = {**environment(None), **FAILED_JOB, "RUNBOOK_SPOOL": str(spool)}
+    subprocess.run((str(tmp_path / "epilog"),), env=settings, timeout=60, check=True)
+    assert names(spool) == ["training-4711-2.gpu-21.json"]
+
+
 def names(spool: Path) -> list[str]:
     return sorted(path.name for path in (spool / "nodes").iterdir())
 
