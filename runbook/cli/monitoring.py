@@ -274,8 +274,9 @@ def job_watch_of(app: Application, leave: Callable[[SpoolEvent], object]) -> Job
         return None
     local = app.inventory.scheduler.kind == "local"
     words = memory_words(app.playbook.signatures)
+    by_slurm = SlurmRunning(app.slurm_commands, with_words=bool(rule.accounts or rule.opt_in))
     return JobWatch(
-        rule, app.local_scheduler.jobs if local else SlurmRunning(app.slurm_commands), app.scheduler, app.nodes,
+        rule, app.local_scheduler.jobs if local else by_slurm, app.scheduler, app.nodes,
         LogFollowers(sorted(words), rule.unknown_step_s, app.clock), leave, app.inventory.cluster, app.flow.id,
         app.clock,
     )

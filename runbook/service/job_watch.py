@@ -13,14 +13,14 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from runbook.adapters.log_watch import LogFollowers, Suspicion
 from runbook.adapters.metrics import WatchFigures
 from runbook.config import WatchDocument
-from runbook.errors import NotAllowed, RunbookError
+from runbook.errors import NotAllowed, NotFound, RunbookError
 from runbook.logs.signatures import Signatures
 from runbook.logs.signatures.signature import NO_KINDS
 from runbook.model.job import JobClass, JobRecord
@@ -108,7 +108,8 @@ class JobWatch:
     """Runs in a thread of its own until `stop`. It never raises, and its problems stand in `problem`."""
 
     rule: WatchDocument
-    running: Callable[[], Iterable[JobRecord]]
+    running: Callable[[], Iterable[JobRecord | Unknown]]
+    """The jobs that run. Unknown: the list is not whole."""
     scheduler: Scheduler
     nodes: Nodes
     followers: LogFollowers
@@ -186,28 +187,48 @@ class JobWatch:
 
     def _list(self, now_s: float) -> str:
         """Which jobs run now. Returns what is wrong; the next look is at once where some are still to be asked for."""
-        running = {job.id: job for job in self.running() if is_watched(job, self.rule)}
+        listed = list(self.running())
+        unknown = [one.unknown for one in listed if isinstance(one, Unknown)]
+        running = {job.id: job for job in listed if isinstance(job, JobRecord) and is_watched(job, self.rule)}
+        kept = self._still_running(running) if unknown else ()
         self._refused = {
             job: again_s for job, again_s in self._refused.items() if job in running and now_s < again_s
         }
         wanted = [job for job in running.values() if job.id not in self._refused]
         wanted.sort(key=lambda job: job.id not in self._followed)
         chosen = {job.id: job for job in in_turn(wanted)[: self.rule.most_jobs]}
-        for gone in [job for job, asked in self._followed.items()
-                     if job not in chosen or chosen[job].submit_time_s != asked.submitted_s]:
+        for gone in [job for job, asked in self._followed.items() if job not in kept
+                     and (job not in chosen or chosen[job].submit_time_s != asked.submitted_s)]:
             self.followers.forget(gone)
             self._suspects.pop(gone, None)
             del self._followed[gone]
-        self._told_s = {job: told_s for job, told_s in self._told_s.items() if job in running}
+        self._told_s = {job: told_s for job, told_s in self._told_s.items() if job in running or job in kept}
         new = [job for job in chosen.values() if job.id not in self._followed]
         young = [chosen[job] for job, asked in self._followed.items() if asked.again_s is not None
-                 and now_s >= asked.again_s]
+                 and now_s >= asked.again_s and job not in kept]
         due = in_turn((*new, *young))
         for job in due[:_NEW_A_ROUND]:
             self._follow(job, now_s)
         self._listed_s = None if len(due) > _NEW_A_ROUND else now_s
-        left = len(wanted) - len(chosen)
-        return f"{left} running jobs are not watched: watch.most_jobs is {self.rule.most_jobs}" if left > 0 else ""
+        if left := len(wanted) - len(chosen):
+            unknown.append(f"{left} running jobs are not watched: watch.most_jobs is {self.rule.most_jobs}")
+        return "; ".join(unknown)
+
+    def _still_running(self, listed: Container[JobId]) -> frozenset[JobId]:
+        """Those followed jobs that a list which is not whole lacks, without the ones of which Slurm says by themselves
+        that they do not run: it is asked for some of them a time, in turn."""
+        missing = [job for job in self._followed if job not in listed]
+        ended = set()
+        for job in missing[:_NEW_A_ROUND]:
+            try:
+                if self.scheduler.job(job).state.job_class is not JobClass.ACTIVE:
+                    ended.add(job)
+            except NotFound:
+                ended.add(job)
+            except RunbookError:
+                break
+            self._followed[job] = self._followed.pop(job)
+        return frozenset(missing) - ended
 
     def _follow(self, job: JobRecord, now_s: float) -> None:
         """All of its logs, as far as they are known: those of its steps' tasks are when the steps have begun, so that a

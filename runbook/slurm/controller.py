@@ -31,13 +31,63 @@ def job_arguments(job: JobId, separator: str) -> tuple[str, ...]:
     return ("--noheader", "--array", "--states=all", f"--jobs={job}", "-O", long_format(JOB_COLUMNS, separator))
 
 
-def running_arguments(separator: str) -> tuple[str, ...]:
-    """Arguments of squeue for every job that runs, of all partitions, array tasks each on a row."""
-    return ("--noheader", "--all", "--array", "--states=running", "-O", long_format(JOB_COLUMNS, separator))
-
-
 def read_jobs(text: str, separator: str) -> tuple[JobRecord, ...]:
     return tuple(_record(row) for row in rows(text, JOB_COLUMNS, separator))
+
+
+# `squeue`: everybody's running jobs. The answer holds no column that a user writes: in a list of more than one user's
+# jobs a name with the separator in it would move the rows of all that follow. An account is one, too, where Slurm does
+# not hold it against its associations.
+
+RUNNING_COLUMNS = (
+    "JobID", "JobArrayID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "UserName", "UserID", "State",
+    "SubmitTime", "Partition",
+)  # fmt: skip
+WORDS_COLUMNS = ("JobID", "JobArrayID", "HetJobID", "HetJobOffset", "SubmitTime", "Account", "Comment")
+_JOB_ID = re.compile(r"[0-9]{1,12}(?:[_+][0-9]{1,9})?")
+
+Run = tuple[JobId, float | None]
+"""A job's id, and when it was submitted: numbers are given out again."""
+
+
+def running_arguments(separator: str) -> tuple[str, ...]:
+    """Arguments of squeue for every job that runs, of all partitions, array tasks each on a row."""
+    return ("--noheader", "--all", "--array", "--states=running", "-O", long_format(RUNNING_COLUMNS, separator))
+
+
+def read_running(text: str, separator: str) -> tuple[list[JobRecord], int]:
+    """The jobs, each once (of several rows the first), with what their rows hold; and how many rows are none of a
+    running job's."""
+    found: dict[JobId, JobRecord] = {}
+    strange = int(text.count(separator) % len(RUNNING_COLUMNS) > 0)
+    for row in rows(text, RUNNING_COLUMNS, separator):
+        job = _record({**dict.fromkeys(JOB_COLUMNS, ""), **row})
+        fits = (
+            _JOB_ID.fullmatch(job.id) and job.owner and job.uid is not None and job.submit_time_s is not None
+            and job.state.job_class is not JobClass.UNKNOWN
+        )
+        if fits:
+            found.setdefault(job.id, job)
+        strange += not fits
+    return list(found.values()), strange
+
+
+def words_arguments(uid: int, separator: str) -> tuple[str, ...]:
+    """Arguments of squeue for what stands on one user's running jobs in words that a user can write."""
+    return (
+        "--noheader", "--all", "--array", "--states=running", f"--user={uid}",
+        "-O", long_format(WORDS_COLUMNS, separator),
+    )  # fmt: skip
+
+
+def read_words(text: str, separator: str) -> dict[Run, tuple[str, str]]:
+    """Account and comment. Of one user's jobs alone, so that a forged row says something of his own or counts for
+    nothing: whoever asks knows which are his."""
+    found: dict[Run, tuple[str, str]] = {}
+    for row in rows(text, WORDS_COLUMNS, separator):
+        said = fields.text_or_empty(row["Account"]).strip(), fields.text_or_empty(row["Comment"])
+        found.setdefault((_display_id(row), fields.epoch_s(row["SubmitTime"])), said)
+    return found
 
 
 def token_arguments(owner: str, separator: str) -> tuple[str, ...]:

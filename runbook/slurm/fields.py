@@ -164,7 +164,8 @@ def rows(text: str, columns: Sequence[str], separator: str) -> list[dict[str, st
     The separator is made anew for each question, and is no secret: it stands among the arguments of the command that
     asks, which everybody can read, and a job's name can be changed before Slurm has been asked. Whoever does that
     writes all that follows his name: the rest of his row, and further rows. So columns that a user can write have to be
-    the last ones, and of several rows of one job the first is Slurm's."""
+    the last ones, and of several rows of one job the first is Slurm's. That holds for the jobs of one user: an answer
+    on several users' jobs has no such column at all."""
     _check(separator)
     pieces = text.split(separator)
     width = len(columns)

@@ -20,7 +20,7 @@ from runbook.adapters.log_watch import LogFollowers, Suspicion
 from runbook.adapters.log_watch.follower import MOST_READ_BYTES, Follower, Owner
 from runbook.adapters.metrics import WatchFigures
 from runbook.config import WatchDocument
-from runbook.errors import Unavailable
+from runbook.errors import NotFound, Unavailable
 from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
 from runbook.logs.signatures import load_signatures
@@ -347,16 +347,22 @@ class OneJob:
     def __init__(self, *jobs: JobRecord) -> None:
         self.jobs = list(jobs)
         self.down = self.silent = False
+        self.unlisted: set[JobId] = set()
+        """Whose rows cannot be read."""
 
-    def running(self) -> list[JobRecord]:
+    def running(self) -> list[JobRecord | Unknown]:
         if self.down:
             raise Unavailable("Slurm does not answer")
-        return self.jobs
+        strange = [Unknown("rows of squeue's list of running jobs that are of none: 1")] if self.unlisted else []
+        return [*(job for job in self.jobs if job.id not in self.unlisted), *strange]
 
     def job(self, job: JobId) -> JobRecord:
         if self.silent:
             raise Unavailable("Socket timed out")
-        return next(one for one in self.jobs if one.id == job)
+        found = next((one for one in self.jobs if one.id == job), None)
+        if found is None:
+            raise NotFound(f"Slurm knows no job {job}")
+        return found
 
 
 @dataclass
@@ -535,6 +541,28 @@ def test_a_job_is_watched_on_though_slurm_did_not_answer_for_it_once(
     scene.clock.sleep(70)
     scene.watch.round()
     assert scene.watch.figures.jobs == 1, "one that is followed is not dropped"
+
+
+def test_a_list_that_is_not_whole_is_told_of_and_takes_no_job_out_of_the_watch(
+    tmp_path: Path, followers: LogFollowers, spool: SpoolReader
+) -> None:
+    scene = Scene(tmp_path, followers, spool, ALIVE)
+    scene.watch.round()
+    scene.jobs.unlisted = {JobId("7")}
+    for _ in range(3):
+        scene.clock.sleep(70)
+        scene.watch.round()
+    assert scene.watch.figures.jobs == 1
+    assert scene.watch.problem == "rows of squeue's list of running jobs that are of none: 1"
+    assert not scene.watch.figures.ok
+    scene.jobs.jobs = [job for job in scene.jobs.jobs if job.id != "7"]
+    scene.clock.sleep(2)
+    scene.watch.round()
+    assert scene.watch.figures.jobs == 0, "one that ended is let go all the same"
+    scene.jobs.unlisted = set()
+    scene.clock.sleep(2)
+    scene.watch.round()
+    assert scene.watch.problem == ""
 
 
 def test_more_jobs_than_may_be_are_told_of(tmp_path: Path, followers: LogFollowers, spool: SpoolReader) -> None:

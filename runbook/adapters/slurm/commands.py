@@ -7,7 +7,7 @@ import random
 import shutil
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
@@ -17,11 +17,11 @@ from runbook.adapters.identity import LOGIN_PATH, Identity
 from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Command, Completed, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import JobRecord
-from runbook.model.units import JobId, NodeName
+from runbook.model.units import JobId, NodeName, Unknown
 from runbook.ports import Clock
 from runbook.slurm.accounting import jobs_on_node, on_node_arguments
 from runbook.slurm.complaints import Complaint, complaint
-from runbook.slurm.controller import read_jobs, running_arguments
+from runbook.slurm.controller import Run, read_running, read_words, running_arguments, words_arguments
 
 _QUESTIONS = ("sacct", "sinfo", "squeue")
 
@@ -180,16 +180,49 @@ class SlurmOnNode:
         return ()
 
 
-@dataclass(frozen=True)
+_OWNERS_A_LIST = 50
+
+
+@dataclass
 class SlurmRunning:
-    """Calls raise `Unavailable` while Slurm does not answer."""
+    """Every job that runs, as the controller lists it. Calls raise `Unavailable` while Slurm does not answer."""
 
     commands: SlurmCommands
+    with_words: bool
+    """Whether accounts and comments are wanted: both are asked for owner by owner, once for each new job."""
+    _words: dict[Run, tuple[str, str]] = field(default_factory=dict, init=False)
+    _unanswered: set[int] = field(default_factory=set, init=False)
+    """Owners of whose jobs they could not be had: the last to be asked the next time."""
 
-    def __call__(self) -> tuple[JobRecord, ...]:
-        """Every job that runs, as the controller lists it: not all of its logs are known by that."""
+    def __call__(self) -> tuple[JobRecord | Unknown, ...]:
+        """Id, owner, state, partition and time of submission, account and comment where they are wanted. Unknown: what
+        of the list could not be read."""
         separator = new_separator()
-        return read_jobs(self.commands.ask("squeue", running_arguments(separator)), separator)
+        jobs, strange = read_running(self.commands.ask("squeue", running_arguments(separator)), separator)
+        problems = [Unknown(f"rows of squeue's list of running jobs that are of none: {strange}")] if strange else []
+        if self.with_words:
+            problems += self._ask_owners({(job.id, job.submit_time_s): job for job in jobs})
+            said = [self._words.get((job.id, job.submit_time_s), ("", "")) for job in jobs]
+            jobs = [
+                replace(job, account=account, comment=comment)
+                for job, (account, comment) in zip(jobs, said, strict=True)
+            ]
+        return (*jobs, *problems)
+
+    def _ask_owners(self, runs: Mapping[Run, JobRecord]) -> list[Unknown]:
+        """Of whom a job is new. Nobody else's are missed for one whose answer is too long to be read."""
+        self._words = {run: said for run, said in self._words.items() if run in runs}
+        owners = dict.fromkeys(job.uid for run, job in runs.items() if run not in self._words and job.uid is not None)
+        for uid in sorted(owners, key=self._unanswered.__contains__)[:_OWNERS_A_LIST]:
+            separator = new_separator()
+            try:
+                told = read_words(self.commands.ask("squeue", words_arguments(uid, separator)), separator)
+            except RunbookError as error:
+                self._unanswered.add(uid)
+                return [Unknown(f"accounts and comments of user {uid}'s running jobs: {error.what}")]
+            self._unanswered.discard(uid)
+            self._words.update((run, said) for run, said in told.items() if run in runs and runs[run].uid == uid)
+        return []
 
 
 def new_separator() -> str:
