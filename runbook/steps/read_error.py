@@ -48,10 +48,10 @@ def run(context: StepContext) -> StepResult:
     job = context.failure.job
     kept, problems = _keep(context, job, KEPT_LOG_BYTES)
     incident = replace(context.incident, evidence_files=tuple(dict.fromkeys((*context.incident.evidence_files, *kept))))
-    if not kept:
+    story = read_story(context, _as_evidence(job))
+    if not kept and not story.sources:
         conclusion = f"None of the logs of job {job.id} could be read: {'; '.join(problems)}."
         return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=conclusion), conclusion)
-    story = read_story(context, _as_evidence(job))
     if job.state.job_class is JobClass.SUCCEEDED and story.root_cause is not None:
         problems.append(
             f"Slurm calls job {job.id} {job.state.name}: that is how the last command of its script ended, and a pipe "
@@ -70,7 +70,8 @@ def run(context: StepContext) -> StepResult:
         conclusion = summary[:1].upper() + summary[1:] + "."
         return StepResult(outcome, replace(incident, conclusion=conclusion), summary)
     if not failed and job.state.job_class.ended:
-        _keep(context, job, _KEPT_OF_OTHERS_BYTES)
+        less, _ = _keep(context, job, _KEPT_OF_OTHERS_BYTES)
+        incident = replace(incident, evidence_files=tuple(dict.fromkeys((*incident.evidence_files, *less))))
     if incident.attempts and outcome not in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT):
         conclusion = f"The relaunched job {job.id} ended without a memory error that the logs show: {summary}."
         return StepResult(Outcome.RELAUNCH_FAILED_OTHERWISE, replace(incident, conclusion=conclusion), summary)

@@ -22,6 +22,7 @@ from runbook.adapters.store.archive import Manifest, give_modes, unpack, write_a
 from runbook.adapters.whole_file import wrong_in
 from runbook.cli import serve
 from runbook.cli.wiring import Application
+from runbook.config import CageDocument, KeepDocument
 from runbook.errors import Hung, NotAllowed, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId, UserName
@@ -29,7 +30,8 @@ from runbook.service.daemon import Daemon, NoPlace, Opener, ServiceStatus
 from runbook.service.spool import SpoolEvent, SpoolReader
 from runbook.triggers import Opening
 from tests.contract.fakes import FakeClock
-from tests.hostile.scene import Quiet, Service, application, failed_job, opened
+from tests.flow.test_nodes_of_a_log import MESSAGE
+from tests.hostile.scene import Quiet, Service, application, ended, failed_job, opened
 from tests.report.stored_long_ago import closed, place, put
 
 
@@ -41,7 +43,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(("umount", str(folder)), check=True)
+        subprocess.run(("umount", "--lazy", str(folder)), check=True)
 
 
 def fill(filler: Path) -> None:
@@ -144,11 +146,57 @@ def test_evidence_leaves_room_for_the_incidents_themselves(small_disk: Path) -> 
     kept = 0
     with pytest.raises(NotAllowed, match="are free where incidents are kept"):
         for kept in range(30):
-            store.copy_stream(name, f"evidence/{kept}.out", io.BytesIO(os.urandom(1 << 20)), 64 << 20)
+            store.copy_stream(name, f"evidence/{kept}.out", io.BytesIO(os.urandom((1 << 20) + 1)), 64 << 20)
     assert kept >= 15
     disk = os.statvfs(small_disk)
     assert disk.f_bavail * disk.f_frsize >= 2 << 20
     put(store, closed(2, 1))
+    # Small ones are kept within the reserve, up to half of it.
+    with pytest.raises(NotAllowed, match="are free where incidents are kept"):
+        for kept in range(300):
+            store.copy_stream(name, f"evidence/small{kept}.out", io.BytesIO(os.urandom(16 << 10)), 64 << 20)
+    assert kept >= 60
+    disk = os.statvfs(small_disk)
+    assert disk.f_bavail * disk.f_frsize >= 1 << 20
+
+
+def test_an_owner_meets_his_bound_before_the_disk_is_full_for_others(small_disk: Path) -> None:
+    app = place(small_disk)
+    for number in range(1, 21):
+        app.store.save(replace(closed(number, 0, "ann"), closed_s=None, state=IncidentState.AWAITING_APPROVAL))
+    app.store.save(replace(closed(30, 0, "ben"), closed_s=None, state=IncidentState.RUNNING))
+
+    def keep(number: int) -> None:
+        name, stream = IncidentId(f"oom-here-{number}"), io.BytesIO(os.urandom(2 << 20))
+        app.store.copy_stream(name, f"evidence/{number}.out", stream, 64 << 20)
+
+    with pytest.raises(NotAllowed, match=r"logs of ann's open incidents, and one owner has .*, half of what there is"):
+        for number in range(1, 21):
+            keep(number)
+    assert number >= 4
+    keep(30)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.timeout(240)
+def test_a_log_that_was_read_is_diagnosed_where_the_disk_has_no_room_for_its_copy(tmp_path: Path, kept: bool) -> None:
+    app = application(tmp_path)
+    disk = os.statvfs(tmp_path)
+    reserve_gib = 1.5 * disk.f_bavail * disk.f_frsize / 2**30 if kept else 1_000_000.0
+    app = replace(app, inventory=app.inventory.model_copy(update={
+        "keep": KeepDocument(reserve_gib=reserve_gib), "cage": CageDocument(),
+    }))
+    job = failed_job(app, tmp_path, "train", says=MESSAGE.replace("\n", ""))
+    with Service(app) as engine:
+        incident = opened(app, job)
+        engine.enqueue(incident)
+        incident = ended(app, engine, incident)
+    assert incident.failure is not None and incident.failure.story is not None
+    cause = incident.failure.story.root_cause
+    assert cause is not None and "OutOfMemory" in cause.excerpt, incident.conclusion
+    assert "could be read" not in incident.conclusion
+    assert bool(incident.evidence_files) is kept
+    assert kept or any("it was read and not kept" in note for note in incident.notes)
 
 
 def test_the_inventory_says_how_much_stays_free(tmp_path: Path) -> None:
@@ -156,7 +204,7 @@ def test_the_inventory_says_how_much_stays_free(tmp_path: Path) -> None:
     name = IncidentId("oom-here-1")
     app.store.save(replace(closed(1, 0, "ann"), closed_s=None, state=IncidentState.RUNNING))
     with pytest.raises(NotAllowed, match=r"and 1000000\.00 GiB of it stay free for the incidents themselves"):
-        app.store.copy_stream(name, "evidence/1.out", io.BytesIO(b"x"), 64 << 20)
+        app.store.copy_stream(name, "evidence/1.out", io.BytesIO(b"x" * (2 << 20)), 64 << 20)
 
 
 def test_logs_of_an_owners_open_incidents_take_no_more_than_his_share(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ _CHUNK_BYTES = 1 << 20
 _LINE_SEARCH_BYTES = 1 << 16
 _MOST_RESERVED_BYTES = 1 << 30
 """Stays free where logs are kept; on a small disk a tenth of it."""
+_SMALL_BYTES = 1 << 20
+"""A log of this much is kept as long as half of that stays free: what fills a disk is the large ones."""
 _COUNTED_FOR_S = 60.0
 
 
@@ -142,25 +144,30 @@ class LogsKept:
     """By owner: when it was added up, and what was there with what was copied since."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
-    def check_room(self, folder: Path, wanted_bytes: int) -> None:
-        """Raises `NotAllowed`."""
+    def check(self, incidents: Path, incident: IncidentId, wanted_bytes: int) -> None:
+        """Counts what is wanted. Raises `NotAllowed`."""
         try:
-            disk = os.statvfs(folder)
+            disk = os.statvfs(incidents)
         except OSError as error:
-            raise _problem(error, "writing", folder) from error
+            raise _problem(error, "writing", incidents) from error
         usual = min(_MOST_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // 10)
         reserve = usual if self.reserve_bytes is None else self.reserve_bytes
         free = disk.f_bavail * disk.f_frsize
+        small = wanted_bytes <= _SMALL_BYTES
+        if small:
+            reserve //= 2
         if free - wanted_bytes < reserve:
             raise NotAllowed(
                 f"it was read and not kept: {size(free)} are free where incidents are kept, and {size(reserve)} of it "
                 "stay free for the incidents themselves",
-                where=str(folder),
+                where=str(incidents / incident),
                 next_step="make room, or let older evidence go sooner (`keep` in the inventory, `runbook prune`)",
             )
+        self._check_share(incidents, incident, wanted_bytes, None if small else free - reserve)
 
-    def check_share(self, incidents: Path, incident: IncidentId, wanted_bytes: int) -> None:
-        """Counts what is wanted. Raises `NotAllowed`."""
+    def _check_share(self, incidents: Path, incident: IncidentId, wanted_bytes: int, room_bytes: int | None) -> None:
+        """`room_bytes`: what is left for logs; one owner takes half of it at most, so that there is some for the next.
+        None: what is wanted is too little to matter."""
         if self.open_of is None or self.owner_bytes is None:
             return
         owner, theirs = self.open_of(incident)
@@ -169,14 +176,18 @@ class LogsKept:
             counted_s, kept = self._sums.get(owner, (-math.inf, 0))
             if now_s - counted_s > _COUNTED_FOR_S:
                 counted_s, kept = now_s, sum(_evidence_bytes(incidents / name) for name in theirs)
-            fits = kept + wanted_bytes <= self.owner_bytes
+            most = self.owner_bytes if room_bytes is None else min(self.owner_bytes, (kept + room_bytes) // 2)
+            fits = kept + wanted_bytes <= most
             self._sums[owner] = counted_s, kept + (wanted_bytes if fits else 0)
         if not fits:
+            half = "" if most == self.owner_bytes else ", half of what there is room for"
             raise NotAllowed(
                 f"it was read and not kept: {size(kept)} are kept of the logs of {owner}'s open incidents, and one"
-                f" owner has {size(self.owner_bytes)}",
+                f" owner has {size(most)}{half}",
                 where=str(incidents / incident),
-                next_step="end some of them, or raise keep.owner_gib in the inventory",
+                next_step="end some of them, or " + (
+                    "make room where incidents are kept" if half else "raise keep.owner_gib in the inventory"
+                ),
             )
 
 
@@ -260,8 +271,7 @@ class IncidentStore:
         `NotAllowed` where too little would stay free for the incidents themselves, or the owner has his share."""
         path = self._place(incident, relative)
         wanted = limit_bytes if (length := _length(stream)) is None else min(length, limit_bytes)
-        self._logs.check_room(path.parent, wanted)
-        self._logs.check_share(self._incidents, incident, wanted)
+        self._logs.check(self._incidents, incident, wanted)
         with replacing(path, 0o600, None) as target:
             shortened = copy_windows(stream, target, max(limit_bytes, 1))
             target.truncate()
