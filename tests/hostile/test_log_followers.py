@@ -115,3 +115,34 @@ def test_who_tells_without_end_is_ended_and_his_latest_word_counts(
     assert {one.job for one in words} == {"401"}
     assert len(words) < 20
     assert EVE not in followers._children and BOB in followers._children
+
+
+def test_the_links_of_anothers_process_lead_nowhere(clock: Ahead, log: Path) -> None:
+    """/proc/PID/cwd goes past the folders above, and the kernel asks for root's right to trace, not for the owner's
+    rights on files."""
+    private = log.parent / "private"
+    (private / "work").mkdir(parents=True)
+    secret = private / "work" / "run.log"
+    secret.write_text("step 1\n")
+    secret.chmod(0o644)
+    bob = pwd.getpwnam(BOB)
+    os.chown(private, bob.pw_uid, bob.pw_gid)
+    private.chmod(0o700)
+    (private / "work").chmod(0o755)
+    at_work = subprocess.Popen(("sleep", "100"), cwd=private / "work", user=bob.pw_uid, group=bob.pw_gid)
+    followers = LogFollowers(["out of memory"], 60.0, clock, pause_s=0.05)
+    try:
+        links = tuple(f"/proc/{at_work.pid}/{way}/run.log" for way in ("cwd", f"root{private}/work"))
+        followers.follow(JobId("1"), EVE, links)
+        followers.follow(JobId("2"), BOB, links)
+        followers.follow(JobId("3"), EVE, (str(log),))
+        _until(followers, lambda _: followers.figures().files == 5)
+        for path in (secret, log):
+            with path.open("a") as stream:
+                stream.write("CUDA out of memory\n")
+        words = _until(followers, lambda told: {"2", "3"} <= {one.job for one in told})
+        assert {one.job for one in words} == {"2", "3"}
+    finally:
+        followers.close()
+        at_work.kill()
+        at_work.wait()

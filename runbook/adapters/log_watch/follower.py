@@ -59,6 +59,9 @@ MOST_FILES = 4096
 MOST_MEMORY_BYTES = 512 << 20
 """Addresses of a process that is an owner's: 64,000 files take half of it."""
 
+CAPABILITY_VERSION_3 = 0x20080522
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID = 1, 2, 6, 7
+
 
 class Rhythm:
     """When a job writes: the pauses between rounds in which any of its files grew, the last 64."""
@@ -286,8 +289,24 @@ class Follower:
                 break
 
 
+def _give_up_rights(libc: ctypes.CDLL) -> None:
+    """setfsuid(2) takes on an owner's rights on files and leaves every other right of root's: with CAP_SYS_PTRACE
+    /proc/PID/cwd and /proc/PID/root of anybody's process are ways into folders that are closed to that owner. What is
+    left is what becoming an owner takes, and root's way into its own files. See capset(2). Ends this process where the
+    kernel does not do it."""
+    header, rights = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    kept = sum(1 << each for each in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID))
+    if libc.capget(header, rights) != 0:
+        os._exit(3)
+    # Effective, permitted, inheritable; then the same of the upper 32.
+    few = (ctypes.c_uint32 * 6)(rights[0] & kept, rights[1] & kept, 0, 0, 0, 0)
+    if libc.capset(header, few) != 0:
+        os._exit(3)
+
+
 def becoming() -> Callable[[Owner | None], None]:
-    """How this process takes on an owner's rights on files: root in earnest, anybody else not at all."""
+    """How this process takes on an owner's rights on files: root in earnest, and has none of its other rights then;
+    anybody else not at all."""
     if os.geteuid() != 0:
         return lambda owner: None
     libc = ctypes.CDLL(None)
@@ -295,6 +314,7 @@ def becoming() -> Callable[[Owner | None], None]:
     nobody = 0xFFFFFFFF
     """What no call sets: both answer what is in force."""
     now: list[Owner] = [(0, 0, ())]
+    _give_up_rights(libc)
 
     def become(owner: Owner | None) -> None:
         """`owner`: user, group, groups; None: ourselves again. Ends this process where the kernel does not do it."""
