@@ -26,7 +26,7 @@ _HINTS = (
     "ya29.", "npm_", "pypi-", "dapi", "nvapi-", "rbk_", "_jwt", "sig=", "pass", "_auth=", "_pat=", "-u ", "login",
     "mysql", "mariadb", "redis-cli", "valkey-cli", "openssl", "curl", "ldap", "mongo", "sqlcmd", "7z", "zip", "lftp",
     "smbclient", "configure", "alias", "consul", "nomad", "doctl", "twine", "http", "mc", "useradd", "hvs.", "r8_",
-    "sk_live_", "gsk_", "dckr_pat_", "_pw",
+    "sk_live_", "gsk_", "dckr_pat_", "_pw", "-pw", "-stdin", "<<<", "wandb=", "swanlab=", "clearml-init",
 )
 """Without one of these, in capitals or not, there is nothing to mask: most lines are done here. Plain words, as an
 expression that disregards capitals takes twenty times as long."""
@@ -51,7 +51,8 @@ _NAMED = re.compile(
         (?i:(?P<password>password|(?-i:(?<!NO))passwd|passphrase|pwd|(?-i:(?<=[A-Z0-9]_)PW\b))
           | (?P<key>(?:api|access|secret|private|auth|account|encryption|signing|license|storage|master|service|wandb)
               [_-]?key(?:[_-]?id)?|secret|credentials?|(?-i:(?<=_)PASS)
-              |(?-i:(?<![\w-])key)(?=\\?["']?[ \t]{0,3}[:=][ \t]{0,3}\\?["']?[0-9a-f]{32,40}(?![0-9A-Za-z])))
+              |(?-i:(?<![\w-])(?:key|WANDB|SWANLAB))
+                (?=\\?["']?[ \t]{0,3}[:=][ \t]{0,3}\\?["']?[0-9a-f]{32,40}(?![0-9A-Za-z])))
           | (?P<token>token|_jwt)
           | (?-i:(?<=[A-Z0-9]_)(?P<variable>KEY|AUTH|PAT)))
     )
@@ -66,13 +67,29 @@ _OPTION = re.compile(
 _SETENV = re.compile(r"\bsetenv[ \t]{1,3}(?P<name>\w{1,80})(?P<between>[ \t]{1,3}[\"']?)(?P<value>[^\s\"']{1,4000})")
 _USER = re.compile(r"(?P<name>(?<![\w-])-u[ \t]{1,3}[\"']?[\w.@-]{1,80}:)(?=[^\s\"']{0,200}[0-9])[^\s\"':]{8,400}")
 """curl's user and password."""
-_NETRC = re.compile(r"(?P<name>\bpassword[ \t]{1,3})(?=[^\s]{0,200}\d)[A-Za-z0-9_./+=-]{12,400}")
+_SPOKEN = re.compile(
+    r"(?P<name>\b(?:password|passphrase)[ \t]{1,3}|(?<![\w-])pass=[\"']?"
+    r"|(?<!\w)[A-Z][A-Z0-9_]{0,60}_(?:KEY|TOKEN|SECRET)[ \t]{1,3}(?=[A-Za-z0-9]{16}))"
+    r"(?=[^\s\"']{0,200}\d)(?=[^\s\"']{0,200}[A-Za-z])[A-Za-z0-9_./+=-]{6,400}"
+)
+"""Of netrc, a sentence, or a list of names and values."""
+_PIPED = re.compile(
+    r"(?P<name>(?:(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PW|PASS)=[\"']?\$\([ \t]{0,3}"
+    r"|\b(?=(?:echo|printf)[ \t][^\n|]{1,400}"
+    r"\|[^\n|]{1,200}(?:-stdin\b|--with-token)))(?:echo|printf)[ \t]{1,3}(?:-n[ \t]{1,3})?[\"']?"
+    r"|\b(?:kinit|sudo|docker|podman|gpg|cryptsetup|ssh-add)\b[^\n|;<]{0,200}<<<[ \t]{0,3}[\"']?)"
+    r"(?P<value>[^\s\"'|)]{1,4000})"
+)
+"""What one command writes for another to read as its secret."""
 _HEADER = re.compile(
     r"(?P<name>(?i:\bbearer[ \t]{1,3}"
     r"|\bauthorization\\?[\"']?[ \t]{0,3}[:=][ \t]{0,3}\\?[\"']?(?:basic|token|digest)[ \t]{1,3}))"
     r"[\w.~+/=-]{12,8000}"
 )
-_URL = re.compile(r"(?P<name>://(?:[^\s/:@\"'<>]{0,200}:)?)(?P<value>[^\s/,\"'<>]{1,400})@")
+_URL = re.compile(
+    r"(?P<name>://(?:[^\s/:@\"'<>]{0,200}:)?)"
+    r"(?P<value>[^\s/,\"'<>]{1,400}|(?<=:)(?!/|\d{1,5}/)[^\s@,\"'<>]{1,400})@"
+)
 _QUERY = re.compile(
     r"(?i)(?P<name>[?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|awsaccesskeyid|key"
     r"|access_token|auth)=)[^\s&\"'<>]{4,8000}"
@@ -113,6 +130,8 @@ _PROGRAMS = (
     _Program("redis-cli valkey-cli", "-a --pass"),
     _Program("openssl", "-pass -passin -passout -password", keeps="pass:"),
     _Program("openssl", "-k -K"),
+    _Program("ssh-keygen", "-N -P", "-N -P"),
+    _Program("clearml-init", "key secret"),
     _Program("curl", "-u --user -U --proxy-user", "-u -U", keeps=":"),
     _Program("curl", "--oauth2-bearer --pass --proxy-pass"),
     _Program("http https xh", "-a --auth", keeps=":"),
@@ -184,7 +203,8 @@ def _masked(text: str) -> str:
     text = _NAMED.sub(_named, text)
     text = _SETENV.sub(_option, text)
     text = _USER.sub(_keep_name, text)
-    text = _NETRC.sub(_keep_name, text)
+    text = _SPOKEN.sub(_keep_name, text)
+    text = _PIPED.sub(_piped, text)
     text = _QUERY.sub(_keep_name, text)
     return _WEBHOOK.sub(_keep_name, text)
 
@@ -257,6 +277,11 @@ def _of_value(program: _Program, text: str, start: int, end: int) -> Iterator[tu
 
 def _keep_name(found: re.Match[str]) -> str:
     return found["name"] + MASK
+
+
+def _piped(found: re.Match[str]) -> str:
+    value = found["value"]
+    return found[0] if MASK in value or _NO_SECRET.match(value) else found["name"] + MASK
 
 
 def _url(found: re.Match[str]) -> str:

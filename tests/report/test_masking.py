@@ -88,6 +88,17 @@ SECRETS = {
     "a program in a folder": ("/usr/bin/sshpass -p hunter ssh node1", "hunter"),
     "words of a list": ("run(['sshpass', '-p', 'hunter', 'ssh', 'node1'])", "hunter"),
     "words of a list with a key": (f"run(['wandb', 'login', '{HEX40}'])", HEX40),
+    "spoken": ("login with password hunter2", "hunter2"),
+    "a short name": ("mount -t cifs -o user=a,pass=hunter2", "hunter2"),
+    "an option in PW": ("serve --db-pw hunter2", "hunter2"),
+    "piped": ("echo hunter2 | docker login -u x --password-stdin", "hunter2"),
+    "a service's name alone": (f"WANDB={HEX40}", HEX40),
+    "from a shell of its own": (f"export WANDB_API_KEY=$(echo {HEX40})", HEX40),
+    "a password with a slash": ("git clone https://user:pa/ss@host/x", "pa/ss"),
+    "from a string": ("kinit <<< hunter2", "hunter2"),
+    "a name and a value": ("COMET_API_KEY abcdefghijklmnop1234", "abcdefghijklmnop1234"),
+    "clearml": ("clearml-init key=ABCDEFGH12345678", "ABCDEFGH12345678"),
+    "ssh-keygen": ("ssh-keygen -t ed25519 -N hunter2 -f k", "hunter2"),
     "two commands": ("docker login -p hunter && sshpass -p hunter2 ssh n", "hunter"),
     "coloured": (f"\x1b[31mHF_\x1b[0mTOKEN=hf_\x1b[1m{LETTERS}\x1b[0m", LETTERS),
 }
@@ -120,6 +131,11 @@ NO_SECRETS = (
     "sshpass -p $PASSWORD ssh node1", "mysql -p runs", "mysql --port=3306 -P 3306", "curl -u ana https://x.example",
     "aws configure set region eu-central-1", "openssl enc -pass env:WORD -in a", "zip -r data.zip data",
     "http 404 while loading https://x.example/a", "kubectl get pods -A",
+    f"GIT_COMMIT={HEX40} wandb: commit {HEX40}", "FATAL: password authentication failed for user",
+    "pass=2 of 3 pass=17",
+    "ssh-keygen -t ed25519 -N '' -f key", "echo done | tee -a log", "echo $PASSWORD | docker login --password-stdin",
+    "http://head:8265/a@b https://x.example/a:b@c", "kinit <<< $WORD",
+    "API_KEY is missing, MODEL_KEY layers.0.weight_1234",
     "setenv OMP_NUM_THREADS 8; setenv PATH_KEY /usr/bin",
     "batch['input_ids'] = x; state['token_count'] = 12345678",
 )
@@ -147,7 +163,8 @@ def test_the_rest_of_the_line_stays() -> None:
     assert masked("u postgresql://alice:pw@db/x y") == "u postgresql://alice:***@db/x y"
 
 
-PIECES = ("token", "=", ":", " ", "'", "password", "a1b2c3d4e5f6g7h8", "://", "@", "\n", "sk-", "***", "--", ",", "/")
+PIECES = ("token", "=", ":", " ", "'", "password", "a1b2c3d4e5f6g7h8", "://", "@", "\n", "sk-", "***", "--", ",", "/",
+          "echo ", "|", "pass=", "kinit<<<", "-stdin", "A_KEY ", "KEY=$(")
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=24).map("".join))
@@ -159,6 +176,8 @@ def test_masking_twice_is_masking_once(text: str) -> None:
     "token", "token=", "--token ", "password:", "password \t", "://", "://a:", "eyJ", "eyJa.", "sk-", "sk-proj-",
     "hf_a", "bearer ", "api_key='", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "?sig=", "key", "\\\"", "a", "--",
     "authorization: ", "gh", "AKIA0", "A_KEY=a1", "-u a:", "setenv a ", "'--a', ",
+    "echo ", "echo a|", "echo a |a ", "kinit ", "kinit<<< ", "A_A_", "KEY=$(", "KEY=$(echo ",
+    "://a:/", "://a:a/", "pass=",
     "sshpass ", "sshpass -p a ", "mysql -", "curl -u '", "run('sshpass', ",
 ])
 def test_a_hostile_line_costs_linear_time(seed: str) -> None:

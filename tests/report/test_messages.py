@@ -180,6 +180,21 @@ def test_a_job_s_name_calls_nobody_together_and_shows_no_secret() -> None:
     assert "hunter2" not in text and "abcdefghijklmn" not in text
 
 
+@pytest.mark.parametrize(("name", "shown"), [
+    ("**[ok](ftp://e)** _b_", "(okftp[:]//e b)"), ("@1all a＠here", "((at)1all a(at)here)"),
+    ("www.e.x/a", "(www[.]e.x/a)"),
+    ("`a`) waits for (b", "(a waits for b)"), ("train_7b.sh", "(train_7b.sh)"), ("~~x~~ ||y||", "(x y)"),
+])
+def test_a_job_s_name_is_no_markup_of_a_chat(name: str, shown: str) -> None:
+    stopped = SAMPLES["escalated"]()
+    assert stopped.failure is not None
+    job = replace(stopped.failure.job, name=name)
+    hostile = replace(stopped, failure=replace(stopped.failure, job=job), conclusion="[x](ftp://e) www.e.x ＠all")
+    message = _told(_running(hostile), hostile)
+    assert shown in message.title
+    assert "[x] (ftp[:]//e) www[.]e.x (at)all" in message.body
+
+
 def test_a_faulty_node_that_a_limit_keeps_in_service_pages_once() -> None:
     before = SAMPLES["running"]() if "running" in SAMPLES else _running(SAMPLES["awaiting"]())
     note = "gpu-21 is faulty and was left in service: 3 nodes were drained within an hour; the policy allows 3"

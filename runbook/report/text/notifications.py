@@ -20,8 +20,10 @@ _NAME_LIMIT = 24
 ANCHOR = "#first-title"
 """Where a report says what is to be done first."""
 
-_ADDRESS = re.compile(r"(?i)\bhttp(s?)://")
-_CALL = re.compile(r"@(?=[A-Za-z])")
+_CALL = re.compile("[@\N{FULLWIDTH COMMERCIAL AT}\N{SMALL COMMERCIAL AT}]")
+_WEB = re.compile(r"(?i)\bhttp(s?)://")
+_LINK = re.compile(r"(?i)(?<!hxxp)(?<!hxxps)://|\bwww\.|\]\(")
+_MARKUP = re.compile(r"[][(){}*`~|\\]|(?<![^\W_])_|_(?![^\W_])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ def _message(incident: Incident, news: _News, report_url: str) -> Message:
 
 def _title(incident: Incident, headline: str) -> str:
     failure = narrative.first_failure(incident)
-    name = _calls_nobody(failure.job.name) if failure is not None else ""
+    name = _calls_nobody(_MARKUP.sub("", clean_line(failure.job.name))) if failure is not None else ""
     job = f"job {_calls_nobody(incident.root_job)}" + (f" ({_cut(name, _NAME_LIMIT)})" if name else "")
     start = f"{job}: {_calls_nobody(headline).rstrip('.')}"
     wholes = (f"{start} — {died}" for died in _ways_to_say_died(incident))
@@ -243,8 +245,18 @@ def _ways_to_say_died(incident: Incident) -> tuple[str, ...]:
 def _calls_nobody(text: str) -> str:
     """One line in which nothing calls a channel together, and only our own link is one: chats read markup and addresses
     out of what a job's owner or a log wrote."""
-    text = clean_line(text).replace("<", "‹").replace(">", "›")
-    return _ADDRESS.sub(r"hxxp\1://", _CALL.sub("(at)", text))
+    text = _CALL.sub("(at)", clean_line(text).replace("<", "‹").replace(">", "›"))
+    return _LINK.sub(_no_link, _WEB.sub(r"hxxp\1://", text))
+
+
+def _no_link(found: re.Match[str]) -> str:
+    """"ftp[:]//x", "www[.]x", "[x] (y)"."""
+    match found[0]:
+        case "://":
+            return "[:]//"
+        case "](":
+            return "] ("
+    return f"{found[0][:3]}[.]"
 
 
 def _cut(text: str, limit: int) -> str:
