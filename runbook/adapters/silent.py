@@ -36,7 +36,8 @@ finds places, and who planted a link into a mount of his own keeps nobody from t
 _SELDOM_S = 60.0
 """Between two trials of a mount where too many were given up."""
 _SLOW_S = 300.0
-"""An owner whose files did not answer counts as slow for so long."""
+"""An owner whose files did not answer in time counts as slow for so long."""
+_SLOW_ANSWER_S = 5.0
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _T = TypeVar("_T")
 
@@ -99,14 +100,14 @@ class FileSystems:
 
     _silent: dict[str, _Silent] = field(default_factory=dict, init=False, repr=False)
     _hung_s: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    """By owner: when a question was not answered last."""
+    """By owner: when a question was not answered last, or late."""
     _left: list[_Left] = field(default_factory=list, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @contextlib.contextmanager
     def asked(self, path: str, owner: str) -> Iterator[None]:
         """While the file system of a path is asked for an owner. Raises `Hung` at once where enough wait for it."""
-        mount = mount_of(path).point
+        mount, asked_s = mount_of(path).point, time.monotonic()
         with self._lock:
             self._check(path, owner, mount)
             if (silent := self._silent.get(mount)) is not None:
@@ -122,9 +123,14 @@ class FileSystems:
                 silent.of.add(owner)
             raise
         except BaseException:
-            self._answered(mount)
+            self._answered(mount, owner, asked_s)
             raise
-        self._answered(mount)
+        self._answered(mount, owner, asked_s)
+
+    def took_long(self, owner: str) -> None:
+        """An owner's files did, in one answer or in all."""
+        with self._lock:
+            self._hung_s[owner] = time.monotonic()
 
     def given_up(self, path: str, owner: str, gone: Callable[[], bool]) -> None:
         """A helper that waits for a path could not be ended. `gone` says later whether it is, without waiting."""
@@ -132,8 +138,8 @@ class FileSystems:
             self._left.append(_Left(owner, mount_of(path).point, gone))
 
     def slow(self, owner: str) -> bool:
-        """Whether a question for this owner's files was not answered a moment ago. Answers since then change nothing:
-        who stops some of his own processes lets others go on."""
+        """Whether a question for this owner's files was not answered a moment ago, or late. Answers since then change
+        nothing: who stops some of his own processes lets others go on."""
         with self._lock:
             return time.monotonic() - self._hung_s.get(owner, -math.inf) < _SLOW_S
 
@@ -153,9 +159,11 @@ class FileSystems:
             self._prune()
             return len(self._left)
 
-    def _answered(self, mount: str) -> None:
+    def _answered(self, mount: str, owner: str, asked_s: float) -> None:
         with self._lock:
             self._silent.pop(mount, None)
+        if time.monotonic() - asked_s >= _SLOW_ANSWER_S:
+            self.took_long(owner)
 
     def _check(self, path: str, owner: str, mount: str) -> None:
         self._prune()

@@ -43,6 +43,28 @@ class AtWork:
         return f"{self.incident}: {self.box} for {self.for_s:.0f} s{much}"
 
 
+class Waiting:
+    """How long any of several questions, on as many threads, was open; and how many there were."""
+
+    def __init__(self) -> None:
+        self._lock, self._open, self._s, self._since_s, self.asked = threading.Lock(), 0, 0.0, 0.0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._since_s = self._since_s if self._open else time.monotonic()
+            self._open += 1
+            self.asked += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._open -= 1
+            self._s += 0.0 if self._open else time.monotonic() - self._since_s
+
+    def took_s(self) -> float:
+        with self._lock:
+            return self._s + (time.monotonic() - self._since_s if self._open else 0.0)
+
+
 PATIENCE_S = 300.0
 """A box that has waited for so long waits no longer behind incidents that have no diagnosis yet."""
 
@@ -68,7 +90,8 @@ class Places:
     user's jobs. Free ones go to the owner who has fewest at work; then to incidents without a diagnosis, so that after
     a failure of many jobs each is told what it died of before any is relaunched; then to the owner whose last place
     was given the longest ago, and to whoever came first.
-    `slow`: owners whose files did not answer a moment ago, whoever stopped them; each has one place.
+    `slow`: owners whose files did not answer a moment ago, or late, whoever stopped them; each has one place, and all
+    of them together half of the places.
 
     Whoever leaves calls the next one by name: to wake all that wait for each place would take longer than the boxes."""
 
@@ -137,8 +160,12 @@ class Places:
                 first = turn.first or now_s - turn.since_s > PATIENCE_S
                 return counts.get(turn.owner, 0), not first, self._given_s.get(turn.owner, 0.0), turn.since_s
 
-            shares = {turn.owner: 1 if self._slow(turn.owner) else self._share for turn in self._waiting}
-            able = [turn for turn in self._waiting if counts.get(turn.owner, 0) < shares[turn.owner]]
+            slow = {owner for owner in {*owners, *(turn.owner for turn in self._waiting)} if self._slow(owner)}
+            for_slow = 1 if sum(owner in slow for owner in owners) < self._share else 0
+            able = [
+                turn for turn in self._waiting
+                if counts.get(turn.owner, 0) < (for_slow if turn.owner in slow else self._share)
+            ]
             if not able:
                 return
             turn = min(able, key=rank)

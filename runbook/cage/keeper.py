@@ -20,7 +20,7 @@ from runbook.cage.at_work import AtWork, Places, Turn, marked
 from runbook.cage.calls import methods
 from runbook.cage.inside import packed_settings
 from runbook.cage.leave import Leave, check_result
-from runbook.cage.visit import Visit, none_other
+from runbook.cage.visit import FILES_S, Visit, none_other
 from runbook.cage.wire import Channel
 from runbook.config import CageDocument
 from runbook.errors import BoxStopped, Unavailable
@@ -156,6 +156,8 @@ class Cage:
                 self._places.check_open()
                 raise
             finally:
+                if visit.files.took_s() > FILES_S:
+                    self.systems.took_long(owner)
                 if not visit.gone(_ENDS_S):
                     self.systems.given_up(visit.last_opened, owner, visit.gone)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.silent import hung
+from runbook.cage.at_work import Waiting
 from runbook.cage.calls import methods, packed_error, unpacked_error
 from runbook.cage.inside import ANSWERS_S, OPENED, SEALS
 from runbook.cage.leave import Leave, NotItsBusiness
@@ -34,6 +35,9 @@ _ASKING = 32
 """Calls that are answered at a time: a box asks nodes on so many threads."""
 _MOST_OPEN = 128
 """Calls that a box may have open: as many as it may have threads that wait for an answer."""
+FILES_S = 60.0
+"""For which a box waits for the processes that touch its owner's files, which he can slow; and longer for each file:"""
+_EACH_FILE_S = 0.25
 
 
 class Visit:
@@ -48,6 +52,8 @@ class Visit:
         self._open = 0
         self._computed_s = 0.0
         self._since_s = time.monotonic()
+        self.files = Waiting()
+        """For the processes that touch its owner's files."""
         self._failed: BaseException | None = None
         self._opened: list[str] = []
         self._refused: dict[str, Hung] = {}
@@ -111,6 +117,8 @@ class Visit:
             came = self._channel.receive(min(0.5, max(self._left_s(), 0.02)))
             if self._failed is not None:
                 raise self._failed
+            if self.files.took_s() > FILES_S + _EACH_FILE_S * self.files.asked:
+                raise self._stopped(f"waited for its owner's files for more than {FILES_S:.0f} s")
             if came is None:
                 if self._left_s() <= 0:
                     raise self._stopped(f"computed for more than {self._limits.wall_s} s")
@@ -136,8 +144,10 @@ class Visit:
     # -- what it asks for ------------------------------------------------------------------------------------
 
     def _perform(self, document: Mapping[str, Any], descriptors: tuple[int, ...]) -> None:
+        waiting = self.files if document.get("port") == "files" else contextlib.nullcontext()
         try:
-            self._answer(document, descriptors)
+            with waiting:
+                self._answer(document, descriptors)
         except BaseException as error:  # handed to whoever waits for the box
             with self._state:
                 self._failed = self._failed or error

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from runbook.adapters import silent
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.silent import MOST_AN_OWNER, FileSystems
+from runbook.cage import keeper, visit
 from runbook.errors import Hung
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import UserName
@@ -112,3 +114,34 @@ def test_once_it_answers_all_is_read_again(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.log"
     elsewhere.write_text("y\n")
     assert files.read_small(str(elsewhere), UserName("root")) == b"y\n"
+
+
+@pytest.mark.timeout(120)
+def test_a_box_waits_only_so_long_for_its_owners_files_and_then_he_has_one_place(
+    monkeypatch: pytest.MonkeyPatch, place: Place, tmp_path: Path
+) -> None:
+    """Who stops his own helpers has each answer in time, if late."""
+    monkeypatch.setattr(visit, "FILES_S", 1.0)
+    monkeypatch.setattr(keeper, "FILES_S", 1.0)
+    app = application(tmp_path, LIMITS)
+    app.__dict__["files"] = OwnerFiles(timeout_s=60, systems=app.file_systems, apart=True)
+    job = failed_job(app, tmp_path, "reads_beside.slow")
+    (tmp_path / "reads_beside.slow.sh.path").write_text(place.file("hangs-at-open.log"))
+    with Service(app) as engine:
+        incident = opened(app, job)
+        engine.enqueue(incident)
+        incident = ended(app, engine, incident)
+    assert "waited for its owner's files for more than 1 s" in " ".join((incident.conclusion, *incident.notes))
+    assert app.file_systems.slow(app.scheduler.job(job).owner)
+
+
+def test_an_owner_whose_files_are_late_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    systems = FileSystems()
+    with systems.asked("/", "ann"):
+        pass
+    monkeypatch.setattr(silent, "_SLOW_ANSWER_S", 0.0)
+    with systems.asked("/", "ben"):
+        pass
+    with pytest.raises(FileNotFoundError), systems.asked("/", "cid"):
+        raise FileNotFoundError
+    assert [systems.slow(owner) for owner in ("ann", "ben", "cid")] == [False, True, True]

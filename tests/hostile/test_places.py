@@ -115,6 +115,15 @@ def test_who_has_his_own_files_hang_has_one_place(box: Box) -> None:
     assert queue.served() == ["ann-2"]
 
 
+def test_owners_whose_files_are_slow_have_half_of_the_places_together(box: Box) -> None:
+    places = Places(4, lambda owner: owner != "ben")
+    with places.taken(_turn(box, "ann")), places.taken(_turn(box, "cid")):
+        queue = _Queue(places, _turn(box, "dan"), _turn(box, "eve"))
+        with places.taken(_turn(box, "ben-1")), places.taken(_turn(box, "ben-2")):
+            assert places.waiting == 2
+    assert sorted(queue.served()) == ["dan", "eve"]
+
+
 def test_whoever_waits_when_the_service_ends_is_sent_away(box: Box) -> None:
     places = Places(1)
     with places.taken(_turn(box, "ann")):
