@@ -133,8 +133,9 @@ def _computed_s(child: int) -> float:
 def _give_way(child: int) -> None:
     """What takes long takes what others leave over. A priority is a thread's own, and new ones have their maker's."""
     with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{child}/task").iterdir():
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), _LAST)
+        for thread in list(Path(f"/proc/{child}/task").iterdir()):
+            with contextlib.suppress(OSError):  # one that has ended meanwhile
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), _LAST)
 
 
 def _be_the_box(box: inside.Box, walls: Walls, rules: Any, asked: dict[str, Any], line: int) -> None:

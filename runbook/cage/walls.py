@@ -83,7 +83,15 @@ def raise_walls() -> Walls:
     apart = _CLONE_NEWNET | _CLONE_NEWIPC
     no_network = _unshare(apart if root else apart | _CLONE_NEWUSER)
     pids = _CLONE_NEWPID if _works(_CLONE_NEWPID) else 0
-    return Walls(_free_ids() if root else (), pids, no_network, landlockpy.abi_version())
+    return Walls(_free_ids() if root else (), pids, no_network, _landlock())
+
+
+def _landlock() -> int:
+    try:
+        return landlockpy.abi_version()
+    except PermissionError:
+        # systemd's list of calls is older than landlock (libseccomp before 2.5.2).
+        return 0
 
 
 def ruleset(walls: Walls, readable: Sequence[str]) -> landlockpy.Ruleset | None:

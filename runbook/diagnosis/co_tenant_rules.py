@@ -107,9 +107,6 @@ def _foreign(case: Case, foreign: Sequence[ProcessUse], short: int) -> tuple[Vot
     small = all((one.bytes or 0) < _SMALL_BYTES for one in foreign)
     if small and (len(foreign) >= 3 or (local is not None and len(foreign) >= 2 and len(foreign) + 1 == local)):
         return (_ranks_share(case, foreign, certain=False), _stranger(case, foreign, short, 0.25, decisive=False))
-    if _as_started(case, [one.bytes for one in foreign]):
-        return (_alike(case, len(foreign), _sum(foreign), _pids(foreign)),
-                _stranger(case, foreign, short, 0.25, decisive=False))
     if case.colocation:
         engine = 0.65 if case.colocation >= 0.8 else 0.55 if case.colocation >= 0.6 else 0.45
         return (_own_engine(case, foreign, short, engine), _stranger(case, foreign, short, 0.3, decisive=False))
@@ -117,6 +114,10 @@ def _foreign(case: Case, foreign: Sequence[ProcessUse], short: int) -> tuple[Vot
     comparable = case.figures.fields.process_bytes is not None or case.figures.self_pid == case.root_pid
     world = case.story.world_size
     all_known = world is not None and len(set(case.story.rank_pids.values())) >= world
+    # Where the log names every rank's process, one that it does not name is none of them.
+    if not (comparable and all_known) and _as_started(case, [one.bytes for one in foreign]):
+        return (_alike(case, len(foreign), _sum(foreign), _pids(foreign)),
+                _stranger(case, foreign, short, 0.25, decisive=False))
     if judgement is not None and judgement.verdict is NodeVerdict.CLEAN:
         confidence = 0.5
     elif comparable and all_known:
@@ -273,9 +274,10 @@ def unattributed(case: Case) -> tuple[Vote, ...]:
     )
     own = (figures.reserved_bytes or 0) + ORDINARY_CONTEXT_BYTES // 2
     others = round(rest / own)
-    if 0 < others < case.local_processes and _ALIKE[0] * own * others <= rest <= _ALIKE[1] * own * others:
-        return (_alike(case, others, rest),)
     shared = case.colocation >= 0.6
+    alike = _ALIKE[0] * own * others <= rest <= _ALIKE[1] * own * others
+    if alike and not shared and 0 < others < case.local_processes:
+        return (_alike(case, others, rest),)
     missing = ("nvidia-smi on the node: which process holds the rest",)
     return (
         Vote(

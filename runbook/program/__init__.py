@@ -17,6 +17,7 @@ from runbook.program.findings import Findings, said
 from runbook.program.numbers import (
     configurations_opened,
     configurations_said,
+    may_be_configuration,
     printed_constants,
     program_constants,
 )
@@ -24,8 +25,8 @@ from runbook.program.sources import Sources
 from runbook.program.walkthrough import Reader
 
 __all__ = [
-    "configurations_opened", "configurations_said", "printed_constants", "program_constants", "program_text",
-    "read_program",
+    "configurations_opened", "configurations_said", "may_be_configuration", "printed_constants", "program_constants",
+    "program_text", "read_program",
 ]
 
 

@@ -16,6 +16,7 @@ from runbook.model.program import ConstantPlace, ProgramConstant
 from runbook.program.sources import parsed
 
 _MOST_CONSTANTS = 2_000
+_LARGEST = 10**12
 _MOST_STATEMENTS = 60_000
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -29,12 +30,19 @@ def program_constants(
     `files`: path and text, the programs' own first. `given`: by the name of a switch in the program, whether it is on.
     `entries`: the paths of the programs themselves, whose part under `__name__ == "__main__"` runs. `unread_too`: a
     module's variables count though nothing there reads them, as in a configuration."""
-    walk = _Walk(dict(given), frozenset(entries), unread_too)
-    for path, text in files:
-        tree = parsed(text.encode("utf-8", "replace"))
-        if tree is not None:
+    trees = [(path, tree) for path, text in files if (tree := parsed(text.encode("utf-8", "replace"))) is not None]
+    handed: dict[str, bool | None] | None = None
+    # What calls hand on is known once all of them are seen, so that the way is walked twice.
+    for _ in range(2):
+        walk = _Walk(dict(given), frozenset(entries), unread_too, handed)
+        for path, tree in trees:
             walk.add(path, tree)
-    return walk.found([path for path, _ in files])
+        try:
+            found = walk.found([path for path, _ in files])
+        except RecursionError:
+            return ()
+        handed = walk.passed
+    return found
 
 
 @dataclass(slots=True)
@@ -50,6 +58,8 @@ class _Walk:
     given: dict[str, bool]
     entries: frozenset[str]
     unread_too: bool
+    handed: dict[str, bool | None] | None = None
+    """`passed` of a walk that took every branch."""
     modules: list[_Module] = field(default_factory=list)
     defined: dict[str, list[tuple[_Module, _Definition, str]]] = field(default_factory=dict)
     """By name: functions, methods and classes, with the class that they stand in."""
@@ -57,6 +67,8 @@ class _Walk:
     """Names that something reached reads."""
     passed: dict[str, bool | None] = field(default_factory=dict)
     """By the name of an argument: the switch that calls hand on; None where they differ, or it is not known."""
+    takers: dict[str, int] = field(default_factory=dict)
+    """By the name of an argument: how many functions have one of that name."""
     seen: set[int] = field(default_factory=set)
     ahead: list[tuple[_Module, _Definition, str]] = field(default_factory=list)
     statements: int = 0
@@ -66,6 +78,8 @@ class _Walk:
         self.modules.append(module)
         for name, node, inside in _definitions(tree.body, ""):
             self.defined.setdefault(name, []).append((module, node, inside))
+            for item in node.args.args if not isinstance(node, ast.ClassDef) else ():
+                self.takers[item.arg] = self.takers.get(item.arg, 0) + 1
 
     def found(self, order: Sequence[str]) -> tuple[ProgramConstant, ...]:
         for module in self.modules:
@@ -147,7 +161,7 @@ class _Walk:
 
     def constants(self, module: _Module, node: ast.AST, within: str, own: bool) -> None:
         for name, value in _named_values(node):
-            if isinstance(value, ast.Constant) and type(value.value) is int:
+            if isinstance(value, ast.Constant) and type(value.value) is int and abs(value.value) < _LARGEST:
                 module.constants.append((ProgramConstant(name, value.value, module.path, value.lineno, within), own))
 
     def handed_on(self, call: ast.Call, module: _Module) -> None:
@@ -156,9 +170,12 @@ class _Walk:
         if name not in self.defined:
             return
         function = self.defined[name][0][1]
-        names = [] if isinstance(function, ast.ClassDef) else [item.arg for item in function.args.args]
-        given = [*zip(names, call.args), *((item.arg, item.value) for item in call.keywords if item.arg)]
-        for argument, value in given:
+        if isinstance(function, ast.ClassDef):
+            return
+        names = [item.arg for item in function.args.args]
+        given = dict(zip(names[-len(function.args.defaults) or len(names):], function.args.defaults))
+        given |= {**dict(zip(names, call.args)), **{item.arg: item.value for item in call.keywords if item.arg}}
+        for argument, value in given.items():
             truth = self.truth(value, module)
             known = self.passed.get(argument, truth)
             self.passed[argument] = truth if known is truth else None
@@ -177,7 +194,7 @@ class _Walk:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and "arg" in node.value.id.lower():
             return self.given.get(node.attr)
         if isinstance(node, ast.Name):
-            return self.passed.get(node.id)
+            return self.handed.get(node.id) if self.handed is not None and self.takers.get(node.id) == 1 else None
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == "__name__":
             return module.path in self.entries
         return None
@@ -223,38 +240,45 @@ def _name_of(target: ast.expr) -> str:
 # What a log prints of a program's settings: a Namespace, a dump of a configuration, a line of its own.
 
 _PRINTED = re.compile(
-    r"""(?<![\w.-])([A-Za-z][\w./-]{0,60}(?: [A-Za-z][\w/-]{0,30}){0,5})["']?\s*[:=]\s*(\d{1,7})(?![\w.%])"""
+    r"""(?<![\w.-])([A-Za-z][\w./-]{0,60}(?: [A-Za-z][\w/-]{0,30}){0,5})["']?\s*[:=]\s*"""
+    r"""(\d{1,7})(?![\w.%])(?!\s*/|\s+of\b)"""
 )
 _MOST_CHARACTERS = 600
 _FRAME = re.compile(r'^\s*File "')
 _PATH = re.compile(r"[\w./~+-]{1,300}\.(?:ya?ml|toml|json|py)\b(?!:\d)")
+_WRITTEN = re.compile(r"(?i)\b(?:sav(?:e|ed|ing)|writ(?:e|ing|ten)|wrote|dump(?:ed|ing)?|stor(?:e|ed|ing))\b")
 _SAYS_CONFIGURATION = re.compile(r"(?i)conf|cfg|recipe|yaml|param|setting|option|experiment")
 
 
 def printed_constants(path: str, text: str) -> tuple[ProgramConstant, ...]:
-    """The whole numbers that stand behind a name in a log, each name with its first number. They are text: they say
-    what a program was told, not where."""
+    """The whole numbers that stand behind a name in a log, always the same (a counter's are not), each name once. They
+    are text: they say what a program was told, not where."""
     found: dict[str, ProgramConstant] = {}
+    counters: set[str] = set()
     for number, line in enumerate(text.splitlines(), start=1):
         if _FRAME.match(line):
             continue
         for match in _PRINTED.finditer(line[: 20 * _MOST_CHARACTERS]):
             name = re.sub(r"[ /]+", "_", match[1]).strip("_")
-            found.setdefault(name, ProgramConstant(name, int(match[2]), path, number, "", ConstantPlace.LOG))
-            if len(found) >= _MOST_CONSTANTS:
-                return tuple(found.values())
-    return tuple(found.values())
+            if len(found) < _MOST_CONSTANTS:
+                found.setdefault(name, ProgramConstant(name, int(match[2]), path, number, "", ConstantPlace.LOG))
+            if name in found and found[name].value != int(match[2]):
+                counters.add(name)
+    return tuple(item for name, item in found.items() if name not in counters)
 
 
 def configurations_said(text: str) -> tuple[str, ...]:
-    """The configuration files that a log speaks of, as written, in order."""
+    """The configuration files that a log speaks of, as written, in order; not those that the program writes."""
     found = dict[str, None]()
-    for line in text.splitlines():
-        if not _FRAME.match(line) and _SAYS_CONFIGURATION.search(line[:_MOST_CHARACTERS]):
-            for match in _PATH.finditer(line[:_MOST_CHARACTERS]):
-                if not match[0].endswith((".py", ".json")) or _SAYS_CONFIGURATION.search(match[0]):
-                    found[match[0]] = None
+    for line in (line[:_MOST_CHARACTERS] for line in text.splitlines() if not _FRAME.match(line)):
+        if _SAYS_CONFIGURATION.search(line) and not _WRITTEN.search(line):
+            found |= {match[0]: None for match in _PATH.finditer(line) if may_be_configuration(match[0])}
     return tuple(found)
+
+
+def may_be_configuration(path: str) -> bool:
+    """Of JSON and of Python only what says so: the first is mostly data, the second a program."""
+    return not path.endswith((".py", ".json")) or _SAYS_CONFIGURATION.search(path) is not None
 
 
 _QUOTED = re.compile(r"""["']([\w./-]{1,200}\.(?:ya?ml|toml|json))["']""")

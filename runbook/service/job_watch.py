@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from runbook.adapters.log_watch import LogFollowers, Suspicion
 from runbook.adapters.metrics import WatchFigures
 from runbook.config import WatchDocument
-from runbook.errors import NotAllowed, NotFound, RunbookError
+from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.logs.signatures import Signatures
 from runbook.logs.signatures.signature import NO_KINDS
 from runbook.model.job import JobClass, JobRecord
@@ -220,14 +220,16 @@ class JobWatch:
         missing = [job for job in self._followed if job not in listed]
         ended = set()
         for job in missing[:_NEW_A_ROUND]:
+            self._followed[job] = self._followed.pop(job)
             try:
                 if self.scheduler.job(job).state.job_class is not JobClass.ACTIVE:
                     ended.add(job)
             except NotFound:
                 ended.add(job)
-            except RunbookError:
+            except Unavailable:
                 break
-            self._followed[job] = self._followed.pop(job)
+            except RunbookError:
+                continue
         return frozenset(missing) - ended
 
     def _follow(self, job: JobRecord, now_s: float) -> None:

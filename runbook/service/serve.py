@@ -171,8 +171,10 @@ def serve(
         told = server.should_exit = True
 
     def run() -> None:
-        daemon.run()
-        server.should_exit = True
+        try:
+            daemon.run()
+        finally:
+            server.should_exit = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     loop = threading.Thread(target=run, name="spool", daemon=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from runbook.host_lists import expand_hosts
@@ -31,6 +30,7 @@ _TITLE = re.compile(r"^(?:Batch Script for|Environment used for) [^\n]{1,200}\n-
 _MOST_LOGS = 8192
 _MOST_LETTERS = 4 << 20
 """Of the paths of all of a job's steps together."""
+_MOST_TRIED = 65_536
 
 
 def known_columns(help_format: str) -> frozenset[str]:
@@ -169,18 +169,27 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
     )
 
 
-def _log_paths(steps: Iterable[dict[str, str]], values: PatternValues, work_dir: str) -> tuple[str, ...]:
+def _log_paths(steps: Sequence[dict[str, str]], values: PatternValues, work_dir: str) -> tuple[str, ...]:
     """Where the tasks of all steps wrote, as far as the bounds go: a user may start thousands of steps of thousands of
-    tasks, whose paths are as long as he likes."""
+    tasks, whose paths are as long as he likes. Where it is too much the last steps count: a job ends with them."""
     found: dict[str, None] = {}
-    letters = 0
-    paths = (path for step in steps for path in _step_paths(step, values, work_dir))
-    for path in itertools.islice(paths, _MOST_LOGS):
-        letters += len(path)
-        if letters > _MOST_LETTERS:
+    kept: list[tuple[str, ...]] = []
+    letters = tried = 0
+    for step in reversed(steps):
+        of_step: list[str] = []
+        for path in _step_paths(step, values, work_dir):
+            tried += 1
+            if path not in found:
+                letters += len(path)
+                if len(found) >= _MOST_LOGS or letters > _MOST_LETTERS:
+                    tried = _MOST_TRIED
+                    break
+                found[path] = None
+            of_step.append(path)
+        kept.append(tuple(of_step))
+        if tried >= _MOST_TRIED:
             break
-        found[path] = None
-    return tuple(found)
+    return tuple(dict.fromkeys(path for of_step in reversed(kept) for path in of_step))
 
 
 def _step_paths(row: dict[str, str], values: PatternValues, work_dir: str) -> Iterator[str]:

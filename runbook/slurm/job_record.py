@@ -29,6 +29,8 @@ from runbook.slurm.sbatch_options import (
 DEFAULT_OUTPUT = "slurm-%j.out"
 DEFAULT_ARRAY_OUTPUT = "slurm-%A_%a.out"
 _MOST_TASKS = 4096
+_OF_A_TASK = re.compile(r"%\d*[tnN]")
+"""A pattern that gives each task, or each node, a file of its own."""
 """Files of a step that are looked at."""
 
 
@@ -120,10 +122,14 @@ def step_paths(
     Source: srun(1), "I/O REDIRECTION": none, all and a task's number name no file. Tasks are taken to lie on the nodes
     in blocks, which matters to patterns with both task and node only."""
     wanted = [pattern for pattern in (output, error) if pattern not in ("", "none", "all") and not pattern.isdecimal()]
-    for task in range(min(num_tasks, _MOST_TASKS) if wanted else 0):
+    each = [pattern for pattern in wanted if _OF_A_TASK.search(pattern)]
+    for pattern in wanted:
+        if pattern not in each:
+            yield from filter(None, expanded_paths(pattern, "", work_dir, values))
+    for task in range(min(num_tasks, _MOST_TASKS) if each else 0):
         number = task * len(nodes) // num_tasks
         here = replace(values, task=task, node_number=number, node=nodes[number] if nodes else "")
-        for pattern in wanted:
+        for pattern in each:
             yield from filter(None, expanded_paths(pattern, "", work_dir, here))
 
 

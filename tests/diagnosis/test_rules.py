@@ -66,6 +66,19 @@ def test_processes_of_like_size_are_the_jobs_own_where_it_starts_as_many(
     assert (kind(found) == Kind.CUDA_CONTEXT_OR_DRIVER) is own
 
 
+def test_a_process_that_is_known_to_be_no_rank_is_a_stranger_whatever_its_size() -> None:
+    fields = MemoryFields(
+        tried_bytes=Bytes(GIB), capacity_bytes=Bytes(80 * GIB), free_bytes=Bytes(100 * MIB),
+        allocated_bytes=Bytes(37 * GIB), reserved_unallocated_bytes=Bytes(400 * MIB), process_bytes=Bytes(38 * GIB),
+        other_processes=(ProcessUse(99_999, Bytes(37 * GIB)),),
+    )
+    named = replace(story(fields), rank_pids={rank: 4_000 + rank for rank in range(8)})
+    settings = {LOCAL_PROCESSES: "8"}
+    assert kind(diagnose(named, job=None, meanings=MEANINGS, settings=settings)) == Kind.CO_TENANT
+    unnamed = diagnose(story(fields), job=None, meanings=MEANINGS, settings=settings)
+    assert kind(unnamed) == Kind.CUDA_CONTEXT_OR_DRIVER
+
+
 @pytest.mark.parametrize(("processes", "own"), [(1, False), (2, True)])
 def test_what_an_older_message_leaves_unexplained_is_a_second_process_of_like_size(processes: int, own: bool) -> None:
     fields = MemoryFields(

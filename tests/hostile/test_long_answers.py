@@ -54,15 +54,23 @@ for number in range(500):
     text += row(JobID=f"7.{number}", State="FAILED", ExitCode="1:0", NTasks="512", NodeList="n1",
                 SubmitLine=f"srun -n 512 --output={long}/{number}.%t app")
 job, = read_jobs(text, known, "~separator~")
-assert job.more_log_paths[0] == long + "/0.0"
+assert job.more_log_paths[-1] == long + "/499.511"
 assert 500 < len(job.more_log_paths) <= 8192 and sum(map(len, job.more_log_paths)) <= 4 << 20
+"""
+
+SAME = STEPS[: STEPS.index("for number")] + """
+for number in range(40):
+    text += row(JobID=f"7.{number}", State="FAILED", ExitCode="1:0", NTasks="4096", NodeList="n1",
+                SubmitLine="srun -n 4096 --output=/home/a/out.%s --error=/home/a/err.%s app")
+job, = read_jobs(text, known, "~separator~")
+assert list(job.more_log_paths) == [f"/home/a/{name}.{step}" for step in range(40) for name in ("out", "err")]
 """
 
 
 @pytest.mark.parametrize(
-    "program", [ENVIRONMENT, SUBMIT_LINE, OPTIONS, HEADER, STEPS],
+    "program", [ENVIRONMENT, SUBMIT_LINE, OPTIONS, HEADER, STEPS, SAME],
     ids=["the title in the environment", "a submit line of many words", "of many options", "a long header line",
-         "the logs of many steps"],
+         "the logs of many steps", "of many tasks that share them"],
 )
 def test_what_slurm_keeps_is_read_in_time(program: str) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY_BYTES}, {_MEMORY_BYTES}))\n"

@@ -13,7 +13,7 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import AnswerKind, Answers, NoPlan, Plan
 from runbook.remedy import LeverContext, load_levers, propose
-from runbook.template import apply
+from runbook.template import CannotEdit, apply
 from tests.kinds import Kind
 
 LEVERS = load_levers(data_folder("playbooks") / "oom" / "levers")
@@ -621,6 +621,60 @@ def test_keys_of_hydras_groups_are_overridden_on_the_command_line(tmp_path: Path
     _, plan, changed = _proposed(tmp_path, f"torchrun train.py{given}", COMPOSED)
     assert isinstance(plan, Plan), plan
     assert f"data.batch_size={micro}" in changed[1] and "optim.accum_steps=4" in changed[1]
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "micro"),
+    [
+        ({"conf/main.yaml": "defaults:\n  - data: small\n  # - data: large\n  - optim: sgd\n  - _self_\n"}, "", 4),
+        ({"conf/main.yaml": "defaults:\n  - data: small\n  - optim: sgd\n  - exp: none\n  - _self_\n",
+          "conf/exp/none.yaml": "a: 1\n",
+          "conf/exp/big.yaml": "# @package _global_\ndefaults:\n  - override /data: large\n"}, " exp=big", 10),
+        ({"conf/main.yaml": "defaults:\n  - main\n  - model: a\n  - optim: sgd\n  - _self_\n",
+          "conf/model/a.yaml": "defaults:\n  - /data: large\n"}, "", 10),
+    ],
+    ids=["an entry that is commented out", "a group overrides another", "a group from the root, and a file in itself"],
+)
+def test_what_hydra_composes(tmp_path: Path, files: dict[str, str], given: str, micro: int) -> None:
+    _, plan, changed = _proposed(tmp_path, f"torchrun train.py{given}", {**COMPOSED, **files})
+    assert isinstance(plan, Plan), plan
+    assert f"data.batch_size={micro}" in changed[1]
+
+
+def test_counters_of_a_log_and_a_configuration_that_the_program_writes_are_no_settings(tmp_path: Path) -> None:
+    files = {"train.py": "run()\n", "out/config.yaml": "batch_size: 12\n"}
+    log = "Full config saved to out/config.yaml\nEpoch: 1, Batch: 0, Loss: 2.3\nEpoch: 1, Batch: 1, Loss: 2.2\n"
+    log += "Val Batch: 10/50\n"
+    asked = _asked(tmp_path, "python train.py", files, log=log)
+    assert "config.yaml" not in asked and "Batch to" not in asked and "small as it gets" not in asked
+
+
+def test_a_switch_that_is_on_by_default_leaves_its_branch(tmp_path: Path) -> None:
+    program = """
+import argparse
+
+def train():
+    config = {}
+    config["batch_size"] = 64
+
+p = argparse.ArgumentParser()
+p.add_argument("--no-train", dest="train", action="store_false")
+args = p.parse_args()
+if args.train:
+    train()
+"""
+    assert "batch_size to 32 (train.py:6)" in _asked(tmp_path, "python train.py", {"train.py": program})
+
+
+def test_a_value_is_not_put_in_front_of_words_that_may_write_over_it(tmp_path: Path) -> None:
+    files = {
+        "train.py": "batch_size = 4\ngradient_accumulation_steps = 5 * 8\nexec(open('configurator.py').read())\n",
+        "configurator.py": "import sys\nfor arg in sys.argv[1:]:\n    exec(open(arg).read())\nraise ValueError\n",
+        "config/small.py": "batch_size = 16\ngradient_accumulation_steps = 1\n",
+    }
+    command = 'ARGS="config/small.py --compile=False"\npython train.py $ARGS'
+    with pytest.raises(CannotEdit, match="no safe place for --batch_size"):
+        _proposed(tmp_path, command, files)
 
 
 @pytest.mark.parametrize("more", ["", " --compile=False"])

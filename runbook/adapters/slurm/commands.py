@@ -14,7 +14,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.identity import LOGIN_PATH, Identity
-from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Command, Completed, run
+from runbook.adapters.process import Command, Completed, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import JobRecord
 from runbook.model.units import JobId, NodeName, Unknown
@@ -116,7 +116,7 @@ class SlurmCommands:
         done = self.run(Command((name, *arguments), as_user=as_user, env=environment, asks=asks))
         if done.truncated:
             raise Unavailable(
-                f"`{name}` printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB",
+                f"`{name}` printed more than is read",
                 where=" ".join(done.argv)[:200],
                 next_step="name a job",
             )

@@ -39,6 +39,7 @@ _MOST_RESERVED_BYTES = 1 << 30
 _SMALL_BYTES = 1 << 20
 """A log of this much is kept as long as half of that stays free: what fills a disk is the large ones."""
 _COUNTED_FOR_S = 60.0
+_MOST_OWNERS = 1024
 
 
 def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
@@ -142,10 +143,14 @@ class LogsKept:
     """An incident's owner, and all open incidents of his."""
     _sums: dict[UserName, tuple[float, int]] = field(default_factory=dict, init=False)
     """By owner: when it was added up, and what was there with what was copied since."""
+    _owners: dict[IncidentId, tuple[float, UserName, Sequence[IncidentId]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    """When it was asked whose an incident is: a job of a thousand logs is asked about once."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
-    def check(self, incidents: Path, incident: IncidentId, wanted_bytes: int) -> None:
-        """Counts what is wanted. Raises `NotAllowed`."""
+    def check(self, incidents: Path, incident: IncidentId, wanted_bytes: int, there_bytes: int) -> None:
+        """Counts what is wanted in the place of a copy of `there_bytes`. Raises `NotAllowed`."""
         try:
             disk = os.statvfs(incidents)
         except OSError as error:
@@ -163,16 +168,24 @@ class LogsKept:
                 where=str(incidents / incident),
                 next_step="make room, or let older evidence go sooner (`keep` in the inventory, `runbook prune`)",
             )
-        self._check_share(incidents, incident, wanted_bytes, None if small else free - reserve)
+        more_bytes = max(wanted_bytes - there_bytes, 0)
+        self._check_share(incidents, incident, more_bytes, None if small else free - reserve)
 
     def _check_share(self, incidents: Path, incident: IncidentId, wanted_bytes: int, room_bytes: int | None) -> None:
         """`room_bytes`: what is left for logs; one owner takes half of it at most, so that there is some for the next.
         None: what is wanted is too little to matter."""
         if self.open_of is None or self.owner_bytes is None:
             return
-        owner, theirs = self.open_of(incident)
         now_s = time.monotonic()
         with self._lock:
+            looked_s, owner, theirs = self._owners.get(incident, (-math.inf, UserName(""), ()))
+        if now_s - looked_s > _COUNTED_FOR_S:
+            owner, theirs = self.open_of(incident)
+        with self._lock:
+            if len(self._owners) > _MOST_OWNERS:
+                self._owners.clear()
+            if now_s - looked_s > _COUNTED_FOR_S:
+                self._owners[incident] = now_s, owner, theirs
             counted_s, kept = self._sums.get(owner, (-math.inf, 0))
             if now_s - counted_s > _COUNTED_FOR_S:
                 counted_s, kept = now_s, sum(_evidence_bytes(incidents / name) for name in theirs)
@@ -189,6 +202,12 @@ class LogsKept:
                     "make room where incidents are kept" if half else "raise keep.owner_gib in the inventory"
                 ),
             )
+
+
+def _bytes_on_disk(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_blocks * 512
+    return 0
 
 
 def _evidence_bytes(folder: Path) -> int:
@@ -271,7 +290,7 @@ class IncidentStore:
         `NotAllowed` where too little would stay free for the incidents themselves, or the owner has his share."""
         path = self._place(incident, relative)
         wanted = limit_bytes if (length := _length(stream)) is None else min(length, limit_bytes)
-        self._logs.check(self._incidents, incident, wanted)
+        self._logs.check(self._incidents, incident, wanted, _bytes_on_disk(path))
         with replacing(path, 0o600, None) as target:
             shortened = copy_windows(stream, target, max(limit_bytes, 1))
             target.truncate()

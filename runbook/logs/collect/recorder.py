@@ -312,6 +312,7 @@ class LauncherLines:
             self._state.several = self._state.several or view.base + start < _BEGINS_WITHIN
             if not self._state.several:
                 return  # a log that only quotes such a line
+            self._steps.before(view, start)  # those in front are the other file's
             named = self._state.named
             own = file_profile(match.text("where") or "", tuple(map(NodeName, named.nodes)))
             self._state.named = replace(own, habits=named.habits, forms=named.forms, prefixes=named.prefixes)

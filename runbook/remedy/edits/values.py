@@ -324,6 +324,8 @@ def _ask_for_a_number(context: LeverContext, parameter: Parameter, arguments: Ar
     places = ", ".join(f"{_place(item)} {says} {item.name} {item.value}" for item in found[:_MOST_PLACES])
     unless = f", unless {word} of the command says otherwise" if word and not printed else ""
     if first.value <= (parameter.floor or 1):
+        if printed:
+            return
         raise Refused(f"{places}, as small as it gets{unless}")
     half = first.value // 2
     asked = f"Which option or file sets {first.name}, and may" if printed else "May"

@@ -268,7 +268,7 @@ class Daemon:
             LOG.debug("what had stopped cannot go on yet", exc_info=True)
         except Exception:
             LOG.exception("what had stopped cannot go on")
-        stopped = self.status.stopped()
+        stopped = dict(self.status.stopped())
         for incident in stopped.keys() - self._told_stopped:
             LOG.error("%s: stopped: %s; %s", incident, stopped[incident], _MAKE_ROOM)
         self._told_stopped = set(stopped)

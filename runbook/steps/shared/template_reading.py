@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from runbook.errors import BadInput
@@ -33,6 +33,7 @@ from runbook.model.units import JobId, Unknown, name_within
 from runbook.program import (
     configurations_opened,
     configurations_said,
+    may_be_configuration,
     printed_constants,
     program_constants,
     program_text,
@@ -164,13 +165,13 @@ class TemplateReading:
             path = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
             keys = [item for item in _composed(sources, path, chosen) if options.option(item.names[0]) is None]
             return replace(options, options=(*options.options, *keys))
-        open_ones = {item.dest for item in options.options if item.default is None}
-        if open_ones and any(item.default is None and item.names == (f"--{item.dest}",) for item in options.options):
+        if any(item.joined and item.default is None for item in options.options):
             words = [word for file in self.files for word in words_of_files(file, self.submit_context)]
             files = filter(None, (self._configuration(sources, word) for word in words if word.endswith(".py")))
             said = {item.name: str(item.value) for file in files for item in _numbers_of(file) if not item.within}
             filled = [
-                replace(item, default=said.get(item.dest)) if item.default is None else item for item in options.options
+                replace(item, default=said.get(item.dest)) if item.joined and item.default is None else item
+                for item in options.options
             ]
             return replace(options, options=tuple(filled))
         return options
@@ -208,9 +209,15 @@ class TemplateReading:
     def _constants(self) -> tuple[ProgramConstant, ...]:
         """Numbers of configuration files that the program opens, then of its own text, then of what it printed."""
         given = {item.parameter for item in self.everything if item.kind is SettingKind.ARGUMENT}
+        flags = [item for item in (self.program.options if self.program is not None else ()) if item.type == "flag"]
+        values = {
+            item.dest: item.flag_value if given & set(item.names) else item.default
+            for item in flags if not item.negation and not unresolved_argument(self.everything)
+        }
+        several = {item.dest for item in flags if sum(other.dest == item.dest for other in flags) > 1}
         switches = {
-            item.dest: bool(given & set(item.names))
-            for item in (self.program.options if self.program is not None else ()) if item.type == "flag"
+            name: value == "true" for name, value in values.items()
+            if value in ("true", "false") and name not in several
         }
         files = [(file.path, file.text) for file in self.source_files]
         opened = [item for file in self._opened for item in _numbers_of(file)]
@@ -233,7 +240,11 @@ class TemplateReading:
         heads = [path for _, text in self._log_heads for path in configurations_said(text)]
         defaults = [item.default or "" for item in program.options] if program is not None else []
         for paths in (
-            [word for file in self.files for word in words_of_files(file, self.submit_context)], heads,
+            [
+                word for file in self.files for word in words_of_files(file, self.submit_context)
+                if may_be_configuration(word)
+            ],
+            heads,
             [*(program.config if program is not None else ()), *defaults],
             [path for text in entries for path in configurations_opened(text)],
         ):
@@ -308,11 +319,14 @@ class TemplateReading:
         numbers = [(job.num_tasks or 0) // max(job.num_nodes or len(job.nodes), 1)]
         if self.system is not None:
             names = (self.system.world.per_node,)
-            numbers += [int(self.values.get(name, "")) for name in names if self.values.get(name, "").isdecimal()]
+            numbers += [
+                int(value) for name in names for value in [self.values.get(name, "")]
+                if value.isdecimal() and len(value) < 6
+            ]
         per_node = {"--ntasks-per-node", "--nproc_per_node", "--nproc-per-node"}
         numbers += [
             int(item.value) for item in self.everything
-            if item.parameter in per_node and item.value is not None and item.value.isdecimal()
+            if item.parameter in per_node and item.value is not None and item.value.isdecimal() and len(item.value) < 6
         ]
         return max(numbers)
 
@@ -349,50 +363,86 @@ def _numbers_of(file: TemplateFile) -> tuple[ProgramConstant, ...]:
 
 
 _DEFAULTS = re.compile(r"^defaults:[ \t]*\n((?:[ \t]*(?:-[^\n]*|#[^\n]*)?\n)*)", re.MULTILINE)
-_GROUP = re.compile(r"-[ \t]*(?:(override)[ \t]+)?/?([\w/]+)(@[\w.]*)?[ \t]*:[ \t]*['\"]?([\w./-]+)")
-_OTHER = re.compile(r"-[ \t]*['\"]?/?([\w./-]+)['\"]?[ \t]*(?:#.*)?$")
+_GROUP = re.compile(r"-[ \t]*(?:(override)[ \t]+)?(/?)([\w/]+)(@[\w.]*)?[ \t]*:[ \t]*['\"]?([\w./-]+)")
+_OTHER = re.compile(r"-[ \t]*['\"]?(/?)([\w./-]+)['\"]?[ \t]*(?:#.*)?$")
 _MOST_KEYS = 500
+_DEEPEST = 5
+_YAML = (".yaml", ".yml")
 
 
-def _composed(
-    sources: ProgramSources, path: str, chosen: Mapping[str, str | None], package: str = "", depth: int = 0
-) -> list[ProgramOption]:
+def _composed(sources: ProgramSources, path: str, chosen: Mapping[str, str | None]) -> list[ProgramOption]:
     """The keys that Hydra makes of a configuration and of the groups in its `defaults`, each once, as options; what is
-    written in the file itself wins unless `_self_` stands in front of the others. `chosen`: what the command says."""
-    data = sources.source_of(path)
-    if data is None or depth > 4:
-        return []
-    text = data.decode("utf-8", "replace") + "\n"
-    own = [
-        ProgramOption(
-            (key,), key, "boolean" if item.value.lower() in ("true", "false") else "", item.value, file=path,
-            line=item.line or 1,
-        )
-        for item in all_settings((TemplateFile(path, text),))
-        if item.value is not None and not item.parameter.startswith("defaults")
-        for key in [f"{package}.{item.parameter}".lstrip(".")]
-    ]
-    listed = _DEFAULTS.search(text)
-    parts: list[list[ProgramOption]] = []
-    root = posixpath.dirname(path)
-    for line in listed[1].splitlines() if listed is not None else ():
-        if line.strip().startswith("- _self_"):
+    written in the file itself wins unless `_self_` stands in front of the others. `chosen`: what the command says. None
+    where a group overrides the choice of another in turn: which file is in force is not known then."""
+    told: dict[str, str | None] = dict(chosen)
+    for _ in range(2):
+        composing = _Composing(sources, posixpath.dirname(path), told)
+        keys = composing.keys_of(path, "", ())
+        overrides = {group: name for group, name in composing.overrides.items() if group not in chosen}
+        if all(told.get(group) == name for group, name in overrides.items()):
+            last = {item.dest: item for item in keys}
+            return list(last.values())[:_MOST_KEYS]
+        told = {**overrides, **chosen}
+    return []
+
+
+@dataclass(slots=True)
+class _Composing:
+    sources: ProgramSources
+    root: str
+    chosen: Mapping[str, str | None]
+    """By group below the root, as the command says it or another group overrides it."""
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    def keys_of(self, path: str, package: str, within: tuple[str, ...]) -> list[ProgramOption]:
+        """`within`: the files that led here, of which none is entered again."""
+        data = self.sources.source_of(path)
+        if data is None or path in within or len(within) >= _DEEPEST:
+            return []
+        text = data.decode("utf-8", "replace") + "\n"
+        own = [
+            ProgramOption(
+                (key,), key, "boolean" if item.value.lower() in ("true", "false") else "", item.value, file=path,
+                line=item.line or 1,
+            )
+            for item in all_settings((TemplateFile(path, text),))
+            if item.value is not None and not item.parameter.startswith("defaults")
+            for key in [f"{package}.{item.parameter}".lstrip(".")]
+        ]
+        listed = _DEFAULTS.search(text)
+        parts: list[list[ProgramOption]] = []
+        inside = (*within, path)
+        for line in map(str.strip, listed[1].splitlines() if listed is not None else ()):
+            if line.startswith("- _self_"):
+                parts.append(own)
+            elif not line.startswith("#") and (group := _GROUP.match(line)) is not None:
+                parts.append(self._group(group, path, package, inside))
+            elif (other := _OTHER.match(line)) is not None:
+                parts.append(self.keys_of(self._file(path, other[1], other[2]), package, inside))
+        if own not in parts:
             parts.append(own)
-        elif (group := _GROUP.search(line)) is not None:
-            name = chosen.get(group[2]) or group[4]
-            below = (group[3] or "")[1:] if group[3] else f"{package}.{group[2].replace('/', '.')}".lstrip(".")
-            below = "" if below in ("_global_", "_here_") else below
-            if not group[1] and name != "null":
-                file = posixpath.join(root, group[2], name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-                is_global = b"@package _global_" in (sources.source_of(file) or b"")[:400]
-                parts.append(_composed(sources, file, chosen, "" if is_global else below, depth + 1))
-        elif (other := _OTHER.search(line)) is not None:
-            file = posixpath.join(root, other[1] if other[1].endswith((".yaml", ".yml")) else f"{other[1]}.yaml")
-            parts.append(_composed(sources, file, chosen, package, depth + 1))
-    if own not in parts:
-        parts.append(own)
-    last = {item.dest: item for part in parts for item in part}
-    return list(last.values())[:_MOST_KEYS]
+        return [item for part in parts for item in part][: 4 * _MOST_KEYS]
+
+    def _group(self, group: re.Match[str], path: str, package: str, within: tuple[str, ...]) -> list[ProgramOption]:
+        override, absolute, words, told, default = group.groups()
+        folder = posixpath.join(self.root if absolute else posixpath.dirname(path), words)
+        named = posixpath.relpath(folder, self.root)
+        if override:
+            self.overrides[named] = default
+            return []
+        name = self.chosen.get(named) or default
+        if name == "null":
+            return []
+        below = ("" if absolute else f"{package}.") + words.replace("/", ".")
+        below = told[1:] if told else below.lstrip(".")
+        file = posixpath.join(folder, name if name.endswith(_YAML) else f"{name}.yaml")
+        is_global = b"@package _global_" in (self.sources.source_of(file) or b"")[:400]
+        return self.keys_of(file, "" if is_global or below in ("_global_", "_here_") else below, within)
+
+    def _file(self, path: str, absolute: str, name: str) -> str:
+        return posixpath.join(
+            self.root if absolute else posixpath.dirname(path), name if name.endswith(_YAML) else f"{name}.yaml"
+        )
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:

@@ -125,9 +125,9 @@ def _awaits_a_value(word: Token | None) -> bool:
 
 
 def last_word(command: Command) -> Token | None:
-    """The last word that is written out on the command itself, where options with their values end."""
-    words = [token for token in command.argv if token.level == 0 and token.end >= 0 and not token.several]
-    return words[-1] if words else None
+    """The last word, where options with their values end; None where it is not written out on the command itself."""
+    word = command.argv[-1] if command.argv else None
+    return word if word is not None and word.level == 0 and word.end >= 0 and not word.several else None
 
 
 # Parameters among the words of a command: each place where one is given, with its value.

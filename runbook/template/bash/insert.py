@@ -196,9 +196,9 @@ class _Place:
 def _option(script: Script, edit: Edit, command: Command) -> Change:
     where = f"{script.file.path}:{command.line}"
     place = _sibling(script, command) or _last_option(command) or _behind_program(command)
-    last = arguments.last_word(command) if edit.taken_as is TakenAs.JOINED else None
-    if last is not None:  # what is read in turn is written over by what stands behind it
-        place = _Place(last, last.end, False, "", True)
+    if edit.taken_as is TakenAs.JOINED:  # what is read in turn is written over by what stands behind it
+        last = arguments.last_word(command)
+        place = _Place(last, last.end, False, "", True) if last is not None else None
     if place is None:
         raise CannotEdit(
             f"there is no safe place for {edit.spellings[0]} on the command that trains", where=where,
