@@ -199,16 +199,12 @@ class Engine:
             incident = self.store.load(name)
             if incident.finished:
                 self.stopped.pop(name, None)
-            # What goes on takes itself out: it may have begun while those before it were looked at.
-            elif name not in self.stopped or name in self._taken_up:
-                continue
-            # What could be recorded last is that it failed, or nothing.
-            elif self.ensure(incident, begin_again) == "begun":
-                self._taken_up.add(name)
-                taken.append(name)
-            elif name in self.stopped:
-                self.store.save(incident)
-                DBOS.resume_workflow(workflow_id(incident), queue_name=QUEUE)
+            # What goes on takes itself out, perhaps while those before it were looked at. What could be recorded last
+            # is that it failed, or nothing.
+            elif name in self.stopped and name not in self._taken_up:
+                if self.ensure(incident, begin_again) != "begun":
+                    self.store.save(incident)
+                    DBOS.resume_workflow(workflow_id(incident), queue_name=QUEUE)
                 self._taken_up.add(name)
                 taken.append(name)
         return tuple(taken)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from runbook.errors import BadInput
 from runbook.model.job import JobEnvironment, JobRecord
 from runbook.model.log import LogStory
-from runbook.model.program import ConstantPlace, ProgramConstant, ProgramOption, ProgramOptions
+from runbook.model.program import ConstantPlace, ProgramConstant, ProgramOptions
 from runbook.model.remedy import Answers
 from runbook.model.template import (
     Companion,
@@ -54,7 +54,7 @@ from runbook.remedy import (
     with_unresolved_batch,
 )
 from runbook.slurm.sbatch_options import parse_submit_line
-from runbook.steps.shared.companion_files import ProgramSources
+from runbook.steps.shared.companion_files import ProgramSources, composed_options
 from runbook.template import (
     CannotEdit,
     NamedFile,
@@ -163,7 +163,7 @@ class TemplateReading:
             name = given.get("--config-name", given.get("-cn", posixpath.basename(options.config[0]))) or ""
             path = posixpath.join(posixpath.dirname(options.config[0]), name)
             path = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
-            keys = [item for item in _composed(sources, path, chosen) if options.option(item.names[0]) is None]
+            keys = [item for item in composed_options(sources, path, chosen) if options.option(item.names[0]) is None]
             return replace(options, options=(*options.options, *keys))
         if any(item.joined and item.default is None for item in options.options):
             words = [word for file in self.files for word in words_of_files(file, self.submit_context)]
@@ -360,89 +360,6 @@ def _numbers_of(file: TemplateFile) -> tuple[ProgramConstant, ...]:
         for item in all_settings((file,)) if item.value is not None and item.value.isdecimal() and len(item.value) < 13
         for within, _, name in [item.parameter.rpartition(".")]
     )
-
-
-_DEFAULTS = re.compile(r"^defaults:[ \t]*\n((?:[ \t]*(?:-[^\n]*|#[^\n]*)?\n)*)", re.MULTILINE)
-_GROUP = re.compile(r"-[ \t]*(?:(override)[ \t]+)?(/?)([\w/]+)(@[\w.]*)?[ \t]*:[ \t]*['\"]?([\w./-]+)")
-_OTHER = re.compile(r"-[ \t]*['\"]?(/?)([\w./-]+)['\"]?[ \t]*(?:#.*)?$")
-_MOST_KEYS = 500
-_DEEPEST = 5
-_YAML = (".yaml", ".yml")
-
-
-def _composed(sources: ProgramSources, path: str, chosen: Mapping[str, str | None]) -> list[ProgramOption]:
-    """The keys that Hydra makes of a configuration and of the groups in its `defaults`, each once, as options; what is
-    written in the file itself wins unless `_self_` stands in front of the others. `chosen`: what the command says. None
-    where a group overrides the choice of another in turn: which file is in force is not known then."""
-    told: dict[str, str | None] = dict(chosen)
-    for _ in range(2):
-        composing = _Composing(sources, posixpath.dirname(path), told)
-        keys = composing.keys_of(path, "", ())
-        overrides = {group: name for group, name in composing.overrides.items() if group not in chosen}
-        if all(told.get(group) == name for group, name in overrides.items()):
-            last = {item.dest: item for item in keys}
-            return list(last.values())[:_MOST_KEYS]
-        told = {**overrides, **chosen}
-    return []
-
-
-@dataclass(slots=True)
-class _Composing:
-    sources: ProgramSources
-    root: str
-    chosen: Mapping[str, str | None]
-    """By group below the root, as the command says it or another group overrides it."""
-    overrides: dict[str, str] = field(default_factory=dict)
-
-    def keys_of(self, path: str, package: str, within: tuple[str, ...]) -> list[ProgramOption]:
-        """`within`: the files that led here, of which none is entered again."""
-        data = self.sources.source_of(path)
-        if data is None or path in within or len(within) >= _DEEPEST:
-            return []
-        text = data.decode("utf-8", "replace") + "\n"
-        own = [
-            ProgramOption(
-                (key,), key, "boolean" if item.value.lower() in ("true", "false") else "", item.value, file=path,
-                line=item.line or 1,
-            )
-            for item in all_settings((TemplateFile(path, text),))
-            if item.value is not None and not item.parameter.startswith("defaults")
-            for key in [f"{package}.{item.parameter}".lstrip(".")]
-        ]
-        listed = _DEFAULTS.search(text)
-        parts: list[list[ProgramOption]] = []
-        inside = (*within, path)
-        for line in map(str.strip, listed[1].splitlines() if listed is not None else ()):
-            if line.startswith("- _self_"):
-                parts.append(own)
-            elif not line.startswith("#") and (group := _GROUP.match(line)) is not None:
-                parts.append(self._group(group, path, package, inside))
-            elif (other := _OTHER.match(line)) is not None:
-                parts.append(self.keys_of(self._file(path, other[1], other[2]), package, inside))
-        if own not in parts:
-            parts.append(own)
-        return [item for part in parts for item in part][: 4 * _MOST_KEYS]
-
-    def _group(self, group: re.Match[str], path: str, package: str, within: tuple[str, ...]) -> list[ProgramOption]:
-        override, absolute, words, told, default = group.groups()
-        folder = posixpath.join(self.root if absolute else posixpath.dirname(path), words)
-        named = posixpath.relpath(folder, self.root)
-        if override:
-            self.overrides[named] = default
-            return []
-        name = self.chosen.get(named) or default
-        if name == "null":
-            return []
-        below = ("" if absolute else f"{package}.") + words.replace("/", ".")
-        below = told[1:] if told else below.lstrip(".")
-        file = posixpath.join(folder, name if name.endswith(_YAML) else f"{name}.yaml")
-        is_global = b"@package _global_" in (self.sources.source_of(file) or b"")[:400]
-        return self.keys_of(file, "" if is_global or below in ("_global_", "_here_") else below, within)
-
-    def _file(self, path: str, absolute: str, name: str) -> str:
-        return posixpath.join(
-            self.root if absolute else posixpath.dirname(path), name if name.endswith(_YAML) else f"{name}.yaml"
-        )
 
 
 def _arguments(job: JobRecord) -> tuple[str, ...] | None:
