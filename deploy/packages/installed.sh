@@ -5,6 +5,10 @@ case ${1-} in abort-*) exit 0 ;; esac
 
 if [ "${1-}" != triggered ]; then
     systemd-sysusers runbook.conf
+    if [ ! -d /var/spool/runbook ]; then
+        install -d -o root -g runbook -m 2770 /var/spool/runbook
+        install -d -o root -g runbook -m 2750 /var/spool/runbook/nodes
+    fi
     systemd-tmpfiles --create runbook.conf
     # The epilog writes into the spool as Slurm's own user. Asked once: who changed it since has had a reason.
     if getent passwd slurm >/dev/null && [ "$(stat -c %U /var/spool/runbook)" = root ]; then
@@ -19,5 +23,5 @@ minor=$(/opt/runbook/bin/python3 -c 'import sys; print(sys.version_info[1])')
 
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
-    systemctl try-restart runbook.service
+    systemctl try-restart runbook.service || echo "runbook: did not start again: journalctl -u runbook" >&2
 fi

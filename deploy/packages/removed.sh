@@ -1,6 +1,6 @@
 #!/bin/sh
 # Debian's postrm and the rpm's postun. A purge takes the configuration and the spool along. Incidents are the site's
-# record of what was done to its jobs: they stay, and with them the user whose they are.
+# record of what was done to its jobs: they stay. So does the user: with its number free, another would own its files.
 set -e
 [ ! -d /run/systemd/system ] || systemctl daemon-reload || :
 [ "${1-}" = purge ] || exit 0
@@ -10,8 +10,4 @@ rm -f /etc/runbook/inventory.yaml
 for folder in /etc/runbook /var/lib/runbook /opt/runbook; do
     rmdir "$folder" 2>/dev/null || [ ! -d "$folder" ] || echo "runbook: $folder stays; it holds what the package did not bring"
 done
-if [ -d /var/lib/runbook ]; then
-    echo "runbook: the user runbook stays, to whom it belongs"
-elif getent passwd runbook >/dev/null; then
-    userdel runbook
-fi
+getent passwd runbook >/dev/null && echo "runbook: the user runbook stays" || :

@@ -55,6 +55,20 @@ def test_the_probe_is_looked_for_beside_the_script(spool: Path, tmp_path: Path) 
     assert names(spool) == ["training-4711-2.gpu-21.json"]
 
 
+@pytest.mark.needs("unshare")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay a folder over /usr/local")
+def test_a_linked_script_finds_the_probe_where_the_set_up_puts_it(spool: Path, tmp_path: Path) -> None:
+    (tmp_path / "epilog.d").mkdir()
+    (tmp_path / "epilog.d" / "50-runbook").symlink_to(SCRIPT)
+    (tmp_path / "local" / "libexec").mkdir(parents=True)
+    shutil.copy(probe_file(), tmp_path / "local" / "libexec" / "runbook-probe.pyz")
+    laid = 'mount --bind "$0/local" /usr/local && exec "$0/epilog.d/50-runbook"'
+    settings = {**environment(None), **FAILED_JOB, "RUNBOOK_SPOOL": str(spool)}
+    argv = ("unshare", "--mount", "sh", "-c", laid, str(tmp_path))
+    subprocess.run(argv, env=settings, timeout=60, check=True)
+    assert names(spool) == ["training-4711-2.gpu-21.json"]
+
+
 def names(spool: Path) -> list[str]:
     return sorted(path.name for path in (spool / "nodes").iterdir())
 

@@ -199,6 +199,17 @@ def look_around(root: Root) -> None:
     assert root.run("/usr/libexec/runbook/runbook-epilog").returncode == 0
 
 
+def refuse_to_write_over_an_environment(root: Root, deb: str) -> None:
+    """What somebody installed into the package's folder with pip is left as it is."""
+    record = root.path / "opt/runbook/lib/python3.11/site-packages/runbook_oom-0.0.9.dist-info/INSTALLER"
+    record.parent.mkdir(parents=True)
+    record.write_text("pip\n")
+    done = root.run(*DPKG, "--install", f"/tmp/{deb}")
+    assert done.returncode != 0 and "holds an environment that no package brought" in done.stderr, done.stderr
+    assert record.read_text() == "pip\n" and not (root.path / "usr/bin/runbook").is_symlink()
+    shutil.rmtree(root.path / "opt/runbook")
+
+
 def test_the_same_commit_makes_the_same_bytes(packages: Packages) -> None:
     for path in (packages.deb, packages.rpm):
         assert path.read_bytes() == (packages.again / path.name).read_bytes(), path.name
@@ -208,7 +219,9 @@ def test_the_same_commit_makes_the_same_bytes(packages: Packages) -> None:
 def test_the_deb_is_installed_upgraded_used_and_purged(packages: Packages, root: Root) -> None:
     for deb in (packages.deb, packages.before):
         shutil.copy(deb, root.path / "tmp")
+    root.say("useradd", "--system", "slurm")
     before = root.paths()
+    refuse_to_write_over_an_environment(root, packages.deb.name)
 
     root.say(*DPKG, "--install", f"/tmp/{packages.before.name}")
     compiled = root.path / "opt/runbook/lib/python3/site-packages/runbook/__pycache__"
@@ -228,7 +241,7 @@ def test_the_deb_is_installed_upgraded_used_and_purged(packages: Packages, root:
     told = root.say(*as_service, "runbook", "doctor")
     assert "state folder: /var/lib/runbook" in told and "problem" not in told
     spool = root.say("stat", "-c", "%a %U %G", "/var/spool/runbook", "/var/spool/runbook/nodes")
-    assert spool == "2770 root runbook\n2750 root runbook\n"
+    assert spool == "2770 slurm runbook\n2750 root runbook\n"
 
     told = root.say("dpkg", "--force-unsafe-io", "--purge", "runbook")
     assert "/var/lib/runbook stays" in told
