@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from runbook.documents import Document, load_document
-from runbook.errors import BadInput
+from runbook.errors import BadInput, NotAllowed
 from runbook.locations import data_folder
 from runbook.model.incident import Policy, Severity
 
@@ -391,8 +391,19 @@ class Inventory(Document):
 
 
 def find_inventory(name: str | None) -> Path:
-    """The document to use: the one named, `$RUNBOOK_INVENTORY`, the site's, else `local`. Raises `BadInput`."""
-    wanted = name or os.environ.get("RUNBOOK_INVENTORY") or ""
+    """The document to use: the one named, `$RUNBOOK_INVENTORY`, the site's, else `local`. Raises `BadInput`, and
+    `NotAllowed` where this user may not look."""
+    try:
+        return _found_inventory(name or os.environ.get("RUNBOOK_INVENTORY") or "")
+    except PermissionError as error:
+        raise NotAllowed(
+            "the inventory cannot be looked for", where=str(error.filename),
+            next_step=f"let this user pass that folder (chmod 755 {Path(str(error.filename)).parent}), or name another "
+            "inventory with --inventory",
+        ) from error
+
+
+def _found_inventory(wanted: str) -> Path:
     folder = data_folder("inventories")
     if not wanted:
         return SITE_INVENTORY if SITE_INVENTORY.is_file() else folder / "local.yaml"

@@ -57,8 +57,9 @@ _MOST_TOLD = 10
 """Files of the same fault that are named one by one."""
 
 
-def private_state(app: Application, mending: bool) -> Iterator[Found]:
-    """Whether what the tool has made is private, and everything is whose it should be."""
+def private_state(app: Application, mending: bool, *, asking: bool = True) -> Iterator[Found]:
+    """Whether what the tool has made is private, and everything is whose it should be. Without `asking` nobody is asked
+    whether to mend it."""
     try:
         found = list(wrong_in(app.state, apart=app.inventory.spool_folder))
     except OSError as error:
@@ -76,7 +77,7 @@ def private_state(app: Application, mending: bool) -> Iterator[Found]:
     ours = [one for one in found if one.mode is not None]
     if not ours:
         return
-    if mending or (sys.stdin.isatty() and click.confirm(f"take others' rights to {len(ours)} of them?")):
+    if mending or (asking and sys.stdin.isatty() and click.confirm(f"take others' rights to {len(ours)} of them?")):
         yield from _mended(ours)
     else:
         yield Found(Mark.BAD, f"{len(ours)} can be mended", "runbook doctor --mend")

@@ -11,6 +11,7 @@ import pytest
 
 from runbook.cli.first_hour.canary_chain import Link, Seen, Surroundings, Works, links
 from runbook.cli.first_hour.canary_jobs import TRIALS, script
+from runbook.model.job import JobClass
 from runbook.model.units import JobId
 from tests.cli.conftest import Shell
 
@@ -46,7 +47,9 @@ def test_where_the_inventory_only_plans_nothing_is_relaunched(shell: Shell) -> N
     told = " ".join(done.stdout.split())
     assert "policy plan" in told and "planned patch: - --micro-batch-size 4" in told
     assert "planned relaunch: would be submitted as its owner → policy.mode: approve or apply" in told
-    assert "RUNNING" not in shell("jobs").stdout
+    # What is relaunched would be a folder of its own beside the job's.
+    held = shell.state / "canary" / "scheduler"
+    assert len(list(held.glob("jobs/*"))) == 1, list(held.rglob("*"))
 
 
 def test_whom_it_does_not_run_for(shell: Shell) -> None:
@@ -69,17 +72,34 @@ def of(part: str, made: list[Link]) -> Link:
     ],
 )
 def test_what_keeps_a_failure_from_being_noticed(site: Surroundings, event: str, part: str, words: str) -> None:
-    seen = Seen(FAILING, job=JobId("7"), state="FAILED", ended=True, event=event)
+    seen = Seen(FAILING, job=JobId("7"), state="FAILED", job_class=JobClass.FAILED, event=event)
     link = of(part, links([seen], site))
     assert link.works is Works.NO and words in link.what and link.next_step
 
 
 def test_a_healthy_job_that_is_told_of_is_a_fault() -> None:
     healthy = next(trial for trial in TRIALS if not trial.fails)
-    good = Seen(healthy, job=JobId("8"), state="COMPLETED", ended=True)
+    good = Seen(healthy, job=JobId("8"), state="COMPLETED", job_class=JobClass.SUCCEEDED)
     assert of("healthy jobs", links([good], HERE)).works is Works.YES
-    told = Seen(healthy, job=JobId("8"), state="COMPLETED", ended=True, event="c-8-0.event")
+    told = Seen(healthy, job=JobId("8"), state="COMPLETED", job_class=JobClass.SUCCEEDED, event="c-8-0.event")
     assert of("healthy jobs", links([told], HERE)).works is Works.NO
+
+
+def test_a_healthy_job_that_failed_is_a_fault() -> None:
+    healthy = next(trial for trial in TRIALS if not trial.fails)
+    link = of("healthy jobs", links([Seen(healthy, job=JobId("8"), state="FAILED", job_class=JobClass.FAILED)], HERE))
+    assert link.works is Works.NO and "ended as FAILED" in link.what and link.next_step
+
+
+def test_a_job_that_was_cancelled_has_not_failed_as_it_should() -> None:
+    seen = Seen(FAILING, job=JobId("7"), state="CANCELLED", job_class=JobClass.CANCELLED)
+    made = links([seen], replace(HERE, watched=True))
+    assert of("jobs", made).works is Works.NO and "ended as CANCELLED" in of("jobs", made).what
+    assert of("incident", made).works is Works.NO and "no incident came of job 7" in of("incident", made).what
+
+
+def test_what_was_left_out_is_no_fault() -> None:
+    assert not [link for link in links([], HERE) if link.works is Works.NO]
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)

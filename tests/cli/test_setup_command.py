@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runbook.cli.checks import private_state
+from runbook.cli.wiring import Application
 from runbook.config import load_inventory
 from runbook.model.incident import Policy
 from tests.cli.conftest import Shell
@@ -121,3 +124,35 @@ def test_nobody_to_ask_no_slurm_no_such_file(setup: Setup, tmp_path: Path) -> No
     done = setup.shell("setup", "--yes", "-o", str(setup.target), PATH=f"{setup.site.folder}/bin")
     assert done.returncode == 3 and "run it on the controller or a login node" in done.stderr
     assert not setup.target.exists()
+
+
+def test_no_password_of_an_inventory_is_shown(setup: Setup) -> None:
+    assert "hunter2" not in setup.run("--json", "--notify", "slack://hunter2/a/b")
+    setup.target.write_text(
+        setup.target.read_text().partition("notify:")[0]
+        + "database: postgresql://runbook:hunter2@db/runbook\nnotify:\n  urls:\n    - mailto://me:hunter2@example.org\n"
+    )
+    told = setup.run("--yes", "--notify", "slack://hunter2/a/b")
+    assert "-database: postgresql://***" in told and "- mailto://***" in told and "hunter2" not in told
+
+
+def test_nobody_is_asked_to_mend_what_others_may_read(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup.run("--yes")
+    setup.state.mkdir(mode=0o700)
+    (setup.state / "workflows.sqlite").write_text("")
+    (setup.state / "workflows.sqlite").chmod(0o644)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    app = Application(load_inventory(str(setup.target)))
+    found = list(private_state(app, mending=False, asking=False))
+    assert any(one.next_step == "runbook doctor --mend" for one in found)
+    assert (setup.state / "workflows.sqlite").stat().st_mode & 0o777 == 0o644
+
+
+class Terminal(io.StringIO):
+    """Of somebody who says yes."""
+
+    def __init__(self) -> None:
+        super().__init__("y\n")
+
+    def isatty(self) -> bool:
+        return True

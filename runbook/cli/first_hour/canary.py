@@ -28,7 +28,7 @@ from runbook.cli.daemon_seen import daemon_drives
 from runbook.cli.first_hour import canary_chain, heading, say
 from runbook.cli.first_hour.canary_chain import Link, Seen, Works
 from runbook.cli.first_hour.canary_jobs import PREFIX, TRIALS, Place, Trial, make_place
-from runbook.cli.incident.drive import bring_back
+from runbook.cli.incident.drive import answer_elsewhere, bring_back
 from runbook.cli.incident.terminal import View
 from runbook.cli.slurm_checks import slurm_config
 from runbook.cli.wiring import Application, application
@@ -53,14 +53,23 @@ def canary(
     """`runbook canary`."""
     app = application(inventory)
     mode = app.inventory.policy.mode
-    policy = Policy.PLAN if plan or mode is Policy.PLAN else Policy.APPLY
+    watched = daemon_drives(app)
+    if watched and plan and mode is not Policy.PLAN:
+        raise BadInput(
+            f"the daemon acts by its inventory's policy, which is {mode.value}", where="--plan",
+            next_step="stop the daemon (this command acts in its place then), or leave --plan out",
+        )
+    policy = mode if watched else Policy.PLAN if plan or mode is Policy.PLAN else Policy.APPLY
     owner = _owner_of(as_user, app)
     slurm = app.inventory.scheduler.kind != "local"
     config = slurm_config(app) if slurm else SlurmConfig()
-    watched = daemon_drives(app)
     run = _Run(app if watched else _apart(app, limit), app, owner, policy, config, watched, time.monotonic() + limit)
     if not as_json:
         who = "the daemon acts, and is watched" if watched else "no daemon runs, so this command acts in its place"
+        if watched and mode is Policy.APPROVE:
+            who += "; what it asks about these jobs is answered no"
+        elif policy is not mode:
+            who += f" and asks nobody (the inventory's policy is {mode.value})"
         say(f"runbook canary · cluster {app.inventory.cluster} · as {owner.name} · policy {policy.value} · {who}")
     place = make_place(owner, folder, slurm=slurm)
     try:
@@ -160,7 +169,7 @@ class _Run:
         seen = Seen(trial, job=job)
         try:
             record = self._until(lambda: self._settled(job), f"job {job} did not end")
-            seen.state, seen.ended = record.state.name, record.state.job_class.ended
+            seen.state, seen.job_class = record.state.name, record.state.job_class
             if not trial.fails:
                 seen.event = self._event(job, 1.0) if seen.ended else ""
                 seen.incident = self._incident(job)
@@ -252,9 +261,27 @@ class _Run:
             reaches_nodes=given.nodes.kind != "none",
         )  # fmt: skip
 
+    def _decline(self, job: JobId) -> None:
+        """Says no to what the daemon asks about a job whose folder goes."""
+        until_s, answered = time.monotonic() + _EVENT_S, -1
+        found = self._incident(job)
+        while found is not None and not found.finished and (found.awaiting or answered >= 0):
+            if found.awaiting and len(found.visits) != answered:
+                answer_elsewhere(self.app, found, False)
+                answered = len(found.visits)
+            if time.monotonic() > until_s:
+                raise Unavailable("it was answered no, which the daemon has not taken up yet")
+            time.sleep(_POLL_S)
+            found = self._incident(job)
+
     def clean(self, place: Place) -> list[str]:
         """End what still runs, remove the folder and the events of these jobs. Returns what could not be."""
         problems = []
+        for job in [*self.jobs] if self.watched else []:
+            try:
+                self._decline(job)
+            except RunbookError as error:
+                problems.append(f"the daemon's question about job {job}: {error.what}")
         for job in dict.fromkeys(self.jobs):
             try:
                 record = self.app.scheduler.job(job)

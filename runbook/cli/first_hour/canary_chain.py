@@ -9,6 +9,7 @@ from typing import Any
 
 from runbook.cli.first_hour.canary_jobs import Trial
 from runbook.model.incident import Incident
+from runbook.model.job import JobClass
 from runbook.model.node import Reach
 from runbook.model.units import JobId
 from runbook.report.vocabulary.clean import clean_line, shorten
@@ -18,6 +19,8 @@ class Works(StrEnum):
     YES = "works"
     PLANNED = "planned"
     """Decided, and not done: the policy is `plan`."""
+    WAITS = "waits"
+    """For a person's yes: the policy is `approve`."""
     UNTRIED = "not tried"
     NO = "does not"
 
@@ -37,7 +40,7 @@ class Seen:
     trial: Trial
     job: JobId | None = None
     state: str = ""
-    ended: bool = False
+    job_class: JobClass | None = None
     event: str = ""
     """The epilog's file; "" where none came."""
     incident: Incident | None = None
@@ -45,6 +48,11 @@ class Seen:
     problem: str = ""
     next_step: str = ""
     skipped: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the scheduler says so; what hangs has failed without."""
+        return self.job_class is not None and self.job_class.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +102,15 @@ def links(seen: list[Seen], site: Surroundings) -> list[Link]:
     best = next((one for one in incidents if _patched(one)), incidents[0] if incidents else None)
     made = [
         _submitted(failed), *_epilog(failed, site), _healthy(seen),
+        *(_missing(one, site) for one in failed if one.state and one.incident is None),
     ]  # fmt: skip
     if best is None or best.incident is None:
-        why = next((one.problem for one in failed if one.problem), "no job failed")
-        after = next((one.next_step for one in failed if one.next_step), "")
-        return [*made, Link("log", Works.NO, f"no incident came of it: {why}", after)]
+        return [*made, Link("log", Works.UNTRIED, "there is no incident to judge by")]
     found = best.incident
     return [
         *made, _log(found), _node(found, site), _patch(best, site), _relaunch(found, site), _proof(found, site),
         Link("report", Works.YES, best.report) if best.report
+        else Link("report", Works.WAITS, "is drawn when the incident ends") if found.awaiting
         else Link("report", Works.NO, "no page was drawn", "see whether the state folder has room"),
         _alert(site), _notification(site),
     ]  # fmt: skip
@@ -113,12 +121,23 @@ def _patched(one: Seen) -> bool:
 
 
 def _submitted(failed: list[Seen]) -> Link:
-    ran = [one for one in failed if one.state]
-    if len(ran) == len(failed) and failed:
-        return Link("jobs", Works.YES, f"{len(ran)} failed as they should: {', '.join(str(one.job) for one in ran)}")
-    missing = next((one for one in failed if not one.state), None)
-    why = missing.problem if missing else "none was tried"
-    return Link("jobs", Works.NO, why, missing.next_step if missing else "")
+    if not failed:
+        return Link("jobs", Works.UNTRIED, "none that fails was tried")
+    unknown = next((one for one in failed if not one.state), None)
+    if unknown is not None:
+        return Link("jobs", Works.NO, unknown.problem, unknown.next_step)
+    wrong = next((one for one in failed if one.ended and one.job_class is not JobClass.FAILED), None)
+    if wrong is not None:
+        what = f"{wrong.trial.name}: job {wrong.job} should have failed, and ended as {wrong.state}"
+        return Link("jobs", Works.NO, what, "see who or what ended it: sacct --jobs " + str(wrong.job))
+    return Link("jobs", Works.YES, f"{len(failed)} failed as they should: {', '.join(str(one.job) for one in failed)}")
+
+
+def _missing(one: Seen, site: Surroundings) -> Link:
+    """A failure of which nothing came."""
+    what = f"{one.trial.name}: no incident came of job {one.job}" + (f": {one.problem}" if one.problem else "")
+    after = "see whether the daemon takes the spool's events: runbook doctor" if site.watched else ""
+    return Link("incident", Works.NO, what, one.next_step or after)
 
 
 def _epilog(failed: list[Seen], site: Surroundings) -> list[Link]:
@@ -151,6 +170,11 @@ def _epilog(failed: list[Seen], site: Surroundings) -> list[Link]:
 def _healthy(seen: list[Seen]) -> Link:
     for one in seen:
         if not one.trial.fails:
+            if one.ended and one.job_class is not JobClass.SUCCEEDED:
+                return Link(
+                    "healthy jobs", Works.NO, f"job {one.job} should have completed, and ended as {one.state}",
+                    "the nodes need python3 (3.10 or later), and have to see the folder (--folder)",
+                )
             if one.event or one.incident is not None:
                 return Link("healthy jobs", Works.NO, f"job {one.job} completed, and was told of")
             if one.problem or not one.ended:
@@ -184,6 +208,8 @@ def _patch(best: Seen, site: Surroundings) -> Link:
     found = best.incident
     assert found is not None
     patch = found.attempts[-1].patch if found.attempts and found.attempts[-1].patch else found.patch
+    if (patch is None or not patch.diff) and found.awaiting:
+        return Link("patch", Works.WAITS, "is decided after the yes")
     if patch is None or not patch.diff:
         return Link("patch", Works.NO, "no change of the script was found", "the report says why")
     lines = [line for line in patch.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
@@ -195,6 +221,9 @@ def _relaunch(found: Incident, site: Surroundings) -> Link:
     jobs = [str(one.job) for one in found.attempts if one.job is not None]
     if jobs:
         return Link("relaunch", Works.YES, f"job {jobs[-1]}, as its owner")
+    if found.awaiting:
+        what = f"waits for a yes: {shorten(clean_line(found.awaiting), 160)}"
+        return Link("relaunch", Works.WAITS, what, "runbook approve INCIDENT says yes; canary said no")
     if site.plans:
         return Link("relaunch", Works.PLANNED, "would be submitted as its owner", "policy.mode: approve or apply")
     why = shorten(clean_line(found.conclusion), 160) or "nothing was submitted"
@@ -205,6 +234,8 @@ def _proof(found: Incident, site: Surroundings) -> Link:
     verdicts = [one.verdict for one in found.attempts if one.verdict is not None]
     if verdicts and verdicts[-1].passed:
         return Link("proof", Works.YES, clean_line(verdicts[-1].why) or "past the step where it died")
+    if found.awaiting:
+        return Link("proof", Works.WAITS, "comes after the yes")
     if site.plans:
         return Link("proof", Works.PLANNED, "would be watched until it is past the step where it died")
     why = verdicts[-1].why if verdicts else "nothing was relaunched"

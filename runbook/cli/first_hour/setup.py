@@ -33,6 +33,7 @@ from runbook.cli.wiring import Application
 from runbook.config import SITE_INVENTORY, Inventory, load_inventory
 from runbook.documents import parse_document
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError
+from runbook.masking import MASK, masked
 from runbook.slurm.site import CONFIG_ARGUMENTS, SlurmConfig, read_config
 
 _USUAL = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf",
@@ -127,7 +128,7 @@ class Told:
         """What `--json` prints."""
         return {
             "cluster": self.site.cluster, "slurm": self.site.version, "slurm_conf": self.site.conf,
-            "inventory": self.target, "written": self.written, "inventory_text": self.text,
+            "inventory": self.target, "written": self.written, "inventory_text": _shown(self.text),
             "choices": {key: str(value) for key, value in asdict(self.choices).items() if key != "notify"},
             "checks": [
                 {"title": title, "mark": found.mark.value, "what": found.what, "next": found.next_step}
@@ -216,13 +217,17 @@ def _none(answer: str) -> str:
 
 def _own_key() -> str:
     """The service's, where there is one; "" leaves it to ssh's own configuration."""
-    return str(_KEY) if _KEY.is_file() else ""
+    try:
+        return str(_KEY) if _KEY.is_file() else ""
+    except PermissionError:
+        return ""
 
 
 def _write(target: Path, text: str) -> bool:
-    """Readable for its owner alone: addresses to tell people at hold passwords."""
+    """Readable for its owner alone: addresses to tell people at hold passwords. The folder has to be open to the
+    service, which is another user than the one that writes this."""
     try:
-        target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with whole_file(target, 0o640 if os.geteuid() == 0 else 0o600) as stream:
             stream.write(text.encode("utf-8"))
     except OSError as error:
@@ -289,7 +294,7 @@ def _database(used: Inventory, choices: Choices) -> Iterator[Found]:
     if not folder.is_dir():
         yield Found(Mark.GOOD, f"{folder} is not there yet: it is made private, by the service or as below")
         return
-    yield from checks.private_state(Application(used), mending=False)
+    yield from checks.private_state(Application(used), mending=False, asking=False)
     owner = folder.stat().st_uid
     if _known(choices.user) and owner != pwd.getpwnam(choices.user).pw_uid:
         yield Found(
@@ -374,7 +379,12 @@ def _tell_inventory(told: Told) -> None:
         return
     say(f"{told.target} is there and left as it is. Setup would have written:", first="  ")
     for line in changes:
-        click.echo(f"    {line}" if "url" not in line else "    (a line with an address)")
+        click.echo(f"    {_shown(line)}")
+
+
+def _shown(text: str) -> str:
+    """Without what stands in addresses, to the ends of their lines: those of chats and databases are or hold secrets."""
+    return masked(re.sub(r"(?<=://).+", MASK, text))
 
 
 def _copied(title: str, lines: list[str], otherwise: str = "") -> None:
