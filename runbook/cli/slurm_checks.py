@@ -71,7 +71,10 @@ def acting(app: Application, user: str = "") -> Iterator[Found]:
         return
     rights = privileges_of(app, user, slurm_config(app))
     told = _by_whom(rights)
+    # Modifying one whom the accounting does not have modifies nobody.
     grant = f"sacctmgr modify user {user} set adminlevel="
+    if not rights.known:
+        grant = f"sacctmgr add user {user} account=ACCOUNT adminlevel="
     if rights.may_cancel:
         yield Found(Mark.GOOD, f"{user} may cancel anybody's job: {told}")
     else:

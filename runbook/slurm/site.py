@@ -100,6 +100,8 @@ class Privileges:
     level: Level
     coordinates: tuple[str, ...] = ()
     """Accounts whose jobs it may cancel, too."""
+    known: bool = True
+    """Whether the accounting has this user."""
 
     @property
     def may_cancel(self) -> bool:
@@ -133,4 +135,4 @@ def read_privileges(text: str, user: str) -> Privileges:
             known = next((one for one in Level if one.value.lower() == level.strip().lower()), Level.UNKNOWN)
             accounts = tuple(word.strip() for word in coordinates.split(",") if word.strip())
             return Privileges(user, known, accounts)
-    return Privileges(user, Level.NONE)
+    return Privileges(user, Level.NONE, known=False)

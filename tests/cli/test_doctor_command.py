@@ -106,6 +106,12 @@ def test_rights_are_asked_and_not_tried(
     assert not (site.folder / "cancelled").exists()
 
 
+def test_a_user_whom_the_accounting_does_not_have_is_added_not_modified(site: Site) -> None:
+    for answer, words in (("", "sacctmgr add user svc account=ACCOUNT"), ("svc|None|", "sacctmgr modify user svc set")):
+        site.answer("sacctmgr", f"echo '{answer}'")
+        assert words in next(iter(acting(site.app, "svc"))).next_step
+
+
 def test_root_and_slurm_s_user_are_not_asked_about(site: Site) -> None:
     site.answer("sacctmgr", "exit 1")
     assert [found.mark for user in ("root", "slurm") for found in acting(site.app, user)] == [Mark.GOOD] * 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import io
 import json
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tests.cli.test_doctor_command import Site
 from tests.slurm.test_slurm_site import CONFIG
 
 SERVICE = "nobody"
+GROUP = grp.getgrgid(pwd.getpwnam(SERVICE).pw_gid).gr_name
 
 
 @pytest.fixture
@@ -65,10 +68,12 @@ def test_it_writes_an_inventory_that_only_plans(setup: Setup) -> None:
     assert (made.cluster, made.policy.mode, made.nodes.kind) == ("training", Policy.PLAN, "none")
     assert made.spool_folder == setup.site.folder / "spool" and made.state_folder == setup.state
     assert setup.target.stat().st_mode & 0o007 == 0
+    # They are on this PATH alone, not on a service's.
+    assert made.scheduler.commands_folder == f"{setup.site.folder}/bin"
     assert not setup.state.exists(), "the service makes its own folder"
     assert "EpilogSlurmctld=/usr/local/libexec/runbook-epilog-here" in told
     assert f"RUNBOOK_SPOOL={setup.site.folder}/spool exec" in told
-    assert f"install -d -o slurm -g {SERVICE} -m 2770 {setup.site.folder}/spool" in told
+    assert f"install -d -o slurm -g {GROUP} -m 2770 {setup.site.folder}/spool" in told
     assert f"{SERVICE} ALL=(%training) NOPASSWD: ALL" in told
     assert "targets: ['127.0.0.1:8642']" in told
     assert "noticing failures by itself: there is no" in told and "checking nodes for GPU faults" in told
@@ -94,6 +99,7 @@ def test_a_site_where_all_is_there(setup: Setup) -> None:
     spool.chmod(0o777)
     setup.site.answer("sacctmgr", f"echo '{SERVICE}|Administrator|'")
     made = setup.document()
+    assert f"install -d -o {SERVICE} -g {GROUP} -m 711 {setup.state}" in made["commands"]
     assert made["slurm_conf_lines"] == [] and made["written"] is True and made["slurm"] == "22.05.8"
     marks = {(check["title"], check["mark"]) for check in made["checks"]}
     assert ("cancel, drain", "ok") in marks and ("spool", "problem") in marks, "anybody may write there"

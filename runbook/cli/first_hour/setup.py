@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from runbook.adapters.identity import LOGIN_PATH
 from runbook.adapters.slurm.commands import SlurmCommands
 from runbook.adapters.whole_file import whole_file
 from runbook.cli import checks, slurm_checks
@@ -84,6 +85,9 @@ def setup(
     used = there or inventory
     marks = _checked(used, choices)
     commands, lines = site_texts.epilog_lines(choices, site.config)
+    commands = [*site_texts.user_commands(choices, known=_known(choices.user)), *commands]
+    if written and os.geteuid() == 0 and choices.user != "root":
+        commands.append(f"chgrp {site_texts.group_of(choices.user)} {target}")
     told = Told(
         site, choices, str(target), written, text, marks, commands, lines, site_texts.sudoers_text(choices),
         prometheus_files(used)["runbook-scrape.yml"], _not_yet(marks, site, lines),
@@ -134,7 +138,8 @@ class Told:
                 {"title": title, "mark": found.mark.value, "what": found.what, "next": found.next_step}
                 for title, found in self.marks
             ],
-            "commands": self.commands, "slurm_conf_lines": self.lines, "sudoers": self.sudoers,
+            "commands": self.commands, "drop_in": site_texts.drop_in_command() if self.sudoers else "",
+            "slurm_conf_lines": self.lines, "sudoers": self.sudoers,
             "prometheus": self.scrape,
             "not_possible_yet": [{"what": what, "why": why} for what, why in self.not_yet],
         }  # fmt: skip
@@ -145,12 +150,15 @@ def _look(conf: str, there: Inventory | None) -> Site:
     folder = there.scheduler.commands_folder if there else ""
     if conf and not Path(conf).is_file():
         raise NotFound(f"there is no {conf}", where="--conf", next_step="name the cluster's slurm.conf")
-    if folder == "" and shutil.which("scontrol") is None:
+    tool = shutil.which("scontrol")
+    if folder == "" and tool is None:
         raise NotFound(
             "Slurm's commands are not on the PATH", where="scontrol",
             next_step="run it on the controller or a login node, with them on the PATH; a machine without Slurm "
             "needs no set-up: `runbook serve` and `runbook submit` work with the inventory `local`",
         )
+    if folder == "" and tool is not None and str(Path(tool).absolute().parent) not in LOGIN_PATH.split(":"):
+        folder = str(Path(tool).absolute().parent)  # on this person's PATH, and not on the service's
     named = conf or os.environ.get("SLURM_CONF", "")
     commands = SlurmCommands(bin_dir=folder, slurm_conf=named, timeout_s=4.0, patience_s=0.0)
     version = problem = ""
@@ -315,7 +323,12 @@ _MEANS: tuple[tuple[str, str], ...] = (
 
 def _not_yet(marks: list[tuple[str, Found]], site: Site, lines: list[str]) -> list[tuple[str, str]]:
     """(what is not possible, why)."""
-    missing = [(named, one.what) for named, one in marks if one.mark is not Mark.GOOD]
+    missing, works = [], set()
+    for named, one in marks:
+        if one.mark is Mark.GOOD:
+            works.add(named)
+        elif one.mark is Mark.BAD or named not in works:  # a warning after what is right is a remark
+            missing.append((named, one.what))
     firsts = {title: next((what for named, what in missing if named == title), "") for title, _ in _MEANS}
     found = [(means, firsts[title]) for title, means in _MEANS if firsts[title]]
     if any(line.startswith("AccountingStoreFlags") for line in lines):
@@ -329,7 +342,7 @@ def _not_yet(marks: list[tuple[str, Found]], site: Site, lines: list[str]) -> li
 
 
 def _tell(told: Told) -> None:
-    site, choices = told.site, told.choices
+    site = told.site
     conf = f", {site.conf}" if site.conf else ""
     say(f"cluster {site.cluster}, Slurm {site.version or 'of a version that is not told'}{conf}")
     if site.problem:
@@ -341,8 +354,7 @@ def _tell(told: Told) -> None:
         say(f"{title}: {found.what}", " " * 10, first=f"{found.mark.value:>8}  ")
         if found.next_step:
             say(f"→ {found.next_step}", " " * 12, first=" " * 10)
-    known = _known(choices.user)
-    _copied("As root, on the controller", [*site_texts.user_commands(choices, known=known), *told.commands])
+    _copied("As root, on the controller", told.commands)
     _copied("Into slurm.conf, then `scontrol reconfigure`", told.lines, "nothing: what runbook needs is there")
     if told.sudoers:
         _copied("Into /etc/sudoers.d/runbook (visudo -f)", [*told.sudoers.splitlines()])
@@ -364,8 +376,6 @@ def _tell(told: Told) -> None:
 def _tell_inventory(told: Told) -> None:
     if told.written:
         say(f"{told.target} is written, policy `plan`: it decides and reports, and touches nothing", first="  ")
-        if os.geteuid() == 0 and told.choices.user != "root":
-            say(f"→ chgrp {told.choices.user} {told.target}, so that the service reads it", first="  ")
         return
     try:
         present = Path(told.target).read_text(encoding="utf-8")
@@ -383,7 +393,7 @@ def _tell_inventory(told: Told) -> None:
 
 
 def _shown(text: str) -> str:
-    """Without what stands in addresses, to the ends of their lines: those of chats and databases are or hold secrets."""
+    """Without what stands in addresses, to their lines' ends: those of chats and databases are or hold secrets."""
     return masked(re.sub(r"(?<=://).+", MASK, text))
 
 

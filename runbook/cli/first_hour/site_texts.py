@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,14 +81,14 @@ def epilog_lines(choices: Choices, config: SlurmConfig) -> tuple[list[str], list
         if choices.spool != _SPOOL:
             wrapper = _COPIED / "runbook-epilog-here"
             text = f"#!/bin/sh\\nRUNBOOK_SPOOL={choices.spool} exec {epilog}\\n"
-            commands.append(f"printf '{text}' >{wrapper} && chmod 755 {wrapper}")
+            commands.append(f"install -d {_COPIED} && printf '{text}' >{wrapper} && chmod 755 {wrapper}")
             epilog = wrapper
         if there:
             commands.append(f"# this site has an EpilogSlurmctld: add the line `{epilog}` to {there}")
         else:
             lines.append(f"EpilogSlurmctld={epilog}")
     if not choices.spool.is_dir():
-        commands.append(make_spool(choices.spool, config.slurm_user or "slurm", choices.user))
+        commands.append(make_spool(choices.spool, config.slurm_user or "slurm", group_of(choices.user)))
     if config.has_accounting and not config.kept_of_jobs.issuperset(_WANTED):
         kept = [*sorted(config.kept_of_jobs.difference(_WANTED)), *_WANTED]
         lines.append(f"AccountingStoreFlags={','.join(kept)}")
@@ -103,8 +105,16 @@ def user_commands(choices: Choices, *, known: bool) -> list[str]:
         home = choices.state or "/var/lib/runbook"
         commands.append(f"useradd --system --home-dir {home} --shell /usr/sbin/nologin {choices.user}")
     if choices.state and not Path(choices.state).is_dir():
-        commands.append(f"install -d -o {choices.user} -g {choices.user} -m 711 {choices.state}")
+        commands.append(f"install -d -o {choices.user} -g {group_of(choices.user)} -m 711 {choices.state}")
     return commands
+
+
+def group_of(user: str) -> str:
+    """The user's own group; of one who is still to be made, useradd gives it the user's name."""
+    try:
+        return grp.getgrgid(pwd.getpwnam(user).pw_gid).gr_name
+    except KeyError:
+        return user
 
 
 def sudoers_text(choices: Choices) -> str:
