@@ -6,12 +6,12 @@ among the site's incidents; where one does, the daemon is watched at its work.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ import click
 from runbook import __version__
 from runbook.adapters.identity import Identity, current_identity, identity_of
 from runbook.adapters.process import Command
-from runbook.adapters.whole_file import private_folder
+from runbook.adapters.whole_file import private_file, private_folder
 from runbook.cli.daemon_seen import daemon_drives
 from runbook.cli.first_hour import canary_chain, heading, say
 from runbook.cli.first_hour.canary_chain import Link, Seen, Works
@@ -32,6 +32,7 @@ from runbook.cli.incident.drive import answer_elsewhere, bring_back
 from runbook.cli.incident.terminal import View
 from runbook.cli.slurm_checks import slurm_config
 from runbook.cli.wiring import Application, application
+from runbook.config import Inventory, NotifyDocument
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident, Policy
 from runbook.model.job import JobClass, JobRecord
@@ -42,6 +43,8 @@ from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
 _POLL_S = 0.5
 _EVENT_S = 10.0
 """After a job's end, for its epilog."""
+_LEAST_S = 10.0
+"""For an incident, where hardly any time is left."""
 _STILL_S = 2.0
 """A job with a failure in its log that has not ended by then hangs."""
 _FAILED = b"OutOfMemoryError"
@@ -63,7 +66,7 @@ def canary(
     owner = _owner_of(as_user, app)
     slurm = app.inventory.scheduler.kind != "local"
     config = slurm_config(app) if slurm else SlurmConfig()
-    run = _Run(app if watched else _apart(app, limit), app, owner, policy, config, watched, time.monotonic() + limit)
+    run = _Run(app if watched else _apart(app), app, owner, policy, config, watched, time.monotonic() + limit)
     if not as_json:
         who = "the daemon acts, and is watched" if watched else "no daemon runs, so this command acts in its place"
         if watched and mode is Policy.APPROVE:
@@ -71,8 +74,9 @@ def canary(
         elif policy is not mode:
             who += f" and asks nobody (the inventory's policy is {mode.value})"
         say(f"runbook canary · cluster {app.inventory.cluster} · as {owner.name} · policy {policy.value} · {who}")
-    place = make_place(owner, folder, slurm=slurm)
+    place: Place | None = None
     try:
+        place = make_place(owner, folder, slurm=slurm)
         chosen = [trial for trial in TRIALS if trial.name in only] if only else list(TRIALS)
         seen = run.all(chosen, place, lambda text: None if as_json else say(text, first="  "))
     finally:
@@ -96,19 +100,36 @@ def _owner_of(as_user: str, app: Application) -> Identity:
     return current_identity()
 
 
-def _apart(app: Application, limit_s: float) -> Application:
-    """The same, with a state folder that holds the last canary and nothing else, for so long. No node is drained."""
+def _apart(app: Application) -> Application:
+    """The same, with a state folder that holds the last canary and nothing else. No node is drained, and nobody is told
+    of an incident that is none. Raises `NotAllowed` where another canary runs."""
     folder = app.state / "canary"
+    lock = app.state / "canary.lock"
+    private_file(lock)
+    descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # until this process ends
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise NotAllowed("another canary runs here", where=str(folder), next_step="wait for its end") from None
     shutil.rmtree(folder, ignore_errors=True)
     private_folder(folder)
-    given, hours = app.inventory, limit_s / 3600
+    given = app.inventory
     paths = given.paths.model_copy(update={"state": str(folder), "spool": str(given.spool_folder)})
-    verify = given.policy.verify.model_copy(update={"limit_hours": hours, "longest_poll_s": 1.0})
+    verify = given.policy.verify.model_copy(update={"longest_poll_s": 1.0})
     policy = given.policy.model_copy(update={
-        "verify": verify, "wait_for_spare_hours": hours, "wait_for_tenant_hours": 0.0, "may_drain": False,
+        "verify": verify, "wait_for_tenant_hours": 0.0, "may_drain": False,
         "may_promote": False, "may_end_leaked_processes": False, "unavailable_patience_s": 10.0, "max_relaunches": 1,
     })  # fmt: skip
-    return Application(given.model_copy(update={"paths": paths, "database": "", "policy": policy}))
+    quiet = {"notify": NotifyDocument(), "reports": given.reports.model_copy(update={"url": ""})}
+    return Application(given.model_copy(update={"paths": paths, "database": "", "policy": policy, **quiet}))
+
+
+def _within(given: Inventory, limit_s: float) -> Inventory:
+    """The same, with so long for an incident."""
+    hours = max(limit_s, _LEAST_S) / 3600
+    verify = given.policy.verify.model_copy(update={"limit_hours": hours})
+    policy = given.policy.model_copy(update={"verify": verify, "wait_for_spare_hours": hours})
+    return given.model_copy(update={"policy": policy})
 
 
 @dataclass
@@ -125,8 +146,6 @@ class _Run:
     """A daemon acts."""
     until_s: float
     jobs: list[JobId] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)
-    """Messages by outcome."""
 
     def all(self, trials: list[Trial], place: Place, tell: Callable[[str], None]) -> list[Seen]:
         """Submit them together, then follow each to its end."""
@@ -213,10 +232,11 @@ class _Run:
 
     def _event(self, job: JobId, wait_s: float) -> str:
         """The file that the epilog left, or left and the daemon took; "" where none came."""
+        pattern = f"{self.site.inventory.cluster}-{job}-*.event"
         folder, until_s = self.site.inventory.spool_folder, time.monotonic() + wait_s
         while True:
             try:
-                found = next((path.name for path in folder.glob(f"*-{job}-*.event")), "")
+                found = next((path.name for path in folder.glob(pattern)), "")
             except OSError:
                 return ""
             if not found and self.watched and self._incident(job) is not None:
@@ -241,15 +261,13 @@ class _Run:
     def _bring_back(self, record: JobRecord) -> Incident:
         """What the daemon would do, here."""
         # One application an incident: the cage that reads another user's files ends with it.
-        app = Application(self.app.inventory, self.policy)
+        app = Application(_within(self.app.inventory, self.until_s - time.monotonic()), self.policy)
         terms = Terms(app.flow.id, app.inventory.cluster, self.policy, "person", __version__)
         opened = open_for(record, app.store, terms, app.clock.now())
         if opened.opening is Opening.DONE:
             return opened.incident
         with _quiet() as view:
-            found = bring_back(app, Opened(opened.opening, opened.incident), view, interactive=False)
-        self.told.update(dict(_counts(app)))
-        return found
+            return bring_back(app, Opened(opened.opening, opened.incident), view, interactive=False)
 
     def surroundings(self) -> canary_chain.Surroundings:
         """What the chain is judged by beside the jobs."""
@@ -257,7 +275,7 @@ class _Run:
         return canary_chain.Surroundings(
             slurm=self._slurm, plans=self.policy is Policy.PLAN, watched=self.watched,
             epilog=self.config.get("EpilogSlurmctld"), spool=str(spool), spool_there=os.access(spool, os.R_OK),
-            targets=len(given.notify.all_targets), told=self.told,
+            targets=len(given.notify.all_targets),
             reaches_nodes=given.nodes.kind != "none",
         )  # fmt: skip
 
@@ -274,14 +292,22 @@ class _Run:
             time.sleep(_POLL_S)
             found = self._incident(job)
 
-    def clean(self, place: Place) -> list[str]:
+    def clean(self, place: Place | None) -> list[str]:
         """End what still runs, remove the folder and the events of these jobs. Returns what could not be."""
-        problems = []
+        problems, cluster = [], self.site.inventory.cluster
         for job in [*self.jobs] if self.watched else []:
             try:
                 self._decline(job)
             except RunbookError as error:
                 problems.append(f"the daemon's question about job {job}: {error.what}")
+        for job in [*self.jobs]:
+            # Also what was relaunched by an incident that this command did not see the end of.
+            try:
+                incident = self._incident(job)
+                attempts = incident.attempts if incident is not None else ()
+                self.jobs.extend(one.job for one in attempts if one.job is not None)
+            except RunbookError as error:
+                problems.append(f"what was relaunched for job {job}: {error.what}")
         for job in dict.fromkeys(self.jobs):
             try:
                 record = self.app.scheduler.job(job)
@@ -290,22 +316,17 @@ class _Run:
             except RunbookError as error:
                 problems.append(f"job {job}: {error.what}")
             if not self.watched:
-                for path in self.site.inventory.spool_folder.glob(f"*-{job}-*.event"):
+                for path in self.site.inventory.spool_folder.glob(f"{cluster}-{job}-*.event"):
                     try:
                         path.unlink(missing_ok=True)
                     except OSError as error:
                         problems.append(f"{path}: {error.strerror}")
         try:
-            place.remove()
+            if place is not None:
+                place.remove()
         except RunbookError as error:
-            problems.append(f"{place.folder}: {error.what}")
+            problems.append(f"{place.folder if place else ''}: {error.what}")
         return problems
-
-
-def _counts(app: Application) -> Iterator[tuple[str, int]]:
-    for _, outcome, count in app.notify.figures():
-        if count:
-            yield outcome, count
 
 
 @contextmanager

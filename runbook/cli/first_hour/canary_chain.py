@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -66,7 +65,6 @@ class Surroundings:
     spool: str
     spool_there: bool
     targets: int
-    told: Mapping[str, int] = field(default_factory=dict)
     reaches_nodes: bool = True
 
 
@@ -254,8 +252,4 @@ def _notification(site: Surroundings) -> Link:
         return Link("notification", Works.UNTRIED, "the inventory names nobody (notify)", "docs/notifications.md")
     if site.watched:
         return Link("notification", Works.UNTRIED, "the daemon tells, not this command", "runbook doctor --send")
-    if site.told.get("failed"):
-        return Link("notification", Works.NO, f"{site.told['failed']} not delivered", "runbook notify test says why")
-    if site.told.get("delivered"):
-        return Link("notification", Works.YES, f"{site.told['delivered']} delivered")
-    return Link("notification", Works.UNTRIED, "nobody asked to hear of this", "runbook doctor --send")
+    return Link("notification", Works.UNTRIED, "nobody is told of the canary's own incidents", "runbook doctor --send")

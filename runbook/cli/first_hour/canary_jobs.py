@@ -100,7 +100,11 @@ def make_place(owner: Identity, parent: str, *, slurm: bool) -> Place:
     `NotAllowed`, `Unavailable`."""
     made = _as_owner(owner, ("mktemp", "-d", f"{parent or owner.home}/{PREFIX}-XXXXXXXX"))
     place = Place(owner, made.strip())
-    _as_owner(owner, ("tar", "-xf", "-", "-C", place.folder), _packed(lambda trial: script(trial, slurm=slurm)))
+    try:
+        _as_owner(owner, ("tar", "-xf", "-", "-C", place.folder), _packed(lambda trial: script(trial, slurm=slurm)))
+    except BaseException:
+        place.remove()
+        raise
     return place
 
 
