@@ -133,7 +133,8 @@ def test_what_asks_slurm_ends_with_it_and_what_acts_comes_to_its_end(command: st
             (folder / fifo).chmod(0o666)
         slurm = folder / command.split()[0]
         answers = f"read said < {folder}/answer\necho $said > {folder}/done\n"
-        slurm.write_text(f"#!/bin/sh\n(echo $$ > {folder}/begun)\n{answers}")
+        # What is said to it ends once it is held: a daemon that dies in the millisecond before leaves it.
+        slurm.write_text(f"#!/bin/sh\ncat > /dev/null\n(echo $$ > {folder}/begun)\n{answers}")
         slurm.chmod(0o755)
         daemon = subprocess.Popen((sys.executable, "-c", ASKS, name, user, *command.split()), cwd=ROOT)
         with daemon:
