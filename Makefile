@@ -57,8 +57,9 @@ frozen-renew: compiled ## Write tests/frozen/answers anew; their diff is read li
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
 
-foresight: $(STAMP) ## How well peaks of memory are foreseen: published measurements, by formulas alone and anchored on another row
+foresight: $(STAMP) ## How well peaks of memory are foreseen: published measurements, by formulas alone and anchored on another row; relaunches of simulated jobs (JOBS=200)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/foresight/score.py $(ROWS)
+	@$(BIN)/python tests/foresight/simulated_jobs.py $(JOBS)
 
 bench: compiled ## Measurements: start-up, epilog, reading logs beside ripgrep, the service, 500 failures at once, following running jobs, from failure to relaunch; BEFORE=<commit>: ratios to it
 ifdef BEFORE

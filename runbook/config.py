@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from runbook.documents import Document, load_document
 from runbook.errors import BadInput, NotAllowed
-from runbook.locations import data_folder
+from runbook.locations import check_own, data_folder
 from runbook.model.incident import Policy, Severity
 
 SITE_INVENTORY = Path("/etc/runbook/inventory.yaml")
@@ -73,6 +74,22 @@ class VerifyDocument(Document):
         return min(max(_FIRST_POLL_S, waited_s / 10), self.longest_poll_s)
 
 
+class Foresight(StrEnum):
+    """What is made of forecasts of memory when a change is chosen."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    """They are told."""
+    CHOOSE = "choose"
+    """Where figures of the job anchor them, a change that cannot suffice is passed over, and a batch that cannot fit at
+    half is made smaller at once."""
+
+
+def _off(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return Foresight.OFF if value is False else value
+
+
 class PolicyDocument(Document):
     """What the tool may do by itself."""
 
@@ -90,6 +107,8 @@ class PolicyDocument(Document):
     may_change_training: bool = False
     """Levers that change the experiment (sequence length) without asking."""
     may_reduce_world: bool = True
+    foresight: Annotated[Foresight, BeforeValidator(_off)] = Foresight.CHOOSE
+    """What is made of forecasts of memory when a change is chosen."""
     drain_on_pending_reset: bool = False
     """Drain for a row that waits to be remapped, so that the reset comes."""
     drain_on_contained_error: bool = False
@@ -391,10 +410,14 @@ class Inventory(Document):
 
 
 def find_inventory(name: str | None) -> Path:
-    """The document to use: the one named, `$RUNBOOK_INVENTORY`, the site's, else `local`. Raises `BadInput`, and
-    `NotAllowed` where this user may not look."""
+    """The document to use: the one named, `$RUNBOOK_INVENTORY`, the site's, else `local`. Only what has a "/" is a
+    path: a plain word never means a file of the working folder, which may be anybody's. Raises `BadInput`, and
+    `NotAllowed` where this user may not look, or where another user could have written it."""
     try:
-        return _found_inventory(name or os.environ.get("RUNBOOK_INVENTORY") or "")
+        path = _found_inventory(name or os.environ.get("RUNBOOK_INVENTORY") or "")
+        if path.parent != data_folder("inventories"):
+            check_own(path)
+        return path
     except PermissionError as error:
         raise NotAllowed(
             "the inventory cannot be looked for", where=str(error.filename),
@@ -407,7 +430,7 @@ def _found_inventory(wanted: str) -> Path:
     folder = data_folder("inventories")
     if not wanted:
         return SITE_INVENTORY if SITE_INVENTORY.is_file() else folder / "local.yaml"
-    if "/" in wanted or wanted.endswith((".yaml", ".yml")) or Path(wanted).is_file():
+    if "/" in wanted:
         path = Path(wanted).expanduser()
     else:
         path = next(
@@ -423,7 +446,8 @@ def _found_inventory(wanted: str) -> Path:
         raise BadInput(
             f"no inventory {wanted!r}",
             where=str(path),
-            next_step=f"name one of {known}, or the path of your own; inventories/local.yaml is an example",
+            next_step=f"name one of {known}, or the path of your own, with a slash in it (./{wanted.lstrip('/')}); "
+            "inventories/local.yaml is an example",
         )
     return path
 

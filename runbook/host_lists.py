@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
-
+from runbook.locations import without_a_home
 from runbook.model.units import NodeName
+
+with without_a_home():
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 _MOST_NODES = 100_000
 _NONE = frozenset({"", "(null)", "None", "None assigned", "N/A", "Unknown"})

@@ -27,6 +27,7 @@ _HINTS = (
     "mysql", "mariadb", "redis-cli", "valkey-cli", "openssl", "curl", "ldap", "mongo", "sqlcmd", "7z", "zip", "lftp",
     "smbclient", "configure", "alias", "consul", "nomad", "doctl", "twine", "http", "mc", "useradd", "hvs.", "r8_",
     "sk_live_", "gsk_", "dckr_pat_", "_pw", "-pw", "-stdin", "<<<", "wandb=", "swanlab=", "clearml-init",
+    "pw=", "tok=", "_tok", "pat=", "_api",
 )
 """Without one of these, in capitals or not, there is nothing to mask: most lines are done here. Plain words, as an
 expression that disregards capitals takes twenty times as long."""
@@ -52,7 +53,10 @@ _NAMED = re.compile(
           | (?P<key>(?:api|access|secret|private|auth|account|encryption|signing|license|storage|master|service|wandb)
               [_-]?key(?:[_-]?id)?|secret|credentials?|(?-i:(?<=_)PASS)
               |(?-i:(?<![\w-])(?:key|WANDB|SWANLAB))
-                (?=\\?["']?[ \t]{0,3}[:=][ \t]{0,3}\\?["']?[0-9a-f]{32,40}(?![0-9A-Za-z])))
+                (?=\\?["']?[ \t]{0,3}[:=][ \t]{0,3}\\?["']?[0-9a-f]{32,40}(?![0-9A-Za-z]))
+              |(?-i:(?<![\w-])PW(?==))
+              |(?-i:(?<![\w-])(?:TOK|PAT)|(?<=[A-Z0-9]_)(?:API|TOK))
+                (?=\\?["']?[ \t]{0,3}[:=][ \t]{0,3}\\?["']?(?=[A-Za-z]{0,400}[0-9])[A-Za-z0-9]{20,400}(?![\w/-])))
           | (?P<token>token|_jwt)
           | (?-i:(?<=[A-Z0-9]_)(?P<variable>KEY|AUTH|PAT)))
     )

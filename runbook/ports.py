@@ -12,7 +12,7 @@ from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import Claim, JobEnvironment, JobRecord, JobScript, NodeState, Submission
 from runbook.model.node import GpuProcess, NodeFacts, ProcessEnd, ProcessView
 from runbook.model.remedy import Remembered
-from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.model.units import Bytes, JobId, NodeName, Unknown, UserName
 
 
 class Scheduler(Protocol):
@@ -46,6 +46,10 @@ class Scheduler(Protocol):
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         """State of the named nodes, or of all."""
+
+    def memory_to_have(self, job: JobRecord) -> Bytes | None:
+        """The most main memory that a job of this partition can have on each of the job's nodes, whoever holds it now;
+        None where the scheduler does not say."""
 
     def drain(self, node: NodeName, reason: str) -> None:
         """Take a node out with this reason. Raises `NotAllowed` when it is already drained by somebody else."""

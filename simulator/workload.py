@@ -76,10 +76,15 @@ class TrainingWorkload:
         """Whether Adam's moments exist; they come with the first step or with a checkpoint."""
         return self._moments_made
 
-    def load_optimizer(self) -> None:
-        """Adam's moments from a checkpoint, before the first batch."""
+    def load_optimizer(self, read_to_card: bool = False) -> None:
+        """Adam's moments from a checkpoint, before the first batch. `read_to_card`: master weights and moments are read
+        to the card as a whole, and go when the model and the optimizer have taken them over."""
         self.phase = Phase.LOAD
+        divisor = self.settings.sharding.optimizer_divisor()
+        read = [self._take(12 * parameters // divisor) for parameters in self._groups if read_to_card]
         self._make_moments()
+        for block in read:
+            self.allocator.free(block)
 
     def optimizer_step(self) -> None:
         """Adam's step: the moments if they are new, a temporary for each group; then the gradients go."""

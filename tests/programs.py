@@ -29,6 +29,7 @@ PACKAGES = {
     "rpm2cpio": "rpm2cpio",
     "setpriv": "util-linux",
     "sshd": "openssh-server",
+    "sudo": "sudo",
     "systemd-analyze": "systemd",
     "unshare": "util-linux",
 }

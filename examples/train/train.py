@@ -16,6 +16,7 @@ from dataclasses import replace
 import simulation_path  # noqa: F401
 from checkpoints import CheckpointError, TrainingState, finalise, latest_iteration, load, write_shard
 from collective import Collective, CollectiveTimeoutError, PeerLostError
+from data_workers import DataWorkerKilledError, DataWorkers
 from failures import (
     emit,
     script_frames,
@@ -94,7 +95,7 @@ class TrainingJob:
             return
         self.say(f" loading checkpoint from {arguments.load} at iteration {iteration}")
         state = load(arguments.load, iteration, self.rank.world_size, arguments.checkpoint_format)
-        self.workload.load_optimizer()
+        self.workload.load_optimizer(read_to_card=arguments.map_location == "cuda")
         self.iteration, self.consumed_samples = state.iteration, state.consumed_samples
         if (state.world_size, state.shard_degree) != (self.rank.world_size, self.options.sharding.degree):
             self.say(
@@ -108,8 +109,10 @@ class TrainingJob:
         arguments = self.options.arguments
         retries = 0
         first = self.iteration + 1
+        workers = DataWorkers(arguments.num_workers, arguments.worker_mib, arguments.worker_iterations)
         for iteration in range(first, arguments.train_iters + 1):
             started_s = time.monotonic()
+            workers.next_batch()
             self.train_step(iteration)
             self.iteration = iteration
             self.consumed_samples += self.options.global_batch_size
@@ -234,6 +237,8 @@ def run(options: JobOptions, rank: Rank) -> int:
         if options.arguments.checkpoint_format == "deepspeed":
             name = "deepspeed.runtime.zero.utils.ZeRORuntimeException"
         write_traceback(rank, version, script_frames(error), f"{name}: {error}")
+    except DataWorkerKilledError as error:
+        write_traceback(rank, version, script_frames(error), f"RuntimeError: {error}")
     except PeerLostError as error:
         text = (
             "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"

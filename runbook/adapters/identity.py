@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import stat
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,13 @@ from runbook.errors import NotAllowed
 from runbook.model.units import UserName
 
 LOGIN_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def program_on_path(name: str, then: str = LOGIN_PATH) -> str | None:
+    """Full path of a program: on this process' PATH, then on `then`. An empty or relative entry of the PATH
+    would mean the working folder, which may be anybody's: such entries count for nothing."""
+    entries = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry.startswith("/")]
+    return shutil.which(name, path=os.pathsep.join((*entries, *filter(None, [then])))) if entries or then else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,8 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "GPU seconds from the failure to the last relaunch of the jobs in runbook_recoveries_total.", ("cluster", "by"),
     ),
     ("relaunches", "runbook_relaunches", "Jobs submitted again.", ("cluster",)),
+    ("fits_foreseen", "runbook_fits_foreseen", "Relaunched jobs that were foreseen to fit.", ("cluster",)),
+    ("fits_wrong", "runbook_fits_wrong", "Those of them that ran out of memory again.", ("cluster",)),
     ("nodes_drained", "runbook_nodes_drained", "Nodes drained, also those given back since.", ("cluster",)),
     ("levers_tried", "runbook_levers_tried", "Levers in relaunched jobs.", ("cluster", "lever")),
     ("levers_worked", "runbook_levers_worked", "Levers in relaunched jobs that were proven.", ("cluster", "lever")),

@@ -12,7 +12,7 @@ from runbook.adapters.silent import PATIENCE_S, within
 from runbook.errors import NotAllowed, NotFound
 from runbook.model.job import Claim, JobClass, JobEnvironment, JobRecord, JobScript, JobState, NodeState, Submission
 from runbook.model.node import EndedHow, GpuProcess, NodeFacts, ProcessEnd, ProcessView, Reach
-from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.model.units import Bytes, JobId, NodeName, Unknown, UserName
 
 
 class FilesScheduler:
@@ -69,6 +69,9 @@ class FilesScheduler:
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         return ()
+
+    def memory_to_have(self, job: JobRecord) -> Bytes | None:
+        return None
 
     def drain(self, node: NodeName, reason: str) -> None:
         raise _no_scheduler()

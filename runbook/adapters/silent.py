@@ -266,11 +266,11 @@ def each_within(limit_s: float, path: str, items: Callable[[], Iterator[_T]]) ->
         yield found[0]
 
 
-def must_answer(*paths: str | Path) -> None:
+def must_answer(*paths: str | Path, limit_s: float = PATIENCE_S) -> None:
     """Raises `Hung` where the file system of one of them does not say what it is, or does not list it where it is a
     folder, or does not give a file's first byte. What is wrong with it otherwise, whoever opens it says."""
     for path in paths:
-        within(PATIENCE_S, str(path), partial(_look_at, str(path)))
+        within(limit_s, str(path), partial(_look_at, str(path)))
 
 
 def _look_at(path: str) -> None:

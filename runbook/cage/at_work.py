@@ -67,6 +67,9 @@ class Waiting:
 
 PATIENCE_S = 300.0
 """A box that has waited for so long waits no longer behind incidents that have no diagnosis yet."""
+DEAR_S = 10.0
+"""A box that used more CPU time is one of few (a log of 50 MiB takes one second): its owner is slow for a while."""
+_DEAR_FOR_S = 600.0
 
 
 @dataclass(eq=False)
@@ -90,8 +93,9 @@ class Places:
     user's jobs. Free ones go to the owner who has fewest at work; then to incidents without a diagnosis, so that after
     a failure of many jobs each is told what it died of before any is relaunched; then to the owner whose last place
     was given the longest ago, and to whoever came first.
-    `slow`: owners whose files did not answer a moment ago, or late, whoever stopped them; each has one place, and all
-    of them together half of the places.
+    The last free place is for an owner who has none, so that two of them do not take all.
+    `slow`: owners whose files did not answer a moment ago, or late, whoever stopped them. They and those whose boxes
+    computed for long (`took`) have one place each, and all of them together half of the places.
 
     Whoever leaves calls the next one by name: to wake all that wait for each place would take longer than the boxes."""
 
@@ -100,6 +104,7 @@ class Places:
         self._taken: dict[int, Turn] = {}
         self._waiting: list[Turn] = []
         self._given_s: dict[UserName, float] = {}
+        self._dear_until_s: dict[UserName, float] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -143,6 +148,12 @@ class Places:
                 self._taken.pop(turn.place, None)
                 self._call()
 
+    def took(self, owner: UserName, cpu_s: float) -> None:
+        """A box of the owner's has ended that used so much CPU time."""
+        if cpu_s > DEAR_S:
+            with self._lock:
+                self._dear_until_s[owner] = time.monotonic() + _DEAR_FOR_S
+
     def check_open(self) -> None:
         """Raises `Unavailable` once it is closed."""
         if self._closed:
@@ -160,11 +171,15 @@ class Places:
                 first = turn.first or now_s - turn.since_s > PATIENCE_S
                 return counts.get(turn.owner, 0), not first, self._given_s.get(turn.owner, 0.0), turn.since_s
 
-            slow = {owner for owner in {*owners, *(turn.owner for turn in self._waiting)} if self._slow(owner)}
+            slow = {
+                owner for owner in {*owners, *(turn.owner for turn in self._waiting)}
+                if self._dear_until_s.get(owner, 0.0) > now_s or self._slow(owner)
+            }
+            last = len(self._taken) + 1 == self._most
             for_slow = 1 if sum(owner in slow for owner in owners) < self._share else 0
             able = [
                 turn for turn in self._waiting
-                if counts.get(turn.owner, 0) < (for_slow if turn.owner in slow else self._share)
+                if counts.get(turn.owner, 0) < (for_slow if turn.owner in slow else 1 if last else self._share)
             ]
             if not able:
                 return

@@ -20,10 +20,10 @@ from runbook.cage.at_work import AtWork, Places, Turn, marked
 from runbook.cage.calls import methods
 from runbook.cage.inside import packed_settings
 from runbook.cage.leave import Leave, check_result
-from runbook.cage.visit import FILES_S, Visit, none_other
+from runbook.cage.visit import FILES_S, Visit, none_other, not_started
 from runbook.cage.wire import Channel
 from runbook.config import CageDocument
-from runbook.errors import BoxStopped, Unavailable
+from runbook.errors import BoxStopped
 from runbook.flow import Box, Flow
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId, UserName
@@ -160,6 +160,7 @@ class Cage:
                     self.systems.took_long(owner)
                 if not visit.gone(_ENDS_S):
                     self.systems.given_up(visit.last_opened, owner, visit.gone)
+                self._places.took(owner, visit.cpu_s)
 
     def _start(self, slot: int) -> tuple[socket.socket, socket.socket]:
         """The line to a new box, and the watch over it. Raises `Unavailable`."""
@@ -181,7 +182,7 @@ class Cage:
                         self._control.close()
                         self._control = None
                         if last:
-                            raise _not_started(error.strerror or str(error)) from error
+                            raise not_started(error.strerror or str(error)) from error
         except BaseException:
             ours.close()
             watch.close()
@@ -212,10 +213,10 @@ class Cage:
             ours.settimeout(None)
         except (OSError, ValueError) as error:
             ours.close()
-            raise _not_started(str(error)) from error
+            raise not_started(str(error)) from error
         if "there" not in told:
             ours.close()
-            raise _not_started("it ended; the service's log has its words")
+            raise not_started("it ended; the service's log has its words")
         self._control, self._kept = ours, Kept(told["there"], tuple(told["missing"]))
 
     def _owner(self, context: StepContext) -> UserName:
@@ -245,10 +246,3 @@ def _whole(text: Any) -> str:
     if not isinstance(text, str):
         raise ValueError("no incident")
     return text
-
-
-def _not_started(why: str) -> Unavailable:
-    return Unavailable(
-        f"the process that reads jobs' files apart did not start: {why}", where="the service's machine",
-        next_step="look at the machine's memory and process limits, and at the service's log",
-    )

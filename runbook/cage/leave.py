@@ -128,6 +128,12 @@ def _own_processes(leave: Leave, *, node: NodeName, job: JobRecord, **_given: An
     return _own_node(leave, node=node) or _own_job(leave, job=job.id)
 
 
+def _own_record(leave: Leave, *, job: JobRecord) -> str:
+    """Of a job as the scheduler told it: a box may have made up the rest of a record."""
+    told = {(one.id, one.partition, one.nodes) for one in leave.known}
+    return _own_job(leave, job=job.id) or ("" if (job.id, job.partition, job.nodes) in told else "of a record made up")
+
+
 def _short_sleep(_leave: Leave, *, seconds: float) -> str:
     return "" if seconds <= _LONGEST_SLEEP_S else f"for {seconds:.0f} s"
 
@@ -214,6 +220,7 @@ RULES: Mapping[str, Rule] = {
     "scheduler.environment": _own_job,
     "scheduler.find_submitted": _find,
     "scheduler.nodes": _anything,
+    "scheduler.memory_to_have": _own_record,
     "scheduler.cancel": _cancel,
     "scheduler.drain": _drain,
     "scheduler.submit": _submit,

@@ -67,7 +67,12 @@ def main() -> int:
         message, descriptors, _, _ = socket.recv_fds(control, _MESSAGE_BYTES, 2)
         if not message:
             return 0
-        if os.fork() == 0:
+        try:
+            between = os.fork()
+        except OSError as error:
+            _say_not_started(descriptors[1], error)
+            between = -1
+        if between == 0:
             control.close()
             _between(box, walls, rules, json.loads(message), descriptors)
         for descriptor in descriptors:
@@ -92,14 +97,23 @@ def _between(box: inside.Box, walls: Walls, rules: Any, asked: dict[str, Any], d
         wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        enter_namespaces(walls)
-        child = os.fork()
+        try:
+            enter_namespaces(walls)
+            child = os.fork()
+        except OSError as error:
+            _say_not_started(watch, error)
+            return
         if child == 0:
             _be_the_box(box, walls, rules, asked, line)
         os.close(line)
         _watch(child, watch, wakes, asked["cpu_s"] / _GIVES_WAY)
     finally:
         os._exit(0)
+
+
+def _say_not_started(watch: int, error: OSError) -> None:
+    with contextlib.suppress(OSError):
+        os.write(watch, json.dumps({"not_started": error.strerror}).encode())
 
 
 def _watch(child: int, watch: int, wakes: int, gives_way_s: float) -> None:

@@ -24,7 +24,7 @@ from runbook.cage.inside import ANSWERS_S, OPENED, SEALS
 from runbook.cage.leave import Leave, NotItsBusiness
 from runbook.cage.wire import Broken, Channel
 from runbook.config import CageDocument
-from runbook.errors import BoxFault, BoxStopped, Hung, RunbookError
+from runbook.errors import BoxFault, BoxStopped, Hung, RunbookError, Unavailable
 from runbook.model.incident import Incident
 from runbook.model.units import UserName
 from runbook.report.vocabulary.clean import clean_line, shorten
@@ -40,6 +40,14 @@ FILES_S = 60.0
 _EACH_FILE_S = 0.25
 
 
+def not_started(why: str) -> Unavailable:
+    """The machine had no room for a box, whoever took it: nothing is said of the job."""
+    return Unavailable(
+        f"the process that reads jobs' files apart did not start: {why}", where="the service's machine",
+        next_step="look at the machine's memory and process limits, and at the service's log",
+    )
+
+
 class Visit:
     """One box at work: from its start to its answer or its end."""
 
@@ -52,6 +60,8 @@ class Visit:
         self._open = 0
         self._computed_s = 0.0
         self._since_s = time.monotonic()
+        self.cpu_s = 0.0
+        """That the box used, once it is `gone`."""
         self.files = Waiting()
         """For the processes that touch its owner's files."""
         self._failed: BaseException | None = None
@@ -72,11 +82,19 @@ class Visit:
             ready, _, _ = select.select([self._watch], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 return False
-            with contextlib.suppress(OSError):
-                if self._watch.recv(1 << 12):
-                    continue
+            if self._heard():
+                continue
             self._watch.close()
         return True
+
+    def _heard(self) -> dict[str, Any]:
+        """The next word of the one that stands between, or of the warm process; none where it has hung up."""
+        told = b""
+        with contextlib.suppress(OSError):
+            told = self._watch.recv(1 << 12)
+        found: dict[str, Any] = json.loads(told or b"{}")
+        self.cpu_s = found.get("cpu_s", self.cpu_s)
+        return found
 
     def ended(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The box's answer. Raises `BoxStopped`, `BoxFault`, and what the outside raised."""
@@ -107,9 +125,14 @@ class Visit:
     def _told(self, error: BaseException) -> BaseException:
         if isinstance(error, NotItsBusiness):
             return self._stopped(f"asked for {error}")
-        if isinstance(error, Broken):
-            return self._stopped(self._how_it_ended() if error.gone else f"gave {error.what}")
-        return error
+        if not isinstance(error, Broken):
+            return error
+        if not error.gone:
+            return self._stopped(f"gave {error.what}")
+        last = self._last_words()
+        if "not_started" in last:
+            return not_started(str(last["not_started"]))
+        return self._stopped(self._how_it_ended(last))
 
     def _conversation(self, pool: ThreadPoolExecutor) -> dict[str, Any]:
         whole_s = time.monotonic() + self._limits.whole_s
@@ -226,14 +249,13 @@ class Visit:
             running_s = time.monotonic() - self._since_s if self._open == 0 else 0.0
             return self._limits.wall_s - self._computed_s - running_s
 
-    def _how_it_ended(self) -> str:
+    def _last_words(self) -> dict[str, Any]:
         ready, _, _ = select.select([self._watch], [], [], _LAST_WORDS_S)
-        told = b""
-        with contextlib.suppress(OSError):
-            told = self._watch.recv(1 << 12) if ready else b""
-        if not told:
+        return self._heard() if ready else {}
+
+    def _how_it_ended(self, last: Mapping[str, Any]) -> str:
+        if not last:
             return "ended without an answer"
-        last = json.loads(told)
         if os.WIFEXITED(last["status"]):
             return f"ended without an answer (exit status {os.WEXITSTATUS(last['status'])})"
         number = os.WTERMSIG(last["status"])

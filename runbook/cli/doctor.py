@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import click
 
-from runbook.cli import checks
+from runbook.cli import checks, slurm_checks
 from runbook.cli.checks import Found, Mark
 from runbook.cli.wiring import Application, application
 from runbook.config import find_inventory
-from runbook.errors import Hung, RunbookError
+from runbook.errors import RunbookError
 from runbook.report.vocabulary.clean import clean
 
 WAIT_S = 9.0
@@ -23,7 +23,6 @@ WAIT_S = 9.0
 _SLURM_S = 4.0
 _CONNECT_S = 3.0
 _NODE_S = 5.0
-_WEIGHTS = (Mark.GOOD, Mark.WARNING, Mark.BAD)
 
 
 def doctor(node: str | None, mending: bool, sending: bool, inventory: str | None) -> int:
@@ -31,44 +30,32 @@ def doctor(node: str | None, mending: bool, sending: bool, inventory: str | None
     began_s = time.monotonic()
     click.echo(f"inventory: {find_inventory(inventory)}")
     app = hurried(application(inventory))
-    # Only now: a library that it imports looks into the home folder, too.
-    from runbook.cli.slurm_checks import acting, nodes, owners, scheduler, spool
-
     asked = [
         Asked("state folder", checks.state_folder),
         Asked("rights", lambda a: checks.private_state(a, mending)),
         Asked("playbooks", checks.playbooks),
-        Asked("scheduler", scheduler, elsewhere=True),
-        Asked("cancel, drain", acting, elsewhere=True),
-        Asked("acting as owners", owners, elsewhere=True),
+        Asked("scheduler", slurm_checks.scheduler, elsewhere=True),
+        Asked("cancel, drain", slurm_checks.acting, elsewhere=True),
+        Asked("acting as owners", slurm_checks.owners, elsewhere=True),
         Asked("reading apart", checks.cage),
-        Asked("nodes", lambda a: nodes(a, node), elsewhere=True),
-        Asked("spool", spool, elsewhere=True),
+        Asked("nodes", lambda a: slurm_checks.nodes(a, node), elsewhere=True),
+        Asked("spool", slurm_checks.spool, elsewhere=True),
         Asked("pages", checks.pages),
         Asked("notifications", lambda a: checks.notifications(a, sending=sending), elsewhere=True),
         Asked("daemon", checks.daemon, elsewhere=True),
     ]
-    first, *others = asked
-    worst = _tell(first, first.answer(app, began_s + WAIT_S))
-    if first.hangs:
-        # All the others begin with it, and a thread that waits for it in the kernel waits for good.
-        click.echo(f"{'':>8}  the rest was not asked: {', '.join(one.title for one in others)}")
-        return 6
-    for one in others:
+    for one in asked:
         if one.elsewhere:
             one.begin(app)
-    for one in others:
-        worst = max(worst, _tell(one, one.answer(app, began_s + WAIT_S)), key=_WEIGHTS.index)
+    worst = Mark.GOOD
+    for one in asked:
+        for found in one.answer(app, began_s + WAIT_S):
+            click.echo(f"{found.mark.value:>8}  {one.title}: {clean(found.what)}")
+            if found.next_step:
+                click.echo(f"{'':>8}  → {clean(found.next_step)}")
+            if found.mark is Mark.BAD or (found.mark is Mark.WARNING and worst is Mark.GOOD):
+                worst = found.mark
     return 0 if worst is not Mark.BAD else 6
-
-
-def _tell(one: Asked, answer: list[Found]) -> Mark:
-    """The worst of what was found."""
-    for found in answer:
-        click.echo(f"{found.mark.value:>8}  {one.title}: {clean(found.what)}")
-        if found.next_step:
-            click.echo(f"{'':>8}  → {clean(found.next_step)}")
-    return max((found.mark for found in answer), key=_WEIGHTS.index, default=Mark.GOOD)
 
 
 def hurried(app: Application) -> Application:
@@ -93,8 +80,6 @@ class Asked:
     title: str
     check: Callable[[Application], Iterator[Found]]
     elsewhere: bool = False
-    hangs: bool = field(default=False, init=False)
-    """It waits for a file system that does not answer."""
     _found: list[Found] = field(default_factory=list, init=False)
     _fault: list[BaseException] = field(default_factory=list, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -121,7 +106,6 @@ class Asked:
             for found in self.check(app):
                 self._found.append(found)
         except RunbookError as error:
-            self.hangs = isinstance(error, Hung)
             where = f" ({error.where})" if error.where else ""
             self._found.append(Found(Mark.BAD, error.what + where, error.next_step))
         except Exception as error:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from runbook import __version__
+from runbook.locations import without_a_home
 
 
 class Command(click.Command):
@@ -31,7 +32,9 @@ class Command(click.Command):
             from runbook.adapters.silent import must_answer
 
             must_answer(*named)
-        does = getattr(importlib.import_module(f"runbook.cli.{self.place}"), self.callback.__name__)
+        with without_a_home():
+            module = importlib.import_module(f"runbook.cli.{self.place}")
+        does = getattr(module, self.callback.__name__)
         return ctx.invoke(does, **ctx.params)
 
 

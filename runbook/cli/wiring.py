@@ -206,7 +206,7 @@ class Application:
             from runbook.adapters.node_access import NodesWithLeft, SshNodes
             from runbook.adapters.ssh import SshSettings
 
-            must_answer(Path("~/.ssh").expanduser())
+            must_answer(Path("~/.ssh").expanduser(), limit_s=self.patience_s or document.connect_timeout_s)
             asked = SshNodes(
                 SshSettings(
                     user=document.user,

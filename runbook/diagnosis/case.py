@@ -336,6 +336,13 @@ class Case:
         findings = (*((story.root_cause,) if story.root_cause else ()), *story.candidates, *story.harmless)
         return frozenset({one.signature for one in findings} | {one.signature for one in story.collateral})
 
+    def killed_steps(self) -> list[str]:
+        """Steps (or the job) that Slurm's accounting calls OUT_OF_MEMORY."""
+        if self.job is None:
+            return []
+        steps = [step.id for step in self.job.steps if step.state.name == "OUT_OF_MEMORY"]
+        return steps or ([self.job.id] if self.job.state.name == "OUT_OF_MEMORY" else [])
+
     def steps_done(self) -> int | None:
         """Steps that were completed since the start or the resume before the failure."""
         progress = self.story.progress

@@ -88,6 +88,22 @@ def listed_processes(case: Case) -> tuple[Vote, ...]:
     return tuple(votes)
 
 
+@rule
+def listed_by_the_driver(case: Case) -> Vote | None:
+    """A process in the driver's list that the log prints, where the message has no figures to hold against it."""
+    foreign = [one for one in case.figures.fields.other_processes if one.pid not in case.own_pids]
+    if not foreign or case.figures.short_bytes is not None or case.root is None or case.colocation >= 0.6:
+        return None
+    if not case.meant.on_the_card and case.root.means != case.kinds.of(Conclusion.KV_CACHE_SIZING):
+        return None
+    return Vote(
+        "R-17 co-tenant", Conclusion.CO_TENANT, UNTOLD,
+        (f"The driver's list of processes in the log names process {_pids(foreign)} with {size(_sum(foreign))} on the "
+         "card, before the job's first step or beside its failure.",),
+        ("The log does not give the pids of all of the job's own processes, so this may be one of them.",), (_SETTLE,),
+    )
+
+
 def _covers(case: Case, processes: Sequence[ProcessUse], short: int) -> bool:
     known = _sum(processes)
     return known > 0 and known + print_error(known, case.figures.tried, case.figures.free) >= short

@@ -111,7 +111,7 @@ def _rank(case: Case, votes: Sequence[Vote]) -> Diagnosis:
 def _perhaps_quoted(case: Case, leading: Vote) -> Vote:
     """Words inside a sentence say little, unless Slurm's accounting says the same of the host's memory."""
     root = case.root
-    if root is None or not root.quoted or (leading.kind == Conclusion.HOST_OOM and signature_rules.killed_steps(case)):
+    if root is None or not root.quoted or (leading.kind == Conclusion.HOST_OOM and case.killed_steps()):
         return leading
     if leading.rule == "node check: faulty":
         return leading

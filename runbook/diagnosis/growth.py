@@ -310,26 +310,48 @@ def reserved_creeps(case: Case) -> str:
     return ""
 
 
-@rule
-def host_leak(case: Case) -> Vote | None:
-    """Host memory that rose from step to step before a host out of memory. Only supports what the log or Slurm says."""
-    if case.meant.died is not Died.MAIN_MEMORY:
-        return None
+_OF_THE_LIMIT = 0.25
+"""Main memory that rose by less than this part of what the job may have is not what filled it."""
+
+
+def host_growth(case: Case) -> tuple[Series, Rise] | None:
+    """Main memory that rose from step to step."""
     for series in all_series(case):
         points = series.values(host_used)
         rise = steady_rise([(float(step), float(value)) for step, value in points], _MATERIAL * level(points)) \
             if len(points) >= FEWEST else None
         if rise is not None:
-            own = series.samples[0].host_is_process
-            return Vote(
-                "host memory over steps", Conclusion.HOST_OOM, 0.6,
-                (f"Host memory of {series.whose if own else 'the node'} rose steadily, by {size(round(rise.growth))} "
-                 f"from step {rise.first[0]:.0f} to {rise.last[0]:.0f} ({size(round(rise.slope))} a step): something "
-                 "in the job keeps it.",),
-                () if own else ("The figure is the node's: other jobs and the page cache are in it.",),
-                ("which process of the job it is",), decisive=False,
-            )
+            return series, rise
     return None
+
+
+def host_leaks(case: Case) -> bool:
+    """Whether it rose by so much that it, and no size of the job, is what filled what the job may have."""
+    grew, job = host_growth(case), case.job
+    if grew is None:
+        return False
+    alike = (job.gpus_per_node or 1) if job is not None and grew[0].samples[0].host_is_process else 1
+    limit = job.memory_limit_bytes_per_node if job is not None else None
+    return limit is None or grew[1].growth * alike >= _OF_THE_LIMIT * limit
+
+
+@rule
+def host_leak(case: Case) -> Vote | None:
+    """Host memory that rose from step to step before a host out of memory. Only supports what the log or Slurm says."""
+    killed = case.meant.died is Died.MAIN_MEMORY or (case.root is None and case.killed_steps())
+    grew = host_growth(case) if killed else None
+    if grew is None:
+        return None
+    series, rise = grew
+    own = series.samples[0].host_is_process
+    return Vote(
+        "host memory over steps", Conclusion.HOST_OOM, 0.6,
+        (f"Host memory of {series.whose if own else 'the node'} rose steadily, by {size(round(rise.growth))} "
+         f"from step {rise.first[0]:.0f} to {rise.last[0]:.0f} ({size(round(rise.slope))} a step): something "
+         "in the job keeps it.",),
+        () if own else ("The figure is the node's: other jobs and the page cache are in it.",),
+        ("which process of the job it is",), decisive=False,
+    )
 
 
 # When in the run the memory ran out: from the start, as a static size does, or after it had grown.
@@ -352,6 +374,11 @@ def static_or_grown(case: Case) -> tuple[Detail, str]:
     if progress.last_step is not None:
         return Detail.STATIC, (
             f"It happened within the first steps of this run (last: {progress.last_step}): a static size."
+        )
+    if root is not None and root.phase is Phase.RESUME:
+        return Detail.STATIC, (
+            "It happened while a checkpoint was loaded, before any batch: what is read stands beside what is there "
+            "already, so a size of the training is not the question."
         )
     if root is not None and root.phase is Phase.INIT:
         return Detail.STATIC, "It happened before the first step, while the job was starting: a static size."

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from runbook.diagnosis.case import LINE_RULES, Case, Conclusion, Vote, line_rule, rule, size
 from runbook.diagnosis.co_tenant_rules import UNTOLD
+from runbook.diagnosis.growth import host_leaks
 from runbook.model.diagnosis import Detail, Died
 from runbook.model.log import Event, Finding
 from runbook.model.node import NodeVerdict
@@ -88,7 +89,7 @@ def engine_capture(case: Case) -> Vote | None:
 
 @line_rule
 def host_memory(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
-    steps = killed_steps(case)
+    steps = case.killed_steps()
     others = [
         one for one in case.story.candidates
         if case.kinds.of(one.means).entry.died is Died.MAIN_MEMORY and one.signature != root.signature
@@ -114,6 +115,8 @@ def host_memory(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     if detail is Detail.NONE:
         named = [one.detail for one in others if one.detail in _DETAILS and one.detail]
         detail = Detail(named[0]) if named else Detail.CGROUP if steps else Detail.NONE
+    if detail in (Detail.NONE, Detail.CGROUP, Detail.RAY_MONITOR) and host_leaks(case):
+        detail = Detail.LEAK
     if root.fields.tried_bytes is not None:
         reasons.append(f"It asked for {size(root.fields.tried_bytes)} of host memory.")
     told = replace(vote, confidence=confidence, reasons=tuple(reasons), against=tuple(against),
@@ -208,7 +211,7 @@ def shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
 @line_rule
 def failed_program(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     """An exception that no document knows says that the program failed; beside a kill for memory it may be an echo."""
-    steps = killed_steps(case)
+    steps = case.killed_steps()
     unknown = case.reports(root, Event.EXCEPTION)
     detail = vote.detail if vote.detail is not Detail.NONE or not unknown else Detail.PROGRAM
     if not unknown or not steps:
@@ -218,14 +221,6 @@ def failed_program(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         vote, confidence=0.3, detail=detail, decisive=False,
         against=(f"Slurm's accounting says OUT_OF_MEMORY for {', '.join(steps)}: this may be its echo.",),
     ),)
-
-
-def killed_steps(case: Case) -> list[str]:
-    """Steps (or the job) that Slurm's accounting calls OUT_OF_MEMORY."""
-    if case.job is None:
-        return []
-    steps = [step.id for step in case.job.steps if step.state.name == "OUT_OF_MEMORY"]
-    return steps or ([case.job.id] if case.job.state.name == "OUT_OF_MEMORY" else [])
 
 
 def said(excerpt: str) -> str:

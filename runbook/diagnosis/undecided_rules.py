@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runbook.diagnosis.case import Case, Conclusion, Vote, rule, size
-from runbook.diagnosis.growth import static_or_grown
-from runbook.diagnosis.signature_rules import killed_steps
+from runbook.diagnosis.growth import host_leaks, static_or_grown
 from runbook.model.diagnosis import Detail, Died
 from runbook.model.job import JobClass
 from runbook.model.log import SUSPECTED_RANKS, Collateral, DerivedSignature, Event, Finding, FrameworkRole
@@ -50,10 +49,11 @@ def engine_process(case: Case) -> Vote | None:
 @rule
 def by_accounting(case: Case) -> Vote | None:
     """Slurm says that the kernel killed for memory, and the logs say something else, or nothing."""
-    steps = killed_steps(case)
+    steps = case.killed_steps()
     root = case.root
     if not steps or case.meant.died is Died.MAIN_MEMORY:
         return None
+    detail = Detail.LEAK if host_leaks(case) else Detail.CGROUP
     told = f"Slurm's accounting says OUT_OF_MEMORY for {', '.join(steps)}"
     not_the_card = case.kinds.of(Conclusion.HOST_OOM).entry.reason
     helper = "The kernel counts helper processes too: a rank need not have been the victim (R-24)."
@@ -61,18 +61,18 @@ def by_accounting(case: Case) -> Vote | None:
     if root is None:
         return Vote(
             "Slurm accounting", Conclusion.HOST_OOM, 0.85, (f"{told}; the logs name no other failure.", not_the_card),
-            (helper,), missing, detail=Detail.CGROUP,
+            (helper,), missing, detail=detail,
         )
     if case.reports(root, Event.EXCEPTION):
         return Vote(
             "Slurm accounting", Conclusion.HOST_OOM, 0.65,
             (f"{told}; the log's only exception may be what a killed process left behind.", not_the_card),
-            (helper,), missing, detail=Detail.CGROUP,
+            (helper,), missing, detail=detail,
         )
     return Vote(
         "Slurm accounting", Conclusion.HOST_OOM, 0.3,
         (f"{told}, but the first failure of the log is another: a killed helper, or what followed.",), (helper,),
-        missing, decisive=False, detail=Detail.CGROUP,
+        missing, decisive=False, detail=detail,
     )
 
 

@@ -1,7 +1,7 @@
 """What a training run needs on a GPU: terms by published formulas, corrected by the job's own figures."""
 
 from runbook.foresight.forecasts import forecast, largest_that_fits
-from runbook.foresight.memory_document import MemoryDocument, System, load_memory
+from runbook.foresight.memory_document import MemoryDocument, System, compiled_memory, load_memory
 from runbook.foresight.memory_terms import Part
 from runbook.foresight.settings import (
     RunReading,
@@ -16,18 +16,15 @@ from runbook.foresight.settings import (
 )
 from runbook.foresight.training_run import (
     Anchor,
-    Basis,
     Forecast,
     Interval,
     Recompute,
     Sharding,
     TrainingRun,
-    Verdict,
 )
 
 __all__ = [
     "Anchor",
-    "Basis",
     "Forecast",
     "Interval",
     "MemoryDocument",
@@ -37,7 +34,7 @@ __all__ = [
     "Sharding",
     "System",
     "TrainingRun",
-    "Verdict",
+    "compiled_memory",
     "field_named",
     "forecast",
     "largest_that_fits",

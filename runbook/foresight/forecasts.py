@@ -12,8 +12,9 @@ from typing import Any
 from runbook.foresight.memory_document import Constants, MemoryDocument, OpenChoice, System
 from runbook.foresight.memory_terms import Moment, Part, Term, missing_figures, moments_of
 from runbook.foresight.settings import typed_value
-from runbook.foresight.training_run import Anchor, Basis, Forecast, Interval, TermFigure, TrainingRun, Verdict
+from runbook.foresight.training_run import Anchor, Forecast, Interval, TermFigure, TrainingRun
 from runbook.foresight.unknowns import Belief, Linear
+from runbook.model.remedy import Basis, Fit
 from runbook.model.units import Bytes
 
 _BOUND = 2.6
@@ -65,7 +66,7 @@ def forecast(
     likely, assumed = _completed(run, system, choices[0])
     missing = missing_figures(likely)
     if missing:
-        return Forecast(likely, (), {}, Verdict.CANNOT_SAY, card_bytes, (), missing, assumed)
+        return Forecast(likely, (), {}, 0.0, Fit.CANNOT_SAY, card_bytes, (), missing, assumed)
     usable = tuple(item for item in anchors if not missing_figures(_completed(item.run, system, choices[0])[0]))
     outcomes = [each for chosen in choices for each in _outcomes(run, usable, (system, constants), chosen, card_bytes)]
     best = max(item.belief.log_weight for item in outcomes)
@@ -76,19 +77,19 @@ def forecast(
     terms = sorted(first.highest(Basis.RESERVED).terms, key=lambda item: list(Part).index(item.part))
     least = _together(counting, partial(_Outcome.peak, basis=Basis.DEVICE, gap=False)).low
     return Forecast(
-        first.run, tuple(_shown(first, term) for term in terms), peaks,
+        first.run, tuple(_shown(first, term) for term in terms), peaks, least,
         _verdict(peaks[Basis.DEVICE], least, card_bytes), card_bytes, usable, (), assumed,
         tuple(sorted({name for item in open_choices for name in item.fields if getattr(run, name) is None})),
     )
 
 
-def _verdict(device: Interval, least: float, card_bytes: int | None) -> Verdict:
+def _verdict(device: Interval, least: float, card_bytes: int | None) -> Fit:
     """`least`: the lower bound where the allocator keeps nothing beyond the peak, as it may when memory is short."""
     if card_bytes is None:
-        return Verdict.CANNOT_SAY
+        return Fit.CANNOT_SAY
     if device.high <= card_bytes:
-        return Verdict.FITS
-    return Verdict.DOES_NOT_FIT if least > card_bytes else Verdict.CANNOT_SAY
+        return Fit.FITS
+    return Fit.DOES_NOT_FIT if least > card_bytes else Fit.CANNOT_SAY
 
 
 def largest_that_fits(
@@ -113,8 +114,8 @@ def largest_that_fits(
             low, high = (middle, high) if holds(at(middle)) else (low, middle)
         return low
 
-    fitting = last(lambda item: item.verdict is Verdict.FITS)
-    open_too = last(lambda item: item.verdict is not Verdict.DOES_NOT_FIT)
+    fitting = last(lambda item: item.verdict is Fit.FITS)
+    open_too = last(lambda item: item.verdict is not Fit.DOES_NOT_FIT)
     too_large = at(open_too + 1) if (open_too + 1) * multiple <= _LARGEST else None
     return at(fitting) if fitting else None, too_large
 
@@ -127,7 +128,7 @@ def _outcomes(
     beliefs = [Belief()]
     for anchor in anchors:
         moments = moments_of(_completed(anchor.run, system, chosen)[0], constants, card_bytes)
-        totals = [item.total(anchor.basis) for item in moments]
+        totals = [item.total(anchor.figure.basis) for item in moments]
         beliefs = _likely([each for belief in beliefs for each in _after(belief, totals, anchor, constants)])
     completed = _completed(run, system, chosen)[0]
     moments = moments_of(completed, constants, card_bytes)
@@ -138,16 +139,16 @@ def _after(
     belief: Belief, totals: Sequence[Linear], anchor: Anchor, constants: Constants
 ) -> Iterator[Belief]:
     """Having seen the peak: it was that of each of the moments, and the others were not above it."""
-    noise = constants.noise.middle * anchor.bytes
-    if anchor.at_least:
+    noise = constants.noise.middle * anchor.figure.bytes
+    if anchor.figure.at_least:
         highest = max(totals, key=lambda item: belief.of(item).middle)
-        yield belief.after(highest, anchor.bytes, noise, at_least=True)
+        yield belief.after(highest, anchor.figure.bytes, noise, at_least=True)
         return
     for total in totals:
-        after = belief.after(total, anchor.bytes, noise)
+        after = belief.after(total, anchor.figure.bytes, noise)
         for other in totals:
             if other is not total:
-                after = after.after(other.times(-1.0), -float(anchor.bytes), noise, at_least=True)
+                after = after.after(other.times(-1.0), -float(anchor.figure.bytes), noise, at_least=True)
         yield after
 
 

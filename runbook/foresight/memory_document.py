@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from runbook.compiled import Compiled, CompiledDocuments
 from runbook.documents import Document, load_document
 from runbook.foresight.training_run import TrainingRun
 
@@ -115,6 +116,8 @@ class Input(Document):
     """Parameters of the lever document, or options and keys as they are spelt; the first that is set counts."""
     values: Mapping[str, str | float | bool | None] = {}
     """What its values mean; one that is not listed is taken as it is. `*` stands for any other."""
+    where: Mapping[str, str] = {}
+    """It says this only beside these values of other parameters."""
 
 
 class OpenChoice(Document):
@@ -191,6 +194,9 @@ class MemoryDocument(Document):
     constants: Constants
     unchanged: tuple[OpenChoice, ...]
     """What may be unknown where a figure of the job is there and the same holds for both."""
+    carried: tuple[str, ...]
+    """Fields of a run whose change leaves a figure of the job worth something: a batch is such, a layout over cards is
+    not."""
     systems: tuple[System, ...]
     keys: Mapping[str, tuple[str, ...]]
     """How config.json calls a field."""
@@ -215,4 +221,13 @@ class MemoryDocument(Document):
 
 def load_memory(path: Path) -> MemoryDocument:
     """Raises `DocumentsInvalid`."""
-    return load_document(path, MemoryDocument)
+    return compiled_memory(path).load()
+
+
+def compiled_memory(path: Path) -> CompiledDocuments[MemoryDocument]:
+    return CompiledDocuments(
+        Compiled.of(path, [path], [Path(__file__), Path(__file__).with_name("training_run.py")]),
+        lambda: load_document(path, MemoryDocument),
+        lambda made: made.model_dump(mode="json", exclude_defaults=True),
+        MemoryDocument.model_validate,
+    )

@@ -14,8 +14,9 @@ from enum import StrEnum
 
 from runbook.foresight.memory_document import Constant, Constants
 from runbook.foresight.parameters import Local, counted, head_size, on_stage
-from runbook.foresight.training_run import Attention, Basis, LossPath, Recompute, Sharding, TrainingRun
+from runbook.foresight.training_run import Attention, LossPath, Recompute, Sharding, TrainingRun
 from runbook.foresight.unknowns import Linear
+from runbook.model.remedy import Basis
 
 _DIVIDES_GRADIENTS = frozenset({Sharding.ZERO2, Sharding.ZERO3, Sharding.FSDP, Sharding.HSDP})
 _DIVIDES_WEIGHTS = frozenset({Sharding.ZERO3, Sharding.FSDP, Sharding.HSDP})

@@ -159,6 +159,8 @@ def run_of_settings(values: Mapping[str, str], system: System, document: MemoryD
 
 
 def _looked_up(name: str, entry: Input, values: Mapping[str, str], notes: list[str]) -> tuple[Any, str] | None:
+    if any(values.get(key, "").strip().lower() != wanted for key, wanted in entry.where.items()):
+        return None
     for key in entry.names:
         if key not in values:
             continue

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from runbook.model.remedy import Basis, Fit, MemoryFigure
 from runbook.model.units import Bytes
 
 
@@ -128,27 +129,12 @@ class Interval:
     high: float
 
 
-class Basis(StrEnum):
-    """What a measured peak counts."""
-
-    ALLOCATED = "allocated"
-    """Tensors (`torch.cuda.max_memory_allocated`)."""
-    RESERVED = "reserved"
-    """And what the caching allocator keeps beyond (`max_memory_reserved`)."""
-    DEVICE = "device"
-    """And what is outside of it, as nvidia-smi shows a process: context, NCCL, libraries."""
-
-
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """A figure of a run that was made: its peak, or less than that."""
 
     run: TrainingRun
-    bytes: Bytes
-    basis: Basis
-    at_least: bool = False
-    """The run would have needed this much or more: it ran out of memory."""
-    source: str = ""
+    figure: MemoryFigure
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +149,6 @@ class TermFigure:
     """The least basis that counts it."""
 
 
-class Verdict(StrEnum):
-    """Whether a run fits a card."""
-
-    FITS = "fits"
-    DOES_NOT_FIT = "does not fit"
-    CANNOT_SAY = "cannot say"
-
-
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What a run will need on its fullest rank."""
@@ -180,7 +158,9 @@ class Forecast:
     terms: tuple[TermFigure, ...]
     peaks: Mapping[Basis, Interval]
     """Empty where figures are missing."""
-    verdict: Verdict
+    least_bytes: float
+    """Lower bound on the card where the allocator keeps nothing beyond the peak."""
+    verdict: Fit
     card_bytes: Bytes | None = None
     anchors: tuple[Anchor, ...] = ()
     """Figures of the job that count."""

@@ -218,6 +218,8 @@ class Detail(StrEnum):
     """host_oom: pinned memory could not be had."""
     REFUSED = auto()
     """host_oom: an allocation was refused (address space, overcommit, ulimit), nothing was killed."""
+    LEAK = auto()
+    """host_oom: main memory rose from step to step until it ran out."""
     NCCL_SEGMENT = auto()
     """shm: NCCL's segments."""
     DATA_LOADER = auto()

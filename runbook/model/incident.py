@@ -11,7 +11,7 @@ from runbook.model.diagnosis import Diagnosis
 from runbook.model.job import Claim, JobRecord, JobScript, NodeState
 from runbook.model.log import LogStory, Progress
 from runbook.model.node import NodeFacts, NodeJudgement
-from runbook.model.remedy import Answers, Circumstances, NoPlan, Plan
+from runbook.model.remedy import Answers, Circumstances, MemoryFigure, NoPlan, Plan
 from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
 
@@ -114,6 +114,8 @@ class Verdict:
     why: str = ""
     progress: Progress | None = None
     headroom: str = ""
+    measured: tuple[MemoryFigure, ...] = ()
+    """Peaks of memory that the relaunched job's log tells, past the step where the first one died."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ class Phase(StrEnum):
     """Where in the training loop a process was. The words of the diagnosis contract."""
 
     INIT = "init"
+    RESUME = "resume"
+    """A checkpoint is loaded: what is read stands beside what is there already."""
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER_STEP = "optimizer_step"
@@ -49,6 +51,8 @@ class Event(StrEnum):
     """A rank sets its device."""
     COMMUNICATOR = "communicator"
     """A process becomes a member of a communicator: its node's GPU, its number there."""
+    GPU_PROCESS = "gpu_process"
+    """The driver's list of processes, printed into the log, names one with its memory."""
     ENGINE_STARTS = "engine_starts"
     """An inference engine of the job's own starts; `framework` names it."""
     CHECKPOINT_SAVED = "checkpoint_saved"

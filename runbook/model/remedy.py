@@ -75,6 +75,62 @@ class Answers:
         )
 
 
+class Fit(StrEnum):
+    """Whether a run fits a card."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    CANNOT_SAY = "cannot say"
+
+
+class Basis(StrEnum):
+    """What a measured peak counts."""
+
+    ALLOCATED = "allocated"
+    """Tensors (`torch.cuda.max_memory_allocated`)."""
+    RESERVED = "reserved"
+    """And what the caching allocator keeps beyond (`max_memory_reserved`)."""
+    DEVICE = "device"
+    """And what is outside of it, as nvidia-smi shows a process: context, NCCL, libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakBounds:
+    """A peak of memory that is foreseen, in bytes: the likely figure, and bounds in which the true one should lie."""
+
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFigure:
+    """A peak of memory that a log tells, in bytes."""
+
+    bytes: int
+    basis: Basis
+    at_least: bool = False
+    """The run would have needed this much or more: it ran out of memory."""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a job is foreseen to need on its fullest GPU with a change."""
+
+    fit: Fit
+    card_bytes: int
+    least_bytes: int
+    """Lower bound on the card where the allocator keeps nothing beyond the peak."""
+    peaks: dict[Basis, PeakBounds] = field(default_factory=dict)
+    terms: dict[str, int] = field(default_factory=dict)
+    """Likely bytes of each part."""
+    anchors: tuple[MemoryFigure, ...] = ()
+    """Figures of the job that failed, by which the formulas were corrected."""
+    distrusted: bool = False
+    """It would fit by the sum, and such a word was wrong before: nothing is said until a measured peak agrees again."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeverUse:
     """One lever applied with concrete values."""
@@ -106,6 +162,8 @@ class RefusedLever:
     question: str = ""
     ask: Ask | None = None
     """What would settle it, where it is passed over only because something is not known."""
+    foreseen: Foreseen | None = None
+    """Passed over because the job would not fit with it; `why` is empty then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +174,8 @@ class Plan:
     refused: tuple[RefusedLever, ...] = ()
     system: str = ""
     ladder: str = ""
+    foreseen: Foreseen | None = None
+    """What the job is foreseen to need with these levers; None where nothing is foreseen."""
 
     @property
     def edits(self) -> tuple[Edit, ...]:
@@ -190,3 +250,9 @@ class Remembered:
     headroom: str = ""
     """What the proven relaunch left free, in a sentence."""
     simulated: bool = False
+    fits_foreseen: int = 0
+    """Relaunches that were said to fit."""
+    fits_wrong: int = 0
+    """Those of them that ran out again."""
+    forecast_held: bool | None = None
+    """Whether the newest forecast that could be judged was right."""

@@ -20,13 +20,14 @@ from runbook.program.numbers import (
     may_be_configuration,
     printed_constants,
     program_constants,
+    text_that_runs,
 )
 from runbook.program.sources import Sources
 from runbook.program.walkthrough import Reader
 
 __all__ = [
     "configurations_opened", "configurations_said", "may_be_configuration", "printed_constants", "program_constants",
-    "program_text", "read_program",
+    "program_text", "read_program", "text_that_runs",
 ]
 
 

@@ -19,15 +19,17 @@ _MOST_CONSTANTS = 2_000
 _LARGEST = 10**12
 _MOST_STATEMENTS = 60_000
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Told = bool | float | str
+"""An option's value: a switch's, a number, a text."""
 
 
 def program_constants(
-    files: Sequence[tuple[str, str]], given: Mapping[str, bool], entries: Sequence[str], *, unread_too: bool = False
+    files: Sequence[tuple[str, str]], given: Mapping[str, Told], entries: Sequence[str], *, unread_too: bool = False
 ) -> tuple[ProgramConstant, ...]:
     """The whole numbers that the programs' files give names: variables, attributes, keys of dictionaries, arguments of
     calls. File by file, in the order of the text, 2,000 at most; nothing of what is no Python.
 
-    `files`: path and text, the programs' own first. `given`: by the name of a switch in the program, whether it is on.
+    `files`: path and text, the programs' own first. `given`: by the name of an option in the program, its value.
     `entries`: the paths of the programs themselves, whose part under `__name__ == "__main__"` runs. `unread_too`: a
     module's variables count though nothing there reads them, as in a configuration."""
     trees = [(path, tree) for path, text in files if (tree := parsed(text.encode("utf-8", "replace"))) is not None]
@@ -55,7 +57,7 @@ class _Module:
 
 @dataclass(slots=True)
 class _Walk:
-    given: dict[str, bool]
+    given: dict[str, Told]
     entries: frozenset[str]
     unread_too: bool
     handed: dict[str, bool | None] | None = None
@@ -191,13 +193,88 @@ class _Walk:
             return ends if ends in parts else None if None in parts else not ends
         if isinstance(node, ast.Constant) and isinstance(node.value, bool):
             return node.value
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and "arg" in node.value.id.lower():
-            return self.given.get(node.attr)
+        told = self.told(node)
+        if told is not None:
+            return bool(told)
         if isinstance(node, ast.Name):
             return self.handed.get(node.id) if self.handed is not None and self.takers.get(node.id) == 1 else None
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == "__name__":
             return module.path in self.entries
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and (told := self.told(node.left)) is not None:
+            return _compared(told, node.ops[0], node.comparators[0])
         return None
+
+    def told(self, node: ast.expr) -> Told | None:
+        """The value of `args.name`."""
+        of_options = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and (
+            "arg" in node.value.id.lower()
+        )
+        return self.given.get(node.attr) if of_options and isinstance(node, ast.Attribute) else None
+
+
+def _compared(told: Told, by: ast.cmpop, other: ast.expr) -> bool | None:
+    value = other.value if isinstance(other, ast.Constant) else None
+    if not isinstance(value, int | float | str) or isinstance(value, str) is not isinstance(told, str):
+        return None
+    if isinstance(by, ast.Eq | ast.NotEq):
+        return (told == value) is isinstance(by, ast.Eq)
+    if isinstance(by, ast.Gt | ast.LtE) and not isinstance(told, str) and not isinstance(value, str):
+        return (told > value) is isinstance(by, ast.Gt)
+    return None
+
+
+_DECLARES = ("add_argument",)
+
+
+def text_that_runs(text: str, given: Mapping[str, Told]) -> str:
+    """A program's text without the branches that its options leave out, and without the declarations of its options,
+    whose help speaks of what they do; each line where it was. As it is where it is no Python. `given` as in
+    `program_constants`."""
+    tree = parsed(text.encode("utf-8", "replace"))
+    if tree is None:
+        return text
+    walk, module = _Walk(dict(given), frozenset(), False), _Module("", tree)
+    running = _Running(re.split("\r\n|\r|\n", text))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            truth = walk.truth(node.test, module)
+            running.leave_out(node.body if truth is False else node.orelse if truth is True else [])
+            if truth is False:
+                running.never(node.test)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _name_of(node.value.func) in _DECLARES:
+            running.leave_out([node])
+    return "\n".join(running.lines)
+
+
+@dataclass(slots=True)
+class _Running:
+    """The lines of a program, which it stays when some are left out."""
+
+    lines: list[str]
+    gone: set[int] = field(default_factory=set)
+
+    def leave_out(self, statements: Sequence[ast.stmt]) -> None:
+        """`pass` in their place, unless they share a line with what stands in front."""
+        if not statements:
+            return
+        decorators = getattr(statements[0], "decorator_list", ())
+        first = min(item.lineno for item in (statements[0], *decorators))
+        place = range(first, (statements[-1].end_lineno or first) + 1)
+        column = statements[0].col_offset
+        if not self.gone.isdisjoint(place) or self.lines[first - 1][:column].strip():
+            return
+        for number in place:
+            self.lines[number - 1] = ""
+        self.lines[first - 1] = " " * column + "pass"
+        self.gone |= set(place)
+
+    def never(self, test: ast.expr) -> None:
+        """`False` in place of a condition."""
+        if test.lineno != test.end_lineno or test.lineno in self.gone:
+            return
+        line = self.lines[test.lineno - 1].encode("utf-8", "replace")
+        changed = line[: test.col_offset] + b"False" + line[test.end_col_offset or 0 :]
+        self.lines[test.lineno - 1] = changed.decode("utf-8", "replace")
 
 
 def _definitions(body: Iterable[ast.stmt], inside: str) -> Iterator[tuple[str, _Definition, str]]:

@@ -11,7 +11,7 @@ from runbook.remedy.earlier_incidents import (
     what_worked,
     with_reasons,
 )
-from runbook.remedy.edits import FUNCTIONS, Edits, derives, edit_of
+from runbook.remedy.edits import FUNCTIONS, KEEPING, Edits, derives, edit_of
 from runbook.remedy.ladder import drain_refused, in_this_version, propose, relaunch_refused, use_lever
 from runbook.remedy.lever_context import LeverContext, largest_divisor, read_versions, refusal_of
 from runbook.remedy.lever_document import (
@@ -59,6 +59,7 @@ from runbook.remedy.world import WorldLever, fit_to_nodes, world_options
 __all__ = [
     "CONSTRAINTS",
     "FUNCTIONS",
+    "KEEPING",
     "Condition",
     "Configuration",
     "Conflict",

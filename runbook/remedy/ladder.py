@@ -5,13 +5,13 @@ much an incident may do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
 from runbook.model.diagnosis import Diagnosis, Kind, Remedy
-from runbook.model.remedy import AnswerKind, Ask, Effect, LeverUse, NoPlan, Plan, RefusedLever
+from runbook.model.remedy import AnswerKind, Ask, Effect, Fit, Foreseen, LeverUse, NoPlan, Plan, RefusedLever
 from runbook.model.template import Edit, condition_of
 from runbook.remedy.constraints import CONSTRAINTS, require
 from runbook.remedy.constraints.failed_job import (
@@ -20,7 +20,7 @@ from runbook.remedy.constraints.failed_job import (
     much_lies_unallocated,
     request_fits_the_gpu,
 )
-from runbook.remedy.edits import FUNCTIONS
+from runbook.remedy.edits import FUNCTIONS, SIZED
 from runbook.remedy.lever_context import LeverContext, refusal_of
 from runbook.remedy.lever_document import LeverRule
 from runbook.remedy.template_settings import Refusal, RefusalReason, Refused, TemplateSettings
@@ -31,18 +31,54 @@ WORTH_TRYING_FROM = 0.3
 """From this confidence in what else it may be (fragmentation), its levers that cost no experiment are rungs, too: the
 first before the working set's, the others behind. Below it the working set's alone are tried and asked for: a setting
 of the allocator that frees next to nothing would take the place of a question."""
+_MOST_SIZES = 128
+_MOST_PAIRS = 30
+
+Foresee = Callable[[Sequence[LeverUse]], Foreseen | None]
+"""What a job is foreseen to need with these levers together; None where figures of the job do not carry so far."""
+
+
+@dataclass(slots=True)
+class _Foresight:
+    """How levers are judged by what is foreseen, and which were passed over for it."""
+
+    foresee: Foresee
+    passed: list[LeverUse] = field(default_factory=list)
 
 
 def propose(
     context: LeverContext, *, tried: Mapping[str, str] = MappingProxyType({}),
-    allow_training_change: bool = False,
+    allow_training_change: bool = False, foresee: Foresee | None = None,
 ) -> Plan | NoPlan:
     """The next plan for a failure. A lever that was tried with the same value, or is refused, is passed over with the
     reason.
 
     `tried` holds the keys of lever uses, each with the reason why it is not used again. A plan without uses says:
-    relaunch the unchanged template on other nodes.
+    relaunch the unchanged template on other nodes. With `foresee` a lever with which the job would not fit is passed
+    over, too, and a micro-batch that would not fit at half is made as large as surely fits. Where nothing is left then,
+    two levers that fit together are used in one relaunch; else the ladder is gone down as if nothing had been foreseen,
+    for a forecast may be wrong, and a relaunch costs less than a person.
     """
+    if foresee is None:
+        return _down_the_ladder(context, tried, allow_training_change, None)
+    foresight = _Foresight(foresee)
+    plan = _down_the_ladder(context, tried, allow_training_change, foresight)
+    if isinstance(plan, Plan) or not foresight.passed:
+        return plan
+    together = _two_together(context, foresight, tried, allow_training_change)
+    if together is not None:
+        unchanged = _down_the_ladder(context, tried, allow_training_change, None)
+        ladder = unchanged.ladder if isinstance(unchanged, Plan) else ""
+        used = {use.lever for use in together}
+        return Plan(
+            together, tuple(item for item in plan.refused if item.lever not in used), context.template.system.id, ladder
+        )
+    return _down_the_ladder(context, tried, allow_training_change, None)
+
+
+def _down_the_ladder(
+    context: LeverContext, tried: Mapping[str, str], allow_training_change: bool, foresight: _Foresight | None
+) -> Plan | NoPlan:
     system = context.template.system
     assert context.diagnosis is not None
     kind = _worked_on(context, context.diagnosis)
@@ -61,6 +97,7 @@ def propose(
     refused: list[RefusedLever] = []
     asked: NoPlan | None = None
     another: NoPlan | None = None
+    skipped = False
     for name in _rungs(context, kind, ladder.levers):
         if not in_this_version(context.template, system.lever(name)):
             continue
@@ -79,12 +116,97 @@ def propose(
         else:
             if asked is not None:
                 break  # a weaker lever than the one that is asked for
+            if foresight is not None:
+                chosen, foreseen = _as_foreseen(
+                    use, _sizes(context, system.lever(name), tried, allow_training_change), foresight.foresee
+                )
+                if chosen is None:
+                    foresight.passed.append(use)
+                    refused.append(RefusedLever(name, "", foreseen=foreseen))
+                    continue
+                if foreseen is None and foresight.passed:
+                    skipped = True
+                    continue  # what nothing is known of takes no place before what is known to free something
+                if skipped and rule.effect is Effect.TRAINING:
+                    break  # another experiment takes no place before what was skipped: the ladder decides as it is
+                use = chosen
             return Plan(uses=(use,), refused=tuple(refused), system=system.id, ladder=ladder.id)
     if asked is None:
         asked = _nothing_left(refused, ladder.question, context)
+        asked = replace(asked, why=f"{ladder.why.rstrip('.')}; {asked.why}") if ladder.told else asked
     if asked.exhausted and another is not None:
         asked = another
     return replace(asked, refused=tuple(refused))
+
+
+def _as_foreseen(
+    use: LeverUse, sizes: Iterator[LeverUse], foresee: Foresee
+) -> tuple[LeverUse | None, Foreseen | None]:
+    """The use with the size that is foreseen to fit; None where it cannot fit with any. What cannot be said leaves the
+    use as it is."""
+    foreseen = foresee((use,))
+    if foreseen is None or foreseen.fit is not Fit.DOES_NOT_FIT:
+        return use, foreseen  # no larger one: of a job that ran out only lower bounds are known
+    smaller = None
+    for other in sizes:
+        if other.key == use.key:
+            continue
+        judged = foresee((other,))
+        if judged is not None and judged.fit is Fit.FITS:
+            return other, judged
+        if smaller is None and judged is not None and judged.fit is Fit.CANNOT_SAY:
+            smaller = other, judged
+    return smaller or (None, foreseen)
+
+
+def _sizes(
+    context: LeverContext, rule: LeverRule, tried: Mapping[str, str], allow_training_change: bool
+) -> Iterator[LeverUse]:
+    """A lever of the micro-batch with every smaller one that keeps the global batch, the largest first."""
+    batch = context.template.system.batch
+    if batch is None or not any(step.function in SIZED and step.parameter == batch.micro for step in rule.edits):
+        return
+    most = (context.template.number(batch.micro) or 1) - 1
+    for _ in range(_MOST_SIZES):
+        if most < 1:
+            return
+        try:
+            use = use_lever(replace(context, most=most), rule, tried, allow_training_change)
+        except Refused:
+            most -= 1
+            continue
+        yield use
+        most = min(most, *(int(edit.new or 1) for edit in use.edits if edit.parameter == batch.micro)) - 1
+
+
+def _two_together(
+    context: LeverContext, foresight: _Foresight, tried: Mapping[str, str], allow_training_change: bool
+) -> tuple[LeverUse, LeverUse] | None:
+    """Two levers of those that do not suffice alone, with which the job is foreseen to fit; the ladder's order decides
+    between pairs."""
+    pairs = [(first, second) for at, first in enumerate(foresight.passed) for second in foresight.passed[at + 1:]]
+    for first, second in pairs[:_MOST_PAIRS]:
+        for fixed, varied in ((first, second), (second, first)):
+            for use in _beside(context, fixed, varied, tried, allow_training_change):
+                foreseen = foresight.foresee((fixed, use))
+                if foreseen is not None and foreseen.fit is Fit.FITS:
+                    return (fixed, use) if fixed is first else (use, fixed)
+    return None
+
+
+def _beside(
+    context: LeverContext, fixed: LeverUse, varied: LeverUse, tried: Mapping[str, str], allow_training_change: bool
+) -> Iterator[LeverUse]:
+    """A lever beside another one, with every size that it can have; nothing where both change the same."""
+    after = context.with_changes({edit.parameter: edit.new for edit in fixed.edits})
+    changed = {edit.parameter for edit in fixed.edits}
+    rule = context.template.system.lever(varied.lever)
+    try:
+        half = use_lever(after, rule, tried, allow_training_change)
+    except Refused:
+        return
+    sizes = [*_sizes(after, rule, tried, allow_training_change)] or [half]
+    yield from (use for use in sizes if changed.isdisjoint(edit.parameter for edit in use.edits))
 
 
 def _worked_on(context: LeverContext, diagnosis: Diagnosis) -> Kind:
@@ -145,7 +267,7 @@ def use_lever(
         question = " ".join(filter(None, (
             f"{against.refusal.question.rstrip('?')} ({shown})?", rule.consent, rule.cost
         )))
-        raise Refused(against.refusal.why, question, RefusalReason.EXPERIMENT, ask)
+        raise Refused(against.refusal.why, question, against.refusal.reason, ask)
     if question and not allowed:
         if rule.effect is Effect.TRAINING:
             raise Refused(f"it changes the experiment ({shown})", question, RefusalReason.EXPERIMENT, ask)
@@ -165,16 +287,16 @@ def use_lever(
 
 
 def _first_unknown(context: LeverContext, rule: LeverRule) -> tuple[Refused | None, Refused | None]:
-    """The first need of which it is not known whether it is met, and the first that only a person can settle, for it
-    makes another experiment, where all others are met. Raises `Refused` for one that is certainly not met: then nothing
-    is to be asked."""
+    """The first need of which it is not known whether it is met, and the first that only a person can settle (it makes
+    another experiment, or nothing else can tell), where all others are met. Raises `Refused` for one that is certainly
+    not met: then nothing is to be asked."""
     found: Refused | None = None
     against: Refused | None = None
     for need in rule.needs:
         try:
             require(context, need)
         except Refused as error:
-            if error.refusal.reason is RefusalReason.EXPERIMENT:
+            if error.refusal.reason in (RefusalReason.EXPERIMENT, RefusalReason.CONSENT):
                 against = against or error
             elif error.refusal.unknown:
                 found = found or error

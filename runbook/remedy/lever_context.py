@@ -12,6 +12,7 @@ from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import RANKS, AnswerKind
 from runbook.model.template import SettingKind
+from runbook.model.units import Bytes
 from runbook.remedy.lever_document import LeverDocument, Value
 from runbook.remedy.template_settings import Refusal, Refused, TemplateSettings, unknown
 
@@ -89,6 +90,10 @@ class LeverContext:
     """None: not looked up yet."""
     changed: dict[str, str] = field(default_factory=dict)
     """New values that earlier edits of the same lever gave."""
+    memory_to_have: Bytes | None = None
+    """The most main memory that the job can be given on each of its nodes; None: not told, or not asked for."""
+    most: int | None = None
+    """The most that the micro-batch may become, in place of half; None: half."""
 
     @property
     def fields(self) -> MemoryFields:

@@ -238,6 +238,8 @@ class Role(Document):
     """Patterns, the most specific first."""
     excludes: tuple[Pattern, ...] = ()
     """Searched in the whole name: with them it is another batch, another length."""
+    aside: bool = False
+    """Programs that train nothing have it, too: it does not tell which of the job's programs trains."""
 
 
 class EditRule(Document):
@@ -308,6 +310,8 @@ class Ladder(Document):
     source: str
     question: str = ""
     """What to ask where no lever of the ladder fits."""
+    told: bool = False
+    """Its `why` is told to a person, too, where none fits: it says what would not help."""
 
 
 class Batch(Document):

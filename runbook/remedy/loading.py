@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
 from runbook.compiled import Compiled, CompiledDocuments
-from runbook.documents import DocumentsInvalid, Problem, load_folder
+from runbook.documents import Document, DocumentsInvalid, Problem, load_document, load_folder
 from runbook.kinds import load_kinds
 from runbook.model.diagnosis import Detail, Kinds
 from runbook.model.log import Phase
@@ -21,7 +21,37 @@ from runbook.remedy.checkpoint_rules import Restarter
 from runbook.remedy.constraints import CONSTRAINTS
 from runbook.remedy.edits import FUNCTIONS
 from runbook.remedy.lever_context import texts_of
-from runbook.remedy.lever_document import LeverDocument, Need
+from runbook.remedy.lever_document import Ladder, LeverDocument, LeverRule, Need, Parameter
+
+
+class CommonLevers(Document):
+    """What belongs to no system: the options of Slurm and of containers, and the ladders that need no framework."""
+
+    version: Literal[1]
+    id: str
+    title: str
+    why: str
+    source: str
+    parameters: tuple[Parameter, ...]
+    levers: tuple[LeverRule, ...]
+    ladders: tuple[Ladder, ...]
+
+    def joined_to(self, system: LeverDocument) -> LeverDocument:
+        """The system's document with these: what it says itself stands, and a ladder that both have goes on with the
+        levers of this one."""
+        parameters, levers = {item.id for item in system.parameters}, {item.id for item in system.levers}
+        common = {item.id: item for item in self.ladders}
+        ladders = tuple(
+            item.model_copy(update={"levers": tuple(dict.fromkeys((*item.levers, *common[item.id].levers)))})
+            if item.id in common else item
+            for item in system.ladders
+        )
+        own = {item.id for item in ladders}
+        return system.model_copy(update={
+            "parameters": (*system.parameters, *(item for item in self.parameters if item.id not in parameters)),
+            "levers": (*system.levers, *(item for item in self.levers if item.id not in levers)),
+            "ladders": (*ladders, *(item for item in self.ladders if item.id not in own)),
+        })
 
 
 def load_levers(folder: Path, kinds: Kinds | None = None) -> tuple[LeverDocument, ...]:
@@ -40,7 +70,8 @@ def load_restarters(file: Path) -> tuple[Restarter, ...]:
 def compiled_levers(folder: Path, kinds: Kinds) -> CompiledDocuments[tuple[LeverDocument, ...]]:
     made_by = [Path(__file__).with_name(name) for name in ("lever_document.py", "loading.py", "checkpoint_rules.py")]
     words = (*sorted(FUNCTIONS), *sorted(CONSTRAINTS), *kinds, *Detail, *Phase, *Effect)
-    compiled = Compiled.of(folder, sorted(folder.glob("*.yaml")), made_by, words)
+    documents = [*sorted(folder.glob("*.yaml")), *_common(folder)]
+    compiled = Compiled.of(folder, documents, made_by, words)
     return CompiledDocuments(compiled, lambda: read_levers(folder, kinds), _plain, partial(_restored, LeverDocument))
 
 
@@ -65,6 +96,9 @@ def _restored(model: type[_Model], plain: Any) -> tuple[_Model, ...]:
 def read_levers(folder: Path, kinds: Kinds) -> tuple[LeverDocument, ...]:
     """All lever documents of a folder. Raises `DocumentsInvalid` with every problem of every file."""
     loaded = load_folder(folder, LeverDocument)
+    for path in _common(folder):
+        common = load_document(path, CommonLevers)
+        loaded = tuple((name, common.joined_to(document)) for name, document in loaded)
     problems = [problem for path, document in loaded for problem in check_document(document, str(path), kinds)]
     ids = [document.id for _, document in loaded]
     problems += [
@@ -75,6 +109,11 @@ def read_levers(folder: Path, kinds: Kinds) -> tuple[LeverDocument, ...]:
     if problems:
         raise DocumentsInvalid(problems)
     return tuple(document for _, document in loaded)
+
+
+def _common(folder: Path) -> list[Path]:
+    """The document for every system beside the folder; a playbook need not have one."""
+    return [path for path in (folder.with_name("common_levers.yaml"),) if path.exists()]
 
 
 _NAME_PARAMETERS = frozenset({

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
@@ -150,7 +150,8 @@ def _of_the_training(document: LeverDocument, listed: Sequence[Setting]) -> list
         [item for item in own if item.kind is SettingKind.KEY and item.file.endswith(_FILES)], document
     )
     given = [item for item in own if item.trail and not item.file.endswith(_FILES)]
-    counted = Counter(item.trail[0] for item in given if roles[item.parameter] is not None)
+    aside = {item.parameter for item in document.roles if item.aside}
+    counted = Counter(item.trail[0] for item in given if (role := roles[item.parameter]) and role[0] not in aside)
     most = max(counted.values(), default=0)
     return [*(item for item in given if most and counted[item.trail[0]] == most), *in_files]
 
@@ -225,15 +226,29 @@ def in_place_of(
     own = next((item for item in documents if item.roles), None)
     if own is None or (chosen is not None and chosen is not own and not _by_names_alone(chosen, job)):
         return chosen
-    found = roles_found(own, job.listed, job.read(), job.answers)
+    aside = {item.parameter for item in own.roles if item.aside}
+    found = {
+        parameter: names for parameter, names in roles_found(own, job.listed, job.read(), job.answers).items()
+        if parameter not in aside
+    }
     if chosen is None and not found:
         return None
     fallback = chosen is None or chosen.fallback
     if fallback and chosen is not own and not _says_more(found, chosen) and _has_a_batch(chosen, job.listed):
         return chosen
+    if chosen is not None and chosen is not own and not _names_a_batch(own, found) and _has_a_batch(chosen, job.listed):
+        return chosen
     # Only now: for this all of the program's modules are read.
     answers = replace(job.answers, options=(*job.answers.options, *(f"{name}=no" for name in _unread(own, job))))
     return specialised(own, job.listed, job.read(), answers)
+
+
+def _names_a_batch(own: LeverDocument, found: Mapping[str, object]) -> bool:
+    """Whether the program has a batch under a name of its own."""
+    if own.batch is None:
+        return False
+    instead = {name for group in own.roles_instead if own.batch.micro in group for name in group}
+    return not found.keys().isdisjoint({own.batch.micro, own.batch.total, *instead})
 
 
 _HANDED_ON = re.compile(r" = vars\(|\*\*\s*(?:vars\(|(?:args|opts?|options|flags)\b)|\basdict\(|from_argparse_args")

@@ -232,6 +232,10 @@ class Group:
     """The one that worked most often first."""
     incidents: tuple[str, ...]
     """The newest, by id."""
+    fits_foreseen: int
+    """Relaunches that were said to fit."""
+    fits_wrong: int
+    """Those of them that ran out again."""
     address: str
     """The list of incidents, narrowed as far as it can be to those of the group."""
 
@@ -325,6 +329,8 @@ def _group_of_rows(
         newest_s=newest[0].opened_s,
         levers=tuple(sorted(levers, key=lambda item: (-item.worked, item.failed, item.lever))),
         incidents=tuple(row.id for row in newest[:_NAMED]),
+        fits_foreseen=sum(remembered[row.id].fits_foreseen for row in rows),
+        fits_wrong=sum(remembered[row.id].fits_wrong for row in rows),
         address=_list_address(figures, newest, query),
     )
 
@@ -355,6 +361,8 @@ def groups_document(found: Sequence[Group]) -> list[dict[str, Any]]:
                 {"lever": item.lever, "worked": item.worked, "failed": item.failed, "not_proven": item.open}
                 for item in group.levers
             ],
+            "foreseen_to_fit": group.fits_foreseen,
+            "foreseen_wrong": group.fits_wrong,
             "newest": list(group.incidents),
         }
         for group in found

@@ -142,10 +142,10 @@ def _figure(value: int | None) -> int | None:
 
 
 def _rest(capacity: int | None, parts: list[MemoryPart], free: int | None, rounding: int | None) -> int | None:
-    """What the figures leave open; None when that is within the message's rounding."""
-    if capacity is None:
+    """What the figures leave open; None when that is within the message's rounding, or what is free is not known."""
+    if capacity is None or free is None:
         return None
-    rest = capacity - sum(part.bytes or 0 for part in parts) - (free or 0)
+    rest = capacity - sum(part.bytes or 0 for part in parts) - free
     return rest if rest > max(rounding or 0, 64 * MIB) else None
 
 

@@ -5,14 +5,18 @@ as a list of events.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runbook.model.diagnosis import Died, Hypothesis
 from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentState, Milestone
 from runbook.model.log import Finding, MemorySample
-from runbook.model.remedy import AnswerKind
-from runbook.model.units import sentence
+from runbook.model.remedy import AnswerKind, Basis, Fit, Plan, RefusedLever
+from runbook.model.units import in_gib, sentence
 from runbook.report.vocabulary.titles import PHASE_WORDS, Again
+
+_TERMS = 3
+"""Parts of a sum that a sentence names."""
 
 # The story of an incident in single sentences: what happened, what was done, how it stands, what a person does.
 
@@ -152,7 +156,88 @@ def answer(incident: Incident) -> str:
 def passed_over(incident: Incident) -> tuple[str, ...]:
     """The levers that were not used, each with its reason, in the ladder's order."""
     refused = incident.no_plan.refused if incident.no_plan is not None else ()
-    return tuple(f"{item.lever.replace('_', ' ')}: {item.why}" for item in refused)
+    return tuple(f"{item.lever.replace('_', ' ')}: {why_passed_over(item)}" for item in refused)
+
+
+def why_passed_over(item: RefusedLever) -> str:
+    """Why a lever was not used, with the sum where the job would not fit with it."""
+    told = item.foreseen
+    if told is None:
+        return item.why
+    parts = sorted(told.terms.items(), key=lambda term: -term[1])
+    shown = " + ".join(f"{name} {in_gib(size, 1)}" for name, size in parts[:_TERMS])
+    likely = told.peaks[Basis.DEVICE].likely_bytes if Basis.DEVICE in told.peaks else 0
+    return (
+        f"at the least {in_gib(told.least_bytes, 1)} are needed with it, and the card has {in_gib(told.card_bytes, 1)} "
+        f"(likely {in_gib(likely, 1)}: {shown} + …)"
+    )
+
+
+def foreseen_too_small(plan: Plan | None) -> tuple[str, ...]:
+    """Levers that come before those of a plan, and were passed over because the job would not fit with them."""
+    return tuple(
+        f"Passed over: {item.lever.replace('_', ' ')}: {why_passed_over(item)}."
+        for item in (plan.refused if plan is not None else ()) if item.foreseen is not None
+    )
+
+
+def what_is_foreseen(plan: Plan | None) -> str:
+    """What the job should need with a plan's levers; "" where nothing is foreseen."""
+    told = plan.foreseen if plan is not None else None
+    if told is None or Basis.DEVICE not in told.peaks:
+        return ""
+    device = told.peaks[Basis.DEVICE]
+    verdict = {
+        Fit.FITS: "it should fit", Fit.DOES_NOT_FIT: "it will hardly fit", Fit.CANNOT_SAY: "whether it fits is open",
+    }[told.fit]
+    if told.distrusted:
+        verdict = "by the sum it fits, which was wrong before for this framework and model, so nothing is built on it"
+    bounds = f"{in_gib(device.low_bytes, 1)} to {in_gib(device.high_bytes, 1)}"
+    return f"Foreseen: {bounds} of the card's {in_gib(told.card_bytes, 1)}, so {verdict}."
+
+
+def forecast_held(attempt: Attempt) -> bool | None:
+    """Whether what was foreseen of a relaunch came true: every measured peak lies within its bounds, or it was said to
+    fit and ran out again. None where nothing was foreseen, or nothing can be told."""
+    told, verdict = attempt.plan.foreseen if attempt.plan else None, attempt.verdict
+    if told is None or verdict is None or verdict.passed is None:
+        return None
+    if not verdict.passed:
+        entry = attempt.diagnosis.best.kind.entry if attempt.diagnosis is not None else None
+        ran_out = entry is not None and entry.on_the_card and entry.in_the_allocator
+        return False if ran_out and told.fit is Fit.FITS else None
+    pairs = [(item.bytes, told.peaks[item.basis]) for item in verdict.measured if item.basis in told.peaks]
+    if any(seen > bounds.high_bytes for seen, bounds in pairs):
+        return False
+    return True if pairs and all(seen >= bounds.low_bytes for seen, bounds in pairs) else None
+
+
+def newest_forecast(incident: Incident) -> bool | None:
+    """Whether the newest forecast that can be judged was right."""
+    judged = (forecast_held(attempt) for attempt in reversed(incident.attempts))
+    return next((held for held in judged if held is not None), None)
+
+
+def fits_told(attempts: Sequence[Attempt]) -> tuple[int, int]:
+    """How many relaunches were said to fit, and how many of them ran out again."""
+    said = [one for one in attempts if one.plan and one.plan.foreseen and one.plan.foreseen.fit is Fit.FITS]
+    return len(said), sum(forecast_held(one) is False and worked(one) is False for one in said)
+
+
+def foreseen_and_measured(attempt: Attempt) -> str:
+    """What a relaunched job needed beside what was foreseen; "" where nothing was, or it is not known yet."""
+    told, verdict = attempt.plan.foreseen if attempt.plan else None, attempt.verdict
+    if told is None or verdict is None or verdict.passed is None:
+        return ""
+    if not verdict.passed:
+        wrong = forecast_held(attempt) is False
+        return "It was foreseen to fit and ran out again: the forecast was wrong." if wrong else ""
+    parts = [
+        f"{in_gib(item.bytes, 1)} {item.basis} measured, {in_gib(bounds.low_bytes, 1)} to "
+        f"{in_gib(bounds.high_bytes, 1)} foreseen (likely {in_gib(bounds.likely_bytes, 1)})"
+        for item in verdict.measured for bounds in [told.peaks.get(item.basis)] if bounds is not None
+    ]
+    return f"Peak: {'; '.join(parts)}." if parts else "Peak: not measured, for the log prints none."
 
 
 def runs_again(incident: Incident) -> Again:

@@ -19,7 +19,15 @@ from runbook.model.log import LogStory, Phase
 from runbook.model.remedy import Circumstances, LeverUse, Remembered, TriedLever
 from runbook.model.template import condition_of
 from runbook.model.units import Unknown
-from runbook.report.narrative import cause, first_failure, is_simulated, proven_attempt, worked
+from runbook.report.narrative import (
+    cause,
+    first_failure,
+    fits_told,
+    is_simulated,
+    newest_forecast,
+    proven_attempt,
+    worked,
+)
 from runbook.report.summary import IncidentSummary
 from runbook.report.vocabulary.clean import clean_line, shorten
 
@@ -46,6 +54,7 @@ def remember(incident: Incident) -> Remembered | None:
         finding.framework_version if finding else None
     )
     job = failure.job
+    fits, wrong = fits_told(incident.attempts)
     return Remembered(
         incident=incident.id,
         opened_s=incident.opened_s,
@@ -62,6 +71,9 @@ def remember(incident: Incident) -> Remembered | None:
         levers=_levers(incident),
         headroom=_short(proven.verdict.headroom, 160) if proven and proven.verdict else "",
         simulated=is_simulated(incident),
+        fits_foreseen=fits,
+        fits_wrong=wrong,
+        forecast_held=newest_forecast(incident),
     )
 
 

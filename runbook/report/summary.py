@@ -16,6 +16,7 @@ from runbook.report.narrative import (
     asked_of_a_person,
     cause,
     first_failure,
+    fits_told,
     is_simulated,
     root_cause,
     runs_again,
@@ -74,6 +75,10 @@ class Tally:
     """Relaunches that died of memory or of a GPU again."""
     budget_spent: bool = False
     """The last run ended because it was relaunched as often as the policy allows."""
+    fits_foreseen: int = 0
+    """Relaunches that were said to fit."""
+    fits_wrong: int = 0
+    """Those of them that ran out again."""
     nodes_drained: int = 0
     """Ever, also where the node was given back since."""
     drained_at: tuple[float, ...] = ()
@@ -92,6 +97,7 @@ def tally_of(incident: Incident) -> Tally:
     first = first_failure(incident)
     kind = first.diagnosis.best.kind if first and first.diagnosis else None
     counts = kind is not None and kind.entry.remedy is not Remedy.PERSON
+    fits, wrong = fits_told(incident.attempts)
     return Tally(
         failed_s=failed_s,
         relaunched_s=submitted[0].submitted_s if submitted else None,
@@ -109,6 +115,8 @@ def tally_of(incident: Incident) -> Tally:
         saved_s=_saved_s(incident) if unattended else 0.0,
         memory_failures_again=sum(1 for attempt in incident.attempts if _died_again(attempt)),
         budget_spent=any(Milestone.LIMIT_REACHED in run for run in _runs(incident.visits)[-1:]),
+        fits_foreseen=fits,
+        fits_wrong=wrong,
         nodes_drained=len(
             {act.target for act in incident.acts if act.what == "drain" and not act.planned_only}
             | set(incident.drained_nodes)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from runbook.host_lists import expand_hosts, fold_hosts
 from runbook.model.job import Dependent, GpuIndices, JobClass, JobRecord, NodeState
-from runbook.model.units import JobId, NodeName, UserName
+from runbook.model.units import MIB, Bytes, JobId, NodeName, UserName
 from runbook.slurm import fields
 from runbook.slurm.fields import long_format, rows
 from runbook.slurm.job_record import DEFAULT_ARRAY_OUTPUT, PatternValues, expanded_paths
@@ -271,6 +271,33 @@ def read_nodes(text: str, separator: str) -> tuple[NodeState, ...]:
             partitions=tuple(dict.fromkeys(partitions)),
         )
     return tuple(found.values())
+
+
+# `scontrol show node` and `show partition`: how much main memory a job can be given on a node.
+
+def node_memory_arguments(nodes: Sequence[NodeName]) -> tuple[str, ...]:
+    """Arguments of scontrol: a line a node."""
+    return ("--oneliner", "show", "node", fold_hosts(nodes))
+
+
+def partition_arguments(partition: str) -> tuple[str, ...]:
+    return ("--oneliner", "show", "partition", partition)
+
+
+def read_memory_to_have(nodes: str, partition: str, asked: int) -> Bytes | None:
+    """The least of `asked` nodes' RealMemory less MemSpecLimit (MiB), and of the partition's MaxMemPerNode. None where
+    one of them does not say, or the partition limits it by CPU: then Slurm gives more CPUs for more memory."""
+    found = []
+    for line in nodes.splitlines():
+        real = re.match(r"NodeName=\S+ .*? RealMemory=(\d{1,12}) ", line)
+        if real is not None:
+            kept = re.search(r" MemSpecLimit=(\d{1,12})(?= |$)", line)
+            found.append(int(real[1]) - (int(kept[1]) if kept else 0))
+    limit = re.search(r" MaxMemPer(Node|CPU)=(\w{1,12})(?= |$)", partition)
+    if limit is None or len(found) != asked or (limit[1] == "CPU" and limit[2] != "UNLIMITED"):
+        return None
+    at_most = [int(limit[2])] if limit[2].isdecimal() and int(limit[2]) else []
+    return Bytes(min(found + at_most) * MIB) if found else None
 
 
 def drain_arguments(node: NodeName, reason: str) -> tuple[str, ...]:

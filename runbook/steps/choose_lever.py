@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from runbook.config import Foresight
 from runbook.errors import RunbookError
+from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
-from runbook.model.units import sentence
+from runbook.model.units import Bytes, sentence
 from runbook.remedy import (
     LeverContext,
     SimilarIncident,
@@ -19,9 +21,11 @@ from runbook.remedy import (
     what_worked,
     with_reasons,
 )
+from runbook.report.narrative import newest_forecast
 from runbook.report.past_incidents import remember
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
+from runbook.steps.shared.foresight import prospect_of
 
 
 class Outcome(StrEnum):
@@ -54,10 +58,18 @@ def run(context: StepContext) -> StepResult:
     story = failure.story or LogStory(root_cause=None)
     if incident.circumstances is None and not incident.attempts:
         incident = replace(incident, circumstances=circumstances(template, reading.everything))
+    checkpoints, memory = tuple(list_checkpoints(context)[0]), _memory_to_have(context)
+    levers = LeverContext(template, story, failure.job, failure.diagnosis, checkpoints, memory_to_have=memory)
+    use_of_it = context.settings.policy.foresight
+    prospect = None if use_of_it is Foresight.OFF else prospect_of(context, levers)
+    if prospect is not None and not _trusted(context, incident):
+        prospect = replace(prospect, trusted=False)
     plan = propose(
-        LeverContext(template, story, failure.job, failure.diagnosis, tuple(list_checkpoints(context)[0])),
-        tried=tried(incident), allow_training_change=context.settings.policy.may_change_training,
+        levers, tried=tried(incident), allow_training_change=context.settings.policy.may_change_training,
+        foresee=prospect.foresee if prospect is not None and use_of_it is Foresight.CHOOSE else None,
     )
+    if isinstance(plan, Plan) and prospect is not None and plan.uses:
+        plan = replace(plan, foreseen=prospect.foresee(plan.uses))
     if isinstance(plan, NoPlan):
         incident, found = _witnesses(context, incident)
         worked = what_worked(found)
@@ -68,6 +80,38 @@ def run(context: StepContext) -> StepResult:
     incident = replace(incident, plan=plan, no_plan=None)
     titles = [f"{use.title}; {use.seen_before[0]}" if use.seen_before else use.title for use in plan.uses]
     return StepResult(Outcome.LEVER, incident, "; ".join(titles) or "unchanged, elsewhere")
+
+
+def _trusted(context: StepContext, incident: Incident) -> bool:
+    """Whether "fits" is believed: not where the newest word on this framework and model that can be judged was
+    wrong."""
+    held = newest_forecast(incident)
+    now = remember(incident)
+    if held is not None or now is None or context.ports.history is None:
+        return held is not False
+    told = now.circumstances
+    try:
+        earlier = context.ports.history.like(now)
+    except RunbookError:
+        return True
+    judged = [
+        past for past in earlier
+        if past.incident != now.incident and past.simulated == now.simulated and past.forecast_held is not None
+        and past.circumstances.system == told.system
+        and (past.circumstances.model == told.model if told.model else past.script == now.script)
+    ]
+    return not judged or max(judged, key=lambda past: past.opened_s).forecast_held is True
+
+
+def _memory_to_have(context: StepContext) -> Bytes | None:
+    """What the controller says, where main memory ran out; a lever that needs it asks where it does not."""
+    diagnosis = context.failure.diagnosis
+    if diagnosis is None or diagnosis.best.kind.entry.died is not Died.MAIN_MEMORY:
+        return None
+    try:
+        return context.ports.scheduler.memory_to_have(context.failure.job)
+    except RunbookError:
+        return None
 
 
 def _witnesses(context: StepContext, incident: Incident) -> tuple[Incident, tuple[SimilarIncident, ...]]:

@@ -148,6 +148,7 @@ def _made_steps(story: LogStory | None, incident: Incident) -> bool | None:
         return True
     if progress.last_step is not None:
         return progress.last_step >= max(progress.numbered_from, 1)
-    if cause is not None and (cause.phase is Phase.INIT or (cause.step is not None and cause.step <= 1)):
+    starting = cause is not None and cause.phase in (Phase.INIT, Phase.RESUME)
+    if cause is not None and (starting or (cause.step is not None and cause.step <= 1)):
         return False
     return None

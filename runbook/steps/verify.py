@@ -22,6 +22,7 @@ from runbook.slurm.ownership import check_ours
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
+from runbook.steps.shared.foresight import figures_of
 from runbook.steps.shared.template_reading import submitted_files
 
 
@@ -337,7 +338,8 @@ def _passed(
     context: StepContext, incident: Incident, attempt: Attempt, job: JobRecord, story: LogStory, why: str
 ) -> StepResult:
     headroom = _headroom(context, story)
-    verdict = Verdict(passed=True, why=why, progress=story.progress, headroom=headroom)
+    measured = tuple(item for item in figures_of(story)[0] if not item.at_least)
+    verdict = Verdict(passed=True, why=why, progress=story.progress, headroom=headroom, measured=measured)
     incident = with_last_attempt(incident, replace(attempt, verdict=verdict))
     unseen = [receipt for receipt in attempt.receipts if not receipt.seen]
     if unseen:

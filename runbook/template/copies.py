@@ -5,18 +5,20 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from runbook.model.template import Edit, Patch, SettingKind, SubmitContext, TemplateFile
-from runbook.template.bash.arguments import options_given
+from runbook.template.bash.arguments import needs_no_quotes, options_given
 from runbook.template.bash.edit import change_value, check_result
 from runbook.template.bash.insert import insert
 from runbook.template.bash.launchers import only_prepares
-from runbook.template.bash.script import Script, read_script
+from runbook.template.bash.script import UNGIVEN, Script, read_script
 from runbook.template.bash.state import Command
 from runbook.template.editing import apply
 from runbook.template.named_files import (
     HYDRA_FURTHER,
     NamingWord,
+    likely_path,
     named_files,
     naming_commands,
     naming_options,
@@ -44,12 +46,14 @@ def point_to_copies(
         if only_prepares(command):
             continue
         for word in naming_words(command):
-            path = word.file.path or ""
+            path = replace(word.file, likely=likely_path(script, word)).meant or ""
             copy = copies.get(path, path)
             if copy == path:
                 continue
             wanted.pop(path, None)
-            if word.file.hydra:
+            if word.file.path is None:
+                edited.append(_default_rewritten(script, word, path, copy))
+            elif word.file.hydra:
                 edited += _hydra_to_copy(script, command, word, copy)
             else:
                 edited.append(_rewritten(script, word, copy))
@@ -91,7 +95,7 @@ def wire_copies(
     named = [named_files(file, known) for file in files]
     composed = {item.path for every in named for item in every if item.hydra}
     for at, file in enumerate(files):
-        mine = {item.path: item for item in named[at] if item.path in copies}
+        mine = {item.meant: item for item in named[at] if item.meant in copies}
         wanted = {path: copies[path] for path in mine if path is not None and copies[path] != path}
         beside = posixpath.dirname(copies.get(file.path, "")) == posixpath.dirname(file.path)
         if at and file.path in copies and file.path not in composed and not beside:
@@ -174,6 +178,19 @@ def _rewritten(script: Script, word: NamingWord, copy: str) -> Change:
     return change_value(script, word.occurrence, copy)[0]
 
 
+def _default_rewritten(script: Script, word: NamingWord, path: str, copy: str) -> Change:
+    """Another default of the script's argument (`${1:-configs/a.yaml}`): who gives one has the file of that."""
+    codes = {atom.unknown.code for atom in word.occurrence.value if atom.unknown is not None}
+    written = next(iter(codes), "").encode()
+    ungiven = UNGIVEN.fullmatch(written.decode())
+    alone = ungiven is not None and posixpath.normpath(ungiven[1]) == path and script.data.count(written) == 1
+    if ungiven is None or not alone or not needs_no_quotes(copy) or word.file.hydra:
+        where = f"{script.file.path}:{word.file.line}"
+        raise CannotEdit(word.file.unresolved, where=where, next_step="rewrite it by hand")
+    start = script.data.index(written) + ungiven.start(1)
+    return Change(start, start + len(ungiven[1]), copy.encode())
+
+
 def _hydra_to_copy(script: Script, command: Command, word: NamingWord, copy: str) -> list[Change]:
     """Another `--config-name`, and the copy's folder as a further place to look.
 
@@ -210,7 +227,7 @@ def _check_copies(before: Script, after: TemplateFile, copies: Mapping[str, str]
         if item.hydra:
             kept = kept and posixpath.basename(now.path or "") == posixpath.basename(wanted or "")
         else:
-            kept = kept and now.path == wanted
+            kept = kept and now.meant == copies.get(item.meant or "", item.meant)
     if not kept:
         raise CannotEdit(
             "after the change the script would not name the copies", where=f"{after.path}:1",

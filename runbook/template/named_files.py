@@ -82,6 +82,11 @@ class NamedFile:
     """Read as the script's own lines: what it sets may say which further files are named."""
     likely: str = ""
     """Where one whose path is not known lies by the usual forms (`$(pwd)/a.yaml`), below the script's folder."""
+    @property
+    def meant(self) -> str | None:
+        """The path by which it is known among the files that were read."""
+        return self.path if self.path is not None or not self.likely else posixpath.normpath(self.likely)
+
     hydra: bool = False
     """Named by `--config-name`: the path is joined from it and `--config-path`; without that it is under the program's
     own folder, which is not known."""
@@ -110,7 +115,7 @@ def _named_by_script(script: Script) -> tuple[NamedFile, ...]:
         if not only_prepares(command):
             folder = _working_folder(script, command)
             found += [
-                replace(item.file, folder=folder, likely=_likely_path(script, item)) for item in naming_words(command)
+                replace(item.file, folder=folder, likely=likely_path(script, item)) for item in naming_words(command)
                 if not any(same_file(item.occurrence.value, file.file.path) for file in script.written)
             ]
             found += program_named(script, command, folder)
@@ -272,24 +277,30 @@ def program_named(script: Script, command: Command, folder: WorkingFolder | None
     return [NamedFile("", token.text, token.line, why_unknown(token.atoms), True, folder, likely=likely)]
 
 
-def _likely_path(script: Script, word: NamingWord) -> str:
+def likely_path(script: Script, word: NamingWord) -> str:
+    """Where a file whose path is not known lies by the usual forms; "" where it has none of them."""
     if word.file.path is not None or word.occurrence.condition:
         return ""
     likely = likely_text(script, (*word.folder, *word.occurrence.value))
     return f"{likely}.yaml" if likely and word.file.hydra and not likely.endswith((".yaml", ".yml")) else likely
 
 
+def _commands_that_train(file: TemplateFile, known: SubmitContext | None) -> Iterator[tuple[Script, Command]]:
+    """Those that may; none of a file that is no script, or that cannot be read."""
+    try:
+        if language_of(file) is not Language.BASH:
+            return
+        script = read_script(file, naming_options(), known)
+    except (CannotEdit, TooMuch):
+        return
+    yield from ((script, command) for command in training_among(naming_commands(script)))
+
+
 def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:
     """The Python programs that a script's commands start and that may train, in order, each with the paths where its
     file may lie: of a module (`-m a.b`) below the working folder or its `src`. Nothing for a file that is no script."""
-    try:
-        if language_of(file) is not Language.BASH:
-            return ()
-        script = read_script(file, naming_options(), known)
-    except (CannotEdit, TooMuch):
-        return ()
     found: list[NamedFile] = []
-    for command in training_among(naming_commands(script)):
+    for script, command in _commands_that_train(file, known):
         at = program_position(command.argv)
         if at is None or only_prepares(command):
             continue
@@ -308,14 +319,8 @@ def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> 
 
 def words_of_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple[str, ...]:
     """Words behind the training programs that end as a configuration file does, whatever option they belong to."""
-    try:
-        if language_of(file) is not Language.BASH:
-            return ()
-        script = read_script(file, naming_options(), known)
-    except (CannotEdit, TooMuch):
-        return ()
     found: list[str] = []
-    for command in training_among(naming_commands(script)):
+    for _, command in _commands_that_train(file, known):
         at = program_position(command.argv)
         for token in command.argv[at + 1 :] if at is not None else ():
             word = (token.text or "").rpartition("=")[2]

@@ -14,7 +14,7 @@ from runbook.template.bash.listing import listed_settings
 from runbook.template.bash.script import Script, read_script
 from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
-from runbook.template.config.config_tree import Config, Form, Leaf, key_paths
+from runbook.template.config.config_tree import Config, Form, Leaf, key_paths, last_of_mapping
 from runbook.template.editing import file_settings, read_all, sourced_files
 from runbook.template.text_files import CannotEdit, Language, language_of
 
@@ -201,9 +201,10 @@ def _keys(config: Config) -> Iterator[Setting]:
         if not lists or not any(leaf.path[:size] in lists for size in range(1, len(leaf.path))):
             groups.setdefault(".".join(leaf.path), []).append(leaf)
     for key, leaves in groups.items():
-        first = leaves[0]
+        last = last_of_mapping(config, leaves) if len(leaves) > 1 else None
+        first = last or leaves[0]
         reason = Unresolved(first.unresolved, first.raw) if first.unresolved else None
-        if len(leaves) > 1:
+        if len(leaves) > 1 and last is None:
             places = ", ".join(f"line {leaf.line}" for leaf in leaves)
             reason = Unresolved(f"ambiguous: it is set at several places ({places})")
         value = None if reason else first.value

@@ -28,8 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runbook.slurm.accounting import COLUMNS, known_columns
 from tests.bench.log_generator import combined
+from tests.bench.stand_in import write_commands, write_event, write_failed_job
 from tests.loopback import free_port
 
 Row = Callable[..., None]
@@ -57,16 +57,10 @@ def fleet(row: Row) -> None:
 
 def _write(folder: Path, failures: int) -> frozenset[int]:
     """Slurm's answers, the jobs' files and a spool; the jobs that are hostile."""
-    commands, jobs, logs = folder / "bin", folder / "bin" / "jobs", folder / "logs"
-    for made in (jobs, logs, folder / "spool", folder / "events"):
+    commands, logs = folder / "bin", folder / "logs"
+    for made in (logs, folder / "spool"):
         made.mkdir(parents=True)
-    for name in ("squeue", "sacct", "scontrol", "sinfo"):
-        shutil.copy(Path(__file__).with_name("stand-in-slurm"), commands / name)
-    recorded = REPOSITORY / "tests" / "recorded" / "slurm" / "22.05.8"
-    shutil.copy(recorded / "sacct_helpformat.txt", commands / "helpformat")
-    known = known_columns((commands / "helpformat").read_text())
-    node = "gpu-{}@@idle@@none@@gpu:8@@gpu:0@@gpu*@@\n"
-    (commands / "nodes").write_text("".join(node.format(number) for number in range(1, NODES + 1)))
+    write_commands(commands, NODES)
     ordinary = []
     for number, mib in enumerate((1, 1, 2, 2, 5, 5, 10, 20, 35, 50)):
         ordinary.append(logs / f"ordinary-{number}.log")
@@ -83,18 +77,7 @@ def _write(folder: Path, failures: int) -> frozenset[int]:
             script = make(log) or script
         else:
             os.link(ordinary[number % len(ordinary)], log)
-        (jobs / f"{number}.sh").write_text(script)
-        owner, now_s, at = _owner(number), int(time.time()), number % NODES + 1
-        told = {
-            "JobID": number, "JobIDRaw": number, "JobName": "train", "User": owner.pw_name, "UID": owner.pw_uid,
-            "GID": owner.pw_gid, "State": "FAILED", "ExitCode": "1:0", "DerivedExitCode": "1:0", "Reason": "None",
-            "NodeList": f"gpu-{at}", "NNodes": 1, "AllocTRES": "gres/gpu=8,node=1", "ReqTRES": "gres/gpu=8,node=1",
-            "Submit": now_s - 9000, "Start": now_s - 9000, "End": now_s - 5, "TimelimitRaw": 600, "WorkDir": logs,
-            "SubmitLine": f"sbatch -o {log} {jobs / f'{number}.sh'}", "Partition": "gpu", "Account": "research",
-            "QOS": "normal", "Cluster": "alpha",
-        }
-        row = "@@".join(str(told.get(column, "")) for column in COLUMNS if column.lower() in known)
-        (jobs / f"{number}.sacct").write_text(f"{row}@@\n")
+        write_failed_job(commands, number, _owner(number), log, script)
     return hostile
 
 
@@ -196,7 +179,7 @@ def _measure(folder: Path, failures: int, hostile: frozenset[int], row: Row) -> 
             while written < failures or not _done(port, folder, failures):
                 due = min(failures, int((time.time() - began_s) / OVER_S * failures) + 1)
                 for number in range(_FIRST_JOB + written, _FIRST_JOB + due):
-                    _event(folder, number)
+                    write_event(folder / "spool", number, _owner(number).pw_uid)
                 written = due
                 most_bytes = max(most_bytes, _memory_bytes(groups))
                 if not diagnosed_s and _diagnosed(folder, hostile) >= failures - len(hostile):
@@ -212,13 +195,6 @@ def _measure(folder: Path, failures: int, hostile: frozenset[int], row: Row) -> 
     _tell(folder, failures, hostile, row, began_s, most_bytes)
     _tell_used(failures, "until each ordinary one has its diagnosis", diagnosed_s)
     _tell_used(failures, "until each has its report", used_s)
-
-
-def _event(folder: Path, number: int) -> None:
-    owner = _owner(number).pw_uid
-    made = folder / "events" / f"alpha-{number}-0.event"
-    made.write_text(f"format=1\njob_id={number}\nuid={owner}\nrestart_count=0\ncluster=alpha\n")
-    made.rename(folder / "spool" / made.name)
 
 
 def _health(port: int, service: subprocess.Popen[bytes]) -> dict[str, Any]:

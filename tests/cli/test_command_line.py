@@ -61,7 +61,7 @@ def test_help_of_a_command_loads_nothing_of_what_it_does() -> None:
     )
     done = subprocess.run((sys.executable, "-c", script), capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1]
-    names = ("cli", "cli.command_line", "cli.file_commands", "cli.main", "cli.options", "errors")
+    names = ("cli", "cli.command_line", "cli.file_commands", "cli.main", "cli.options", "errors", "locations")
     assert loaded == str([f"runbook.{name}" for name in names]), loaded
 
 

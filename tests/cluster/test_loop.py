@@ -114,7 +114,8 @@ def test_exhausted_ladder_goes_to_a_person(cluster: Cluster) -> None:
     incident = cluster.incident(job)
     assert incident["state"] == "escalated"
     assert incident["to_do"]
-    assert "sequence" in incident["conclusion"], incident["conclusion"]
+    assert "a smaller batch frees nothing" in incident["conclusion"], incident["conclusion"]
+    assert "--shard-degree is 8: all 8 ranks share the states already" in incident["conclusion"]
     assert not cluster.slurm("squeue", "--noheader", "--user=sb-alice"), "nothing may be left running"
 
 
@@ -183,6 +184,34 @@ def test_host_oom_by_a_real_kill_goes_to_a_person(cluster: Cluster) -> None:
     assert incident["original"]["diagnosis"]["best"]["kind"] == "host_oom"
     assert incident["attempts"] == []
     assert any("--mem" in item for item in incident["to_do"])
+
+
+def test_too_many_workers_come_back_as_half_after_a_real_kill(cluster: Cluster) -> None:
+    job = cluster.submit("too-many-workers.sbatch")
+    cluster.until_dead(job, "too-many-workers", "Detected 1 oom")
+    done = cluster.runbook("oom", "--job", job, "--yes")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    incident = cluster.incident(job)
+    assert incident["original"]["diagnosis"]["best"]["kind"] == "host_oom"
+    (attempt,) = incident["attempts"]
+    script = cluster.slurm("scontrol", "write", "batch_script", attempt["job"], "-")
+    assert "--num-workers 4" in script and "--micro-batch-size 2" in script
+
+
+def test_a_failure_of_the_resume_alone_comes_back_with_its_batch(cluster: Cluster) -> None:
+    first = cluster.submit("resume-only.sbatch", ITERS="20")
+    cluster.until(lambda: cluster.state_of(first) == "COMPLETED", "a run with these settings trains")
+    job = cluster.submit("resume-only.sbatch")
+    cluster.until_dead(job, "resume-only")
+    done = cluster.runbook("oom", "--job", job, "--yes")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    incident = cluster.incident(job)
+    assert incident["original"]["story"]["root_cause"]["phase"] == "resume"
+    (attempt,) = incident["attempts"]
+    script = cluster.slurm("scontrol", "write", "batch_script", attempt["job"], "-")
+    assert "--map-location cpu" in script
+    assert "--micro-batch-size 1" in script and "--gradient-accumulation-steps 2" in script
+    assert "at iteration 20" in cluster.log(attempt["job"], "resume-only")
 
 
 def test_ssh_down_is_unknown_and_never_a_drain(cluster: Cluster) -> None:

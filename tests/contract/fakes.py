@@ -22,7 +22,7 @@ from runbook.model.job import (
     NodeState,
     Submission,
 )
-from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.model.units import Bytes, JobId, NodeName, Unknown, UserName
 from runbook.slurm.ownership import carries, check_same_run
 from runbook.slurm.sbatch_options import parse_arguments
 from runbook.slurm.states import job_state
@@ -197,6 +197,9 @@ class FakeScheduler:
         records = [self.job(JobId(job)) for job in self.jobs]
         busy = {node for record in records if record.state.job_class is JobClass.ACTIVE for node in record.nodes}
         return tuple(self._node(NodeName(name), NodeName(name) in busy) for name in chosen)
+
+    def memory_to_have(self, job: JobRecord) -> Bytes | None:
+        return None
 
     def drain(self, node: NodeName, reason: str) -> None:
         (present,) = self.nodes((node,))

@@ -12,8 +12,9 @@ from runbook.diagnosis.case import Case, build_case
 from runbook.diagnosis.growth import host_leak, how_it_grew, leak, reserved_creeps
 from runbook.diagnosis.series import kendall, mann_kendall, slope, steady_rise
 from runbook.model.diagnosis import Detail
+from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Progress
-from runbook.model.units import GIB, MIB, Bytes
+from runbook.model.units import GIB, MIB, Bytes, JobId, UserName
 from tests.kinds import KINDS, MEANINGS, Kind
 
 RANK = 3
@@ -294,6 +295,25 @@ def test_host_memory_that_rises_supports_a_host_failure_only() -> None:
     assert host_leak(case(rising)) is None
     level = [sample(step, host_used_bytes=100 + step % 3) for step in range(1, 60)]
     assert host_leak(case(level, means="host_oom")) is None
+
+
+@pytest.mark.parametrize(
+    ("a_step", "limit", "detail"),
+    [(1.0, 200, Detail.LEAK), (1.0, None, Detail.LEAK), (0.1, 200, Detail.CGROUP), (0.0, 200, Detail.CGROUP)],
+    ids=["up to its limit", "whose limit is not known", "by little of its limit", "not at all"],
+)
+@pytest.mark.parametrize("said", [True, False], ids=["a line says it", "Slurm alone says it"])
+def test_a_leak_on_the_host_is_told_from_a_size(a_step: float, limit: int | None, detail: Detail, said: bool) -> None:
+    samples = [sample(step, host_used_bytes=100 + a_step * step) for step in range(1, 60)]
+    root = Finding("HOST-03", KINDS["host_oom"], "train.out", 0, 1, "", rank=RANK) if said else None
+    story = LogStory(root, progress=Progress(59, first_step=1, memory=tuple(samples)))
+    job = JobRecord(
+        JobId("7"), "c", "train", UserName("ada"), JobState("OUT_OF_MEMORY", JobClass.FAILED),
+        memory_limit_bytes_per_node=Bytes(limit * GIB) if limit else None,
+    )
+    best = diagnose(story, job=job, meanings=MEANINGS).best
+    assert (best.kind, best.detail) == (Kind.HOST_OOM, detail)
+    assert any("rose steadily" in reason for reason in best.reasons) is bool(a_step)
 
 
 def test_places_of_the_program_are_not_mixed() -> None:

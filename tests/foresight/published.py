@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook.foresight import MemoryDocument, System, load_memory, parameters_of
-from runbook.foresight.training_run import Attention, Basis, LossPath, Recompute, Sharding, TrainingRun
+from runbook.foresight.training_run import Attention, LossPath, Recompute, Sharding, TrainingRun
+from runbook.model.remedy import Basis
 from runbook.model.units import GIB, Bytes
 from runbook.node.catalogues import load_gpu_models
 

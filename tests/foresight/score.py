@@ -24,7 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runbook.foresight import MemoryDocument, forecast
-from runbook.foresight.training_run import Anchor, Forecast, Interval, Verdict
+from runbook.foresight.training_run import Anchor, Forecast, Interval
+from runbook.model.remedy import Fit, MemoryFigure
 from tests.foresight.published import Row, memory_document, read_rows
 
 ROWS = tuple(Path(__file__).with_name(f"rows_{half}.jsonl") for half in ("dev", "blind"))
@@ -63,21 +64,21 @@ class Scored:
     @property
     def right(self) -> bool | None:
         """Whether the verdict on the row's own card is right; None: it was none."""
-        if self.told.verdict is Verdict.CANNOT_SAY:
+        if self.told.verdict is Fit.CANNOT_SAY:
             return None
-        return (self.told.verdict is Verdict.FITS) == (self.row.measured_bytes is not None)
+        return (self.told.verdict is Fit.FITS) == (self.row.measured_bytes is not None)
 
-    def made_up(self) -> Iterable[tuple[Verdict, bool]]:
+    def made_up(self) -> Iterable[tuple[Fit, bool]]:
         """The verdict on each made-up card, and whether the row fits it."""
         if self.interval is None or self.row.measured_bytes is None:
             return
         for share in _CARDS:
             card = share * self.row.measured_bytes
-            verdict = Verdict.CANNOT_SAY
+            verdict = Fit.CANNOT_SAY
             if self.interval.high <= card:
-                verdict = Verdict.FITS
+                verdict = Fit.FITS
             elif self.interval.low > card:
-                verdict = Verdict.DOES_NOT_FIT
+                verdict = Fit.DOES_NOT_FIT
             yield verdict, share > 1
 
 
@@ -98,7 +99,7 @@ def scored(rows: Sequence[Row], document: MemoryDocument) -> tuple[list[Scored],
 
 def _scored(row: Row, anchor: Row | None, document: MemoryDocument) -> Scored:
     anchors = () if anchor is None or anchor.measured_bytes is None else (
-        Anchor(anchor.run, anchor.measured_bytes, anchor.basis, source=anchor.id),)
+        Anchor(anchor.run, MemoryFigure(anchor.measured_bytes, anchor.basis, source=anchor.id)),)
     told = forecast(row.run, document, anchors, row.card_bytes)
     return Scored(row, anchor, told, told.peaks.get(row.basis))
 
@@ -120,9 +121,9 @@ def lines_of(title: str, items: Sequence[Scored]) -> list[str]:
                  f"  10 % {_share(sum(each <= 0.10 for each in errors), len(errors))}"
                  f"  inside the interval {_share(len(inside), len(errors))}")
     on_card = ", ".join(f"{name} {count}" for name, count in sorted(verdicts.items()))
-    fits = [truth for verdict, truth in made_up if verdict is Verdict.FITS]
-    nots = [truth for verdict, truth in made_up if verdict is Verdict.DOES_NOT_FIT]
-    silent = sum(verdict is Verdict.CANNOT_SAY for verdict, _ in made_up)
+    fits = [truth for verdict, truth in made_up if verdict is Fit.FITS]
+    nots = [truth for verdict, truth in made_up if verdict is Fit.DOES_NOT_FIT]
+    silent = sum(verdict is Fit.CANNOT_SAY for verdict, _ in made_up)
     tail = (f"    own card: {on_card or 'not known'}; made-up cards: wrong fits {fits.count(False)} of {len(fits)}, "
             f"wrong does-not-fit {nots.count(True)} of {len(nots)}, cannot say {_share(silent, len(made_up))}")
     return [head, tail]
@@ -165,7 +166,7 @@ def _errors(items: Sequence[Scored], rows: frozenset[str]) -> list[float]:
 def _word(item: Scored) -> str:
     if item.right is None:
         return "cannot say"
-    said = "fits" if item.told.verdict is Verdict.FITS else "does not fit"
+    said = "fits" if item.told.verdict is Fit.FITS else "does not fit"
     return said if item.right else f"WRONG {said}"
 
 

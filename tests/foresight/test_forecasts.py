@@ -17,14 +17,13 @@ from runbook.foresight import (
 )
 from runbook.foresight.training_run import (
     Anchor,
-    Basis,
     Forecast,
     LossPath,
     Recompute,
     Sharding,
     TrainingRun,
-    Verdict,
 )
+from runbook.model.remedy import Basis, Fit, MemoryFigure
 from runbook.model.units import GIB, Bytes
 from tests.foresight.published import memory_document
 
@@ -42,7 +41,7 @@ def llama(**changes: Any) -> TrainingRun:
 
 
 def measured(gib: float, run: TrainingRun | None = None, **changes: Any) -> Anchor:
-    return Anchor(run or llama(), Bytes(int(gib * GIB)), Basis.RESERVED, **changes)
+    return Anchor(run or llama(), MemoryFigure(int(gib * GIB), Basis.RESERVED, **changes))
 
 
 def foreseen(run: TrainingRun, *anchors: Anchor, card: Bytes | None = CARD) -> Forecast:
@@ -79,7 +78,7 @@ def test_the_same_run_again_needs_what_it_needed() -> None:
     peak = told.peaks[Basis.RESERVED]
     assert peak.middle == pytest.approx(49.65 * GIB, rel=0.01)
     assert peak.high - peak.low < 0.2 * peak.middle
-    assert told.verdict is Verdict.FITS
+    assert told.verdict is Fit.FITS
 
 
 def test_a_figure_of_the_job_narrows_what_formulas_leave_open() -> None:
@@ -95,14 +94,14 @@ def test_another_tensor_parallel_degree_is_less_certain_than_another_batch() -> 
     width = [item.peaks[Basis.RESERVED].high / item.peaks[Basis.RESERVED].low for item in (same, other)]
     assert width[0] < width[1]
     near = Bytes(int(other.peaks[Basis.DEVICE].middle * 1.05))
-    assert foreseen(llama(tensor=4, micro=4), anchor, card=near).verdict is Verdict.CANNOT_SAY
+    assert foreseen(llama(tensor=4, micro=4), anchor, card=near).verdict is Fit.CANNOT_SAY
 
 
 def test_a_job_that_ran_out_needs_at_least_what_it_had_and_asked_for() -> None:
     run = llama(recompute=Recompute.FULL)
-    least = Anchor(run, Bytes(78 * GIB), Basis.ALLOCATED, at_least=True)
+    least = Anchor(run, MemoryFigure(78 * GIB, Basis.ALLOCATED, at_least=True))
     told = foreseen(run, least, card=Bytes(70 * GIB))
-    assert told.verdict is Verdict.DOES_NOT_FIT
+    assert told.verdict is Fit.DOES_NOT_FIT
     assert foreseen(run).peaks[Basis.ALLOCATED].middle < told.peaks[Basis.ALLOCATED].middle
     half = foreseen(replace(run, sequence=4096), least)
     assert half.peaks[Basis.ALLOCATED].middle < told.peaks[Basis.ALLOCATED].middle
@@ -117,11 +116,11 @@ def test_what_is_not_known_widens_and_is_named() -> None:
 
 def test_without_a_figure_that_every_term_needs_nothing_is_said() -> None:
     told = foreseen(llama(sequence=None, world=None))
-    assert (told.verdict, told.missing, told.terms) == (Verdict.CANNOT_SAY, ("sequence", "world"), ())
+    assert (told.verdict, told.missing, told.terms) == (Fit.CANNOT_SAY, ("sequence", "world"), ())
 
 
 def test_without_a_card_nothing_is_said_of_fitting() -> None:
-    assert foreseen(llama(), card=None).verdict is Verdict.CANNOT_SAY
+    assert foreseen(llama(), card=None).verdict is Fit.CANNOT_SAY
 
 
 def test_terms_add_up_to_the_peak() -> None:
@@ -132,9 +131,9 @@ def test_terms_add_up_to_the_peak() -> None:
 def test_the_largest_batch_that_fits() -> None:
     fits, too_large = largest_that_fits(llama(), "micro", lambda run: foreseen(run, measured(30.0)))
     assert fits is not None and too_large is not None
-    assert fits.verdict is Verdict.FITS and too_large.verdict is Verdict.DOES_NOT_FIT
+    assert fits.verdict is Fit.FITS and too_large.verdict is Fit.DOES_NOT_FIT
     assert fits.run.micro is not None and too_large.run.micro is not None and fits.run.micro < too_large.run.micro
-    assert foreseen(replace(fits.run, micro=fits.run.micro + 1), measured(30.0)).verdict is not Verdict.FITS
+    assert foreseen(replace(fits.run, micro=fits.run.micro + 1), measured(30.0)).verdict is not Fit.FITS
 
 
 def test_no_batch_fits_where_the_states_alone_do_not() -> None:

@@ -31,7 +31,7 @@ SHOWN_LINES = 12
 SHOWN_CASES = 40
 ENVIRONMENT = {
     "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC", "COLUMNS": "100", "LINES": "24", "TERM": "dumb",
-    "NO_COLOR": "1", "RUNBOOK_INVENTORY": "here.yaml", "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1",
+    "NO_COLOR": "1", "RUNBOOK_INVENTORY": "./here.yaml", "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1",
 }
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 Made = tuple[str, float, dict[str, str], int]

@@ -21,6 +21,7 @@ from runbook.adapters.identity import current_identity
 from runbook.adapters.store import IncidentStore
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
+from tests.bench.stand_in import write_commands
 from tests.cli.conftest import Shell, shell
 from tests.flow.test_promoting import MICRO, scene
 from tests.hostile.hanging_files import Place, place
@@ -124,7 +125,8 @@ def test_a_command_says_which_file_system_does_not_answer(shell: Shell, place: P
         commands.begin(f"promote-{what}", scripts[what], "promote", _stored(shell, number, scripts[what]).id, "--yes")
         commands.begin(f"rollback-{what}", scripts[what], "rollback", taken_back.id, "--yes")
     for name, arguments in (
-        ("doctor", ("doctor",)), ("home-files", ("oom", "--log", str(good))), ("home-job", ("oom", "--job", "1")),
+        ("doctor", ("doctor",)), ("canary", ("canary",)), ("prune", ("prune",)),
+        ("home-files", ("oom", "--log", str(good))), ("home-job", ("oom", "--job", "1")),
         ("incidents", ("incidents",)),
     ):
         commands.begin(name, home, *arguments, HOME=home, XDG_STATE_HOME="", RUNBOOK_INVENTORY="")
@@ -134,6 +136,22 @@ def test_a_command_says_which_file_system_does_not_answer(shell: Shell, place: P
         if code != 6 or not told or "did not answer" not in said or "Traceback" in said:
             wrong[name] = (code, said[-400:])
     assert not wrong
+
+
+@pytest.mark.timeout(120)
+def test_setup_does_without_the_home_folder_and_says_what_for(shell: Shell, place: Place, commands: Commands) -> None:
+    """SSH's own settings are in it, and the nodes may be reached with them alone."""
+    home, slurm, written = place.folder("hangs-at-stat"), shell.folder / "slurm", shell.work / "made.yaml"
+    write_commands(slurm, nodes=1)
+    (slurm / "slurm.conf").write_text("ClusterName=alpha\n")
+    commands.begin(
+        "setup", f"{home}/.ssh", "setup", "--yes", "--conf", str(slurm / "slurm.conf"), "--output", str(written),
+        HOME=home, PATH=f"{slurm}:{os.environ['PATH']}",
+    )
+    ((_, code, said, path),) = commands.ended()
+    assert code == 0 and written.exists(), said
+    assert f"the file system of {path} did not answer" in said
+    assert f"see whether what is mounted at {place.shown}" in said and "Traceback" not in said
 
 
 @pytest.mark.timeout(300)

@@ -16,17 +16,21 @@ from pathlib import Path
 import pytest
 
 from runbook.adapters.files import OwnerFiles, receive_file
+from tests.hostile.service_user import OWNER, ServiceUser, service_user
 from tests.hostile.test_owners_side import ME
+
+__all__ = ["service_user"]
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
 import json, select, signal, socket, sys
 from runbook.adapters import files, log_watch, process
-from runbook.adapters.identity import current_identity
+from runbook.adapters.identity import current_identity, identity_of
 
 def begun(source):
     ours, theirs = socket.socketpair()
-    child = process.start_as(source, current_identity(), theirs)
+    owner = identity_of(sys.argv[1]) if sys.argv[1:] else current_identity()
+    child = process.start_as(source, owner, theirs)
     theirs.close()
     print(child.pid, flush=True)
     return ours
@@ -88,6 +92,23 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
 )
 @pytest.mark.timeout(120)
 def test_its_children_end_with_it(daemon: subprocess.Popen[bytes]) -> None:
+    _kill_and_see(daemon)
+
+
+@pytest.mark.parametrize("source", [FOLLOWS, LISTS], ids=["logs", "a listing"])
+@pytest.mark.needs("setpriv", "sudo", "unshare")
+@pytest.mark.timeout(120)
+def test_those_behind_sudo_end_with_it(service_user: ServiceUser, source: str) -> None:
+    """sudo waits for its command, and ends after it."""
+    words = ("-c", BEGIN + source, OWNER)
+    with service_user.start(*words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as daemon:
+        try:
+            _kill_and_see(daemon)
+        finally:
+            daemon.kill()
+
+
+def _kill_and_see(daemon: subprocess.Popen[bytes]) -> None:
     assert daemon.stdout is not None
     child = os.pidfd_open(int(daemon.stdout.readline()))
     try:
@@ -104,27 +125,30 @@ def test_its_children_end_with_it(daemon: subprocess.Popen[bytes]) -> None:
 
 ASKS = """
 import sys
-from dataclasses import replace
-from runbook.adapters.identity import current_identity
+from runbook.adapters.identity import identity_of
 from runbook.adapters.process import end_questions_with_us
 from runbook.adapters.slurm.commands import SlurmCommands
 end_questions_with_us()
-name, *arguments = sys.argv[3:]
-other = replace(current_identity(), name="nobody", uid=65534, gid=65534, groups=())
-SlurmCommands(bin_dir=sys.argv[1]).ask(name, arguments, other if sys.argv[2] == "another" else None)
+folder, user, name, *arguments = sys.argv[1:]
+SlurmCommands(bin_dir=folder).ask(name, arguments, identity_of(user) if user else None)
 """
 
 
-@pytest.mark.parametrize("user", ["own", "another"])
+@pytest.mark.parametrize(
+    "user", ["own", "another", pytest.param("by sudo", marks=pytest.mark.needs("setpriv", "sudo", "unshare"))]
+)
 @pytest.mark.parametrize(
     ("command", "ends"),
     [("squeue", True), ("scontrol show job 7", True), ("scancel 7", False), ("scontrol update JobId=7", False)],
 )
 @pytest.mark.timeout(120)
-def test_what_asks_slurm_ends_with_it_and_what_acts_comes_to_its_end(command: str, ends: bool, user: str) -> None:
+def test_what_asks_slurm_ends_with_it_and_what_acts_comes_to_its_end(
+    request: pytest.FixtureRequest, command: str, ends: bool, user: str
+) -> None:
     """As where slurmctld does not answer."""
-    if user == "another" and os.geteuid() != 0:
+    if user != "own" and os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
+    owner = "" if user == "own" else OWNER
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         folder.chmod(0o777)
@@ -136,7 +160,11 @@ def test_what_asks_slurm_ends_with_it_and_what_acts_comes_to_its_end(command: st
         # What is said to it ends once it is held: a daemon that dies in the millisecond before leaves it.
         slurm.write_text(f"#!/bin/sh\ncat > /dev/null\n(echo $$ > {folder}/begun)\n{answers}")
         slurm.chmod(0o755)
-        daemon = subprocess.Popen((sys.executable, "-c", ASKS, name, user, *command.split()), cwd=ROOT)
+        words = ("-c", ASKS, name, owner, *command.split())
+        if user == "by sudo":
+            daemon = request.getfixturevalue("service_user").start(*words)
+        else:
+            daemon = subprocess.Popen((sys.executable, *words), cwd=ROOT)
         with daemon:
             child = os.pidfd_open(int((folder / "begun").read_text()))
             daemon.kill()

@@ -66,11 +66,31 @@ job, = read_jobs(text, known, "~separator~")
 assert list(job.more_log_paths) == [f"/home/a/{name}.{step}" for step in range(40) for name in ("out", "err")]
 """
 
+COMPOSITION = """
+import tempfile
+from pathlib import Path
+from runbook.steps.shared.companion_files import composed_options
+folder = Path(tempfile.mkdtemp())
+def defaults(level):
+    return "defaults:\\n" + "".join(f"- l{level}_{number}\\n" for number in range(40)) + "batch: 4\\n"
+(folder / "config.yaml").write_text(defaults(1))
+for level in range(1, 5):
+    for number in range(40):
+        (folder / f"l{level}_{number}.yaml").write_text(defaults(level + 1))
+class Sources:
+    asked = 0
+    def source_of(self, path):
+        self.asked += 1
+        return Path(path).read_bytes() if Path(path).is_file() else None
+sources = Sources()
+assert composed_options(sources, str(folder / "config.yaml"), {}) == [] and sources.asked < 2_000, sources.asked
+"""
+
 
 @pytest.mark.parametrize(
-    "program", [ENVIRONMENT, SUBMIT_LINE, OPTIONS, HEADER, STEPS, SAME],
+    "program", [ENVIRONMENT, SUBMIT_LINE, OPTIONS, HEADER, STEPS, SAME, COMPOSITION],
     ids=["the title in the environment", "a submit line of many words", "of many options", "a long header line",
-         "the logs of many steps", "of many tasks that share them"],
+         "the logs of many steps", "of many tasks that share them", "a configuration of many parts"],
 )
 def test_what_slurm_keeps_is_read_in_time(program: str) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY_BYTES}, {_MEMORY_BYTES}))\n"

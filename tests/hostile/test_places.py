@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from runbook.cage.at_work import PATIENCE_S, Places, Turn
+from runbook.cage.at_work import DEAR_S, PATIENCE_S, Places, Turn
 from runbook.cli.wiring import application
 from runbook.errors import Unavailable
 from runbook.flow import Box
@@ -74,13 +74,14 @@ def test_whoever_has_fewest_at_work_is_next(box: Box) -> None:
             held.enter_context(places.taken(_turn(box, name)))
         with places.taken(_turn(box, "dan")):
             queue = _Queue(places, _turn(box, "ann-2"), _turn(box, "eve"))
+        # Before the others leave: two places that are given at once are taken in any order.
         assert queue.served() == ["eve", "ann-2"]
 
 
 def test_two_owners_undiagnosed_jobs_do_not_hold_up_anothers_next_box(box: Box) -> None:
     places = Places(4)
     with ExitStack() as held:
-        for name in ("ann-1", "ann-2", "ben-1", "ben-2"):
+        for name in ("ann-1", "ann-2", "ben-1", "dan"):
             held.enter_context(places.taken(_turn(box, name)))
         turns = [_turn(box, f"{name}-{number}") for number in range(3, 9) for name in ("ann", "ben")]
         other = _turn(box, "cid", first=False)
@@ -116,12 +117,35 @@ def test_who_has_his_own_files_hang_has_one_place(box: Box) -> None:
 
 
 def test_owners_whose_files_are_slow_have_half_of_the_places_together(box: Box) -> None:
-    places = Places(4, lambda owner: owner != "ben")
+    places = Places(4, lambda owner: owner not in ("ben", "fay"))
     with places.taken(_turn(box, "ann")), places.taken(_turn(box, "cid")):
         queue = _Queue(places, _turn(box, "dan"), _turn(box, "eve"))
-        with places.taken(_turn(box, "ben-1")), places.taken(_turn(box, "ben-2")):
+        with places.taken(_turn(box, "ben-1")), places.taken(_turn(box, "fay")):
             assert places.waiting == 2
     assert sorted(queue.served()) == ["dan", "eve"]
+
+
+def test_two_owners_never_take_all_places(box: Box) -> None:
+    places = Places(4)
+    with places.taken(_turn(box, "ann-1")), places.taken(_turn(box, "ann-2")), places.taken(_turn(box, "ben-1")):
+        queue = _Queue(places, _turn(box, "ben-2"))
+        with places.taken(_turn(box, "cid")):
+            assert places.waiting == 1
+    assert queue.served() == ["ben-2"]
+
+
+def test_whoever_had_boxes_compute_for_long_has_one_place_and_all_of_them_half(box: Box) -> None:
+    places = Places(6)
+    for owner in ("ann", "ben", "cid", "dan"):
+        places.took(UserName(owner), DEAR_S + 1)
+    places.took(UserName("eve"), DEAR_S - 1)
+    with ExitStack() as held:
+        for name in ("ann-1", "ben-1", "cid-1"):
+            held.enter_context(places.taken(_turn(box, name)))
+        queue = _Queue(places, _turn(box, "ann-2"), _turn(box, "dan-1"))
+        with places.taken(_turn(box, "eve-1")), places.taken(_turn(box, "eve-2")), places.taken(_turn(box, "fay")):
+            assert places.waiting == 2
+    assert sorted(queue.served()) == ["ann-2", "dan-1"]
 
 
 def test_whoever_waits_when_the_service_ends_is_sent_away(box: Box) -> None:

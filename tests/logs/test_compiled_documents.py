@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -122,3 +123,19 @@ def test_reading_a_log_needs_no_parser_of_documents(folder: Path) -> None:
     )
     done = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_same_documents_make_the_same_bytes(tmp_path: Path) -> None:
+    """Whatever order a process keeps its sets in: packages are made again from the same commit."""
+    made = []
+    for seed in ("1", "7"):
+        root = tmp_path / seed
+        shutil.copytree(SHIPPED, root / "playbooks" / "oom", ignore=shutil.ignore_patterns("compiled"))
+        compile_them = f"import pathlib, hatch_build; hatch_build.compile_playbooks(pathlib.Path({str(root)!r}))"
+        subprocess.run(
+            (sys.executable, "-c", compile_them), cwd=REPOSITORY, env={**os.environ, "PYTHONHASHSEED": seed}, check=True
+        )
+        forms = sorted((root / "playbooks" / "oom" / "compiled").glob("*.json"))
+        made.append({form.name: json.dumps(json.loads(form.read_bytes())["content"]) for form in forms})
+    assert len(made[0]) >= 4
+    assert [name for name in made[0] if made[0][name] != made[1][name]] == []

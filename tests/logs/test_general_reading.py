@@ -223,6 +223,100 @@ def test_figures_in_front_of_a_cut_count() -> None:
     assert judged.best.kind == "fragmentation"
 
 
+BELOW = {
+    "MemoryError: \n\n----\nC++ Traceback\n  0 alloc()\n"
+    "Out of memory error on GPU 5. Cannot allocate 3.5GB memory on GPU 5, 20.25GB "
+    "memory has been allocated and available memory is only 1.75GB.": "true_oom",
+    "SystemError: (Fatal) Operator mul raises an alloc::BadAlloc exception.\n  0 f()\nDevice memory isn't enough and "
+    "alloc failed, alloc size: 4294967296B": "true_oom",
+    "Error in loop: Out of memory allocating 6,291,456 bytes (allocated so far: 8,192,000 bytes).\n"
+    "  File \"pool.pyx\", line 1, in malloc\n"
+    "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 6,291,456 bytes (allocated so far: 8,192,000 bytes).":
+    "true_oom",
+    "E xla_util.cc:90] OP_REQUIRES failed at a.cc:2 : RESOURCE_EXHAUSTED: Attempting to reserve 5.5G at the bottom of "
+    "memory. That was not possible. There are 2.5G free.\nRuntimeError: From /job:local/replica:0/task:0:": "true_oom",
+    "Unhandled exception of type 'St12out' with message 'Cannot reserve 512 MiB as only 9 MiB free device memory is "
+    "left', terminating": "true_oom",
+    "CUDA OutOfMemoryError in assigner, using CPU\nFileNotFoundError: no image a.jpg": "not_oom",
+}
+"""A failure whose own class or first words say little: what the words below them, or behind a status, say."""
+
+
+@pytest.mark.parametrize("text", BELOW)
+def test_what_was_short_is_read_below_or_behind_the_class(text: str) -> None:
+    assert told(text + "\n")[1].best.kind == BELOW[text]
+
+
+STEPS = {
+    ':::MLLOG {"key": "loss", "value": 4.2, "metadata": {"step_num": 1450}}': 1450,
+    "ep 3 it 11840 | loss 1.882": 11840,
+    "epoch 0 it 88/6250 loss 6.71 mem 31.2G": 88,
+    "iteration 7029/90000 | lm loss: 1.85": 7029,
+    "[09/05 16:58:40] det.engine INFO: Epoch: [0] [ 280/1832] learning_rate: 0.1": 280,
+    "Epoch 1/30 - 190/3125 [=>..........] - ETA: 9:41 - loss: 2.2": 190,
+    "check it 3 times before you report it": None,
+}
+
+
+@pytest.mark.parametrize("line", STEPS)
+def test_a_steps_counter_is_read_whoever_prints_it(line: str) -> None:
+    assert told(f"{line}\nValueError: a bad batch\n")[0].progress.last_step == STEPS[line]
+
+
+BFC = (
+    "W bfc_allocator.cc:1] Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.50GiB (rounded to 1610612736)\n"
+    + "I bfc_allocator.cc:2] Bin (256): \tTotal Chunks: 4, Chunks in use: 1. 0B in use in bin.\n" * 40
+    + "I bfc_allocator.cc:3] Stats: \nLimit:         4294967296\nInUse:         3221225472\n"
+)
+RAY = (
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
+    "Memory on the node (IP: 10.0.0.6, ID: 12ab) where the task (actor ID: 2b, name=W.__init__, pid=812, memory "
+    "used=30.00GB) was running was 60.10GB / 62.00GB (0.96), which exceeds the threshold\n"
+)
+PLACES = {
+    "an allocator's sums behind its rows": (BFC, "limit_bytes", 4 * GIB),
+    "what is in use behind the rows": (BFC, "allocated_bytes", 3 * GIB),
+    "a node's memory": (RAY, "capacity_bytes", 62 * GIB),
+    "a pod's limit": (
+        "      Reason:       OOMKilled\n    Limits:\n      cpu:     8\n      memory:  64Gi\n", "limit_bytes", 64 * GIB),
+    "the file system of shared memory": (
+        "RuntimeError: unable to write to file </torch_1_2>: No space left on device (28)\n$ df -h /dev/shm\n"
+        "shm              64M   64M     0 100% /dev/shm\n", "limit_bytes", 64 * MIB),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_figure_is_read_where_it_stands(name: str) -> None:
+    text, field, value = PLACES[name]
+    cause = told(text)[0].root_cause
+    assert cause is not None and getattr(cause.fields, field) == value
+
+
+XLA = "jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 bytes.\n"
+ROW = "|    {}   N/A  N/A   {}      C   {}                46790MiB |\n"
+OLD_ROW = "|    0     41180      C   namd2                            15210MiB |\n"
+TABLES = {
+    "before the start": (ROW.format(0, 918230, "/home/a/bin/python") + XLA, "co_tenant"),
+    "when the job is gone": (XLA + "# epilog\n" + OLD_ROW, "co_tenant"),
+    "as values behind commas": (
+        "$ nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader\n"
+        "902117, /srv/b/python3.11, 70288 MiB\n" + XLA, "co_tenant"),
+    "while the job trains": (
+        "step 10 loss 2\nstep 20 loss 2\n" + ROW.format(0, 918230, "python") + "step 30 loss 2\n" + XLA, "true_oom"),
+    "of all of its ranks": (ROW.format(0, 91, "python") + ROW.format(1, 92, "python") + XLA, "true_oom"),
+    "of its own": ("(Worker pid=918230) starts\n" + ROW.format(0, 918230, "python") + XLA, "true_oom"),
+    "of a desktop": (ROW.format(0, 2113, "Xorg").replace("46790", "460") + XLA, "true_oom"),
+}
+"""The driver's list of processes in a log, and whose memory explains the failure."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_strangers_process_in_the_drivers_list_holds_the_card(name: str) -> None:
+    text, kind = TABLES[name]
+    judged = told(text)[1]
+    assert judged.best.kind == kind and (kind != "co_tenant" or judged.best.confidence < 0.7)
+
+
 PASTED = {
     "[5/16] ValueError: shapes do not match": 5,
     "2026-01-02 10:11:12 <7> RuntimeError: mat1 and mat2 must have the same dtype": 7,
@@ -233,6 +327,27 @@ PASTED = {
     "$ tail -n 3 *.log\n==> rank_1.log <==\nstep 8\n==> rank_9.log <==\nKeyError: 'x'": 9,
     "[operator] Pod bert-worker-3 exited with code 137 reason OOMKilled (limits.memory=64Gi)": 3,
     "RuntimeError: gradients are None\n[ERROR] Worker process 11 exit with exception.": 11,
+    # The only one that is named at all.
+    "[rank6] epoch 1 step 20 loss 3.1\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB": 6,
+    "n7:101:202 [5] include/alloc.h:1 NCCL WARN Cuda failure 'out of memory'\n"
+    "[rank13]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error": 13,
+    "(Worker pid=7) rank 0 in world size 1 is assigned as DP rank 0\nValueError: No available memory for the cache "
+    "blocks.": 0,
+    # By its process, its pod, its place, its file.
+    "(T pid=1) - (node_id=9a, ip=10.0.0.6, pid=811) world_rank=2, local_rank=0, node_rank=1\n"
+    "(T pid=1) - (node_id=9a, ip=10.0.0.6, pid=812) world_rank=3, local_rank=1, node_rank=1\n"
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
+    "Memory on the node (IP: 10.0.0.6, ID: 12ab) where the task (actor ID: 2b, name=W.__init__, pid=812, memory "
+    "used=30.00GB) was running was 60.10GB / 62.00GB (0.96), which exceeds the threshold": 3,
+    "[pod/seg-master-0/pytorch] step 3 loss 1\n[pod/seg-worker-1/pytorch] ValueError: a bad batch": 2,
+    "[pod/seg-worker-0/main] [rank4]: ready\n[pod/seg-worker-1/main] [rank5]: ready\n"
+    "$ kubectl describe pod seg-worker-3\nName:             seg-worker-3\nContainers:\n  main:\n"
+    "      Reason:       OOMKilled": 7,
+    "trainer.5.log | a\ntrainer.5.log | b\nrank_5.log | c\nrank_5.log | KeyError: 'x'": 5,
+    "  host      : n1\n  rank      : 9 (local_rank: 1)\n  exitcode  : -11 (pid: 4)\n"
+    "  traceback : Signal 11 (SIGSEGV) received by PID 4": 9,
+    "[2026-04-11 08:06:25 TP7] Scheduler hit an exception: Traceback (most recent call last):\n"
+    '  File "a.py", line 2, in f\nRuntimeError: CUDA error: an illegal memory access was encountered': 7,
 }
 """A few lines as people paste them, and the rank that they name."""
 
@@ -245,6 +360,17 @@ def test_a_few_pasted_lines_name_their_rank(text: str) -> None:
 
 def test_a_line_that_quotes_a_files_name_renames_nobody() -> None:
     cause = told("step 1\n" * 200 + "==> rank_9.log <==\nKeyError: 'x'\n")[0].root_cause
+    assert cause is not None and cause.rank is None
+
+
+@pytest.mark.parametrize("text", [
+    "[rank0]: world_size: 8\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",  # rank 0 speaks for all
+    "[rank2]: ready\n[rank5]: ready\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "[default1]: [rank1]: a\n[default1]: [rank9]: a\n[default3]: ImportError: no symbol",  # two nodes
+    "[default1]: [rank9]: ready\n[default2]: [rank10]: ready\n[default3]: ImportError: no symbol",  # of which node?
+])
+def test_where_the_words_leave_a_choice_no_rank_is_named(text: str) -> None:
+    cause = told(text + "\n")[0].root_cause
     assert cause is not None and cause.rank is None
 
 

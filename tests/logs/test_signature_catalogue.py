@@ -212,7 +212,7 @@ def test_rays_gigabytes_are_powers_of_1024_of_two_decimals() -> None:
     assert match is not None
     fields = match.memory_fields()
     assert fields.process_bytes == 1280 << 20
-    assert fields.limit_bytes == round(28.80 * (1 << 30))
+    assert fields.capacity_bytes == round(28.80 * (1 << 30))
     assert fields.rounding_bytes == round(2 * 0.005 * (1 << 30))
     assert match.integer("pid") == 77
 

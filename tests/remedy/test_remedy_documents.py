@@ -65,6 +65,15 @@ def test_what_changes_the_experiment_comes_last(document: LeverDocument) -> None
         assert document.ladder(Kind.FRAGMENTATION, phase) is not None
 
 
+@pytest.mark.parametrize("document", load_levers(FOLDER), ids=lambda item: item.id)
+def test_no_batch_is_changed_for_what_a_load_takes(document: LeverDocument) -> None:
+    for role in {"", *(cue.role for cue in document.cues)}:
+        ladder = document.ladder(Kind.TRUE_OOM, Phase.RESUME, role)
+        assert ladder is not None and ladder.question
+        relieved = {what for name in ladder.levers for what in document.lever(name).relieves}
+        assert not relieved & {"activations", "logits"}, (ladder.id, role)
+
+
 RELEASES: list[dict[str, Any]] = [
     {"id": "lib-3", "series": "lib"}, {"id": "lib-2", "series": "lib"}, {"id": "2.0"}, {"id": "1.1"},
     {"id": "1.0", "defaults_known": False},

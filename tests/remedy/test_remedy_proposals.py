@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from runbook.locations import data_folder
 from runbook.model import diagnosis
 from runbook.model.checkpoint import Checkpoint
-from runbook.model.diagnosis import Diagnosis, Hypothesis
+from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import AnswerKind, Answers, NoPlan, Plan
@@ -78,7 +78,10 @@ def _job(case: dict[str, Any]) -> JobRecord:
 def proposed(case: dict[str, Any]) -> Plan | NoPlan:
     system = DOCUMENTS[case.get("system", "pytorch")]
     runners = tuple(Hypothesis(KINDS[kind], share) for kind, share in case.get("runners", {}).items())
-    best = Hypothesis(KINDS[case.get("kind", "true_oom")], 0.6, missing=tuple(case.get("missing", ())))
+    best = Hypothesis(
+        KINDS[case.get("kind", "true_oom")], 0.6, missing=tuple(case.get("missing", ())),
+        detail=Detail(case.get("detail", "")),
+    )
     checkpoints = None
     if "checkpoints" in case:
         checkpoints = tuple(Checkpoint("/ckpt/x", complete=True, **item) for item in case["checkpoints"])

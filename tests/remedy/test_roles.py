@@ -13,7 +13,7 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import AnswerKind, Answers, NoPlan, Plan
 from runbook.remedy import LeverContext, load_levers, propose
-from runbook.template import CannotEdit, apply
+from runbook.template import CannotEdit, apply, wire_copies
 from tests.kinds import Kind
 
 LEVERS = load_levers(data_folder("playbooks") / "oom" / "levers")
@@ -69,6 +69,92 @@ def test_the_batch_is_halved_under_the_programs_own_names(tmp_path: Path, before
     assert changed == [f"-torchrun train.py {before}", f"+torchrun train.py {after}"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("srun nmt-train corpus --max-tokens 2048 --update-freq 2", "--max-tokens 1024 --update-freq 4"),
+        ("python nmt.py --tokens_per_gpu 8192 --accum 1", "--tokens_per_gpu 4096 --accum 2"),
+        ("python nmt.py --max_tokens 3375 --accum 2", "--max_tokens 1125 --accum 6"),
+    ],
+)
+def test_a_batch_that_is_counted_in_tokens_is_halved_once_agreed(tmp_path: Path, before: str, after: str) -> None:
+    """A package's own program has no file that its name alone leads to. The tokens of a step stay what they were."""
+    _, plan, changed = _proposed(tmp_path, before)
+    assert isinstance(plan, NoPlan) and plan.ask is not None and changed == []
+    assert "not the length of a sample" in plan.question
+    _, _, changed = _proposed(tmp_path, before, answers=Answers(agreed=(plan.ask.name,)))
+    assert changed == [f"-{before}", f"+{before[: -len(after)]}{after}"]
+
+
+def test_a_batch_of_tokens_is_not_cut_below_a_sample(tmp_path: Path) -> None:
+    _, plan, _ = _proposed(tmp_path, "nmt-train corpus --max-tokens 600 --update-freq 2")
+    assert isinstance(plan, NoPlan)
+
+
+@pytest.mark.parametrize(
+    "words", ["SOLVER.ROWS_PER_BATCH 16 TEST.EVERY 5", "--opts TEST.EVERY 5 SOLVER.ROWS_PER_BATCH 16"]
+)
+def test_keys_that_stand_in_pairs_with_their_values_win_over_the_file(tmp_path: Path, words: str) -> None:
+    files = {
+        "tools/net.py": "run()\n",
+        "configs/a.yaml": "SOLVER:\n  ROWS_PER_BATCH: 64\n  ACCUM_STEPS: 1\nTEST:\n  EVERY: 2\n",
+    }
+    command = f"python tools/net.py --cfg configs/a.yaml {words}"
+    _, plan, _ = _proposed(tmp_path, command, files)
+    assert isinstance(plan, Plan)
+    assert {(edit.old, edit.new) for edit in plan.edits} == {("16", "8"), ("1", "2")}
+
+
+READS_A_FILE = """
+import argparse, yaml
+p = argparse.ArgumentParser()
+p.add_argument("--config")
+cfg = yaml.safe_load(open(p.parse_args().config))
+for at, rows in enumerate(loader(batch_size=cfg["batch_size"])):
+    (model(rows) / cfg["accum_steps"]).backward()
+    if (at + 1) % cfg["accum_steps"] == 0:
+        optimizer.step()
+"""
+
+
+def test_the_file_that_an_argument_of_the_script_is_by_default_is_changed_in_a_copy(tmp_path: Path) -> None:
+    """Who gives the script another file has the numbers of that one."""
+    files = {"fit.py": READS_A_FILE, "conf/a.yaml": "batch_size: 32\naccum_steps: 2\n"}
+    script = tmp_path / "job.sh"
+    command = 'RECIPE=${1:-conf/a.yaml}\nshift\npython fit.py --config "$RECIPE" "$@"'
+    _, plan, changed = _proposed(tmp_path, command, files)
+    assert isinstance(plan, Plan)
+    assert changed == ["-batch_size: 32", "-accum_steps: 2", "+batch_size: 16", "+accum_steps: 4"]
+    job = read_job_files(script)
+    patch = wire_copies(job.files, {"conf/a.yaml": "/tmp/copies/a.yaml"})
+    assert "RECIPE=${1:-/tmp/copies/a.yaml}\n" in patch.files[0].text
+
+
+@pytest.mark.parametrize("given", ["${1:-conf/a.yaml}.bak", "conf/${1:-a.yaml}"])
+def test_a_path_of_which_an_argument_is_a_part_is_not_pointed_elsewhere(tmp_path: Path, given: str) -> None:
+    for name in ("conf/a.yaml", "conf/a.yaml.bak"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("batch_size: 32\naccum_steps: 2\n")
+    (tmp_path / "fit.py").write_text(READS_A_FILE)
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\npython fit.py --config {given}\n")
+    job = read_job_files(tmp_path / "job.sh")
+    named = [file.path for file in job.files[1:] if not file.path.endswith(".py")]
+    with pytest.raises(CannotEdit):
+        wire_copies(job.files, dict.fromkeys(named or ["conf/a.yaml"], "/tmp/copies/a.yaml"))
+
+
+def test_a_program_whose_batch_stands_in_deepspeeds_file_alone_keeps_its_document(tmp_path: Path) -> None:
+    files = {
+        "fit.py": "import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument('--epochs', type=int)\n"
+        "args = p.parse_args()\nengine = deepspeed.initialize(args=args, model=net(), config='zero.json')\n",
+        "zero.json": '{"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}\n',
+    }
+    command = "deepspeed --num_gpus 2 fit.py --deepspeed --deepspeed_config zero.json --epochs 3"
+    system, _, changed = _proposed(tmp_path, command, files)
+    assert system == "deepspeed"
+    assert changed[1] == '+{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}'
+
+
 def test_an_option_that_only_the_parser_has_is_added_in_its_spelling(tmp_path: Path) -> None:
     program = {"train.py": OPEN_CLIP}
     _, _, changed = _proposed(tmp_path, "torchrun train.py --batch-size 64", program)
@@ -120,6 +206,27 @@ def test_what_a_docstring_or_a_comment_says_is_no_loss(tmp_path: Path) -> None:
     files = {"train.py": TWO_BATCHES.replace("checks import check", "loss import Settings"), "loss.py": loss}
     _, plan, changed = _proposed(tmp_path, "torchrun train.py --batch-size 64", files)
     assert isinstance(plan, Plan) and changed[1].endswith("--batch-size 32 --grad_accum 2"), changed
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "keeps"),
+    [
+        ("", "", True), (" --pair_scale 0.5", "", False), ("", "args.pair_scale = 0.1\n", False),
+        ("", "for key, value in recipe.items():\n    setattr(args, key, value)\n", False),
+    ],
+)
+def test_a_comparing_loss_that_the_options_leave_out_is_none(
+    tmp_path: Path, more: str, code: str, keeps: bool
+) -> None:
+    program = (
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--batch_size', type=int)\np.add_argument('--grad_accum', type=int, default=1)\n"
+        "p.add_argument('--pair_scale', type=float, default=0.0,\n               help='of the InfoNCE loss')\n"
+        "args = p.parse_args()\n" + code + "loss = model(args.batch_size, args.grad_accum)\n"
+        "if args.pair_scale > 0:\n    loss += args.pair_scale * info_nce(a, b)\nelse:\n    loss += 1\n"
+    )
+    _, plan, _ = _proposed(tmp_path, f"python train.py --batch_size 64{more}", {"train.py": program})
+    assert isinstance(plan, Plan) is keeps
 
 
 def test_an_accumulation_that_the_script_works_out_follows(tmp_path: Path) -> None:
@@ -597,7 +704,7 @@ def test_samples_that_are_made_take_their_own_batch(tmp_path: Path) -> None:
 
 def test_a_program_in_an_absolute_folder_of_another_machine_is_found_below_the_scripts_own(tmp_path: Path) -> None:
     files = {"pkg/train.py": "BATCH_SIZE = 16\n"}
-    assert "BATCH_SIZE to 8" in _asked(tmp_path, "cd /scratch/someone/work/pkg\npython train.py", files)
+    assert "BATCH_SIZE to 8" in _asked(tmp_path, "cd /scratch/someone/code/pkg\npython train.py", files)
 
 
 HYDRA = """

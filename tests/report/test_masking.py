@@ -100,6 +100,11 @@ SECRETS = {
     "clearml": ("clearml-init key=ABCDEFGH12345678", "ABCDEFGH12345678"),
     "ssh-keygen": ("ssh-keygen -t ed25519 -N hunter2 -f k", "hunter2"),
     "two commands": ("docker login -p hunter && sshpass -p hunter2 ssh n", "hunter"),
+    "PW alone": ("env PW=hunter2abc python train.py", "hunter2abc"),
+    "TOK alone": (f"TOK={LETTERS} python train.py", LETTERS),
+    "a name in TOK": (f"export HUB_TOK='{LETTERS}'", LETTERS),
+    "a name in API": ("COMET_API=a1B2c3D4e5F6g7H8i9J0k1L2m", "a1B2c3D4e5F6g7H8i9J0k1L2m"),
+    "a name in API, quoted": ('{"COMET_API": "a1B2c3D4e5F6g7H8i9J0k1L2m"}', "a1B2c3D4e5F6g7H8i9J0k1L2m"),
     "coloured": (f"\x1b[31mHF_\x1b[0mTOKEN=hf_\x1b[1m{LETTERS}\x1b[0m", LETTERS),
 }
 
@@ -137,6 +142,8 @@ NO_SECRETS = (
     "http://head:8265/a@b https://x.example/a:b@c", "kinit <<< $WORD",
     "API_KEY is missing, MODEL_KEY layers.0.weight_1234",
     "setenv OMP_NUM_THREADS 8; setenv PATH_KEY /usr/bin",
+    "MAX_TOK=4096 EOS_TOK=<|endoftext|> PAD_TOK=reserved_special_token_0 TOK=gpt2 PAT=iter_*",
+    "OPENAI_API=http://localhost:8000/v1 CHAT_API=OpenAICompatibleCompletions PW=16 PW=/scratch/pw",
     "batch['input_ids'] = x; state['token_count'] = 12345678",
 )
 

@@ -310,7 +310,7 @@ def test_a_copy_from_the_installed_package_runs_too(tmp_path: Path) -> None:
 
 def test_job_scripts_are_bash_and_name_their_log() -> None:
     scripts = sorted(path for path in (EXAMPLES / "jobs").iterdir() if path.suffix != ".yaml")
-    assert len(scripts) == 11
+    assert len(scripts) == 13
     for script in scripts:
         subprocess.run(["bash", "-n", str(script)], check=True)
         text = script.read_text()

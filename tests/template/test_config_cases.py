@@ -163,4 +163,6 @@ def _readers_accept(file: TemplateFile) -> None:
     elif file.path.endswith(".py"):
         ast.parse(file.text)
     elif file.path.endswith((".yaml", ".yml")) and "!" not in file.text:
-        list(YAML(typ="safe", pure=True).load_all(io.StringIO(file.text)))
+        reader = YAML(typ="safe", pure=True)
+        reader.allow_duplicate_keys = True  # as PyYAML, which most programs read with
+        list(reader.load_all(io.StringIO(file.text)))

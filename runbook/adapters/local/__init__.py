@@ -35,7 +35,7 @@ from runbook.model.job import (
     StepRecord,
     Submission,
 )
-from runbook.model.units import JobId, NodeName, Unknown, UserName
+from runbook.model.units import Bytes, JobId, NodeName, Unknown, UserName
 from runbook.ports import Clock
 from runbook.slurm import fields
 from runbook.slurm.job_record import PatternValues, batch_paths
@@ -226,6 +226,9 @@ class LocalScheduler:
         words = ("MIXED" if busy else "IDLE", *(("DRAIN",) if reason else ()))
         node_class = NodeClass.DRAINED if reason else NodeClass.BUSY if busy else NodeClass.AVAILABLE
         return (NodeState(self._node, node_class, words, reason, None, None, ("local",)),)
+
+    def memory_to_have(self, job: JobRecord) -> Bytes | None:
+        return None
 
     def drain(self, node: NodeName, reason: str) -> None:
         self._check_node(node)

@@ -48,7 +48,7 @@ def probe_pyslurm(module: str, commands: SlurmCommands) -> tuple[str, str]:
     ends the whole process inside the import, with no exception."""
     if commands.slurm_conf != os.environ.get("SLURM_CONF", ""):
         return "", "pyslurm reads only the environment's SLURM_CONF, the inventory names another"
-    probing = (sys.executable, "-c", _PYSLURM_PROBE.format(module=module))
+    probing = (sys.executable, "-P", "-c", _PYSLURM_PROBE.format(module=module))
     try:
         done = run(Command(probing, env=_inherited()), min(_PROBE_TIMEOUT_S, commands.timeout_s))
         if done.exit_code != 0:

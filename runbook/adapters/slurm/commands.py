@@ -13,12 +13,13 @@ from pathlib import Path
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from runbook.adapters.clock import SystemClock
-from runbook.adapters.identity import LOGIN_PATH, Identity
+from runbook.adapters.identity import LOGIN_PATH, Identity, program_on_path
 from runbook.adapters.process import Command, Completed, run
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import JobRecord
-from runbook.model.units import JobId, NodeName, Unknown
+from runbook.model.units import Bytes, JobId, NodeName, Unknown
 from runbook.ports import Clock
+from runbook.slurm import controller
 from runbook.slurm.accounting import jobs_on_node, on_node_arguments
 from runbook.slurm.complaints import Complaint, complaint
 from runbook.slurm.controller import Run, read_running, read_words, running_arguments, words_arguments
@@ -63,7 +64,7 @@ class SlurmCommands:
     def program(self, name: str) -> str:
         """The command's full path, so that another user's PATH decides nothing."""
         if name not in self._found:
-            path = shutil.which(name, path=self._bin_dir or f"{os.environ.get('PATH', '')}:{LOGIN_PATH}")
+            path = shutil.which(name, path=self._bin_dir) if self._bin_dir else program_on_path(name)
             if path is None:
                 raise NotFound(
                     f"Slurm's command `{name}` was not found",
@@ -232,3 +233,11 @@ def new_separator() -> str:
 
 _RANDOM = random.SystemRandom()
 
+
+def memory_to_have(commands: SlurmCommands, job: JobRecord) -> Bytes | None:
+    """As the port has it, by two questions to the controller."""
+    if not job.nodes or not job.partition or job.partition.startswith("-"):
+        return None
+    nodes = commands.ask("scontrol", controller.node_memory_arguments(job.nodes))
+    partition = commands.ask("scontrol", controller.partition_arguments(job.partition))
+    return controller.read_memory_to_have(nodes, partition, len(job.nodes))

@@ -138,6 +138,9 @@ class SlurmPyslurm:
             read_node(name, self._call(lambda name=name: self._module.Node.load(name))) for name in dict.fromkeys(names)
         )
 
+    def memory_to_have(self, job: JobRecord) -> Bytes | None:
+        return self._fallback.memory_to_have(job)
+
     def drain(self, node: NodeName, reason: str) -> None:
         (present,) = self.nodes((node,))
         if drain_wanted(present, reason):

@@ -15,8 +15,9 @@ from runbook.adapters.clock import SystemClock
 from runbook.adapters.drain_guards import drain_wanted, undrain_wanted
 from runbook.adapters.identity import Identity, PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.node_access import read_left
-from runbook.adapters.process import IN_MEMORY, Command
-from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands, new_separator
+from runbook.adapters.process import Command
+from runbook.adapters.process.stages import IN_MEMORY
+from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands, memory_to_have, new_separator
 from runbook.adapters.whole_file import process_lock
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import (
@@ -30,7 +31,7 @@ from runbook.model.job import (
     NodeState,
     Submission,
 )
-from runbook.model.units import JobId, NodeName, Unknown
+from runbook.model.units import Bytes, JobId, NodeName, Unknown
 from runbook.ports import Clock
 from runbook.slurm import accounting, controller
 from runbook.slurm.controller import gpu_indices_arguments, index_list, read_gpu_indices
@@ -370,10 +371,8 @@ class SlurmCli:
             raise error
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
-        if names is not None and not names:
+        if names is not None and not [_checked_node(name) for name in names]:
             return ()
-        for name in names or ():
-            _checked_node(name)
         separator = new_separator()
         text = self._commands.ask("sinfo", controller.node_arguments(names, separator))
         found = controller.read_nodes(text, separator)
@@ -384,6 +383,9 @@ class SlurmCli:
             if name not in by_name:
                 raise NotFound(f"Slurm knows no node {name!r}", where="sinfo", next_step="check the name")
         return tuple(by_name[name] for name in dict.fromkeys(names))
+
+    def memory_to_have(self, job: JobRecord) -> Bytes | None:
+        return memory_to_have(self._commands, job)
 
     def drain(self, node: NodeName, reason: str) -> None:
         (present,) = self.nodes((node,))

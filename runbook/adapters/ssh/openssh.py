@@ -9,13 +9,13 @@ import getpass
 import hmac
 import os
 import re
-import shutil
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runbook.adapters.identity import program_on_path
 from runbook.adapters.process import Command, run
 from runbook.errors import RunbookError
 
@@ -132,7 +132,7 @@ def _included(path: Path, line: str) -> bool:
 
 
 def _asked(host: str, named: Path | None, user: str, port: int | None) -> Mapping[str, Any]:
-    ssh = shutil.which("ssh")
+    ssh = program_on_path("ssh", then="")
     if ssh is None:
         raise UnreadableConfig(
             "the ssh configuration uses Include, Match, quotes or tokens, which the `ssh` command is needed to read; "

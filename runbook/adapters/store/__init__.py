@@ -181,11 +181,11 @@ class LogsKept:
             looked_s, owner, theirs = self._owners.get(incident, (-math.inf, UserName(""), ()))
         if now_s - looked_s > _COUNTED_FOR_S:
             owner, theirs = self.open_of(incident)
-        with self._lock:
-            if len(self._owners) > _MOST_OWNERS:
-                self._owners.clear()
-            if now_s - looked_s > _COUNTED_FOR_S:
+            with self._lock:
+                if len(self._owners) > _MOST_OWNERS:
+                    self._owners.clear()
                 self._owners[incident] = now_s, owner, theirs
+        with self._lock:
             counted_s, kept = self._sums.get(owner, (-math.inf, 0))
             if now_s - counted_s > _COUNTED_FOR_S:
                 counted_s, kept = now_s, sum(_evidence_bytes(incidents / name) for name in theirs)

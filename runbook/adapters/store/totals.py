@@ -48,6 +48,7 @@ def zeros(cluster: str, flow: str, boxes: Sequence[str]) -> Iterator[Key]:
     yield from (
         (name, cluster, by) for name in ("recoveries", "recovered_gpus", "recovered_stopped_ms") for by in BY
     )
+    yield from ((name, cluster) for name in ("fits_foreseen", "fits_wrong"))
     yield from ((name, cluster) for name in ("relaunches", "nodes_drained", "drained", "gpu_saved_ms"))
     yield from (("gpu_lost_ms", cluster, reason) for reason in LOSSES)
     yield from ((f"{name}_ms", cluster) for name in ("to_relaunch", "to_proof"))
@@ -67,6 +68,8 @@ def figures_of(row: IncidentSummary) -> Mapping[Key, int]:
     for state in tally.endings:
         counted["endings", cluster, flow, str(state)] += 1
     counted["relaunches", cluster] += row.relaunches
+    counted["fits_foreseen", cluster] += tally.fits_foreseen
+    counted["fits_wrong", cluster] += tally.fits_wrong
     counted["nodes_drained", cluster] += tally.nodes_drained
     counted["drained", cluster] += row.drained_nodes
     for reach in tally.unreached:

@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
+
+from runbook.errors import Unavailable
 
 _ANSWER_S = 10.0
 _LATE_S = 30.0
 APPLICATION_VERSION = "1"
 """Set by hand: raised only when an open incident of the version before could not be carried on."""
+_OLDEST_SQLITE = (3, 35)
+"""The library asks for RETURNING (https://sqlite.org/releaselog/3_35_0.html)."""
+_KNOWS_FRACTIONS = (3, 42)
+"""The first SQLite whose `unixepoch` takes 'subsec' (https://sqlite.org/releaselog/3_42_0.html)."""
+
+
+def _tell_the_time(connection: object, _record: object) -> None:
+    """From Python 3.12 on the library's tables ask for `unixepoch('subsec')`, whatever the SQLite that Python was built
+    with: Debian 12's (3.40) says NULL, where none is allowed, and an older one does not know the function."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.create_function("unixepoch", 1, lambda _modifier: time.time())
+
+
+if sqlite3.sqlite_version_info < _KNOWS_FRACTIONS:
+    event.listen(Engine, "connect", _tell_the_time)
 
 
 def dbos_config(database_url: str, executor: str) -> dict[str, Any]:
-    """DBOS set up for one small process: no admin server, no telemetry, quick notifications."""
+    """DBOS set up for one small process: no admin server, no telemetry, quick notifications. Raises `Unavailable` where
+    this Python's SQLite cannot hold its tables."""
+    if database_url.startswith("sqlite:") and sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        oldest = ".".join(map(str, _OLDEST_SQLITE))
+        raise Unavailable(
+            f"this Python's SQLite ({sqlite3.sqlite_version}) is too old for the workflow database: {oldest} is needed",
+            where=sys.executable,
+            next_step="name a PostgreSQL database in the inventory (`database`), or use a Python with a newer SQLite",
+        )
     return {
         "name": "runbook",
         "system_database_url": database_url,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runbook.foresight import Basis, Forecast, Interval, Part, Verdict, parameters_of
+from runbook.foresight import Forecast, Interval, Part, parameters_of
+from runbook.model.remedy import Basis, Fit
 from runbook.model.units import GIB
 from runbook.report.text import labelled, paragraph, table
 
@@ -78,10 +79,10 @@ def _verdict(told: Forecast) -> str:
     if told.card_bytes is None:
         return f"cannot say: it needs {needs}, and the card is not known (--gpus h100-80g)"
     card = _gib(told.card_bytes)
-    if told.verdict is Verdict.FITS:
+    if told.verdict is Fit.FITS:
         spare = _gib(told.card_bytes - device.high)
         return f"fits: it needs {bounds} of {card} GiB, so at least {spare} GiB stay free"
-    if told.verdict is Verdict.DOES_NOT_FIT:
+    if told.verdict is Fit.DOES_NOT_FIT:
         return f"does not fit: it needs {needs}, and the card has {card} GiB"
     return f"cannot say: it needs {needs}, and the card has {card} GiB"
 
@@ -90,8 +91,9 @@ def _remarks(told: Forecast, words: Sequence[str], width: int) -> list[str]:
     lines: list[str] = []
     if told.anchors:
         for anchor in told.anchors:
-            least = "at least " if anchor.at_least else ""
-            lines += labelled("anchor", f"{least}{_gib(anchor.bytes)} GiB {anchor.basis}: {anchor.source}", width)
+            figure = anchor.figure
+            least = "at least " if figure.at_least else ""
+            lines += labelled("anchor", f"{least}{_gib(figure.bytes)} GiB {figure.basis}: {figure.source}", width)
     else:
         lines += labelled("anchor", "none: no figure of the job is here, so formulas alone speak; name a log", width)
     count = parameters_of(told.run)

@@ -18,35 +18,29 @@ from runbook.cli.files.patch_plan import Evidence, context_of, evidence_of
 from runbook.cli.main import NEEDS_PERSON
 from runbook.errors import BadInput, NothingToDo
 from runbook.foresight import (
-    Anchor,
-    Basis,
     Forecast,
     MemoryDocument,
     RunReading,
     System,
     TrainingRun,
-    Verdict,
     field_named,
     forecast,
     largest_that_fits,
     load_memory,
-    run_of_settings,
     shape_of_config,
     typed_value,
     with_changes,
 )
 from runbook.locations import playbook_folder
-from runbook.model.log import LogStory
-from runbook.model.template import SettingKind, condition_of
+from runbook.model.remedy import Fit
 from runbook.model.units import GIB, Bytes
 from runbook.node.catalogues import load_gpu_models
-from runbook.remedy import LeverContext, Refused
 from runbook.slurm.sbatch_options import header_options, last_value
-from runbook.steps.shared.template_reading import TemplateReading
+from runbook.steps.shared.foresight import anchors_of, card_of_log, run_of_template
 
 _MULTIPLE = {True: 128, False: 1}
 """Sequences are searched in steps of 128 tokens, batches in steps of one."""
-_EXITS = {Verdict.FITS: 0, Verdict.CANNOT_SAY: NEEDS_PERSON, Verdict.DOES_NOT_FIT: NothingToDo.exit_code}
+_EXITS = {Fit.FITS: 0, Fit.CANNOT_SAY: NEEDS_PERSON, Fit.DOES_NOT_FIT: NothingToDo.exit_code}
 _SIZE = re.compile(r"(\d{1,4}(?:\.\d+)?)\s*(gib|gb|g|mib)", re.IGNORECASE)
 
 
@@ -82,9 +76,9 @@ def predict(
             f"the memory of {context.template.system.title} is not modelled", where=str(template),
             next_step=f"there are {', '.join(item.title for item in memory.systems)}",
         )
-    read = _run(reading, context, modelled, memory)
+    read = run_of_template(reading, context, modelled, memory)
     read = _with_model(read, model, job, memory)
-    card_bytes = _card(card, playbook, memory) if card is not None else _card_of_log(seen.story)
+    card_bytes = _card(card, playbook, memory) if card is not None else card_of_log(seen.story)
     told = _foreseen(read, _changes(assignments, modelled), (memory, card_bytes, seen), search)
     if as_json:
         click.echo(json.dumps(_plain(told), indent=2, ensure_ascii=True))
@@ -120,34 +114,6 @@ def _foreseen(
     return Foreseen(read, asked, before, name, largest, too_large, (*read.notes, *notes))
 
 
-def anchors_of(story: LogStory, run: TrainingRun) -> tuple[tuple[Anchor, ...], tuple[str, ...]]:
-    """The job's own figures. Of a job that ran out, earlier peaks are the least that it needs, for the step at which it
-    died needed more."""
-    cause = story.root_cause
-    ran_out = cause is not None and cause.means.entry.on_the_card
-    anchors: list[Anchor] = []
-    samples = story.progress.memory
-    for basis, figures, exact in (
-        (Basis.RESERVED, [item.max_reserved_bytes or item.reserved_bytes for item in samples], True),
-        (Basis.ALLOCATED, [item.max_allocated_bytes for item in samples], True),
-        (Basis.ALLOCATED, [item.allocated_bytes for item in samples], False),
-    ):
-        known = [item for item in figures if item]
-        if known and not (anchors and not exact):
-            least = ran_out or not exact
-            anchors.append(Anchor(run, max(known), basis, least, "the job's memory lines"))
-    notes: list[str] = []
-    if cause is not None and ran_out:
-        fields = cause.fields
-        if fields.allocated_bytes is not None and fields.tried_bytes is not None:
-            if fields.capacity_bytes is not None and fields.tried_bytes > fields.capacity_bytes:
-                notes.append("the failing request is larger than the card: it anchors nothing")
-            else:
-                needed = Bytes(fields.allocated_bytes + fields.tried_bytes)
-                anchors.append(Anchor(run, needed, Basis.ALLOCATED, True, "the failing message: allocated and asked"))
-    return tuple(anchors), tuple(notes)
-
-
 def _job(job: JobFiles) -> Any:
     """The job as its directives ask for it."""
     try:
@@ -161,22 +127,6 @@ def _job(job: JobFiles) -> Any:
         job.path, nodes=int(nodes) if re.fullmatch(r"[1-9]\d{0,5}", nodes) else None,
         gpus_per_node=int(count[1]) if count is not None else None,
     )
-
-
-def _run(reading: TemplateReading, context: LeverContext, system: System, memory: MemoryDocument) -> RunReading:
-    values = {condition_of(item.spelling)[0]: item.value for item in reading.everything if item.value is not None}
-    values |= {item.parameter: item.value for item in reading.everything
-               if item.value is not None and item.kind is not SettingKind.SBATCH}
-    for parameter in context.template.system.parameters:
-        try:
-            text = context.template.text(parameter.id)
-        except Refused:
-            text = None
-        if text is not None:
-            values[parameter.id] = text
-    read = run_of_settings({name: value for name, value in values.items() if value is not None}, system, memory)
-    world = context.world_size
-    return replace(read, run=replace(read.run, world=world)) if world else read
 
 
 def _with_model(read: RunReading, model: Path | None, job: JobFiles, memory: MemoryDocument) -> RunReading:
@@ -226,13 +176,6 @@ def _card(name: str, playbook: Path | None, memory: MemoryDocument) -> Bytes:
     return found
 
 
-def _card_of_log(story: LogStory) -> Bytes | None:
-    cause = story.root_cause
-    if cause is not None and cause.fields.capacity_bytes:
-        return cause.fields.capacity_bytes
-    return next((item.device_total_bytes for item in story.progress.memory if item.device_total_bytes), None)
-
-
 def _words(told: Foreseen) -> list[str]:
     """What is said below the table."""
     words = list(told.notes)
@@ -257,8 +200,7 @@ def _plain(told: Foreseen) -> dict[str, Any]:
             "peaks": {basis: _bounds(asdict(peak)) for basis, peak in item.peaks.items()},
             "terms": [{"title": term.title, "how": term.how, "counts_in": term.basis,
                        **_bounds(asdict(term.bytes))} for term in item.terms],
-            "anchors": [{"bytes": anchor.bytes, "basis": anchor.basis, "at_least": anchor.at_least,
-                         "source": anchor.source} for anchor in item.anchors],
+            "anchors": [asdict(anchor.figure) for anchor in item.anchors],
             "missing": list(item.missing), "assumed": list(item.assumed), "open": list(item.open),
         }
 

@@ -87,7 +87,7 @@ class View:
             (_value(row.default), _bare(row.parameter.spellings[0])) for row in absent if row.default is not None
         ]
         lines += _part("not set, with the default that is in force", defaults, width)
-        unknown = ", ".join(_bare(row.parameter.spellings[0]) for row in absent if row.default is None)
+        unknown = ", ".join(dict.fromkeys(_bare(row.parameter.spellings[0]) for row in absent if row.default is None))
         if unknown:
             lines += ["", "not set, and the default is not known:", *paragraph(unknown, width)]
         if self.rest is not None:

@@ -10,6 +10,7 @@ import fcntl
 import io
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -35,8 +36,9 @@ from runbook.cli.wiring import Application, application
 from runbook.config import Inventory, NotifyDocument
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident, Policy
-from runbook.model.job import JobClass, JobRecord
+from runbook.model.job import Claim, JobClass, JobRecord
 from runbook.model.units import JobId, UserName
+from runbook.slurm.ownership import submitted_under
 from runbook.slurm.site import SlurmConfig
 from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
 
@@ -79,8 +81,11 @@ def canary(
         place = make_place(owner, folder, slurm=slurm)
         chosen = [trial for trial in TRIALS if trial.name in only] if only else list(TRIALS)
         seen = run.all(chosen, place, lambda text: None if as_json else say(text, first="  "))
-    finally:
-        problems = run.clean(place)
+    except BaseException:
+        for problem in run.clean(place):
+            click.echo(f"left behind: {problem}", err=True)
+        raise
+    problems = run.clean(place)
     chain = canary_chain.links(seen, run.surroundings())
     document = _document(run, seen, chain, problems)
     if as_json:
@@ -146,6 +151,10 @@ class _Run:
     """A daemon acts."""
     until_s: float
     jobs: list[JobId] = field(default_factory=list)
+    unseen: dict[str, Claim] = field(default_factory=dict)
+    """By job name: what was handed to sbatch, and which job it became is not known."""
+    without_job: set[str] = field(default_factory=set)
+    """Those of which sbatch said that they became none."""
 
     def all(self, trials: list[Trial], place: Place, tell: Callable[[str], None]) -> list[Seen]:
         """Submit them together, then follow each to its end."""
@@ -172,17 +181,46 @@ class _Run:
             # The relaunch is looked for where the first job was submitted.
             job = self.app.local_scheduler.submit_script(script, work_dir=place.folder)
         else:
-            commands = self.site.slurm_commands
-            words = ("--parsable", f"--comment={self.site.inventory.watch.opt_in or PREFIX}", script)
+            commands, given = self.site.slurm_commands, self.site.inventory
+            claim = Claim(
+                owner=self.owner.name, uid=self.owner.uid, cluster=given.cluster,
+                token=f"{PREFIX}:{secrets.token_hex(16)}", written_s=self.app.clock.now(),
+            )  # fmt: skip
+            comment = f"{claim.token} {given.watch.opt_in}".strip()
+            name = f"{PREFIX}-{trial.name}"
+            self.unseen[name] = claim
+            words = ("--parsable", f"--comment={comment}", script)
             done = commands.run(Command(
                 ("sbatch", *words), as_user=self.owner, cwd=place.folder,
                 env=commands.environment(self.owner.login_environment()),
             ))  # fmt: skip
             if done.exit_code != 0:
+                self.without_job.add(name)
                 raise commands.error(done)
-            job = JobId(done.text().strip().partition(";")[0])
+            job = self._submitted(claim)
+            del self.unseen[name]
         self.jobs.append(job)
         return job
+
+    def _submitted(self, claim: Claim) -> JobId:
+        """The job that the controller knows under the claim. What sbatch printed could be anybody's job: it runs as a
+        user, whose other processes may have taken its pipe."""
+        until_s = time.monotonic() + _EVENT_S
+        while True:
+            if (job := self._under(claim)) is not None:
+                return job
+            if time.monotonic() > until_s:
+                raise NotFound(
+                    f"Slurm knows no job of {claim.owner} that was submitted just now", where=claim.token,
+                    next_step="see whether this Slurm changes the comments of jobs",
+                )
+            time.sleep(_POLL_S)
+
+    def _under(self, claim: Claim) -> JobId | None:
+        for job in self.app.scheduler.find_submitted(claim):
+            if submitted_under(self.app.scheduler.job(job), claim):
+                return job
+        return None
 
     def _follow(self, trial: Trial, job: JobId) -> Seen:
         seen = Seen(trial, job=job)
@@ -295,6 +333,18 @@ class _Run:
     def clean(self, place: Place | None) -> list[str]:
         """End what still runs, remove the folder and the events of these jobs. Returns what could not be."""
         problems, cluster = [], self.site.inventory.cluster
+        for name, claim in self.unseen.items():
+            # sbatch ended with an error, what it made cannot be found, or this command was ended beside it.
+            try:
+                job = self._under(claim)
+            except RunbookError as error:
+                problems.append(f"{name}: {error.what}")
+                continue
+            if job is not None:
+                self.jobs.append(job)
+            elif name not in self.without_job:
+                look = f"squeue --user={claim.owner} --name={name}"
+                problems.append(f"the job {name}, if sbatch made one: none carries its comment ({look} lists it)")
         for job in [*self.jobs] if self.watched else []:
             try:
                 self._decline(job)

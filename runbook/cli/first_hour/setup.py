@@ -9,7 +9,6 @@ import json
 import os
 import pwd
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 import click
 
-from runbook.adapters.identity import LOGIN_PATH
+from runbook.adapters.identity import LOGIN_PATH, program_on_path
 from runbook.adapters.slurm.commands import SlurmCommands
 from runbook.adapters.whole_file import whole_file
 from runbook.cli import checks, slurm_checks
@@ -75,7 +74,7 @@ def setup(
 ) -> int:
     """`runbook setup`."""
     answers = Answers(conf, user, group, spool, ssh_user, notify, ssh_key, state)
-    target = output or (SITE_INVENTORY if os.geteuid() == 0 else Path("runbook-inventory.yaml"))
+    target = (output or (SITE_INVENTORY if os.geteuid() == 0 else Path("runbook-inventory.yaml"))).absolute()
     there = load_inventory(str(target)) if target.is_file() else None
     site = _look(conf or (there.scheduler.slurm_conf if there else ""), there)
     choices = _choices(answers, site, there, asking=not yes and not as_json)
@@ -150,7 +149,7 @@ def _look(conf: str, there: Inventory | None) -> Site:
     folder = there.scheduler.commands_folder if there else ""
     if conf and not Path(conf).is_file():
         raise NotFound(f"there is no {conf}", where="--conf", next_step="name the cluster's slurm.conf")
-    tool = shutil.which("scontrol")
+    tool = program_on_path("scontrol", then="")
     if folder == "" and tool is None:
         raise NotFound(
             "Slurm's commands are not on the PATH", where="scontrol",

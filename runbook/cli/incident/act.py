@@ -13,6 +13,7 @@ from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NothingToDo
+from runbook.locations import without_a_home
 from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.triggers import Opened, Opening, again
 
@@ -28,7 +29,8 @@ def approve(incident: str, decline: bool, inventory: str | None) -> int:
         raise NothingToDo(
             f"{stored.id} waits for no approval: it is {stored.state.value}", next_step=f"runbook show {stored.id}"
         )
-    from runbook.cli.incident.drive import answer_elsewhere
+    with without_a_home():
+        from runbook.cli.incident.drive import answer_elsewhere
 
     answer_elsewhere(app, stored, not decline)
     click.echo(f"{'no' if decline else 'yes'} to: {stored.awaiting}")
@@ -76,7 +78,8 @@ def _go_on(app: Application, incident: Incident, *, new_run: bool = False) -> in
     view.heading(f"runbook resume {incident.id} · at {incident.box or 'the start'} · policy {incident.policy.value}")
     app.policy = incident.policy
     opened = Opened(Opening.AGAIN if new_run else Opening.JOIN, incident)
-    from runbook.cli.incident.drive import bring_back
+    with without_a_home():
+        from runbook.cli.incident.drive import bring_back
 
     ended = bring_back(app, opened, view, interactive=is_interactive())
     view.conclude(ended, str(app.store.folder(ended.id) / "report.html"))

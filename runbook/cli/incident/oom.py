@@ -17,6 +17,7 @@ from runbook.cli.incident.terminal import View, is_interactive, policy_for
 from runbook.cli.wiring import Application, answering, application
 from runbook.config import load_inventory
 from runbook.errors import BadInput, NotAllowed, Unavailable
+from runbook.locations import without_a_home
 from runbook.model.incident import Incident, Policy
 from runbook.model.remedy import Answers
 from runbook.model.template import TemplateFile
@@ -110,7 +111,8 @@ def _job(job: JobId, said: Said, *, plan: bool, yes: bool, inventory: str | None
             )
         incident = opened.incident
         opened = replace(opened, incident=replace(incident, answers=incident.answers.joined(said.answers)))
-    from runbook.cli.incident.drive import bring_back
+    with without_a_home():
+        from runbook.cli.incident.drive import bring_back
 
     incident = bring_back(app, opened, view, interactive=interactive)
     view.conclude(incident, str(app.store.folder(incident.id) / "report.html"), why=said.why)
@@ -135,10 +137,10 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     """Diagnose; write the patched template and the report to `output`. Nothing else is touched."""
     from runbook.cli.files.job_files import files_of, read_template
 
-    inventory = answering(load_inventory("local"))
-    # Only now: a library that it imports looks into the home folder, too.
-    from runbook.cli.incident.drive import bring_back
+    with without_a_home():
+        from runbook.cli.incident.drive import bring_back
 
+    inventory = answering(load_inventory("local"))
     for path in logs:
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "is not there" if not path.exists() else "is no regular file"

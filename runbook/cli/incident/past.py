@@ -91,6 +91,8 @@ def _groups_table(found: Sequence[Group]) -> Table:
             + (f"{item.worked}/{item.worked + item.failed}" if item.worked + item.failed else "not proven")
             for item in group.levers[:4]
         )
+        if group.fits_foreseen:
+            tried += f"; foreseen to fit: {group.fits_foreseen}, of these wrong: {group.fits_wrong}"
         _row(
             table, has.system or "?", has.model or "?", gpu or "?", str(has.micro_batch or "?"),
             str(has.sequence_length or "?"), has.kind.replace("_", " "), str(group.count), str(group.recovered),

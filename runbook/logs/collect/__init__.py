@@ -2,7 +2,7 @@
 
 from runbook.logs.collect.collection import UNKNOWN_SKEW_S, Clocks, Collection, Speaker
 from runbook.logs.collect.file_reader import FileReader
-from runbook.logs.collect.matches import LogMatch, ProcessPlace, Row
+from runbook.logs.collect.matches import GpuRow, LogMatch, ProcessPlace, Row
 from runbook.logs.collect.rank_locations import TEARDOWN_CODES, RankLocations, rank_locations
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Clocks",
     "Collection",
     "FileReader",
+    "GpuRow",
     "LogMatch",
     "ProcessPlace",
     "RankLocations",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from runbook.logs.collect.collection import Collection, End, FileState, rank_of
 from runbook.logs.collect.matches import SPEAKERS_KEPT, LogMatch, MatchGroup
-from runbook.logs.collect.matching import Matcher, unless_mixed
+from runbook.logs.collect.matching import Matcher, literal_at, unless_mixed
 from runbook.logs.collect.recorder import LINES_FOR_TIME, TAIL_BYTES, LauncherLines, MatchRecorder, StepSampler
 from runbook.logs.lines import IS_BAR, FileProfile, LogLine, learn_prefixes, parse_line, parse_lines, read_time
 from runbook.logs.search import FEW, FREELY, RepeatedTail, View, decode, excerpt
@@ -125,24 +125,33 @@ class FileReader:
                     if found is not None:
                         self._launcher.note(view, found, here, start, stop)
         else:
-            self._recorder.keep(view, match, self._named_by_words(here, match), start, stop)
+            self._recorder.keep(view, match, self._named_by_words(view, here, match, start), start, stop)
 
-    def _named_by_words(self, here: LogLine, match: Match) -> LogLine:
+    def _named_by_words(self, view: View, here: LogLine, match: Match, start: int) -> LogLine:
         """The line with who says it by its words in front of the message, where no prefix tells."""
         means = match.signature.means
         if not here.unnamed or here.task is not None or here.doubt or means in (CONSEQUENCE, HARMLESS):
             return here
         words = match.text("detail")
-        end = here.text.find(words) if words else match.start + len(": ")
+        end = here.text.find(words) if words else (match.start or literal_at(match, here.text)) + len(": ")
         before = here.text[: max(end, 0)][:_NAMES_WITHIN]
         if not match.signature.general and not here.text.lstrip("[(<{ ")[:1].isalpha():
             before = f" {before}"  # a number alone may count the lines
-        said = self._collection.signatures.speaker(before)
-        rank, local_rank = said.get("rank"), said.get("local_rank")
+        said = self._collection.signatures.speaker(before) or self._heading(view, match, here, start)
+        rank, local_rank, pod = said.get("rank"), said.get("local_rank"), said.get("voice")
         return replace(
             here, rank=rank if isinstance(rank, int) else None,
-            local_rank=local_rank if isinstance(local_rank, int) else None,
+            local_rank=local_rank if isinstance(local_rank, int) else None, voice=pod if isinstance(pod, str) else "",
+            by_words=True,
         )
+
+    def _heading(self, view: View, match: Match, here: LogLine, start: int) -> Mapping[str, object]:
+        """Whom a block of keys and values is about that holds an indented line: kubectl's description of a pod."""
+        if not (match.signature.general and here.text.startswith("  ")):
+            return {}
+        above = (one.text for one in islice(self._state.above(view, here, start), LINES_FOR_TIME))
+        head = next((text for text in above if text.startswith("Name: ")), "")
+        return self._collection.signatures.speaker(f"pod {head.removeprefix('Name:').strip()} ") if head else {}
 
     def stretch(self, view: View, start: int, stop: int) -> None:
         """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""

@@ -10,12 +10,15 @@ from itertools import islice
 from runbook.logs.lines import LogLine
 from runbook.logs.signatures import Match
 from runbook.model.diagnosis import Kind, LogReading
-from runbook.model.log import Event, Phase
-from runbook.model.units import NodeName
+from runbook.model.log import Event, Phase, ProcessUse
+from runbook.model.units import Bytes, NodeName
 
 # Which process is where, and which of its node's GPUs it uses: told by start-up lines and by NCCL's own.
 
 PROCESSES_KEPT = 40_000
+_SHIFTS_KEPT = 64
+REPLICA = re.compile(r"-(?:worker|replica|job|task)(?:-\d{1,4})?-(\d{1,4})(?=$|/)")
+"""Kubernetes' operators count a job's pods so; one process each where no line names ranks besides."""
 
 Owner = tuple[object, ...]
 
@@ -134,12 +137,23 @@ class Speakers:
     """None where two ranks spoke in one name."""
     at_nodes: dict[NodeName, set[int]] = field(default_factory=dict)
     local_ranks: set[int] = field(default_factory=set)
+    shifts: dict[Owner, set[tuple[int, int]]] = field(default_factory=dict)
+    """How far ranks lie from the numbers that processes of one place or of one set of pods carry, each with one such
+    number: two processes that agree tell the others'."""
+
+    has_master: bool = False
+    """A pod calls itself the master, as Kubeflow's operator names that of rank 0; its workers count behind it."""
 
     def note(self, here: LogLine) -> None:
+        self.has_master = self.has_master or "-master-0" in here.voice or "-master-0" in (here.node or "")
         if here.local_rank is not None:
             self.local_ranks.add(here.local_rank)
         if here.rank is None or len(self.ranks) > PROCESSES_KEPT:
             return
+        for place, number in _numbered(here):
+            known = self.shifts.setdefault(place, set())
+            if len(known) < _SHIFTS_KEPT:
+                known.add((here.rank - number, number))
         for owner in _processes(here):
             if self.ranks.setdefault(owner, here.rank) != here.rank:
                 self.ranks[owner] = None
@@ -158,9 +172,18 @@ class Speakers:
             known = self.ranks.get(owner)
             if known is not None:
                 return known
+        if here.local_rank is not None and (
+            one_node or (world_size is not None and len(self.local_ranks) >= world_size)
+        ):
+            return here.local_rank
+        for place, number in _numbered(here):
+            pairs = self.shifts.get(place, set())
+            shift = next(iter(pairs))[0] if len(pairs) > 1 and len({one for one, _ in pairs}) == 1 else None
+            # Where nothing names the node, the lines of another may lie in the same file; only the first has no shift.
+            if shift is not None and (not shift or place != _NOWHERE):
+                return number + shift
         if here.local_rank is not None:
-            alone = one_node or (world_size is not None and len(self.local_ranks) >= world_size)
-            return here.local_rank if alone else None
+            return None
         if here.node is not None and here.task is None and not here.voice and world_size == len(self.at_nodes):
             own = self.at_nodes.get(here.node, set())
             if len(own) == 1 and len(set().union(*self.at_nodes.values())) == world_size:
@@ -178,6 +201,17 @@ def _processes(here: LogLine) -> Iterable[Owner]:
     local_rank = here.local_rank if here.local_rank is not None else here.device or None  # all see 0 that see one
     if local_rank is not None and (here.node is not None or here.task is not None):
         yield ("local", here.node, here.task, here.group, local_rank)
+
+
+_NOWHERE: Owner = ("local", None, None, None)
+
+
+def _numbered(here: LogLine) -> Iterable[tuple[Owner, int]]:
+    """The numbers that a line's process carries among those of its place, or of its set of pods."""
+    if here.local_rank is not None:
+        yield ("local", here.node, here.task, here.group), here.local_rank
+    if found := REPLICA.search(here.voice.rstrip("] ") or here.node or ""):
+        yield ("pods", found.string[: found.start()].rpartition("/")[2]), int(found[1])
 
 
 def by_rank(members: Iterable[NcclProcess]) -> Mapping[int, NcclProcess]:
@@ -254,7 +288,7 @@ class Row:
 
     rank: int
     local_rank: int
-    node: NodeName
+    node: NodeName | None
     pid: int
     exit_code: int
     time_s: float | None
@@ -262,6 +296,16 @@ class Row:
     offset: int = 0
     line: int = 0
     signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """A process with its memory in the driver's list, and where in the log that stands."""
+
+    process: ProcessUse
+    device: int | None
+    file: int
+    offset: int
 
 
 @dataclass(slots=True)
@@ -300,11 +344,13 @@ class Tables:
     nodes_seen: set[str] = field(default_factory=set)
     num_nodes: int = 0
     """As a launcher says it, and two where a rank is another one than its local rank; 0 is not known."""
-    first_ranks: set[int] = field(default_factory=set)
-    """What launchers call the first rank of a node: one a node whose launcher speaks here."""
+    first_ranks: dict[NodeName | None, int] = field(default_factory=dict)
+    """What launchers call the first rank of a node, by the node in front of their lines."""
     engines: set[str] = field(default_factory=set)
     settings: dict[str, str] = field(default_factory=dict)
 
+    listed: dict[int, GpuRow] = field(default_factory=dict)
+    """Processes that the driver's list in the log names, by pid."""
     devices: Devices = field(default_factory=Devices)
     speakers: Speakers = field(default_factory=Speakers)
     het_groups: set[int] = field(default_factory=set)
@@ -337,6 +383,11 @@ class Tables:
         if log_line.node is not None:
             self.nodes_of_ranks.setdefault(log_line.rank, log_line.node)
 
+    def note_gpu_process(self, match: Match, file: int, offset: int) -> None:
+        pid, held = match.integer("pid"), match.integer("process_bytes")
+        if pid is not None and held is not None and len(self.listed) < NODES_KEPT:
+            self.listed[pid] = GpuRow(ProcessUse(pid, Bytes(held)), match.integer("device"), file, offset)
+
     def settle(self) -> None:
         """Take over, when all is read, what NCCL says of the whole job's ranks."""
         members = self.devices.world(self.world_size)
@@ -346,13 +397,13 @@ class Tables:
         if self.world_size is None and members and len(members) == members[0].ranks:
             self.world_size = members[0].ranks
 
-    def note_words(self, match: Match) -> None:
+    def note_words(self, match: Match, node: NodeName | None) -> None:
         """Learn which engine speaks, which of the allocator's variables is set to what, and how a launcher counts."""
         self.num_nodes = max(self.num_nodes, match.integer("num_nodes") or 0)
         node_rank, each = match.integer("node_rank"), match.integer("node_ranks")
         first = node_rank * each if node_rank is not None and each is not None else match.integer("first_rank")
         if first is not None and len(self.first_ranks) < NODES_KEPT:
-            self.first_ranks.add(first)
+            self.first_ranks.setdefault(node, first)
         if self.world_size is None and self.num_nodes and each:
             self.world_size = self.num_nodes * each
         setting = match.text("setting")

@@ -208,7 +208,11 @@ _LEVEL = re.compile(
     r"[\[(<|]{0,2}(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|ERR|CRITICAL|FATAL|SEVERE|stderr|stdout"
     r"|error|fatal|critical)[\])>|:,-]{0,2}$"
 )
-_CLASS = re.compile(r"(?<=[A-Za-z])(?:Error|Exception)\b|\bwhat\(\)|\bterminate called")
+_CLASS = re.compile(
+    r"(?<=[A-Za-z])(?:Error|Exception)\b|\bwhat\(\)|\bterminate called|\b[Uu]n(?:handled|caught) exception\b"
+    r"|\b[A-Z]{3,20}_[A-Z_]{3,30}(?=: )"
+)
+"""What a message stands behind: an exception's class, a run time's announcement of it, a status."""
 _CLASS_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 _JSON_LOG = re.compile(r"\{[^\n]{0,1500}\"(?:message|msg|MESSAGE|log|event)\" ?: ?\"")
 _COLUMN = ("   ", "\t")
@@ -225,7 +229,7 @@ def is_quoted(match: Match, text: str, raised: bool) -> bool:
     if match.signature.stands == AT_START:
         return _late_in_line(text[: match.start], match.signature.opening_pattern)
     if match.signature.stands == OUTSIDE_PROSE:
-        return not raised and _in_prose(text, match.start or _literal(match, text), match.start)
+        return not raised and _in_prose(text, match.start or literal_at(match, text), match.start)
     return False
 
 
@@ -253,7 +257,7 @@ def _is_prefix(token: str) -> bool:
     return not letters or any(one.isdigit() for one in token) or bool(_LEVEL.match(token) or _TIME_WORD.match(token))
 
 
-def _literal(match: Match, text: str) -> int:
+def literal_at(match: Match, text: str) -> int:
     """Where the words themselves begin, for a pattern that begins with the line."""
     places = [text.find(literal) for literal in match.signature.literals]
     return min((place for place in places if place >= 0), default=0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from runbook.logs.collect.matches import LogMatch, Row, Speakers, Tables
+from runbook.logs.collect.matches import REPLICA, LogMatch, Row, Speakers, Tables
 from runbook.model.job import JobRecord
 from runbook.model.log import Event
 from runbook.model.units import NodeName
@@ -18,8 +18,6 @@ _RANKS_OF_A_NODE = 1_024
 _GPUS_OF_A_NODE = 16
 """The most that one node has of them."""
 TEARDOWN_CODES = frozenset({-6, -15, -9, 134, 137, 143})
-_REPLICA = re.compile(r"-(?:worker|replica|job|task)(?:-\d{1,4})?-(\d{1,4})$")
-"""Kubernetes' operators count a job's pods so; one process each where no line names ranks besides."""
 _ABORTED = frozenset({-6, 134})
 
 
@@ -43,8 +41,8 @@ class RankLocations:
     """The job is known to run on more than one node."""
     speakers: Speakers = field(default_factory=Speakers)
     """Ranks of processes that lines name otherwise, as other lines of theirs tell."""
-    first_rank: int | None = None
-    """The rank of local rank 0, where a launcher says it of one node alone: the log is that node's."""
+    first_ranks: Mapping[NodeName | None, int] = field(default_factory=dict)
+    """The rank of local rank 0 of a node, where its launcher says it; without the node where no line names one."""
     nobody_named: bool = False
     """No line names a rank or a task."""
 
@@ -78,9 +76,9 @@ class RankLocations:
                 return named[0]
             if seen.log_line.task is not None and not named:
                 return seen.log_line.task
-        replica = _REPLICA.search(seen.log_line.node or seen.log_line.voice.rstrip("] ")) if self.nobody_named else None
+        replica = REPLICA.search(seen.log_line.node or seen.log_line.voice.rstrip("] ")) if self.nobody_named else None
         if replica is not None:
-            return int(replica[1])
+            return int(replica[1]) + self.speakers.has_master
         by_device = self.rank_by_device(seen)
         return by_device if by_device is not None else self.on_one_node(seen)
 
@@ -89,15 +87,22 @@ class RankLocations:
         launcher numbers that node's ranks: no second node shows, and no more ranks than a node can have."""
         local_rank = seen.log_line.local_rank
         local_rank = local_rank if local_rank is not None else seen.match.integer("local_rank")
-        if local_rank is not None and self.first_rank is not None and seen.log_line.rank is None:
-            return self.first_rank + local_rank
+        first = self._first_rank(seen)
+        if local_rank is not None and first is not None and seen.log_line.rank is None:
+            return first + local_rank
         if self.several_nodes or seen.log_line.rank is not None or (self.world_size or 0) > _GPUS_OF_A_NODE:
             return None
         return local_rank if local_rank is None or local_rank < (self.world_size or _GPUS_OF_A_NODE) else None
 
+    def _first_rank(self, seen: LogMatch) -> int | None:
+        """The first rank of a line's node; the only one that is known, where no line names its node."""
+        if seen.log_line.node in self.first_ranks:
+            return self.first_ranks[seen.log_line.node]
+        return next(iter(self.first_ranks.values())) if len(self.first_ranks) == 1 else None
+
     def assumed_one_node(self, seen: LogMatch) -> bool:
         """Whether the rank of a line is that of its local rank for want of a second node."""
-        rank = self.on_one_node(seen) if self.first_rank is None else None
+        rank = self.on_one_node(seen) if self._first_rank(seen) is None else None
         return rank is not None and self.only_node is None and self.rank(seen) == rank
 
     def _rank_at(self, node: NodeName | None, local_rank: int | None) -> int | None:
@@ -122,10 +127,14 @@ class RankLocations:
         )
 
     def rank_by_device(self, seen: LogMatch) -> int | None:
-        """A rank for a line that names only its GPU: where torchrun's table of one node has a worker with that local
-        rank that failed by itself, and GPU numbers tell processes apart."""
+        """A rank for a line that names only its GPU, where GPU numbers tell processes apart: by the first rank of the
+        line's node, or where torchrun's table of one node has a worker with that local rank that failed by itself."""
         device = seen.match.integer("device")
-        if device is None or not self.devices_are_local_ranks or len({row.node for row in self.rows}) != 1:
+        if device is None or not self.devices_are_local_ranks:
+            return None
+        if seen.log_line.node in self.first_ranks and seen.log_line.node is not None and seen.log_line.unnamed:
+            return self.first_ranks[seen.log_line.node] + device
+        if len({row.node for row in self.rows}) != 1:
             return None
         own = [row for row in self.rows if row.local_rank == device and row.exit_code not in TEARDOWN_CODES]
         return own[0].rank if len(own) == 1 else None
@@ -173,13 +182,14 @@ def rank_locations(tables: Tables, seen: Sequence[LogMatch], job: JobRecord | No
     nodes, inferred = _filled(nodes, world, job)
     alone = set(nodes.values()) if world is not None and len(nodes) == world else set()
     only = job.nodes[0] if job is not None and len(job.nodes) == 1 else next(iter(alone)) if len(alone) == 1 else None
+    owners = Counter(pids.values())  # processes of two nodes may have one number
     return RankLocations(
-        nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in pids.items()},
+        nodes, inferred, world, tasks_are_ranks, {pid: rank for rank, pid in pids.items() if owners[pid] == 1},
         tuple(tables.rows), {row.rank: row for row in tables.rows},
         any((one.match.integer("device") or 0) > 0 for one in seen), only,
         len({*nodes.values(), *nodes_of_tasks.values(), *tables.nodes_seen}) > 1 or tables.num_nodes > 1
         or (job is not None and (job.num_nodes or 1) > 1),
-        tables.speakers, next(iter(tables.first_ranks)) if len(tables.first_ranks) == 1 else None,
+        tables.speakers, tables.first_ranks,
         job is None and not (tables.ranks_seen or tables.rows or tables.speakers.local_ranks),
     )
 

@@ -85,6 +85,9 @@ class StepSampler:
 
 
 _LINES_AFTER = 12
+_ROWS_AFTER = 200
+_OF_A_ROW = ("Bin (", "InUse at ", "Free  at ", "Next region of size ", " Chunks of size ")
+"""A row of an allocator's dump: it tells of one of its parts, and thousands may stand in front of the sums."""
 _LINES_NEAR = 4
 _LINES_FOR_A_REMARK = 4
 _LOOKED_AT_COSTS = 16
@@ -127,7 +130,7 @@ class MatchRecorder:
             self._collection.progress.failed(self._index, view.base + start)
         # One line may speak of several: srun's name tasks, the watchdog's a rank, NVML's a GPU.
         about = (match.integer("rank"), match.integer("pid"), match.integer("device"), match.text("hosts"),
-                 match.numbers("tasks")[:1])
+                 match.numbers("tasks")[:1], here.rank, here.local_rank, here.voice)
         key = (match.signature.id, self._index, (here.speaker, here.pid, about))
         kept = self._collection.kept.get(key)
         if kept is None:
@@ -194,7 +197,8 @@ class MatchRecorder:
         remote = remote_pid(stack)
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
-        following = islice(self._state.below(view, here, stop), _LINES_AFTER)
+        below_it = islice(self._state.below(view, here, stop), _ROWS_AFTER)
+        following = islice((one for one in below_it if not any(words in one.text for words in _OF_A_ROW)), _LINES_AFTER)
         after = [] if mild else [one.text for one in following if one.speaker == here.speaker]
         own = here.text[max(0, match.start - _LINE_OF_FIGURES):]
         for text in (own, *("\n".join(one[:_LINE_OF_FIGURES] for one in some) for some in (after, reversed(near)))):
@@ -329,17 +333,21 @@ class LauncherLines:
         elif Event.VISIBLE_DEVICES in reports:
             tables.devices.note_visible(here, match.text("detail") or "", match.integer("local_rank"))
         elif Event.WORKER in reports:
-            tables.speakers.note_worker(
-                match.integer("rank") or 0, match.integer("pid") or 0, match.text("detail") or ""
-            )
+            worker, process = match.integer("rank") or 0, match.integer("pid") or 0
+            tables.speakers.note_worker(worker, process, match.text("detail") or "")
+            tables.pids_of_ranks.setdefault(worker, process)
         elif Event.DEVICE_SET in reports:
             speaker = match.integer("rank") if match.integer("rank") is not None else here.rank
             if speaker is not None:
                 tables.devices.of_ranks[speaker] = match.integer("device") or 0
         elif Event.COMMUNICATOR in reports:
             self._communicator(match, here)
+        elif Event.GPU_PROCESS in reports:
+            tables.note_gpu_process(match, self._index, view.base + start)
         elif Event.FAILURE_ROW in reports:
-            tables.rows.append(replace(self._row(match), offset=view.base + start, line=view.line_number(start)))
+            row = replace(self._row(match), offset=view.base + start, line=view.line_number(start))
+            if not tables.rows or (tables.rows[-1].rank, tables.rows[-1].pid) != (row.rank, row.pid):
+                tables.rows.append(row)  # the lines of a row match from its first, and from where a paste begins
         elif not collection.progress.checkpoint(
             match, file=self._index, attempt=self._state.attempt, offset=view.base + start
         ):
@@ -356,7 +364,7 @@ class LauncherLines:
                 tables.pids_of_ranks[rank] = pid
             tables.world_size = match.integer("world_size") or tables.world_size
             tables.version = match.text("version") or tables.version
-            tables.note_words(match)
+            tables.note_words(match, here.node)
             speaker = rank if rank is not None else rank_of(here)
             collection.progress.memory(
                 match, speaker, match.integer("step"), file=self._index, first_attempt=self._state.named.attempt or 0,
@@ -372,11 +380,13 @@ class LauncherLines:
 
     def _row(self, match: Match) -> Row:
         rank, pid = match.integer("rank") or 0, match.integer("pid") or 0
-        node = NodeName((match.text("node") or "").partition(".")[0])
+        host = match.text("node")
+        node = NodeName(host.partition(".")[0]) if host else None
         time_s = read_time(match.text("time") or "", self._collection.started_s)
         local_rank = match.integer("local_rank") or 0
         self._collection.tables.speakers.note(LogLine("", rank=rank, local_rank=local_rank, node=node))
-        self._collection.tables.nodes_of_ranks.setdefault(rank, node)
+        if node is not None:
+            self._collection.tables.nodes_of_ranks.setdefault(rank, node)
         self._collection.tables.pids_of_ranks.setdefault(rank, pid)
         code = match.integer("exit_code") or 0
         return Row(rank, local_rank, node, pid, code, time_s, self._index, signature=match.signature.id)

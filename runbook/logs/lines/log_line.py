@@ -60,10 +60,14 @@ class LogLine:
     """All lines of the JSON record in which it stands (`json_records`), its own among them."""
     at: int = 0
     """Which of the record's lines it is."""
+    by_words: bool = False
+    """Its own words, and no prefix, say who says it: the lines around it may name nobody."""
 
     @property
     def speaker(self) -> tuple[object, ...]:
         """Equal for lines of one process: what brings an interleaved traceback together again."""
+        if self.by_words:
+            return (self.task, None, None, self.node, self.group, "")
         return (self.task, self.rank, self.local_rank, self.node, self.group, self.voice)
 
     @property

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
-from runbook.logs.lines.log_line import FileProfile, PrefixFacts, short_name
+from runbook.logs.lines.log_line import FileProfile, PrefixFacts, file_profile, short_name
 from runbook.model.units import NodeName
 
 _DAY_S = 86_400
@@ -151,6 +151,7 @@ _ACTOR_RANK = re.compile(r"(?:^|[ ,])(?:world_)?rank=(\d{1,6})(?=$|[ ,])")
 NODE_LOCAL = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{1,60}):(\d{1,3})\]:? ?")
 HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(?: |$)")
 PIPED = re.compile(r"([\w.-]{1,80}) {0,30}\| ?")
+_LOG_NAME = re.compile(r"log[._-]?\d|\.(?:log|out|err|txt)$")
 SAGEMAKER = re.compile(r"(?:[\w-]{1,40}-)?(algo-\d{1,5})(?:-\w{1,20})?$")
 CONTAINER = re.compile(r"([\w.-]{3,80}) ([\w.-]{1,60}) ")
 _SOURCE_FILE = re.compile(r"\.(?:py|cpp|cc|cu|cuh|c|h|hpp|go|rs)$")
@@ -309,6 +310,10 @@ def _named(text: str, position: int, file: FileProfile, said: PrefixFacts) -> in
         elif not habits.piped or said.voice:
             return position
         said.voice = found[1]
+        if _LOG_NAME.search(found[1]):  # of several files, each line with the name of its own
+            own = file_profile(found[1], ())
+            said.rank, said.local_rank = own.rank, own.local_rank
+            said.task = own.task if said.task is None else said.task
         _region(said, found.end())
         return found.end()
     if (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, ProcessPlace, RankLocations
+from runbook.logs.collect import TEARDOWN_CODES, Collection, GpuRow, LogMatch, ProcessPlace, RankLocations
 from runbook.logs.root_cause import selection
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.root_cause.secondary_failures import confirmed
@@ -14,7 +14,7 @@ from runbook.logs.root_cause.suspects import Suspect, victim
 from runbook.logs.signatures import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
-from runbook.model.log import Collateral, Event, Finding, LogNote, LogSource, LogStory, Phase
+from runbook.model.log import Collateral, Event, Finding, LogNote, LogSource, LogStory, Phase, ProcessUse
 from runbook.model.units import NodeName
 
 UNNAMED_KEPT = 20
@@ -92,6 +92,9 @@ def _code(code: int) -> str:
 _ONE_NODE = "Rank {rank} is the local rank that a line names: no second node shows in the logs."
 _PINNED = "pinned"
 """The detail of a refusal whose traceback pins host memory."""
+_PASTED_BYTES = 2048
+_TENANT_BYTES = 4 << 30
+"""Less than this may be a desktop's or a monitor's, and explains little."""
 CANDIDATES_KEPT = 64
 HARMLESS_KEPT = 64
 
@@ -106,7 +109,7 @@ def story_of(collection: Collection, sources: Sequence[LogSource], job: JobRecor
     if root is not None and choice.root is not None and confirmed(choice.root, evidence):
         root = replace(root, quoted=False)
     if root is not None and root.rank is None:
-        root, note = _name_rank(root, choice, where, seen)
+        root, note = _name_rank(root, choice, evidence)
         notes += [note] if note else []
     if root is not None and root.node is not None and root.rank in where.inferred:
         notes.append(
@@ -117,6 +120,9 @@ def story_of(collection: Collection, sources: Sequence[LogSource], job: JobRecor
         notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
     if root is not None and choice.root is not None and where.assumed_one_node(choice.root):
         notes.append(_ONE_NODE.format(rank=root.rank))
+    if root is not None and choice.root is not None and not root.fields.other_processes:
+        listed = _listed(choice.root, root, evidence)
+        root = replace(root, fields=replace(root.fields, other_processes=listed)) if listed else root
     notes += _notes(collection, root, where)
     notes += [choice.root.log_line.doubt] if choice.root is not None and choice.root.log_line.doubt else []
     if root is not None and root.phase is Phase.UNKNOWN:
@@ -240,11 +246,35 @@ def _suspected(suspect: Suspect, sources: Sequence[LogSource]) -> Finding:
     )
 
 
+def _listed(failed: LogMatch, root: Finding, evidence: LogEvidence) -> tuple[ProcessUse, ...]:
+    """The process that held the failing card before the job's first step, by the driver's own list in the log, or in a
+    paste of a few lines wherever that stands: a program may print the list while it fails, with itself in it. None
+    where several could be it."""
+    tables, progress = evidence.collection.tables, evidence.collection.progress
+    device = root.device if root.device is not None else root.rank if root.rank in {
+        row.device for row in tables.listed.values()
+    } else None
+    pasted, stepped = _pasted(evidence), progress.last_step is not None
+
+    def tells(row: GpuRow) -> bool:
+        behind, early = row.offset > failed.offset, progress.step_before(row.file, row.offset) is None
+        return behind or early if pasted else stepped and early and not behind
+
+    rows = [
+        row for row in tables.listed.values()
+        if (row.process.bytes or 0) >= _TENANT_BYTES and row.process.pid not in tables.pids_seen
+        and (device is None or row.device in (None, device))
+        and tells(row)
+    ]
+    return (rows[0].process,) if len(rows) == 1 else ()
+
+
 def _name_rank(
-    root: Finding, choice: RootCause, where: RankLocations, every: Sequence[LogMatch]
+    root: Finding, choice: RootCause, evidence: LogEvidence
 ) -> tuple[Finding, str]:
-    """A rank for a failure whose own line names none: torchrun's table, else the task that srun saw exit first. For a
-    report of the OOM killer, the rank that died by SIGKILL."""
+    """A rank for a failure whose own line names none: torchrun's table, else the task that srun saw exit first, else
+    the only rank that is named at all. For a report of the OOM killer, the rank that died by SIGKILL."""
+    where, every = evidence.where, evidence.matches
     if choice.root is not None and choice.root.match.signature.late:
         found = victim(choice.root, choice.kills, where)
         return replace(root, rank=found.rank, node=found.node or root.node, pid=found.pid or root.pid), found.note
@@ -278,7 +308,39 @@ def _name_rank(
         )
     if where.world_size == 1:
         return replace(root, rank=0, node=root.node or where.nodes.get(0)), ""
+    only = _only_rank(choice.root, evidence)
+    if only is not None:
+        return replace(root, rank=only, node=root.node or where.nodes.get(only)), (
+            f"The failing line names no rank; rank {only} is the only one that these lines name."
+        )
     return root, LogNote.NO_RANK.value
+
+
+def _only_rank(failed: LogMatch | None, evidence: LogEvidence) -> int | None:
+    """The one rank that the lines name: any in a paste of a few lines, else one that speaks of a failure and is not
+    rank 0, which often speaks for all. Not one that only lost somebody, and none for what a scheduler did."""
+    seen, where = evidence.matches, evidence.where
+    spoken = {where.rank(one) for one in seen if one.means != HARMLESS and not one.quoted} - {None}
+    if failed is None or failed.match.signature.detail is Detail.STOPPED or (
+        Event.NCCL not in failed.reports and any(one.hears_of_others and where.rank(one) is not None for one in seen)
+    ):
+        return None
+    named = spoken | evidence.collection.tables.ranks_seen
+    if failed.log_line.voice or failed.log_line.task is not None or len(named) != 1:
+        return None
+    only = next(iter(named)) or 0
+    elsewhere = any(
+        where.rank(one) is None and (one.log_line.local_rank, one.match.integer("local_rank")) != (None, None)
+        for one in seen
+    )
+    if only < 0 or elsewhere or failed.log_line.doubt or (where.world_size is not None and only == 0):
+        return None
+    return only if _pasted(evidence) or (spoken and only) else None
+
+
+def _pasted(evidence: LogEvidence) -> bool:
+    """Whether the log is a few lines that a person chose."""
+    return sum(source.size_bytes for source in evidence.sources) <= _PASTED_BYTES
 
 
 def _ended_by_itself(one: LogMatch) -> bool:

@@ -13,7 +13,7 @@ from runbook.logs.collect import TEARDOWN_CODES, LogMatch, RankLocations
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.signatures import ABSURD_BYTES, AT_START, CONSEQUENCE, HARMLESS
 from runbook.model.job import JobClass
-from runbook.model.log import Event, Phase
+from runbook.model.log import Event, MemoryFields, Phase
 
 _EVERYDAY = re.compile(
     r"^(?:[\w.]{0,80}\.)?(?:KeyError|AttributeError|StopIteration|Empty|ImportError|ModuleNotFoundError"
@@ -65,7 +65,7 @@ def secondary_failures(
         if id(one) not in dropped:
             dropped[id(one)] = one
             notes.append(word)
-    for one in _workers_words(failures, where):
+    for one in (*_workers_words(failures, where), *_explained_below(failures)):
         dropped[id(one)] = one
     for one in _echoes([one for one in failures if id(one) not in dropped], where):
         dropped[id(one)] = one
@@ -79,7 +79,7 @@ def _chains(failures: Sequence[LogMatch], seen: Sequence[LogMatch]) -> list[tupl
     previous: dict[tuple[object, ...], LogMatch] = {}
     found = []
     for one in seen:
-        process = (one.file, one.attempt, one.log_line.speaker)
+        process = (one.file, one.attempt, one.log_line.speaker, one.log_line.rank)
         before = previous.get(process)
         if id(one) in chained and before is not None and before.means != HARMLESS:
             found.append((one, before))
@@ -196,6 +196,31 @@ def _workers_words(failures: Sequence[LogMatch], where: RankLocations) -> list[L
     return found
 
 
+def _explained_below(failures: Sequence[LogMatch]) -> list[LogMatch]:
+    """Exceptions that tell little, where the same process says with figures below what was short: libraries in C++
+    print the reason under the exception's class, and a program's own words repeat a message without its class."""
+    found: list[LogMatch] = []
+    latest: dict[tuple[object, ...], LogMatch] = {}
+    for one in failures:
+        before = latest.get(_process(one))
+        latest[_process(one)] = one
+        if before is None or one.offset - before.offset > _BELOW_BYTES or not one.means.entry.died.of_memory:
+            continue
+        own, tried = one.match.memory_fields(), before.match.memory_fields().tried_bytes
+        signatures = (before.match.signature, one.match.signature)
+        if own == MemoryFields() or signatures[0] is signatures[1] or any(each.late for each in signatures):
+            continue
+        bare = before.match.memory_fields() == MemoryFields() and not one.raised and not one.quoted
+        wordless = before.match.signature.general or not any(one.isdigit() for one in before.log_line.text)
+        again = wordless and tried is not None and tried == own.tried_bytes
+        vague = before.unknown_exception or before.match.signature.confidence is not None
+        first, second = (each.confidence for each in signatures)
+        surer = not signatures[0].general or (first or 0.0) < (second or 1.0)
+        if (bare and vague and not before.quoted) or (again and surer):
+            found.append(before)
+    return found
+
+
 def _echoes(failures: Sequence[LogMatch], where: RankLocations) -> list[LogMatch]:
     """Copies of a message by somebody without rank (Ray's driver quotes its workers): same words, same figures."""
     speakers: dict[tuple[object, ...], set[tuple[int | None, int | None]]] = {}
@@ -231,6 +256,7 @@ def _said(seen: LogMatch) -> str:
     return f"“{detail[:100]}”" if detail else f"{seen.match.signature.id} ({seen.match.signature.title})"
 
 
+_BELOW_BYTES = 6144
 STEPS_ON = 2
 """Ranks run at most about a step apart, so this many steps further the failing rank must have taken part."""
 
@@ -289,7 +315,7 @@ def last_failures(failures: Sequence[LogMatch]) -> dict[tuple[object, ...], int]
 
 
 def _process(seen: LogMatch) -> tuple[object, ...]:
-    return (seen.file, seen.attempt, seen.log_line.speaker, seen.log_line.pid)
+    return (seen.file, seen.attempt, seen.log_line.speaker, seen.log_line.rank, seen.log_line.pid)
 
 
 def died_with(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], str]:

@@ -114,7 +114,7 @@ def victim(report: LogMatch, every: Sequence[Kill], where: RankLocations) -> Vic
         )
         return Victim(None, node, None, f"The report of the OOM killer {names}: it may be a helper (R-24).")
     first = ranked[0]
-    place_word = f" on {first.node}" if first.node else ""
+    place_word = _on(first.node)
     if len(ranked) == 1:
         note = (f"The report of the OOM killer names no rank; rank {first.rank} is the only one{place_word} that died "
                 f"by SIGKILL (R-22).")
@@ -134,7 +134,7 @@ def killed_note(every: Sequence[Kill]) -> str:
     first = every[0]
     who = f"Rank {first.rank}" if first.rank is not None else "A process"
     pid = f" (pid {first.pid})" if first.pid is not None else ""
-    node = f" on {first.node}" if first.node else ""
+    node = _on(first.node)
     more = f"; {len(every) - 1} more after it" if len(every) > 1 else ""
     return (
         f"{who}{pid}{node} is the first whose death the logs show, by SIGKILL{more}. Nothing says who sent it: the OOM "
@@ -197,7 +197,7 @@ def _ended(seen: Sequence[LogMatch], where: RankLocations) -> tuple[list[Suspect
     tied = [row.rank for row in rows[1:] if (row.time_s or 0.0) - (first.time_s or 0.0) <= 1.0]
     tie = f" A tie with rank{_s(tied)} {_list(tied)}: the tables give whole seconds." if tied else ""
     return [_of_row(row) for row in rows[:_NAMED]], (
-        f"Rank {first.rank} on {first.node} ended by itself with exit code {first.exit_code} by torchrun's table, but "
+        f"Rank {first.rank}{_on(first.node)} ended by itself with exit code {first.exit_code} by torchrun's table, but "
         f"its own words are not in these logs.{tie}"
     )
 
@@ -214,7 +214,7 @@ def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | N
         return [], ""
     first = rows[0]
     return [_of_row(row) for row in rows[:_NAMED]], (
-        f"Rank {first.rank} on {first.node} ended by a signal ({first.exit_code}) that no line explains, and the "
+        f"Rank {first.rank}{_on(first.node)} ended by a signal ({first.exit_code}) that no line explains, and the "
         f"others lost it."
     )
 
@@ -322,6 +322,10 @@ def _stopped(where: RankLocations, collection: Collection) -> tuple[list[Suspect
         f"The output of rank {first.rank}{f' on {node}' if node else ''} stops {gap:.0f} s before that of any other "
         f"rank."
     )
+
+
+def _on(node: NodeName | None) -> str:
+    return f" on {node}" if node else ""
 
 
 def _s(ranks: Sequence[int] | dict[int, int | None]) -> str:

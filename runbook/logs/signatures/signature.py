@@ -224,6 +224,8 @@ class PrefixForm(FieldWords):
 
 _NEAR = 500
 """Characters in front of a message's words that may hold its figures; behind them three times as many."""
+_NEVER_NOTHING = frozenset({"process_bytes", "allocated_bytes"})
+"""What a process that runs out of memory holds: a row of zeros in an allocator's table is not it."""
 _TOLD = 2
 """Figures of a message that leaves none to be looked for around it."""
 
@@ -336,8 +338,8 @@ def _read_fields(every: Iterable[FieldWords], text: str) -> tuple[dict[str, Valu
     for one in every:
         found = one.pattern.search(text)
         for group, written in found.groupdict().items() if found is not None else ():
-            reading = UNITS[one.units[group]].read(written)
-            if group not in values and reading.value is not None:
+            reading = UNITS[one.units.get(group, "text")].read(written)
+            if group not in values and reading.value is not None and (reading.value or group not in _NEVER_NOTHING):
                 values[group] = reading.value
                 rounding += reading.rounding_bytes
     return values, rounding

@@ -17,7 +17,8 @@ Constraint = Callable[[LeverContext, Arguments], None]
 CONSTRAINTS: dict[str, Constraint] = {
     function.__name__: function
     for function in (
-        failed_job.allocator_could_have_served, failed_job.checkpoint_reshardable, failed_job.frames_show,
+        failed_job.allocator_could_have_served, failed_job.checkpoint_reshardable, failed_job.died_early,
+        failed_job.frames_show,
         failed_job.free_held_the_request, failed_job.host_memory_holds, failed_job.no_private_pools,
         failed_job.code_of, failed_job.much_lies_unallocated, failed_job.no_code_of, failed_job.no_word_of,
         failed_job.steps_count_updates, failed_job.not_done_in_code, failed_job.on_one_node,

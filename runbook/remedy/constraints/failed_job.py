@@ -126,6 +126,31 @@ def host_memory_holds(context: LeverContext, arguments: Arguments) -> None:
     )
 
 
+_FIRST_STEPS = 10
+_STARTED_WITHIN_S = 900.0
+
+
+def died_early(context: LeverContext, arguments: Arguments) -> None:
+    """The job ended within its first ten steps, and within a quarter of an hour where its log shows no step or its
+    times are known; or the log prints main memory along more steps than that, in which a leak would show. `question`
+    is asked else: a leak looks the same."""
+    progress, job = context.story.progress, context.job
+    if len({item.step for item in progress.memory if item.host_used_bytes is not None}) > _FIRST_STEPS:
+        return
+    ran = None if None in (job.start_time_s, job.end_time_s) else (job.end_time_s or 0) - (job.start_time_s or 0)
+    if progress.last_step is not None:
+        # Not counted from the first step that is printed: a job may print each thousandth.
+        begun = progress.resumed_from_step or 0
+        if progress.last_step - begun <= _FIRST_STEPS and (ran is None or ran <= _STARTED_WITHIN_S):
+            return
+        why = f"the job made {progress.last_step - begun} steps before, and its log prints no main memory along them"
+    else:
+        if ran is not None and ran <= _STARTED_WITHIN_S:
+            return
+        why = "how many steps the job made before is not known"
+    raise Refused(f"{why}, so a leak cannot be told from a size", str(arguments["question"]), RefusalReason.CONSENT)
+
+
 def frames_show(context: LeverContext, arguments: Arguments) -> None:
     """A function's name in the traceback matches `pattern`; `means` says in words what that shows."""
     cause = context.story.root_cause
@@ -149,7 +174,9 @@ def on_one_node(context: LeverContext, arguments: Arguments) -> None:
 def no_word_of(context: LeverContext, arguments: Arguments) -> None:
     """No live line of the job's files matches `pattern`: the program is of a kind for which the lever is another thing.
     `why` says what; a person may say otherwise, with `experiment` knowing that it is another one then."""
-    found = first_uncommented_match(str(arguments["pattern"]), context.template.templates)
+    running = {posixpath.basename(file.path): code_alone(file) for file in context.template.code()}
+    files = [running.get(posixpath.basename(file.path), file) for file in context.template.templates]
+    found = first_uncommented_match(str(arguments["pattern"]), files)
     if found is None:
         return
     text, file, line = found

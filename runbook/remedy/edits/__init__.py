@@ -20,10 +20,20 @@ FUNCTIONS: dict[str, Function] = {
             double_to_keep_global_batch, halve, halve_dividing, merge_allocator, values.also_set,
             values.ask_for_its_name, values.double,
             values.drop_from_list, values.fewer_edge_layers, values.follow, values.halve_list, values.halve_number,
+            values.keep_product,
             values.lower_budget, values.move_parallelism, values.multiply_as, values.next_below,
-            values.next_divisor_of_world, values.next_in, values.remove, values.shift, values.switch_on,
+            values.next_divisor_of_world, values.next_in, values.raise_memory, values.remove, values.shift,
+            values.switch_off, values.switch_on,
         )
     },
 }
 
-__all__ = ["FUNCTIONS", "Edits", "derives", "edit_of"]
+SIZED = frozenset({halve.__name__, halve_dividing.__name__})
+"""Those that can take the micro-batch to another size than half."""
+KEEPING = frozenset(
+    function.__name__
+    for function in (double_to_keep_global_batch, values.follow, values.keep_product, values.multiply_as)
+)
+"""Those that go with another edit, so that the global batch stays what it is."""
+
+__all__ = ["FUNCTIONS", "KEEPING", "SIZED", "Edits", "derives", "edit_of"]

@@ -28,9 +28,10 @@ def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
         raise Refused(f"{spelling} is {present} already, as small as it gets")
     samples = _samples(context, parameter, present)
     factor, remarks = factor_for_request(context)
-    new = largest_divisor(samples, max(present // factor, floor))
+    most = context.most or present // factor
+    new = largest_divisor(samples, max(most, floor))
     if new < floor:
-        raise Refused(f"no value from {floor} to {present // factor} divides {samples} exactly")
+        raise Refused(f"no value from {floor} to {most} divides {samples} exactly")
     made = edit_of(context, parameter, str(new))
     batch = context.template.system.batch
     if batch is not None and batch.micro == parameter.id and (variable := _variable_below(context)):
@@ -93,7 +94,7 @@ def factor_for_request(context: LeverContext) -> tuple[int, tuple[str, ...]]:
     """2, or the power of two that brings a request larger than the whole GPU below its capacity. Prior: the
     request grows in proportion to the micro-batch."""
     tried, capacity = context.fields.tried_bytes, context.fields.capacity_bytes
-    if not tried or not capacity or tried <= capacity or context.phase is Phase.INIT:
+    if not tried or not capacity or tried <= capacity or context.phase in (Phase.INIT, Phase.RESUME):
         return 2, ()
     factor = 2
     while tried > capacity * factor:
@@ -227,7 +228,7 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
             )
         samples = min(samples, whole // ranks)
     factor, remarks = factor_for_request(context)
-    new = largest_divisor(samples, max(present // factor, floor))
+    new = largest_divisor(samples, max(context.most or present // factor, floor))
     made = edit_of(context, parameter, str(new))
     steps = f"the program itself makes {samples // new} accumulation steps of the same global batch"
     for group in _groups(context, arguments):

@@ -8,9 +8,11 @@ import posixpath
 import re
 from decimal import Decimal
 
+from runbook.model.diagnosis import Detail
 from runbook.model.program import ConstantPlace, ProgramConstant
 from runbook.model.remedy import AnswerKind
 from runbook.model.template import Setting
+from runbook.model.units import GIB, MIB
 from runbook.remedy.constraints.sizes import longest_sequence
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, no_default, product_of, texts_of, unknown_parameter
@@ -135,6 +137,19 @@ def _is_taken_from(setting: Setting, other: Setting | None) -> bool:
         return False
     name = other.spelling.lstrip("-").replace("-", "_")
     return re.fullmatch(rf"\w+\.{re.escape(name)}", setting.unresolved.code) is not None
+
+
+def keep_product(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
+    """Raised by exactly the factor by which an earlier edit lowered the parameter named by `with`. Refused where that
+    is no whole number."""
+    other = str(arguments["with"])
+    before, new = context.template.number(other), context.changed.get(other)
+    present = context.template.number(parameter.id)
+    if present is None or new is None or before is None:
+        raise unknown_parameter(context, parameter.id)
+    if present * before % int(new):
+        raise Refused(f"{context.template.spelling(parameter.id)} {present} × {before} / {new} is no whole number")
+    return edit_of(context, parameter, str(present * before // int(new)))
 
 
 def multiply_as(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
@@ -368,6 +383,34 @@ def _place(item: ProgramConstant) -> str:
     return f"{posixpath.basename(item.file)}:{item.line}"
 
 
+def raise_memory(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
+    """Twice the main memory that the job has on a node, by the option that asks for it, within what the scheduler says
+    that a job can have there. Refused where not the job's own limit was reached."""
+    spelling, limit = context.template.spelling(parameter.id), context.job.memory_limit_bytes_per_node
+    present = context.template.text(parameter.id)
+    if context.detail is Detail.NODE:
+        raise Refused("the whole node ran out, not what the job may have of it")
+    if limit is None:
+        raise Refused("how much main memory the job had on each node is not known")
+    if context.memory_to_have is None:
+        raise Refused(f"how much main memory a job can have on a node is not known, and it had {limit / GIB:.1f} GiB")
+    new = min(2 * limit, context.memory_to_have)
+    if new * 10 <= limit * 11:
+        raise Refused(f"the job has {limit / GIB:.1f} GiB on each node, and there are {new / GIB:.1f} GiB to have")
+    found = re.fullmatch(r"(\d{1,9})([KMGT]?)(?:i?B)?", present or "", re.IGNORECASE)
+    if present is None:
+        return edit_of(context, parameter, f"{new // MIB}M")
+    if found is None or not int(found[1]):
+        raise Refused(f"{spelling} is {present!r}, which is no size to be raised")
+    size = int(found[1]) * {"K": 1 << 10, "": MIB, "M": MIB, "G": GIB, "T": 1 << 40}[found[2].upper()]
+    times = 1 if parameter.id == str(arguments["of_a_node"]) else max(1, round(limit / size))
+    if abs(size * times - limit) * 50 > limit:
+        raise Refused(
+            f"{spelling} is {present}, and the job had {limit / GIB:.1f} GiB on each node: something else set its limit"
+        )
+    return edit_of(context, parameter, f"{new // times // MIB}M")
+
+
 _SWITCHES = {"false": "true", "0": "1", "no": "yes", "off": "on"}
 """What a program's own switch is set to, by what it is."""
 
@@ -385,6 +428,23 @@ def switch_on(context: LeverContext, parameter: Parameter, arguments: Arguments)
     if parameter.type != "flag" and (present[:1].isupper() or not context.template.is_set(parameter.id)):
         new = new.capitalize()
     return edit_of(context, parameter, new)
+
+
+def switch_off(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
+    """The same the other way: `True` → `False`; of a flag, the flag taken out. Refused where it is off, or on by
+    default of a program that has no other word for it than the flag."""
+    spelling = context.template.spelling(parameter.id)
+    present = context.template.text(parameter.id)
+    if present is None:
+        raise Refused(f"{spelling} is not in the template")
+    new = next((word for word, other in _SWITCHES.items() if other == present.lower()), None)
+    if new is None:
+        raise Refused(f"{spelling} is {present}")
+    if parameter.type == "flag":
+        if not context.template.is_set(parameter.id):
+            raise Refused(f"{spelling} is on without being set, and a flag cannot say otherwise")
+        return edit_of(context, parameter, None)
+    return edit_of(context, parameter, new.capitalize() if present[:1].isupper() else new)
 
 
 def also_set(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:

@@ -269,6 +269,9 @@ def _told(incident: Incident, flow: FlowPicture) -> dict[str, object]:
         "changes": _changes(incident),
         "attempts": incident.attempts,
         "box_title": lambda name: titles.get(name, name),
+        "foreseen_and_measured": narrative.foreseen_and_measured,
+        "what_is_foreseen": narrative.what_is_foreseen,
+        "why_passed_over": narrative.why_passed_over,
         "command_line": lambda argv: " ".join(_quoted(word) for word in argv),
         "total_s": _total_s(incident),
     }

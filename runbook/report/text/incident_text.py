@@ -156,6 +156,8 @@ def _change(incident: Incident) -> Iterator[str]:
         for use in (part.plan.uses if part.plan else ())[:_ITEMS]:
             yield from _items((f"{use.title}. {titles.EFFECT_WORDS[use.effect]}. {use.cost}",))
             yield from _items(tuple(f"Before: {told}." for told in use.seen_before[:_ITEMS]), indent="      ")
+        yield from _items(tuple(filter(None, (narrative.what_is_foreseen(part.plan),))))
+        yield from _items(narrative.foreseen_too_small(part.plan)[:_ITEMS])
         if part.excluded_nodes:
             yield from _items((f"Kept off {', '.join(part.excluded_nodes)}.",))
         if part.patch and part.patch.diff:
@@ -181,6 +183,7 @@ def _attempts(incident: Incident) -> Iterator[str]:
                if attempt.verdict else ""),
             "   ", "",
         )
+        yield from _items(tuple(filter(None, (narrative.foreseen_and_measured(attempt),))), indent="   ")
         yield from _items(
             tuple(
                 f"{receipt.lever} {'seen' if receipt.seen else 'not seen'} in {receipt.where}: {receipt.detail}"

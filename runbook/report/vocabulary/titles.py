@@ -25,6 +25,7 @@ def diagnosis_meaning(hypothesis: Hypothesis) -> str:
 
 PHASE_WORDS: dict[Phase, str] = {
     Phase.INIT: "during start-up",
+    Phase.RESUME: "while loading a checkpoint",
     Phase.FORWARD: "in the forward pass",
     Phase.BACKWARD: "in the backward pass",
     Phase.OPTIMIZER_STEP: "in the optimizer step",

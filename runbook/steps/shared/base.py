@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol, cast
 
 from runbook.config import Inventory
 from runbook.errors import NotAllowed, RunbookError
+from runbook.foresight import MemoryDocument, load_memory
 from runbook.kinds import load_kinds
 from runbook.logs.signatures import Signatures, load_signatures
 from runbook.model.incident import Act, Attempt, Failure, Incident
@@ -59,6 +60,8 @@ class Playbook:
     node: NodeDocuments
     restarters: tuple[Restarter, ...] = ()
     """What starts a job again in every framework."""
+    memory: MemoryDocument | None = None
+    """What a training run needs on a GPU; None: this playbook foresees nothing."""
 
 
 def load_playbook(folder: Path) -> Playbook:
@@ -69,6 +72,7 @@ def load_playbook(folder: Path) -> Playbook:
         levers=load_levers(folder / "levers", kinds),
         node=load_node_documents(folder),
         restarters=load_restarters(folder / "restarters.yaml"),
+        memory=load_memory(folder / "memory.yaml") if (folder / "memory.yaml").is_file() else None,
     )
 
 

@@ -292,17 +292,22 @@ _GROUP = re.compile(r"-[ \t]*(?:(override)[ \t]+)?(/?)([\w/]+)(@[\w.]*)?[ \t]*:[
 _OTHER = re.compile(r"-[ \t]*['\"]?(/?)([\w./-]+)['\"]?[ \t]*(?:#.*)?$")
 _MOST_KEYS = 500
 _DEEPEST = 5
+_MOST_FILES = 400
+"""Entered by one composition, each time counted; real ones have some dozens."""
 _YAML = (".yaml", ".yml")
 
 
 def composed_options(sources: ProgramSources, path: str, chosen: Mapping[str, str | None]) -> list[ProgramOption]:
     """The keys that Hydra makes of a configuration and of the groups in its `defaults`, each once, as options; what is
     written in the file itself wins unless `_self_` stands in front of the others. `chosen`: what the command says. None
-    where a group overrides the choice of another in turn: which file is in force is not known then."""
+    where a group overrides the choice of another in turn, or more files are named than are entered: what is in force is
+    not known then."""
     told: dict[str, str | None] = dict(chosen)
     for _ in range(2):
         composing = _Composing(sources, posixpath.dirname(path), told)
         keys = composing.keys_of(path, "", ())
+        if composing.entered > _MOST_FILES:
+            return []
         overrides = {group: name for group, name in composing.overrides.items() if group not in chosen}
         if all(told.get(group) == name for group, name in overrides.items()):
             last = {item.dest: item for item in keys}
@@ -318,9 +323,13 @@ class _Composing:
     chosen: Mapping[str, str | None]
     """By group below the root, as the command says it or another group overrides it."""
     overrides: dict[str, str] = field(default_factory=dict)
+    entered: int = 0
 
     def keys_of(self, path: str, package: str, within: tuple[str, ...]) -> list[ProgramOption]:
         """`within`: the files that led here, of which none is entered again."""
+        self.entered += 1
+        if self.entered > _MOST_FILES:
+            return []
         data = self.sources.source_of(path)
         if data is None or path in within or len(within) >= _DEEPEST:
             return []

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -38,6 +39,7 @@ from runbook.program import (
     program_constants,
     program_text,
     read_program,
+    text_that_runs,
 )
 from runbook.remedy import (
     LeverDocument,
@@ -208,21 +210,42 @@ class TemplateReading:
     @cached_property
     def _constants(self) -> tuple[ProgramConstant, ...]:
         """Numbers of configuration files that the program opens, then of its own text, then of what it printed."""
-        given = {item.parameter for item in self.everything if item.kind is SettingKind.ARGUMENT}
-        flags = [item for item in (self.program.options if self.program is not None else ()) if item.type == "flag"]
-        values = {
-            item.dest: item.flag_value if given & set(item.names) else item.default
-            for item in flags if not item.negation and not unresolved_argument(self.everything)
-        }
-        several = {item.dest for item in flags if sum(other.dest == item.dest for other in flags) > 1}
-        switches = {
-            name: value == "true" for name, value in values.items()
-            if value in ("true", "false") and name not in several
-        }
         files = [(file.path, file.text) for file in self.source_files]
         opened = [item for file in self._opened for item in _numbers_of(file)]
         printed = [item for path, text in self._log_heads for item in printed_constants(path, text)]
-        return (*opened, *program_constants(files, switches, self.programs), *printed)
+        return (*opened, *program_constants(files, self._options_told, self.programs), *printed)
+
+    @cached_property
+    def _options_told(self) -> Mapping[str, bool | float | str]:
+        """By their names in the program: the options that have one value in every command that starts it, and that no
+        code sets again."""
+        options = () if self.program is None or unresolved_argument(self.everything) else self.program.options
+        texts = [file.text for file in self.source_files]
+        if any(_SETS_ANY_OPTION.search(text) for text in texts):
+            return {}
+        again = {name for text in texts for name in _SETS_AN_OPTION.findall(text)}
+        times = Counter(item.dest for item in options)
+        given: dict[str, list[Setting]] = {}
+        for item in self.everything:
+            if item.kind is SettingKind.ARGUMENT:
+                given.setdefault(item.parameter, []).append(item)
+        told: dict[str, bool | float | str] = {}
+        for option in options:
+            found = [item for name in option.names for item in given.get(name, [])]
+            if option.negation or option.conditional or times[option.dest] != 1 or option.dest in again:
+                continue
+            said = option.flag_value if found and option.type == "flag" else found[0].value if found else option.default
+            alike = len({item.value for item in found}) < 2 or option.type == "flag"
+            if said is not None and alike and (value := _told(option.type, said)) is not None:
+                told[option.dest] = value
+        return told
+
+    @cached_property
+    def _running_files(self) -> tuple[TemplateFile, ...]:
+        """`source_files` without what the program's options leave out."""
+        return tuple(
+            TemplateFile(file.path, text_that_runs(file.text, self._options_told)) for file in self.source_files
+        )
 
     @cached_property
     def _log_heads(self) -> Sequence[tuple[str, str]]:
@@ -344,9 +367,27 @@ class TemplateReading:
             if item.path is not None and not (item.option and re.search(r"^src/|/__main__\.py$", item.path))
         )
         return replace(
-            told, program=lambda: self.program, code=lambda: self.source_files, constants=lambda: self._constants,
+            told, program=lambda: self.program, code=lambda: self._running_files, constants=lambda: self._constants,
             started=tuple(started_files), recognised=self.system is self.named or self._is_recognised,
         )
+
+
+_SETS_AN_OPTION = re.compile(r"\b\w*args?\.(\w+)[ \t]*=(?!=)")
+_SETS_ANY_OPTION = re.compile(
+    r"setattr\(\s*\w*args?\b|vars\(\s*\w*args?\s*\)(?:\.update|\[)|\bargs?\.__dict__|set_defaults\(\s*\*\*"
+)
+
+
+def _told(kind: str, said: str) -> bool | float | str | None:
+    """The value of an option as the program has it; None where its type is not known."""
+    if kind in ("flag", "boolean"):
+        return said == "true" if said in ("true", "false") else None
+    if kind in ("integer", "number"):
+        try:
+            return float(said)
+        except ValueError:
+            return None
+    return said if kind in ("text", "choice") else None
 
 
 def _numbers_of(file: TemplateFile) -> tuple[ProgramConstant, ...]:

@@ -42,6 +42,14 @@ def is_override(text: str) -> bool:
     return bool(_OVERRIDE.match(text))
 
 
+_PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)+")
+
+
+def begins_pair(text: str | None) -> bool:
+    """Whether a word is the key of an override whose value is the next word, as yacs has them: `TRAIN.BATCH_SIZE 8`."""
+    return text is not None and _PAIRED.fullmatch(text) is not None
+
+
 def override_parts(token: Token, spelling: str) -> tuple[str, tuple[Atom, ...], Unresolved | None] | None:
     """An override of this key: how it is spelt, its value's atoms, and why it has none; None for another word."""
     key = override_key(spelling)
@@ -210,6 +218,8 @@ def _argument(argv: Sequence[Token], index: int, token: Token, name: ParameterNa
             override = _hydra_override(token, spelling)
             if override is not None:
                 return override
+            if text == spelling and begins_pair(text):
+                return _with_value_behind(argv, index, token, spelling)
             continue
         if text == spelling:
             if name.flag:

@@ -261,7 +261,7 @@ class Expander:
     ) -> Sequence[Atom]:
         name, state = use.name, scope.state
         if name.isdecimal() and len(name) <= MOST_DIGITS:
-            given = _argument(int(name), use, state)
+            given = _argument(int(name), use, state, _shown(node, scope) if default is not None else "")
             absent = state.positional is not None and int(name) > len(state.positional)
             kept = given or default is None or (empty_counts and not absent)
             return given if kept or default is None else self._default(use, node, default, scope)
@@ -372,13 +372,13 @@ class Expander:
         ]
 
 
-def _argument(number: int, use: Use, state: State) -> Sequence[Atom]:
-    """`$1` of the script or function."""
+def _argument(number: int, use: Use, state: State, written: str) -> Sequence[Atom]:
+    """`$1` of the script or function; `written`: with a default."""
     if state.positional is not None and 1 <= number <= len(state.positional):
         return [atom.through(use) for atom in state.positional[number - 1].atoms]
     if state.positional is not None and number:
         return ()
-    return [Atom("", unknown=Unresolved(f"the script's own argument ${number} decides (line {use.line})"))]
+    return [Atom("", unknown=Unresolved(f"the script's own argument ${number} decides (line {use.line})", written))]
 
 
 _IN_FRONT = re.compile(rb"(?:\s|\\\r?\n)*")

@@ -195,6 +195,10 @@ def program_position(argv: Sequence[Token]) -> int | None:
     return found
 
 
+_TRAINER = re.compile(r"[A-Za-z][\w-]*[-_]train")  # a package installs it: fairseq-train
+_IN_FRONT = frozenset({"nohup", "time", "exec", "srun", "uv", "run", "--"})
+
+
 def _first_program(argv: Sequence[Token]) -> int | None:
     for index, token in enumerate(argv):
         text = "".join(atom.char for atom in token.atoms)  # a folder that is not known does not hide the program
@@ -202,6 +206,8 @@ def _first_program(argv: Sequence[Token]) -> int | None:
             return index
         if text == "-m" and index + 1 < len(argv) and basename(argv[index + 1]) not in LAUNCHERS:
             return index + 1
+        if _TRAINER.fullmatch(basename(token)) and all(basename(item) in _IN_FRONT for item in argv[:index]):
+            return index
     return _behind_launcher(argv)
 
 

@@ -138,6 +138,11 @@ def _words(script: Script, command: Command) -> Iterator[Setting]:
             yield _removed(script, token, taker)
             at += 1
             continue
+        if behind and arguments.begins_pair(token.text):
+            pair = _given(script, command.argv, at, program, behind)
+            yield replace(_setting(script, pair, taker), kind=SettingKind.KEY)
+            at += 1 + pair.words
+            continue
         if not _is_option(token) or token.text == "-m":
             at += 1
             continue
@@ -178,7 +183,9 @@ def _given(script: Script, argv: Sequence[Token], at: int, program: int | None, 
         ends = program is not None and not behind and at + 1 + given.words >= program
         if ends or word.text == "--" or _is_option(word) or (not behind and (given.words or basename(word) in _STOPS)):
             break
-        if behind and "=" in word.prefix and arguments.is_override(word.prefix):
+        if behind and (("=" in word.prefix and arguments.is_override(word.prefix)) or arguments.begins_pair(word.text)):
+            break
+        if given.words and arguments.begins_pair(name):
             break
         if word.several and (given.words or re.search(r"[@*]", _written(script, word))):
             break  # any number of words, which may as well be further options

@@ -436,14 +436,20 @@ _FOLDER_BELOW = re.compile(
     r"""\$\(\s*cd\s+(?:--\s+)?"?\$\{?([A-Za-z_]\w*)\}?((?:/[\w.-]+)*)/?"?\s*(?:&&|;)\s*pwd(?:\s+-[LP])?\s*\)"""
 )
 _DEEPEST = 8
+UNGIVEN = re.compile(r"\$\{[0-9]{1,3}:-([\w./+-]+)\}")
+"""An argument of the script with a default: `${1:-configs/a.yaml}`."""
 
 
 def likely_text(script: Script, atoms: Sequence[Atom], depth: int = 0) -> str:
     """A path that hangs on the folder in which the script is started or lies, below either: `$(pwd)/a.yaml` and
-    `$(dirname "$0")/a.yaml` are `./a.yaml`. A folder in a variable that nobody set is left out. Empty: it has no such
-    form."""
+    `$(dirname "$0")/a.yaml` are `./a.yaml`. A folder in a variable that nobody set is left out; of an argument of the
+    script with a default, that. Empty: it has no such form."""
     parts = []
     for at, atom in enumerate(atoms):
+        ungiven = UNGIVEN.fullmatch(atom.unknown.code) if atom.unknown is not None else None
+        if ungiven is not None:
+            parts.append(ungiven[1])
+            continue
         folder = _likely_folder(script, atom.unknown.code, depth) if atom.unknown is not None else atom.char
         if folder is None or (at and atom.unknown is not None):
             return ""

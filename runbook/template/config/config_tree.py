@@ -192,6 +192,16 @@ def leaves_of(config: Config, wanted: tuple[str, ...]) -> list[Leaf]:
     return [leaf for leaf in config.by_key.get(wanted[-1], []) if is_wanted_key(config, leaf.path, wanted)]
 
 
+def last_of_mapping(config: Config, leaves: Sequence[Leaf]) -> Leaf | None:
+    """Of values that one mapping of YAML or JSON gives a key more than once the last, as their readers have it; None
+    where they stand in several mappings, or a language refuses it."""
+    last = leaves[-1]
+    holders = [item for item in config.mapping_nodes if item.path == last.path[:-1] and item.document == last.document]
+    alike = all(item.path == last.path and item.document == last.document and not item.trail for item in leaves)
+    taken = config.language in (Language.YAML, Language.JSON) and alike and len(holders) == 1
+    return last if taken else None
+
+
 def key_paths(name: ParameterNames, config: Config | None = None) -> tuple[tuple[str, ...], ...]:
     """The spellings that are keys, as paths, without the prefix of a Hydra override; those that hold in this file."""
     return tuple(

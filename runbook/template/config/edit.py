@@ -19,6 +19,7 @@ from runbook.template.config.config_tree import (
     holds_in,
     is_wanted_key,
     key_paths,
+    last_of_mapping,
     leaves_of,
     with_index,
 )
@@ -53,6 +54,9 @@ def deciding_leaf(config: Config, name: ParameterNames) -> tuple[Leaf | None, st
     if config.broken is not None:
         return None, f"{config.broken.what} (line {config.broken.line})"
     found = list({id(leaf): leaf for path in wanted for leaf in leaves_of(config, path)}.values())
+    last = last_of_mapping(config, found) if len(found) > 1 else None
+    if last is not None:
+        return last, last.unresolved
     if len(found) > 1:
         shown = ", ".join(f"line {leaf.line}" for leaf in found)
         return found[0], f"ambiguous: it is set at several places ({shown})"
@@ -116,7 +120,8 @@ def only_hands_on(config: Config, name: ParameterNames) -> bool:
         item for path in key_paths(name, config) for size in range(1, len(path) + 1)
         for item in leaves_of(config, path[:size])
     ]
-    return bool(found) and all(_handed_on(item) for item in found)
+    own = [_handed_on(item) for item in found]
+    return any(own) and all(mine or _another_of_the_kind(item) for mine, item in zip(own, found))
 
 
 def _only_reads(config: Config, path: tuple[str, ...]) -> bool:
@@ -139,12 +144,23 @@ def _names_no_section(leaf: Leaf) -> bool:
 
 
 def _handed_on(leaf: Leaf) -> bool:
-    """`gconfig=config.gconfig.new(…)`: a keyword, or an entry of a dict, that takes its own name's value."""
+    """`gconfig=config.gconfig.new(…)`, `size=cfg["a"]["size"]`, `size=int(cfg.get("size", 8))`: a keyword, or an entry
+    of a dict, that takes its own name's value."""
     if leaf.value is not None:
         return False
-    own = rf"(?:[A-Za-z_]\w*\.)*{re.escape(leaf.path[-1])}"
+    key = re.escape(leaf.path[-1])
+    of = r"""(?:int\(|float\()?[A-Za-z_][\w.]*(?:\[["'][\w.-]+["']\])*"""
+    if re.fullmatch(rf"""{of}(?:\[["']{key}["']\]|\.get\(["']{key}["'](?:,[^()\n]*)?\))\)?""", leaf.raw):
+        return True
+    own = rf"(?:[A-Za-z_]\w*\.)*{key}"
     whole = re.match(own, leaf.raw)
     return whole is not None and (whole.end() == len(leaf.raw) or leaf.raw.startswith(".new(", whole.end()))
+
+
+def _another_of_the_kind(leaf: Leaf) -> bool:
+    """`batch_size=val_batch_size` in another call: what has a longer name of its own is no value of this one."""
+    own = rf"(?:[A-Za-z_]\w*\.)*\w+_{re.escape(leaf.path[-1])}"
+    return leaf.value is None and re.fullmatch(own, leaf.raw) is not None
 
 
 def config_settings(config: Config, names: Sequence[ParameterNames]) -> tuple[Setting, ...]:

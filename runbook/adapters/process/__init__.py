@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -23,88 +24,17 @@ from pathlib import Path
 from typing import IO
 
 from runbook.adapters.identity import Identity, PrivilegeMode, privilege_mode, stage_interpreter, sudo_refused
+from runbook.adapters.process.stages import AS_OWNER, BEHIND_SUDO, ENDS_THEM, IN_MEMORY, READY, STAGE, STAGE_ERROR
 from runbook.errors import NotFound, Unavailable
 
 OUTPUT_LIMIT_BYTES = 64 << 20
 _OWNERS_OUTPUT_BYTES = 4 << 20
 """Of a command with another user's rights, whose pipes that user's processes can take and fill."""
-_READY = b"runbook-stage ready\n"
-_STAGE_ERROR = b"runbook-stage error "
 _KILL_WAIT_S = 2.0
+_MOST_BELOW = 32
+"""Processes below sudo that are killed one by one."""
 _BEFORE_ITS_END_S = 0.2
 _ENDED_BY_TIMER = (-signal.SIGALRM, 128 + signal.SIGALRM, 124)
-
-# Reads "LENGTH\n" and that many bytes of JSON byte by byte where needed, so that what follows on standard input is
-# left for the command. Signals ignored by a parent service must not stay ignored in the command.
-IN_MEMORY = "{memory}"
-"""Where a word of a command names a file that lies in the command's own memory (`Command.in_memory`)."""
-
-_STAGE = r"""
-import json, os, signal, sys, time
-def go():
-    size = b""
-    while not size.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            sys.exit(125)
-        size += byte
-    want = int(size)
-    text = b""
-    while len(text) < want:
-        part = os.read(0, want - len(text))
-        if not part:
-            sys.exit(125)
-        text += part
-    head = json.loads(text.decode("ascii"))
-    if head["until"] is not None:
-        left = head["until"] - time.clock_gettime(7)
-        if left <= 0:
-            sys.exit(124)
-        # What this becomes keeps the timer, and ends by it whatever becomes of us.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, left)
-    env = dict((os.fsencode(k), os.fsencode(v)) for k, v in head["env"].items())
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    os.umask(head["umask"])
-    for word, text in head["in_memory"].items():
-        held = os.memfd_create("text", 0)
-        with os.fdopen(os.dup(held), "wb") as stream:
-            stream.write(text.encode("utf-8", "surrogateescape"))
-        os.lseek(held, 0, 0)
-        named = word.replace(head["place"], "/proc/self/fd/%d" % held)
-        sys.argv[1:] = [named if given == word else given for given in sys.argv[1:]]
-    what = "enter"
-    try:
-        os.chdir(head["cwd"])
-        what = "run"
-        os.write(2, b"runbook-stage ready\n")
-        os.execvpe(sys.argv[1], sys.argv[1:], env)
-    except OSError as error:
-        line = "runbook-stage error %d %s\n" % (error.errno, what)
-        os.write(2, line.encode("ascii"))
-        sys.exit(126)
-go()
-"""
-
-_AS_OWNER = r"""
-import os, sys
-user, group, *groups = map(int, sys.argv.pop(1).split(","))
-os.setgroups(groups)
-os.setresgid(group, group, group)
-os.setresuid(user, user, user)
-exec(compile(sys.argv.pop(1), "<string>", "exec"))
-"""
-"""What runs first, as root. A process that gives up root by itself is closed to its new user, unless
-`fs.suid_dumpable` is 1: none of that user's may trace it or take its descriptors, from its first moment on."""
-
-_BEHIND_SUDO = r"""
-import ctypes, sys
-ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
-exec(compile(sys.argv.pop(1), "<string>", "exec"))
-"""
-"""What runs first, as the owner: PR_SET_DUMPABLE closes the process to the owner's others. Until then, for the
-milliseconds in which Python starts, they can take it over; so whatever it says is bounded by whoever listens."""
 
 
 def awake_s() -> float:
@@ -184,7 +114,7 @@ def run(command: Command, timeout_s: float) -> Completed:
             }
         ).encode("ascii")
         stdin = b"%d\n" % len(head) + head + stdin
-        process = start_as(_STAGE, as_user, subprocess.PIPE, argv, hold=command.hold)
+        process = start_as(STAGE, as_user, subprocess.PIPE, argv, hold=command.hold, becomes=argv[0])
     else:
         with _told(argv, command.cwd or ""):
             process = start(argv, Streams(), env=command.env, cwd=command.cwd, hold=command.hold)
@@ -243,13 +173,8 @@ def start(
     """Start a process in a session of its own. The caller must end it with `stop`. `env` None: ours. Raises `OSError`,
     and `ValueError` for an argument that cannot be one."""
     return subprocess.Popen(
-        argv,
-        stdin=_descriptor(streams.stdin),
-        stdout=_descriptor(streams.stdout),
-        stderr=_descriptor(streams.stderr),
-        env=None if env is None else dict(env),
-        cwd=cwd,
-        start_new_session=True,
+        argv, stdin=_descriptor(streams.stdin), stdout=_descriptor(streams.stdout), stderr=_descriptor(streams.stderr),
+        env=None if env is None else dict(env), cwd=cwd, start_new_session=True,
         pass_fds=() if hold is None else (hold,),
     )
 
@@ -261,9 +186,11 @@ def start_as(
     arguments: Sequence[str] = (),
     *,
     hold: int | None = None,
+    becomes: str = "",
 ) -> subprocess.Popen[bytes]:
-    """Start a Python program of ours with another user's rights: a session of its own, in `/`, with a bare environment,
-    closed to that user's other processes until it becomes another program.
+    """Start a Python program of ours with another user's rights: a session of its own, in `/`, with a bare environment
+    and no keys of ours, closed to that user's other processes. `becomes` is the full path of the program that it turns
+    into, which stays closed where root starts it; by sudo it does not.
 
     `stdin` may be a socket: sudo hands it on unchanged. Standard output and error are pipes. The caller must end it
     with `stop`."""
@@ -271,10 +198,10 @@ def start_as(
     match privilege_mode(identity):
         case PrivilegeMode.ROOT:
             numbers = ",".join(map(str, (identity.uid, identity.gid, *identity.groups)))
-            command = (*command, _AS_OWNER, numbers, source, *arguments)
+            command = (*command, AS_OWNER, numbers, becomes, source, *arguments)
         case PrivilegeMode.SUDO:
             # sudo closes what it does not know.
-            hold, command = None, ("sudo", "-n", "-u", identity.name, "--", *command, _BEHIND_SUDO, source, *arguments)
+            hold, command = None, ("sudo", "-n", "-u", identity.name, "--", *command, BEHIND_SUDO, source, *arguments)
         case PrivilegeMode.SAME:
             command = (*command, source, *arguments)
     environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "LANG": "C.UTF-8"}
@@ -284,23 +211,11 @@ def start_as(
 
 def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> bool:
     """Kill a process and its group, and reap it. False when it does not go away in 2 s."""
+    owner = _sudo_became(identity)
+    if owner and process.poll() is None and not _stop_behind_sudo(process.pid, owner):
+        return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    if identity is not None and privilege_mode(identity) is PrivilegeMode.SUDO and process.poll() is None:
-        # sudo runs as root, out of our reach; the owner may kill the command, and sudo ends with it. The command is not
-        # the first of its session, so that it may have left the group.
-        commands: list[str] = []
-        with contextlib.suppress(OSError):
-            commands = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                ("sudo", "-n", "-u", identity.name, "--", "kill", "-KILL", "--", f"-{process.pid}", *commands),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_KILL_WAIT_S,
-                check=False,
-            )
     try:
         process.wait(_KILL_WAIT_S)
     except subprocess.TimeoutExpired:
@@ -308,31 +223,42 @@ def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> 
     return True
 
 
-# What only asks ends with a process that is killed: another of ours is told of it, and kills it when the line ends.
+def _sudo_became(identity: Identity | None) -> str:
+    """Whom sudo makes of us for another's process; "" where none is needed."""
+    return identity.name if identity and privilege_mode(identity) is PrivilegeMode.SUDO else ""
 
-_ENDS_THEM = r"""
-import os, select, signal, subprocess, sys
-held = {}
-for line in sys.stdin.buffer:
-    sign, pid, name = line.decode().rstrip("\n").split(" ", 2)
-    if sign == "+":
-        try:
-            held[int(pid)] = os.pidfd_open(int(pid)), name
-        except OSError:
-            pass
-    elif int(pid) in held:
-        os.close(held.pop(int(pid))[0])
-for pid, (descriptor, name) in held.items():
+
+def _stop_behind_sudo(pid: int, owner: str) -> bool:
+    """Kill the command of a sudo that we started. It is the owner's to kill. We may kill sudo itself, which leaves the
+    command behind: so that comes last, and not at all while the command is there, which nobody could count then."""
+    with contextlib.ExitStack() as held:
+        # The command is not the first of its session, so that it may have left the group. Where sudo logs what is
+        # written, a process of its own is between them.
+        commands: dict[str, int] = {}
+        with contextlib.suppress(OSError):
+            below = _children(pid)
+            for command in [*below, *(one for child in below for one in _children(int(child)))][:_MOST_BELOW]:
+                commands[command] = os.pidfd_open(int(command))
+                held.callback(os.close, commands[command])
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            kill, none = ("sudo", "-n", "-u", owner, "--", "kill", "-KILL", "--", f"-{pid}"), subprocess.DEVNULL
+            subprocess.run((*kill, *commands), stdin=none, stdout=none, stderr=none, timeout=_KILL_WAIT_S, check=False)
+        until_s = time.monotonic() + _KILL_WAIT_S
+        return all(_ends(command, until_s - time.monotonic()) for command in commands.values())
+
+
+def _ends(descriptor: int, within_s: float) -> bool:
     ended = select.poll()
     ended.register(descriptor, select.POLLIN)
-    if ended.poll(0):
-        continue  # its number may be another's
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:
-        kill = ("sudo", "-n", "-u", name, "--", "kill", "-KILL", "--", "-%d" % pid)
-        name and subprocess.run(kill, stdin=subprocess.DEVNULL, timeout=5)
-"""
+    return bool(ended.poll(max(0.0, within_s) * 1000))
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+# What only asks ends with a process that is killed: another of ours is told of it, and kills it when the line ends.
+
 _lines: list[int] = []
 
 
@@ -341,7 +267,7 @@ def end_questions_with_us() -> None:
     told, tells = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(told, True)
     with os.fdopen(told, "rb") as line:
-        start((sys.executable, "-I", "-S", "-c", _ENDS_THEM), Streams(line, subprocess.DEVNULL, subprocess.DEVNULL))
+        start((sys.executable, "-I", "-S", "-c", ENDS_THEM), Streams(line, subprocess.DEVNULL, subprocess.DEVNULL))
     _lines.append(tells)
 
 
@@ -350,7 +276,7 @@ def ended_with_us(process: subprocess.Popen[bytes], identity: Identity | None = 
     """While it lasts, the process and its group end when this process does."""
     with contextlib.suppress(OSError):
         for line in _lines:
-            os.write(line, f"+ {process.pid} {identity.name if identity else ''}\n".encode())
+            os.write(line, f"+ {process.pid} {_sudo_became(identity)}\n".encode())
     try:
         yield
     finally:
@@ -388,8 +314,7 @@ def _told(argv: tuple[str, ...], cwd: str) -> Iterator[None]:
         raise _not_started(argv, cwd, str(error.filename or ""), error) from error
     except OSError as error:
         raise Unavailable(
-            f"cannot start `{argv[0]}`: {error.strerror}",
-            where="this machine",
+            f"cannot start `{argv[0]}`: {error.strerror}", where="this machine",
             next_step="look at the machine's memory and process limits, then try again",
         ) from error
     except ValueError as error:
@@ -402,17 +327,16 @@ def _not_started(argv: tuple[str, ...], cwd: str, culprit: str, error: OSError) 
             f"cannot enter the working directory: {error.strerror}", where=cwd, next_step="see whether it was moved"
         )
     return NotFound(
-        f"cannot run `{argv[0]}`: {error.strerror}",
-        where="this machine",
+        f"cannot run `{argv[0]}`: {error.strerror}", where="this machine",
         next_step="install it, or name its folder in the inventory",
     )
 
 
 def _stage_answer(stderr: bytes, argv: tuple[str, ...], cwd: str, identity: Identity) -> bytes:
     """Strip the stage's own words from standard error; turn its failures into errors."""
-    before, ready, after = stderr.partition(_READY)
+    before, ready, after = stderr.partition(READY)
     line, _, _ = (after if ready else stderr).partition(b"\n")
-    words = line[len(_STAGE_ERROR) :].split() if line.startswith(_STAGE_ERROR) else []
+    words = line[len(STAGE_ERROR) :].split() if line.startswith(STAGE_ERROR) else []
     if len(words) == 2 and words[0].isdigit():
         error = OSError(int(words[0]), os.strerror(int(words[0])))
         raise _not_started(argv, cwd, cwd if words[1] == b"enter" else "", error)
