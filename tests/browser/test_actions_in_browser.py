@@ -89,6 +89,8 @@ def test_from_the_link_in_the_alert_to_a_yes(service: Service, visit: Open, scri
 
 def test_the_keyboard_alone_answers(service: Service, visit: Open) -> None:
     page = visit(service.address("/sign-in")).page
+    # What is typed before the page has given the field the focus is lost, and half a token is a wrong one.
+    expect(page.get_by_label("Your token")).to_be_focused()
     page.keyboard.type(service.place.token[Role.ACT])
     page.keyboard.press("Enter")
     expect(page).to_have_url(service.address("/"))
