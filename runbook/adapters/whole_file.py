@@ -232,9 +232,11 @@ def wrong_in(root: Path, apart: Path | None = None) -> Iterator[Wrong]:
     owner = status.st_uid
     if owner not in (0, os.geteuid()) and os.geteuid() != 0:
         yield Wrong(root, f"it belongs to user {owner}, not to you")
-    folders = [root]
+    folders, roots = [root], set[Path]()
     while folders:
         folder = folders.pop()
+        if folder in roots and not os.access(folder, os.R_OK | os.X_OK):
+            continue  # root's alone, as after a `canary` of root: what nobody can list or pass through is private
         with os.scandir(folder) as entries:
             for entry in entries:
                 path, found = Path(entry.path), entry.stat(follow_symlinks=False)
@@ -242,6 +244,7 @@ def wrong_in(root: Path, apart: Path | None = None) -> Iterator[Wrong]:
                     continue
                 if stat.S_ISDIR(found.st_mode):
                     folders.append(path)
+                    roots |= {path} if found.st_uid == 0 else set()
                     yield from _folder_wrong(path, found)
                     yield from _owner_wrong(path, found.st_uid, owner)
                 elif not stat.S_ISREG(found.st_mode):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import io
 import json
+import os
 import pwd
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,24 @@ def test_it_writes_an_inventory_that_only_plans(setup: Setup) -> None:
     assert "noticing failures by itself: there is no" in told and "checking nodes for GPU faults" in told
 
 
+def test_a_key_of_the_services_own_is_named_and_made_by_a_person(setup: Setup) -> None:
+    key = setup.site.folder / "keys of this site" / "id_ed25519"
+    told = setup.run("--yes", "--ssh-user", "probe", "--ssh-key", str(key))
+    assert load_inventory(str(setup.target)).nodes.key_file == str(key) and not key.parent.exists()
+    assert f"ssh-keygen -q -t ed25519 -N '' -C {SERVICE} -f '{key}' && chown {SERVICE}: '{key}'" in told
+    assert f"{key}.pub: into the authorized_keys of probe on the nodes" in told
+    key.parent.mkdir()
+    key.write_text("a key")
+    assert "ssh-keygen" not in setup.run("--yes", "--ssh-user", "probe", "--ssh-key", str(key))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to root alone: the key of another user is no use to the service")
+def test_root_is_told_of_the_services_key_without_being_asked(setup: Setup) -> None:
+    told = setup.run("--yes", "--ssh-user", "probe")
+    assert load_inventory(str(setup.target)).nodes.key_file == "/etc/runbook/id_ed25519"
+    assert "-f /etc/runbook/id_ed25519 && chown nobody: /etc/runbook/id_ed25519" in told
+
+
 def test_run_again_it_changes_nothing_that_a_person_changed(setup: Setup) -> None:
     setup.run("--yes")
     same = setup.run("--yes")
@@ -87,6 +106,10 @@ def test_run_again_it_changes_nothing_that_a_person_changed(setup: Setup) -> Non
     setup.target.write_text(changed)
     again = setup.run("--yes")
     assert setup.target.read_text() == changed
+    if os.geteuid() == 0:
+        assert f"chgrp {GROUP} {setup.target}" in again, "what nobody has done yet is said again"
+        os.chown(setup.target, 0, grp.getgrnam(GROUP).gr_gid)
+        assert "chgrp" not in setup.run("--yes")
     for words in ("left as it is", "- mode: apply", "+ mode: plan", "-workers: 2"):
         assert words in again
 

@@ -5,6 +5,7 @@ puts into Slurm's, sudo's and Prometheus' files. It changes nothing of theirs, a
 from __future__ import annotations
 
 import difflib
+import grp
 import json
 import os
 import pwd
@@ -84,9 +85,11 @@ def setup(
     used = there or inventory
     marks = _checked(used, choices)
     commands, lines = site_texts.epilog_lines(choices, site.config)
-    commands = [*site_texts.user_commands(choices, known=_known(choices.user)), *commands]
-    if written and os.geteuid() == 0 and choices.user != "root":
-        commands.append(f"chgrp {site_texts.group_of(choices.user)} {target}")
+    commands = [
+        *site_texts.user_commands(choices, known=_known(choices.user)), *site_texts.key_commands(choices), *commands
+    ]
+    if os.geteuid() == 0 and choices.user != "root" and not _is_of(target, group := site_texts.group_of(choices.user)):
+        commands.append(f"chgrp {group} {target}")
     told = Told(
         site, choices, str(target), written, text, marks, commands, lines, site_texts.sudoers_text(choices),
         prometheus_files(used)["runbook-scrape.yml"], _not_yet(marks, site, lines),
@@ -202,19 +205,20 @@ def _choices(answers: Answers, site: Site, there: Inventory | None, *, asking: b
         return str(click.prompt(question, default=default, show_default=bool(default))).strip() if asking else default
 
     as_root = os.geteuid() == 0
-    key = answers.ssh_key if answers.ssh_key is not None else nodes.key_file if nodes else _own_key()
     kept = there.paths.state if there else _STATE if as_root else ""
     conf = asked("Slurm's configuration", answers.conf, site.conf)
     spool = str(there.spool_folder) if there else _SPOOL
+    user = asked("User that the service runs as", answers.user, _SERVICE if as_root else slurm_checks.ourselves())
+    own_key = _own_key(to_be_made=as_root and user != "root")
     return Choices(
         slurm_conf=conf if site.named or conf != site.conf else "",
-        user=asked("User that the service runs as", answers.user, _SERVICE if as_root else slurm_checks.ourselves()),
+        user=user,
         group=asked("Group whose members' jobs it may bring back", answers.group, "users"),
         spool=Path(asked("Folder that Slurm's epilog writes into", answers.spool, spool)),
         ssh_user=_none(asked("User that reaches the nodes by SSH, or none", answers.ssh_user, reaches)),
         notify=_none(asked("Address to tell people at (apprise's form), or none", answers.notify, "none")),
         state=answers.state if answers.state is not None else kept,
-        ssh_key=key,
+        ssh_key=answers.ssh_key if answers.ssh_key is not None else nodes.key_file if nodes else own_key,
     )
 
 
@@ -222,10 +226,11 @@ def _none(answer: str) -> str:
     return "" if answer.lower() == "none" else answer
 
 
-def _own_key() -> str:
-    """The service's, where there is one; "" leaves it to ssh's own configuration."""
+def _own_key(*, to_be_made: bool) -> str:
+    """The service's, where there is one or root makes one for it: what ssh would offer for root is not the service's.
+    "" leaves it to ssh's own configuration."""
     try:
-        return str(_KEY) if _KEY.is_file() else ""
+        return str(_KEY) if to_be_made or _KEY.is_file() else ""
     except PermissionError:
         return ""
 
@@ -285,6 +290,14 @@ def _two_nodes(app: Application) -> Iterator[Found]:
         one.begin(app)
     for one in tried:
         yield from one.answer(app, time.monotonic() + WAIT_S)
+
+
+def _is_of(target: Path, group: str) -> bool:
+    """Whether the service's group may read its inventory; a group that is still to be made may not."""
+    try:
+        return target.stat().st_gid == grp.getgrnam(group).gr_gid
+    except KeyError:
+        return False
 
 
 def _known(user: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import json
 import pwd
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +108,18 @@ def user_commands(choices: Choices, *, known: bool) -> list[str]:
     if choices.state and not Path(choices.state).is_dir():
         commands.append(f"install -d -o {choices.user} -g {group_of(choices.user)} -m 711 {choices.state}")
     return commands
+
+
+def key_commands(choices: Choices) -> list[str]:
+    """What makes the key that reaches the nodes, where it is missing, and where its other half goes."""
+    key = shlex.quote(choices.ssh_key)
+    if not choices.ssh_user or not choices.ssh_key or Path(choices.ssh_key).exists():
+        return []
+    return [
+        f"ssh-keygen -q -t ed25519 -N '' -C {choices.user} -f {key} && chown {choices.user}: {key}",
+        f"# {choices.ssh_key}.pub: into the authorized_keys of {choices.ssh_user} on the nodes; their host keys, from "
+        "a place that you trust: into /etc/ssh/ssh_known_hosts here",
+    ]
 
 
 def group_of(user: str) -> str:
