@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help compiled setup demo test test-slurm check lock packages frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down clean
+.PHONY: help compiled setup demo test test-slurm check lock packages docs reference frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,13 @@ lock: $(STAMP) ## Lock the versions that a deployment installs, with hashes, bil
 
 packages: compiled ## A deb and an rpm in dist/, with every library in its locked version (docs/install.md)
 	@$(BIN)/python deploy/packages/build.py
+
+reference: compiled ## Write the pages of docs/ that follow from the code and the documents
+	@$(BIN)/python deploy/docs/reference.py
+
+docs: reference ## The documentation site in build/site
+	@$(BIN)/python -c 'import zensical' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@$(BIN)/python deploy/docs/build.py
 
 frozen: compiled ## What the program answers, byte for byte as in tests/frozen/answers
 	@$(BIN)/python tests/frozen/freeze.py
