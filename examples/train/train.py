@@ -181,6 +181,7 @@ class TrainingJob:
         if self.rank.rank == 0:
             time.sleep(arguments.save_seconds)
             finalise(arguments.save, state, kind)
+        self.collective.barrier()  # as Megatron's: no rank goes on before the tracker names this checkpoint
         self.say(
             f"  successfully saved checkpoint from iteration {self.iteration:7d} to {arguments.save} "
             "[ t 1/1, p 1/1 ]"
