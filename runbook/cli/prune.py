@@ -19,6 +19,7 @@ from typing import Any
 import click
 from dbos import DBOSClient
 
+from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.adapters.store.keep import SETTLED_S, Going, Held, Remover, measure, plan
 from runbook.adapters.store.totals import Key, figures_of
 from runbook.adapters.whole_file import process_lock
@@ -244,7 +245,10 @@ def _forget_workflows(app: Application, most: int | None) -> int:
     forgotten, start = 0, 0
     client = None
     try:
-        client = DBOSClient(system_database_url=app.database_url, retry_connection_errors=False)
+        client = DBOSClient(
+            system_database_url=app.database_url, retry_connection_errors=False,
+            sys_db_idle_transaction_timeout_sec=LEASE_S,
+        )
         while True:
             found = client.list_workflows(
                 workflow_id_prefix=f"{app.flow.id}-{app.inventory.cluster}-", status=list(_ENDED),

@@ -93,6 +93,24 @@ def test_either_may_be_killed_stopped_or_cut_off_at_any_moment(tmp_path: Path, d
             print(each.result())
 
 
+def test_one_that_is_cut_off_as_it_begins_holds_nobody_up(tmp_path: Path, database: str) -> None:
+    """The database keeps what its transaction holds for as long as the session is there."""
+    with http_server() as told, TwoDaemons(tmp_path / "begins", database, told) as two:
+        two.both_up()
+        first = two.driving()
+        struck = two.other(first)
+        struck.line.cut_after(b"INSERT INTO dbos.queues")
+        first.send(signal.SIGKILL)
+        until(struck.line.is_cut, "the other begins, and is cut off")
+        began = time.monotonic()
+        first.start()
+        until(lambda: two.driving() is first, "the first takes over again")
+        assert time.monotonic() - began < TAKEN_OVER_S
+        two.event()
+        until(lambda: two.state() == "recovered", "recovered")
+        assert len(two.relaunches()) == 1
+
+
 def test_a_question_is_put_once_and_answered_from_anywhere_and_no_stranger_joins(tmp_path: Path, database: str) -> None:
     with http_server() as told, TwoDaemons(tmp_path / "asked", database, told, "approve", one_spool=True) as two:
         two.both_up()

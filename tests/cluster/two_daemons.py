@@ -42,7 +42,7 @@ class Line:
 
     def __init__(self, host: str, port: int) -> None:
         self._to = (host, port)
-        self._cut = threading.Event()
+        self._cut, self._cut_after = threading.Event(), b""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -50,7 +50,15 @@ class Line:
     def cut(self) -> None:
         self._cut.set()
 
+    def cut_after(self, words: bytes) -> None:
+        """From when these have been handed on to the database: the transaction that they are of stays open there."""
+        self._cut_after = words
+
+    def is_cut(self) -> bool:
+        return self._cut.is_set()
+
     def mend(self) -> None:
+        self._cut_after = b""
         self._cut.clear()
 
     def close(self) -> None:
@@ -72,6 +80,8 @@ class Line:
                     if not data:
                         return
                     (far if ready is near else near).sendall(data)
+                    if ready is near and self._cut_after and self._cut_after in data:
+                        self._cut.set()
 
 
 class Daemon:

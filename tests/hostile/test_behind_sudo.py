@@ -173,10 +173,12 @@ def test_hostile_jobs_are_read_through_sudo_and_a_good_one_beside_them_has_its_d
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
+# What a shell starts in the background ignores SIGINT, and so would Python below it.
 RUNS = """
-import sys
+import signal, sys
 from runbook.adapters.identity import identity_of
 from runbook.adapters.process import Command, run
+signal.signal(signal.SIGINT, signal.default_int_handler)
 begun, owner = sys.argv[1:]
 run(Command(("sh", "-c", "echo $$ > $0; exec sleep 1000", begun), as_user=identity_of(owner)), 600.0)
 """

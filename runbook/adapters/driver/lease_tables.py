@@ -268,7 +268,8 @@ def _connected(url: str) -> Connection:
                 server.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
         connection = connect()
     with connection.transaction():
-        # Two that make the same tables at once would trip over each other.
+        # Two that make the same tables at once would trip over each other; one that is cut off must not hold the other.
+        connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{LEASE_S}s'")
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('runbook_driver'))")
         connection.execute(_SCHEMA)
     return connection

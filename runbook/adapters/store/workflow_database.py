@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
 
+from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.errors import Unavailable
 
 _ANSWER_S = 10.0
@@ -56,6 +57,8 @@ def dbos_config(database_url: str, executor: str) -> dict[str, Any]:
         "enable_otlp": False,
         "log_level": "CRITICAL",
         "notification_listener_polling_interval_sec": 0.1,
+        # A host that is cut off within a transaction leaves what it locked to the next driver, as it does the lease.
+        "sys_db_idle_transaction_timeout_sec": LEASE_S,
     }
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 
 from dbos import DBOS, DBOSClient
 
+from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.adapters.identity import current_identity
 from runbook.adapters.store.workflow_database import dbos_config
 from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, pump
@@ -155,7 +156,7 @@ def send_answer(incident: Incident, yes: bool) -> None:
 
 def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:
     """Answer to whichever process drives the incident, now or later."""
-    client = DBOSClient(system_database_url=app.database_url)
+    client = DBOSClient(system_database_url=app.database_url, sys_db_idle_transaction_timeout_sec=LEASE_S)
     try:
         topic = approval_topic_of(incident)
         client.send(
@@ -170,7 +171,7 @@ def answer_elsewhere(app: Application, incident: Incident, yes: bool) -> None:
 
 def _enqueue(app: Application, incident: Incident) -> None:
     config = dbos_config(app.database_url, "command")
-    client = DBOSClient(system_database_url=app.database_url)
+    client = DBOSClient(system_database_url=app.database_url, sys_db_idle_transaction_timeout_sec=LEASE_S)
     try:
         if incident.run > 1:
             client.cancel_workflow(workflow_id(replace(incident, run=incident.run - 1)))
