@@ -56,7 +56,11 @@ def test_an_incident_stays_while_its_relaunched_job_runs(shell: Shell) -> None:
     assert f"stays: oom-here-1: its relaunched job {job} has not ended" in shown
     assert there(shell.state) == {"oom-here-1": THINNED}
     app = application(str(shell.inventory))
-    app.scheduler.cancel(app.scheduler.job(app.store.load(closed(1, 0).id).attempts[0].job or closed(1, 0).root_job))
+    relaunched = app.store.load(closed(1, 0).id).attempts[0].job
+    assert relaunched is not None
+    app.scheduler.cancel(app.scheduler.job(relaunched))
+    while not app.scheduler.job(relaunched).state.job_class.ended:
+        time.sleep(0.05)
     assert shell("prune").returncode == 0
     assert there(shell.state) == {}
 
