@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help compiled setup demo test test-slurm check lock packages docs reference frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once, about a minute)"
@@ -21,10 +21,14 @@ $(STAMP): pyproject.toml
 compiled: $(STAMP)
 	@$(BIN)/python hatch_build.py
 
+##@ Begin
+
 setup: compiled ## The virtual environment with everything in it
 
 demo: compiled ## The whole loop on this machine: no root, no Slurm, simulated GPUs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh deploy/demo/demo
+
+##@ Test
 
 test: compiled ## All tests; on Debian as root also those on the sandbox cluster and in a browser; ROOM=template: one folder
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/run $(ROOM)
@@ -42,24 +46,22 @@ check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a do
 	@$(BIN)/python tests/checks/lazy_imports.py
 	@PYTHON=$(BIN)/python deploy/supply/lock --check
 
-lock: $(STAMP) ## Lock the versions that a deployment installs, with hashes, bill of materials and licences
-	@PYTHON=$(CURDIR)/$(BIN)/python deploy/supply/lock
-
-packages: compiled ## A deb and an rpm in dist/, with every library in its locked version (docs/install.md)
-	@$(BIN)/python deploy/packages/build.py
-
-reference: compiled ## Write the pages of docs/ that follow from the code and the documents
-	@$(BIN)/python deploy/docs/reference.py
-
-docs: reference ## The documentation site in build/site
-	@$(BIN)/python -c 'import zensical' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
-	@$(BIN)/python deploy/docs/build.py
-
 frozen: compiled ## What the program answers, byte for byte as in tests/frozen/answers
 	@$(BIN)/python tests/frozen/freeze.py
 
 frozen-renew: compiled ## Write tests/frozen/answers anew; their diff is read like code
 	@$(BIN)/python tests/frozen/freeze.py --renew
+
+fuzz: $(STAMP) ## A million hostile lines, others each time: no crash, bounded memory, time in proportion
+	@$(BIN)/python tests/bench/fuzz.py
+
+cluster: $(STAMP) ## Start the sandbox Slurm cluster (Debian, root)
+	@deploy/sandbox/sandbox up
+
+cluster-down: ## Stop it, without residue
+	@deploy/sandbox/sandbox down
+
+##@ Measure
 
 accuracy: $(STAMP) ## How often rank, figures and diagnosis are right on the corpus of logs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/logs/accuracy.py
@@ -78,14 +80,20 @@ else
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/bench.py
 endif
 
-fuzz: $(STAMP) ## A million hostile lines, others each time: no crash, bounded memory, time in proportion
-	@$(BIN)/python tests/bench/fuzz.py
+##@ Deliver
 
-cluster: $(STAMP) ## Start the sandbox Slurm cluster (Debian, root)
-	@deploy/sandbox/sandbox up
+reference: compiled ## Write the pages of docs/ that follow from the code and the documents
+	@$(BIN)/python deploy/docs/reference.py
 
-cluster-down: ## Stop it, without residue
-	@deploy/sandbox/sandbox down
+docs: reference ## The documentation site in build/site
+	@$(BIN)/python -c 'import zensical' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@$(BIN)/python deploy/docs/build.py
+
+lock: $(STAMP) ## Lock the versions that a deployment installs, with hashes, bill of materials and licences
+	@PYTHON=$(CURDIR)/$(BIN)/python deploy/supply/lock
+
+packages: compiled ## A deb and an rpm in dist/, with every library in its locked version (docs/install.md)
+	@$(BIN)/python deploy/packages/build.py
 
 clean: ## Remove what make made
 	@rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from tests.programs import require
@@ -17,3 +20,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         require(*mark.args)
+
+
+_BEGAN_S = time.monotonic()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """For the table at the end of tests/run."""
+    table, group = os.environ.get("RUNBOOK_GROUPS"), os.environ.get("RUNBOOK_GROUP")
+    if table and group and not hasattr(terminalreporter.config, "workerinput"):
+        passed, failed, error, skipped = (
+            len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "failed", "error", "skipped")
+        )
+        with open(table, "a", encoding="utf-8") as lines:
+            lines.write(f"{group}\t{passed}\t{failed + error}\t{skipped}\t{time.monotonic() - _BEGAN_S:.0f}\n")
