@@ -34,7 +34,8 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "Developers": ("levers", "signatures", "kinds", "contributing"),
 }
 _STYLE = (
-    "<style>.flow-picture{overflow-x:auto}.flow-picture svg{min-width:60rem;background:#fff}"
+    "<style>.flow-picture{overflow-x:auto;direction:rtl}.flow-picture svg{direction:ltr;min-width:32rem;"
+    "max-width:100%;height:auto;background:#fff}"
     ".flow-picture svg rect{fill:#eef3f8;stroke:#456}.flow-picture svg path{fill:none;stroke:#789}"
     ".flow-picture svg marker path{fill:#789}.flow-picture svg text{fill:#223;font-size:12px}</style>"
 )
@@ -97,7 +98,8 @@ def _picture() -> str:
         for box in flow.boxes.values() for outcome, target in box.next.items() if target != END
     )
     drawn, _ = flow_chart(FlowPicture(flow.title, boxes, arrows), ())
-    return f'{_STYLE}<div class="flow-picture">{"".join(str(drawn).splitlines())}</div>'
+    named = re.sub("<title>.*?</title>", f"<title>{flow.title}</title>", "".join(str(drawn).splitlines()), count=1)
+    return f'{_STYLE}<div class="flow-picture">{named}</div>'
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import sys
 from collections.abc import Iterator
@@ -95,7 +96,13 @@ def _text(words: str) -> str:
 def _table(head: tuple[str, ...], rows: object) -> str:
     assert not isinstance(rows, str)
     lines = [head, ("---",) * len(head), *rows]  # type: ignore[misc]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """A stroke would end the cell; within Markdown's code its escape would be shown."""
+    code = re.sub(r"`([^`]*\|[^`]*)`", lambda found: f"<code>{html.escape(found[1], quote=False)}</code>", text)
+    return code.replace("|", "&#124;")
 
 
 def main() -> int:
