@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
@@ -22,16 +22,35 @@ _FIRST_POLL_S = 0.5
 _LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
+class RestDocument(Document):
+    """How slurmrestd is asked: over a socket of this machine, or over TLS."""
+
+    url: str = Field(pattern=r"^(unix:/.+|https://[^/@\s]+(/\S*)?)$")
+    version: Literal["v0.0.42", "v0.0.43", "v0.0.44", "v0.0.45"]
+    """The one format that is asked for."""
+    token_file: str = Field(pattern="^/")
+    ca_file: str = ""
+    """Empty: the machine's own certificates."""
+
+
 class SchedulerDocument(Document):
-    """Where jobs run. `slurm` uses Slurm's commands; pyslurm only where it fits the cluster."""
+    """Where jobs run. `slurm` uses Slurm's commands; pyslurm only where it fits the cluster; slurmrestd only where it
+    is named."""
 
     kind: Literal["slurm", "local"]
-    adapter: Literal["auto", "commands"] = "auto"
+    adapter: Literal["auto", "commands", "rest"] = "auto"
+    rest: RestDocument | None = None
     slurm_conf: str = ""
     """SLURM_CONF for every Slurm command; empty: Slurm's own default."""
     commands_folder: str = ""
     """Folder of sbatch, scontrol and the others; empty: the PATH."""
     command_timeout_s: float = Field(default=20.0, gt=0)
+
+    @model_validator(mode="after")
+    def _says_where_slurmrestd_is(self) -> Self:
+        if (self.adapter == "rest") != (self.rest is not None):
+            raise ValueError("`rest` (url, version, token_file) belongs to `adapter: rest`, and only there")
+        return self
 
 
 class NodesDocument(Document):

@@ -176,6 +176,11 @@ class Application:
                 where=document.slurm_conf,
                 next_step="mend scheduler.slurm_conf of the inventory, or leave it out for Slurm's own",
             )
+        if document.rest is not None:
+            from runbook.adapters.slurm.slurmrestd import RestLine, RestSettings, SlurmRest
+
+            settings = RestSettings(timeout_s=document.command_timeout_s, **document.rest.model_dump())
+            return SlurmRest(RestLine(settings), document.rest.version, cluster=self.inventory.cluster)
         from runbook.adapters.slurm import choose_scheduler
 
         return choose_scheduler(
@@ -191,6 +196,12 @@ class Application:
         from runbook.adapters.slurm.commands import SlurmCommands
 
         document = self.inventory.scheduler
+        if document.adapter == "rest":
+            raise Unavailable(
+                "this takes Slurm's commands, and the inventory names slurmrestd instead",
+                where="scheduler.adapter of the inventory",
+                next_step="do it on a host with Slurm's commands",
+            )
         return SlurmCommands(
             bin_dir=document.commands_folder, slurm_conf=document.slurm_conf, timeout_s=document.command_timeout_s,
             patience_s=self.patience_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from runbook.host_lists import expand_hosts, fold_hosts
@@ -202,18 +202,24 @@ def read_dependents(text: str, job: JobRecord, separator: str) -> dict[Dependent
     in its place: "afterok:NEW,afterany:9". "" where that cannot be said: singleton, all tasks of an array.
 
     Slurm writes "afterok:7(failed),afterany:9(unfulfilled)", and `?` for "one of them is enough"."""
+    return dependents_of(rows(text, DEPENDENT_COLUMNS, separator), job)
+
+
+def dependents_of(told: Iterable[Mapping[str, str]], job: JobRecord) -> dict[Dependent, str]:
+    """As `read_dependents`, of jobs by the names of `DEPENDENT_COLUMNS`."""
     found: dict[Dependent, str] = {}
-    for row in rows(text, DEPENDENT_COLUMNS, separator):
+    for row in told:
         cancelled = job_state(row["State"]).job_class is JobClass.CANCELLED
         if fields.number(row["UserID"]) != job.uid or (cancelled and row["Reason"].strip() != _IN_VAIN):
             continue
-        told = fields.text_or_empty(row["Dependency"]).strip()
-        parts = [_CONDITION.fullmatch(part) for part in re.split(r"[,?]", told)] if told else []
+        waits_for = fields.text_or_empty(row["Dependency"]).strip()
+        parts = [_CONDITION.fullmatch(part) for part in re.split(r"[,?]", waits_for)] if waits_for else []
         named = [part for part in parts if part is not None and _waits_for(part, job, row["Name"])]
         if not named or len(found) >= _MOST_DEPENDENTS:
             continue
         others = ",".join(_instead(part, job) for part in parts if part is not None)
-        sure = None not in parts and "?" not in told and all(part["jobs"] == job.id for part in named) and not cancelled
+        plain = None not in parts and "?" not in waits_for
+        sure = plain and all(part["jobs"] == job.id for part in named) and not cancelled
         waits = Dependent(JobId(row["JobArrayID"].strip()), row["Name"], named[0]["type"], cancelled)
         found[waits] = others if sure else ""
     return found
@@ -339,7 +345,7 @@ def read_gpu_indices(text: str) -> tuple[GpuIndices, ...]:
         match = _LINE.fullmatch(line)
         if match is None:
             continue
-        indices = _of_gres(match["gres"])
+        indices = listed_gpus(match["gres"])
         nodes = expand_hosts(match["nodes"])
         if indices is None or not nodes or any(node in found for node in nodes):
             return ()
@@ -361,7 +367,7 @@ def index_list(text: str) -> tuple[int, ...] | None:
     return tuple(sorted(numbers))
 
 
-def _of_gres(gres: str) -> tuple[int, ...] | None:
+def listed_gpus(gres: str) -> tuple[int, ...] | None:
     """The GPUs of one share, of all types; () for none. None where GPUs are named without their indices, and for
     shards and MPS, whose GPUs several jobs share."""
     numbers: list[int] = []

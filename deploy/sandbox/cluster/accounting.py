@@ -13,6 +13,7 @@ from cluster.settings import (
     CONTROLLER,
     CONTROLLER_ADDRESS,
     ETC,
+    JWT_KEY,
     LOGS,
     MARIADB_DATA,
     MARIADB_PORT,
@@ -20,6 +21,7 @@ from cluster.settings import (
     MUNGE_SOCKET,
     RUN,
     SLURMDBD_PORT,
+    SLURMRESTD,
     USERS,
 )
 from cluster.system import SandboxError, attempt, make_directory, write_file
@@ -133,6 +135,11 @@ def database_password() -> str:
     return path.read_text(encoding="ascii")
 
 
+def alternative_auth() -> str:
+    """What lets slurmrestd's users show who they are; "" where there is no slurmrestd."""
+    return f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={JWT_KEY}\n" if SLURMRESTD.exists() else ""
+
+
 def start_slurmdbd() -> None:
     """Start slurmdbd as the user slurm, under the controller's host name."""
     if daemons.pid_of("slurmdbd") is not None:
@@ -141,7 +148,7 @@ def start_slurmdbd() -> None:
     make_directory(RUN / "slurm", owner="slurm")
     make_directory(LOGS / "slurm", owner="slurm")
     lines = (
-        f"AuthType=auth/munge\nAuthInfo=socket={MUNGE_SOCKET}\n"
+        f"AuthType=auth/munge\nAuthInfo=socket={MUNGE_SOCKET}\n{alternative_auth()}"
         f"DbdHost={CONTROLLER}\nDbdAddr={CONTROLLER_ADDRESS}\nDbdPort={SLURMDBD_PORT}\nSlurmUser=slurm\n"
         f"LogFile={LOGS}/slurm/slurmdbd.log\nPidFile={RUN}/slurm/slurmdbd.pid\nDebugLevel=info\n"
         f"StorageType=accounting_storage/mysql\nStorageHost=127.0.0.1\nStoragePort={MARIADB_PORT}\n"

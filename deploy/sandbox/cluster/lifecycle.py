@@ -36,11 +36,13 @@ def up() -> None:
         accounting.start_munge()
         accounting.start_mariadb(preparation)
     with phase("accounting"):
+        slurm.make_jwt_key()
         changed = slurm.write_configuration()
         accounting.start_slurmdbd()
         accounting.register()
     with phase("slurm"):
         slurm.start_slurmctld()
+        slurm.start_slurmrestd()
         for node in NODES:
             slurm.start_slurmd(node)
         if changed and already:

@@ -25,7 +25,7 @@ ROOTS = Path("/var/cache/runbook-sandbox")
 RUN = Path("/run/runbook-sandbox-machines")
 REPOSITORY = Path(__file__).resolve().parents[3]
 CGROUPS = Path("/sys/fs/cgroup")
-MORE_PACKAGES = ("procps", "python3")
+MORE_PACKAGES = ("slurmrestd", "slurm-wlm-jwt-plugin", "procps", "python3")
 
 
 def root_of(version: str) -> Path:

@@ -34,6 +34,11 @@ HOSTS = Path("/etc/hosts")
 SUDOERS = Path("/etc/sudoers.d/runbook-sandbox")
 HOSTS_MARK = "# runbook-sandbox"
 
+JWT_KEY = ETC / "jwt.key"
+SLURMRESTD = Path("/usr/sbin/slurmrestd")
+"""Installed on the machines of other versions; Debian 12's speaks none of the versions that are read."""
+REST_SOCKET = RUN / "rest" / "slurmrestd.sock"
+
 MARIADB_PORT = 16816
 SLURMCTLD_PORT = 16817
 SLURMD_PORT = 16818

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from cluster import daemons
-from cluster.accounting import answers, as_controller, require_free_port
+from cluster.accounting import alternative_auth, answers, as_controller, require_free_port
 from cluster.nodes import inside
 from cluster.settings import (
     CLUSTER,
@@ -16,11 +17,14 @@ from cluster.settings import (
     FIRST_DEVICE,
     GPUS,
     GPUS_PER_NODE,
+    JWT_KEY,
     LOGS,
     MEMORY_MIB_PER_NODE,
     MUNGE_SOCKET,
     NODE_EPILOG,
     NODES,
+    PROBE,
+    REST_SOCKET,
     RUN,
     SERVICE,
     SLURM_CONF,
@@ -29,6 +33,7 @@ from cluster.settings import (
     SLURMD_PORT,
     SLURMD_SPOOL,
     SLURMDBD_PORT,
+    SLURMRESTD,
     SPOOL,
     Node,
 )
@@ -86,7 +91,7 @@ SlurmdPort={SLURMD_PORT}
 CommunicationParameters=NoCtldInAddrAny
 AuthType=auth/munge
 AuthInfo=socket={MUNGE_SOCKET},cred_expire=20
-CredType=cred/munge
+{alternative_auth()}CredType=cred/munge
 
 StateSaveLocation={SLURM_STATE}
 SlurmdSpoolDir={SLURMD_SPOOL}/%n
@@ -187,6 +192,25 @@ def start_slurmctld() -> None:
         lambda: answers(CONTROLLER_ADDRESS, SLURMCTLD_PORT) and controller_answers(),
         log=LOGS / "slurm" / "slurmctld.log",
     )
+
+
+def make_jwt_key() -> None:
+    """The key that the controller signs tokens with, made once."""
+    if SLURMRESTD.exists() and not JWT_KEY.exists():
+        write_file(JWT_KEY, secrets.token_hex(32), mode=0o600, owner="slurm")
+
+
+def start_slurmrestd() -> None:
+    """Start slurmrestd on a socket, as a user who may do nothing, where it is installed: who asks shows a token."""
+    if not SLURMRESTD.exists() or daemons.pid_of("slurmrestd") is not None:
+        return
+    make_directory(REST_SOCKET.parent, owner=PROBE.name)
+    REST_SOCKET.unlink(missing_ok=True)
+    user = ("setpriv", f"--reuid={PROBE.name}", f"--regid={PROBE.name}", "--clear-groups", "--")
+    # What keeps it from looking for a token of its own.
+    words = (*user, "env", "SLURM_JWT=daemon", str(SLURMRESTD), "-a", "rest_auth/jwt", f"unix:{REST_SOCKET}")
+    daemons.start("slurmrestd", as_controller(*words))
+    daemons.wait_for("slurmrestd", REST_SOCKET.exists, log=LOGS / "slurmrestd.out")
 
 
 def stop_slurmctld() -> bool:

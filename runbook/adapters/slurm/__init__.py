@@ -1,6 +1,7 @@
 """Slurm behind the Scheduler port: pyslurm where it imports and its version is the cluster's, else the commands.
 
-`commands` runs one command, `scheduler` is the port over them, `pyslurm` what libslurm answers faster.
+`commands` runs one command, `scheduler` is the port over them, `pyslurm` what libslurm answers faster, `slurmrestd`
+reads and cancels from a host without the commands.
 """
 
 from __future__ import annotations
