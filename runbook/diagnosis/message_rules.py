@@ -378,7 +378,7 @@ def fragmentation(case: Case) -> Vote | None:
         confidence += 0.1
         reasons.append(f"{share:.0%} of the reserved memory is unallocated.")
     elif share < 0.05:
-        confidence -= 0.2
+        confidence -= 0.3
         against.append(f"Only {share:.1%} of the reserved memory is unallocated.")
     if figures.small_request:
         confidence -= 0.25

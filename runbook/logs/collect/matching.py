@@ -219,8 +219,11 @@ _COLUMN = ("   ", "\t")
 """A gap in front of a message is one between a record's columns: no sentence has it."""
 _LOGGED = re.compile(r"(?:ERROR|CRITICAL|FATAL|error|fatal)\S{0,3} [\w.:/-]{1,80}$")
 
-_REPORTED = re.compile(r"\b(?:exited|terminated|[Ee]xit) (?:with )?(?:code|status):? -?\d{1,3},? (?:reason|due to)$")
-"""A controller's word on the end of a pod, with its reason behind."""
+_REPORTED = re.compile(
+    r"\b(?:exited|terminated|[Ee]xit) (?:with )?(?:code|status):? -?\d{1,3},? (?:reason|due to)$"
+    r"|^\W{0,8}(?:\w+ )?[Rr]eason[\"']?: \S.{0,120}$"
+)
+"""A controller's word on the end of a pod, with its reason behind; a field of a record that gives the reason."""
 
 
 def is_quoted(match: Match, text: str, raised: bool) -> bool:
@@ -275,4 +278,4 @@ def _in_prose(text: str, words: int, start: int) -> bool:
     last = bare.split()[-1]
     if not (bare[-1].isalpha() or bare[-1] == ",") or _LEVEL.match(last) or _is_prefix(last):
         return False
-    return not _LOGGED.search(bare[-160:]) and not _REPORTED.search(bare[-160:])
+    return not _LOGGED.search(bare[-160:]) and not _REPORTED.search(bare[-200:])
