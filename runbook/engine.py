@@ -440,11 +440,13 @@ class Engine:
         if following == END:
             # The page first: once the incident is stored as closed, nobody comes back to draw it.
             self.draw(incident)
-        if not waiting or self._changed(incident, before):
+        changed = not waiting or self._changed(incident, before)
+        if changed or visit.summary != before.visits[-1].summary:
+            # What it waits for is read by those who look on; the workflow need not remember it.
             self.store.save(stored)
         self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
         self.tell(before, incident)
-        text = to_text(incident) if not waiting or self._changed(incident, before) else ""
+        text = to_text(incident) if changed else ""
         return BoxRecord(outcome=str(result.outcome), incident=text, poll_s=result.poll_s, unavailable="", bug="")
 
     @staticmethod

@@ -36,12 +36,33 @@ def node() -> None:
     """
 
 
-@command("incident.stored", "List incidents, newest first.")
+@command("incident.stored", "List incidents, newest first; --watch: redrawn as they change.")
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list on standard output.")
+@click.option(
+    "--watch", "watching", is_flag=True, help="Stay, and redraw the list as it changes, open ones first; Ctrl-C ends."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON list; with --watch one JSON object a line and change.")
 @inventory_option
 def incidents() -> None:
-    """List incidents, newest first."""
+    """List incidents, newest first.
+
+    With --watch into a pipe or a file, on a terminal that cannot redraw, or with NO_COLOR: one plain line for each open
+    incident, then one for each that changes.
+    """
+
+
+@command("incident.live", "Look on while an incident goes through the boxes; Ctrl-C leaves it alone.")
+@click.argument("incident", required=False)
+@click.option("--job", metavar="ID", help="The incident of this job, or of which it is a relaunch.")
+@click.option("--json", "as_json", is_flag=True, help="incident.json on one line, each time that it changes.")
+@inventory_option
+def follow() -> None:
+    """Look on while an incident is worked on: which boxes it left and what they said, where it is and since when, what
+    it waits for. It ends when the incident does, or is interrupted, with the last lines and the exit code of `oom`.
+
+    Without INCIDENT and --job: the only one that is at work. It reads what is stored, and changes and answers nothing.
+    Into a pipe or a file, on a terminal that cannot redraw, or with NO_COLOR: one plain line for each change.
+    """
 
 
 @command("incident.stored", "Show one incident.")

@@ -56,6 +56,8 @@ class Application:
     """Or "daemon"."""
     patience_s: float = 20.0
     """How long Slurm is asked again while it is not reached."""
+    looks: bool = False
+    """It reads what is stored and writes nothing: whoever may read the state folder can."""
 
     @cached_property
     def settings(self) -> Inventory:
@@ -66,7 +68,8 @@ class Application:
         """The state folder, made if it is missing. Raises `Unavailable` where that fails."""
         folder = self.inventory.state_folder
         try:
-            private_folder(folder)
+            if not self.looks:
+                private_folder(folder)
         except OSError as error:
             raise Unavailable(
                 f"the state folder cannot be made: {error.strerror}",
@@ -78,7 +81,7 @@ class Application:
                 "a backup is being restored into the state folder, or was and did not come to its end",
                 where=str(folder), next_step="`runbook restore FILE` again",
             )
-        if not os.access(folder, os.W_OK):
+        if not self.looks and not os.access(folder, os.W_OK):
             raise Unavailable(
                 "the state folder cannot be written",
                 where=str(folder),
@@ -330,11 +333,12 @@ def _nobody(before: Incident | None, after: Incident) -> None:
     """Nobody is told."""
 
 
-def application(inventory: str | None, policy: Policy | None = None) -> Application:
-    """The application of a named inventory. Raises `BadInput` with every fault of the document, and `Hung`."""
+def application(inventory: str | None, policy: Policy | None = None, *, looks: bool = False) -> Application:
+    """The application of a named inventory; `looks` as there. Raises `BadInput` with every fault of the document, and
+    `Hung`."""
     if inventory:
         must_answer(Path(inventory).expanduser())
-    return Application(answering(load_inventory(inventory)), policy)
+    return Application(answering(load_inventory(inventory)), policy, looks=looks)
 
 
 def answering(inventory: Inventory) -> Inventory:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import getpass
 import os
-import signal
 import threading
 import time
 import uuid
 from dataclasses import replace
 from functools import partial
-from types import FrameType
 
 from dbos import DBOS, DBOSClient
 
 from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.adapters.identity import current_identity
 from runbook.adapters.store.workflow_database import dbos_config
-from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, pump
+from runbook.cli.incident.live import news, over, question_of, titles_of, versions
+from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, interruptible, pump
 from runbook.cli.wiring import Application
 from runbook.engine import QUEUE, WORKFLOW, Engine, to_text, workflow_id
-from runbook.errors import Interrupted, NotFound, Unavailable
+from runbook.errors import Interrupted, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
 from runbook.service.decisions import approval_topic_of
@@ -134,15 +133,9 @@ def _until_ended(engine: Engine, incident: Incident, watcher: QueueWatcher, view
         finally:
             watcher.events.put(Ended())
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(signal.Signals(number).name)
-
     threading.Thread(target=wait, daemon=True, name="wait-for-workflow").start()
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
+    with interruptible():
         pump(watcher.events, view, send_answer, interactive=interactive)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if failed:
         raise Unavailable(
             f"the workflow stopped: {failed[0]}", where=incident.id, next_step=f"runbook resume {incident.id}"
@@ -189,40 +182,28 @@ def _enqueue(app: Application, incident: Incident) -> None:
 
 
 def follow(app: Application, incident: Incident, view: View, *, interactive: bool) -> Incident:
-    """Draw an incident that another process drives, from what it stores."""
-    drawn = len(incident.visits)
-    asked = ""
+    """Draw an incident that another process drives, from what it stores; returns it once it is over, or waits for an
+    answer that nobody here can give."""
     view.heading(f"{incident.id} is driven by the daemon; following")
-    while True:
-        try:
-            current = app.store.load(incident.id)
-        except NotFound:
-            current = incident
-        for visit in current.visits[drawn:]:
-            if not visit.outcome:
-                break
-            view.left(visit)
-            drawn += 1
-        if current.finished or current.state is IncidentState.INTERRUPTED:
-            return current
-        question = _question(current)
-        if question and question != asked:
-            asked = question
-            if not interactive:
+    drawn = replace(incident, awaiting="")
+    for current, _ in versions(app.store, incident.id):
+        for event in news(drawn, current, titles_of(app.flow)):
+            if not isinstance(event, Asked):
+                view.draw(event)
+            elif not interactive:
                 return current
-            answer = view.ask(Asked(current, current.awaiting), partial(_still_asked, app, incident.id, question))
-            if answer is not None:
-                answer_elsewhere(app, current, answer)
-        time.sleep(_FOLLOW_S)
-
-
-def _question(incident: Incident) -> str:
-    """What is asked now, different for each question; "" for none."""
-    return f"{len(incident.visits)}:{incident.awaiting}" if incident.awaiting else ""
+            else:
+                still = partial(_still_asked, app, incident.id, question_of(current))
+                if (answer := view.ask(event, still)) is not None:
+                    answer_elsewhere(app, current, answer)
+        if over(current):
+            break
+        drawn = current
+    return current
 
 
 def _still_asked(app: Application, incident: IncidentId, question: str) -> bool:
-    return _question(app.store.load(incident)) == question
+    return question_of(app.store.load(incident)) == question
 
 
 def _mark_interrupted(app: Application, incident: Incident) -> None:

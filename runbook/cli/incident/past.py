@@ -46,7 +46,7 @@ def history(
             "nodes are compared over the jobs of everybody",
             next_step="give --nodes with --node and --since alone",
         )
-    app = application(inventory)
+    app = application(inventory, looks=True)
     remembered = app.read_model.all()
     rows = query.choose(app.read_model.rows(), remembered, app.clock.now())
     if by_node:

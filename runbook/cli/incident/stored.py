@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import click
 
@@ -14,15 +13,15 @@ from runbook.cli.wiring import application
 from runbook.errors import NotFound
 from runbook.model.incident import IncidentState
 from runbook.report.summary import summaries_adapter
-from runbook.report.vocabulary.clean import clean_line, shorten
-
-_WIDE = 110
-"""Columns from which what happened has room beside an incident; else it stands below it."""
 
 
-def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
+def incidents(state: str | None, watching: bool, as_json: bool, inventory: str | None) -> int:
     """`runbook incidents`."""
-    app = application(inventory)
+    app = application(inventory, looks=True)
+    if watching:
+        from runbook.cli.incident.live import watch
+
+        return watch(app, lambda row: state is None or row.state == state, as_json)
     every, unreadable = app.read_model.overview()
     rows = [row for row in every if state is None or row.state == state]
     for name in unreadable:
@@ -38,30 +37,16 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
         return 0
     from rich.console import Console
     from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
+
+    from runbook.cli.incident.live import lines_of, table_of
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
-    narrow = console.width < _WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    titles = ("incident", "state", "opened", "job", "owner", "what happened")
-    for title in titles[:-1] if narrow else titles:
-        table.add_column(
-            title, overflow="fold" if title == "what happened" else "ellipsis", no_wrap=title != "what happened"
-        )
-    headlines = []
-    for row in rows:
-        opened = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_s))
-        cells = (row.id, row.state.replace("_", " "), opened, row.job_name, row.owner)
-        headline = Text(shorten(clean_line(row.headline), 160))
-        table.add_row(*(Text(clean_line(cell)) for cell in cells), *(() if narrow else (headline,)))
-        headlines.append(headline)
-    if not narrow:
+    table, headlines = table_of(rows, console, folded=True)
+    if not headlines:
         console.print(table)
         return 0
-    lines = console.render_lines(table, console.options.update(no_wrap=True), pad=False)
-    for line, told in zip(lines, (None, *headlines), strict=False):
-        console.print(Text.assemble(*((part.text, part.style or "") for part in line)), no_wrap=True)
+    for line, told in zip(lines_of(console, table), (None, *headlines), strict=False):
+        console.print(line, no_wrap=True)
         if told is not None:
             console.print(Padding(told, (0, 0, 0, 4)))
     return 0
@@ -69,7 +54,7 @@ def incidents(state: str | None, as_json: bool, inventory: str | None) -> int:
 
 def show(incident: str, as_json: bool, inventory: str | None) -> int:
     """`runbook show`."""
-    app = application(inventory)
+    app = application(inventory, looks=True)
     checked = check_incident_id(incident)
     if as_json:
         click.echo(app.store.read_file(checked, "incident.json").decode("utf-8"), nl=False)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
@@ -17,7 +20,7 @@ from rich.text import Text
 
 from runbook.errors import BadInput, Interrupted, NotAllowed
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
-from runbook.model.units import IncidentId
+from runbook.model.units import IncidentId, rough_duration
 from runbook.report.narrative import answer, passed_over, to_do
 from runbook.report.vocabulary.clean import clean_line, shorten
 
@@ -36,6 +39,9 @@ _ATTENTION = frozenset(
 _SLOW_S = 2.0
 _LOOK_S = 1.0
 """How often a question at the terminal looks whether somebody has answered it elsewhere."""
+_REDRAWN_A_SECOND = 4.0
+_CANNOT = ("", "dumb", "unknown")
+"""Kinds of terminals that cannot go back to what is written."""
 _NARROWEST = 20
 """Columns that a text needs beside its box to be broken there."""
 
@@ -44,6 +50,8 @@ _NARROWEST = 20
 class Entered:
     box: str
     title: str
+    since_s: float
+    """Epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class QueueWatcher:
         self.events: queue.Queue[Event] = queue.Queue()
 
     def entered(self, box: Box, incident: Incident) -> None:
-        self.events.put(Entered(box.name, box.title))
+        self.events.put(Entered(box.name, box.title, incident.visits[-1].started_s))
 
     def left(self, box: Box, visit: BoxVisit, incident: Incident) -> None:
         self.events.put(Left(box.name, visit))
@@ -90,14 +98,38 @@ class QueueWatcher:
         self.events.put(Asked(incident, proposal.sentence))
 
 
+def redraws(stream: TextIO) -> bool:
+    """Whether lines can be written over there: a terminal that can, and nobody asked for plain text (NO_COLOR)."""
+    plain = os.environ.get("TERM", "") in _CANNOT or os.environ.get("NO_COLOR")
+    return stream.isatty() and not plain
+
+
+def console_of(stream: TextIO) -> Console:
+    """What draws there; where it cannot redraw, plain text without colours, whatever else the environment says."""
+    return Console(file=stream, highlight=False, soft_wrap=True, force_terminal=redraws(stream))
+
+
+class _Now:
+    """What is going on, on one line that fits at any width, with how long it has been."""
+
+    def __init__(self, text: str, since_s: float) -> None:
+        self.text = text
+        self._since_s = since_s
+
+    def __rich__(self) -> Text:
+        past = rough_duration(max(time.time() - self._since_s, 0.0))
+        return Text(f"{past} · {self.text} …", no_wrap=True, overflow="ellipsis")
+
+
 class View:
     """Draws events. Without a terminal it prints one plain line a box."""
 
     def __init__(self, stream: TextIO = sys.stderr, *, quiet: bool = False) -> None:
-        self._console = Console(file=stream, highlight=False, quiet=quiet, soft_wrap=True)
+        self._console = console_of(stream)
+        self._console.quiet = quiet
         self._status: Status | None = None
+        self._now = _Now("", 0.0)
         self._current = ""
-        self._entered_s = 0.0
         self._last_line = ""
         self._told_s = 0.0
 
@@ -120,14 +152,24 @@ class View:
             self.left(event.visit)
         elif isinstance(event, Line):
             self._tell(event.text)
+        elif isinstance(event, Asked):
+            self._stop()
+            self._print(Text.assemble(("? ", "yellow bold"), clean_line(to_do(event.incident)[0])), 2)
+            self._current = ""
+            self._begin(f"{clean_line(event.incident.box)}: waits for an answer", event.incident.updated_s)
 
     def _enter(self, event: Entered) -> None:
-        if self._current == event.box and self._status is not None:
+        box = clean_line(event.box)
+        if self._current == box and self._status is not None:
             return
         self._stop()
-        self._current, self._entered_s = event.box, time.monotonic()
+        self._current = box
+        self._begin(clean_line(event.title), event.since_s)
+
+    def _begin(self, text: str, since_s: float) -> None:
         if self._console.is_terminal:
-            self._status = self._console.status(Text(f"{event.title} …"), spinner="dots")
+            self._now = _Now(text, since_s)
+            self._status = self._console.status(self._now, spinner="dots", refresh_per_second=_REDRAWN_A_SECOND)
             self._status.start()
 
     def left(self, visit: BoxVisit) -> None:
@@ -138,8 +180,8 @@ class View:
         mark = Text("! " if attention else f"{_GOOD} ", style="yellow" if attention else "green")
         line = Text.assemble(
             mark,
-            (f"{visit.box:<16}", "bold"),
-            (f"{visit.outcome:<16} ", "yellow" if attention else "cyan"),
+            (f"{clean_line(visit.box):<16}", "bold"),
+            (f"{clean_line(visit.outcome):<16} ", "yellow" if attention else "cyan"),
             (f"{took_s:6.1f} s  ", "dim"),
         )
         indent = line.cell_len
@@ -162,7 +204,7 @@ class View:
     def _tell(self, text: str) -> None:
         text = shorten(clean_line(text), 200)
         if self._status is not None:
-            self._status.update(Text(f"{self._current}: {text}"))
+            self._now.text = f"{self._current}: {text}"
             return
         # Without a terminal: only news, and not more often than a person would read it.
         now = time.monotonic()
@@ -232,13 +274,24 @@ def pump(
         event = events.get()
         if isinstance(event, Ended):
             return
-        if isinstance(event, Asked):
-            if interactive:
-                answer(event.incident, bool(view.ask(event)))
-            else:
-                view.draw(Line(f"waits for a yes: {event.sentence} (runbook approve {event.incident.id})"))
-            continue
-        view.draw(event)
+        if isinstance(event, Asked) and interactive:
+            answer(event.incident, bool(view.ask(event)))
+        else:
+            view.draw(event)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM ends what is done here as Ctrl-C does, so that the terminal is left as it was found."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(signal.Signals(number).name)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def is_interactive() -> bool:
