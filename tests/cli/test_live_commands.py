@@ -1,4 +1,4 @@
-"""`runbook follow` and `runbook incidents --watch`: what somebody sees who looks on, at a terminal and through a pipe."""
+"""`runbook follow` and `runbook incidents --watch`: what is seen at a terminal and through a pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import termios
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -86,7 +85,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(shell: Shell, *arguments: str, columns: int = 100, lines: int = 30, **environment: str) -> Iterator[Terminal]:
+def terminal(
+    shell: Shell, *arguments: str, columns: int = 100, lines: int = 30, **environment: str
+) -> Iterator[Terminal]:
     leader, follower = pty.openpty()
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
