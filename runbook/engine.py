@@ -437,12 +437,10 @@ class Engine:
             visit = replace(visit, ended_s=now, outcome=str(result.outcome))
         incident = replace(incident, visits=(*incident.visits[:-1], visit), updated_s=now)
         stored = incident if following == END or waiting else replace(incident, box=following)
-        if following == END:
-            # The page first: once the incident is stored as closed, nobody comes back to draw it.
+        if following == END:  # the page first: once the incident is stored as closed, nobody comes back to draw it
             self.draw(incident)
         changed = not waiting or self._changed(incident, before)
-        if changed or visit.summary != before.visits[-1].summary:
-            # What it waits for is read by those who look on; the workflow need not remember it.
+        if changed or visit.summary != before.visits[-1].summary:  # progress: for those who look on
             self.store.save(stored)
         self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
         self.tell(before, incident)

@@ -185,6 +185,7 @@ def test_what_a_box_waits_for_is_told_through_a_pipe_as_it_changes(shell: Shell)
             assert "verify: job 9 RUNNING: step 3 of 5 to pass" in lines[2]
             time.sleep(2.1)  # news are told no more often than a person reads them
     store.save(told)
+    assert process.stdout is not None
     assert "step 4 of 5" in process.stdout.readline()
     shutil.rmtree(shell.state / "incidents" / "oom-here-7")
     assert process.wait(30) == 3
@@ -246,7 +247,7 @@ def test_plain_lines_where_a_terminal_cannot_redraw_or_nobody_wants_colours(
 ) -> None:
     _store(shell).save(_incident("7"))
     for arguments in (("follow",), ("incidents", "--watch")):
-        with terminal(shell, *arguments, **environment) as at:
+        with terminal(shell, *arguments, **environment) as at:  # type: ignore[arg-type]
             at.until("what it died of has not been read yet")
             at.end("\x03")
         assert "\x1b" not in at.seen
