@@ -23,15 +23,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 _BEGAN_S = time.monotonic()
+# Taken out, so that a test that itself runs pytest adds no line to the table; what a worker inherits, it does not use.
+_TABLE, _GROUP = os.environ.pop("RUNBOOK_GROUPS", None), os.environ.pop("RUNBOOK_GROUP", None)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """For the table at the end of tests/run."""
-    table, group = os.environ.get("RUNBOOK_GROUPS"), os.environ.get("RUNBOOK_GROUP")
-    if table and group and not hasattr(terminalreporter.config, "workerinput"):
+    if _TABLE and _GROUP and not hasattr(terminalreporter.config, "workerinput"):
         passed, failed, error, skipped = (
             len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "failed", "error", "skipped")
         )
-        with open(table, "a", encoding="utf-8") as lines:
-            lines.write(f"{group}\t{passed}\t{failed + error}\t{skipped}\t{time.monotonic() - _BEGAN_S:.0f}\n")
+        with open(_TABLE, "a", encoding="utf-8") as lines:
+            lines.write(f"{_GROUP}\t{passed}\t{failed + error}\t{skipped}\t{time.monotonic() - _BEGAN_S:.0f}\n")

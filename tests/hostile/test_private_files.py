@@ -65,8 +65,14 @@ def test_whatever_the_umask_nobody_else_reads_what_is_kept(shell: Shell) -> None
 
 def test_the_folders_above_a_new_state_folder_are_nobody_elses_either(shell: Shell) -> None:
     shell.inventory.write_text(shell.inventory.read_text().replace(f"{shell.state}", f"{shell.folder}/a/b/state"))
-    assert run(shell, "incidents", umask=0).returncode == 0
+    assert run(shell, "oom", "--job", shell.failed_job(), "--yes", umask=0).returncode == 0
+    assert (shell.folder / "a/b/state/incidents.sqlite").exists()
     assert open_to_others(shell.folder / "a") == []
+
+
+def test_looking_makes_no_folder(shell: Shell) -> None:
+    assert run(shell, "incidents", umask=0).returncode == 0
+    assert not shell.state.exists()
 
 
 def test_doctor_names_what_others_can_read_and_mends_it_with_consent(shell: Shell) -> None:
@@ -87,9 +93,8 @@ def test_doctor_names_what_others_can_read_and_mends_it_with_consent(shell: Shel
 
 @needs_root
 def test_doctor_names_what_somebody_else_has_put_there(shell: Shell) -> None:
-    assert run(shell, "incidents").returncode == 0
+    shell.state.mkdir(mode=0o700)
     planted = shell.state / "incidents.sqlite"
-    planted.unlink(missing_ok=True)
     planted.write_bytes(b"")
     planted.chmod(0o600)
     os.chown(planted, NOBODY, NOBODY)
