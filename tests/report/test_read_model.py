@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -184,18 +183,22 @@ def _sums_of(root: Path) -> dict[tuple[str, ...], int]:
     return dict(ReadModel(IncidentStore(root)).totals()[1])
 
 
-def test_two_thousand_incidents_are_listed_in_a_moment(tmp_path: Path) -> None:
+def test_a_document_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
     store = IncidentStore(tmp_path)
     document = dump_incident(replace(just_opened(), id=IncidentId("oom-alpha-1")))
-    for number in range(2_000):
+    for number in range(50):
         folder = store.root / "incidents" / f"oom-alpha-{number}"
         folder.mkdir(parents=True)
         (folder / "incident.json").write_bytes(document.replace(b"oom-alpha-1", f"oom-alpha-{number}".encode()))
-    assert len(ReadModel(store).rows()) == 2_000
-    fresh = ReadModel(IncidentStore(store.root))
-    started = time.perf_counter()
-    assert len(fresh.rows()) == 2_000
-    assert time.perf_counter() - started < 1.0
+    before = ReadModel(store).rows()
+    assert len(before) == 50
+    for path in store.root.glob("incidents/*/incident.json"):
+        # Whoever opened it would stumble; size, inode and time say that it is the one that was read.
+        stamp = path.stat()
+        with path.open("r+b") as file:
+            file.write(b"\0" * stamp.st_size)
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert ReadModel(IncidentStore(store.root)).rows() == before
 
 
 def test_drains_of_all_incidents_are_counted_from_a_time_on(store: IncidentStore) -> None:
