@@ -212,7 +212,13 @@ def _drive(
     """Work on incidents until told to stop."""
     lease = None if isinstance(driver, DriverLock) else driver
     stopped = threading.Event()
-    watch_of_jobs = job_watch_of(app, spool.write)
+    woken = threading.Event()
+
+    def leave(event: SpoolEvent) -> None:
+        spool.write(event)
+        woken.set()
+
+    watch_of_jobs = job_watch_of(app, leave)
     engine = app.engine(LogWatcher(), boxes=app.cage)
     engine.launch(
         app.database_url, executor=f"daemon-{socket.gethostname()}-{os.getpid()}-{int(time.time())}",
@@ -236,7 +242,7 @@ def _drive(
         opener = _opener_of(app)
         daemon = Daemon(
             spool, lambda event: _open(app, engine, opener, event), app.clock, status,
-            go_on=lambda: go_on(app, engine),
+            go_on=lambda: go_on(app, engine), woken=woken,
         )
 
         def figures() -> ServiceFigures:

@@ -169,6 +169,8 @@ class Failure:
     freed_nodes: tuple[NodeName, ...] = ()
     """Nodes whose memory was in other hands and is free again: a leaked process was ended, or a tenant's job has.
     What the check found before stays in `nodes` and `judgements`."""
+    no_step_since_s: float | None = None
+    """Of a job that runs: since when its logs were seen to count no further step, whatever else it writes."""
 
 
 GUESSES = frozenset({"alert", "watch"})

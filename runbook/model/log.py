@@ -396,5 +396,7 @@ class LogStory:
     """Inference engines that speak in these logs ("vllm", "sglang"): the job has one of its own."""
     settings: dict[str, str] = field(default_factory=dict)
     """Allocator variables that the log itself shows, and what it says of them."""
+    process_ended: bool = False
+    """A launcher, Slurm or the process itself says that one ended, other than well."""
     sources: tuple[LogSource, ...] = ()
     notes: tuple[str, ...] = ()

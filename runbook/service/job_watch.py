@@ -36,13 +36,17 @@ ALERT = "memory-failure-and-a-rank-gone"
 _NEW_A_ROUND = 20
 """Jobs that are asked for one by one in a round; after a restart all are new."""
 _TELL_AGAIN_S = 1800.0
-CONFIRMED_S = 3.0
-"""The same rank has to be missing in two looks so far apart."""
+CONFIRMED_S = 2.0
+"""The same rank has to be missing in two looks that begin so far apart."""
+_LEAST_PAUSE_S = 0.1
+"""Between two rounds, however much is told."""
 _FIRST_PAUSE_S = 6.0
 _LONGEST_PAUSE_S = 300.0
 _LOOKS_AT_A_TIME = 8
 _LOOKS_OF_ONE = _LOOKS_AT_A_TIME // 2
 """At jobs of one owner."""
+_LOOKS_AFTER = 4
+"""At a job that went on writing: its ranks may wait and print all the same, and a process may take its time to end."""
 _STEPS_BEGUN_S = 60.0
 _SHORTEST_WORD = 6
 
@@ -100,6 +104,9 @@ class _Suspect:
     pause_s: float = _FIRST_PAUSE_S
     before: RanksSeen | None = None
     look: Future[RanksSeen | Unknown] | None = None
+    looked_s: float = 0.0
+    looks_left: int | None = None
+    """Of a job that went on writing since: looks until it is forgotten. A step or a heartbeat: it is not known."""
     unknown: str = ""
 
 
@@ -141,13 +148,22 @@ class JobWatch:
         try:
             while not self._stop.is_set():
                 self.round()
-                self._stop.wait(self.round_s)
+                self._pause()
         finally:
             self._looks.shutdown(wait=False, cancel_futures=True)
             self.followers.close()
 
     def stop(self) -> None:
         self._stop.set()
+        self.followers.woken.set()
+
+    def _pause(self) -> None:
+        """Until something is told, a look has ended or one is due; a round's time at most."""
+        now_s = self.clock.elapsed()
+        due_s = (one.due_s - now_s for one in self._suspects.values() if one.look is None and one.due_s > now_s)
+        self._stop.wait(_LEAST_PAUSE_S)
+        if self.followers.woken.wait(max(min((self.round_s, *due_s)) - _LEAST_PAUSE_S, 0.0)):
+            self.followers.woken.clear()
 
     def round(self) -> None:
         """One look at what the followers told, and at times at which jobs run."""
@@ -157,9 +173,10 @@ class JobWatch:
             if self._listed_s is None or now_s - self._listed_s >= self.rule.list_s:
                 problem = self._listing = self._list(now_s)
             for one in self.followers.look():
-                if not one.line:
-                    self._suspects.pop(one.job, None)
-                elif one.job not in self._suspects:
+                suspect = self._suspects.get(one.job)
+                if suspect is not None:
+                    suspect.looks_left = None if one.line else _LOOKS_AFTER
+                elif one.line:
                     self._suspects[one.job] = _Suspect(one, now_s)
             for job, suspect in list(self._suspects.items()):
                 try:
@@ -256,7 +273,8 @@ class JobWatch:
         if suspect.look is None:
             due = now_s >= suspect.due_s and (told_s is None or now_s - told_s > _TELL_AGAIN_S)
             if due and self._looks_of(job) < _LOOKS_OF_ONE:
-                suspect.look = self._looks.submit(self._ranks_of, job)
+                suspect.look, suspect.looked_s = self._looks.submit(self._ranks_of, job), now_s
+                suspect.look.add_done_callback(lambda _look: self.followers.woken.set())
             return
         if not suspect.look.done():
             return
@@ -266,8 +284,13 @@ class JobWatch:
         if isinstance(seen, RanksSeen) and seen.missing:
             if suspect.before is not None and seen.goes_on_missing(suspect.before):
                 self._tell(job, suspect, seen, now_s)
-            suspect.before, suspect.due_s = seen, now_s + CONFIRMED_S
+            suspect.before, suspect.due_s = seen, max(now_s, suspect.looked_s + CONFIRMED_S)
             return
+        if suspect.looks_left is not None:
+            suspect.looks_left -= 1
+            if suspect.looks_left <= 0:
+                del self._suspects[job]
+                return
         suspect.before, suspect.due_s = None, now_s + suspect.pause_s
         suspect.pause_s = min(2 * suspect.pause_s, _LONGEST_PAUSE_S)
 

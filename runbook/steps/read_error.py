@@ -25,7 +25,7 @@ KEPT_IN_ALL_BYTES = 256 << 20
 _LEAST_KEPT_BYTES = 64 << 10
 _KEPT_OF_OTHERS_BYTES = 1 << 20
 """Of the logs of a job that did not die of memory or of a GPU: any user's failed jobs are kept, each with this much."""
-_STEPS_OF_SILENCE = 3.0
+_STEPS_WAITED = 3.0
 """A step with an evaluation or a checkpoint in it takes longer than the others."""
 _LONGEST_WAIT_S = 3600.0
 _LOOK_AGAIN_S = 30.0
@@ -57,15 +57,19 @@ def run(context: StepContext) -> StepResult:
             f"Slurm calls job {job.id} {job.state.name}: that is how the last command of its script ended, and a pipe "
             "without `set -o pipefail` ends as its last part does"
         )
-    incident = with_notes(replace(incident, failure=replace(context.failure, story=story)), *problems)
+    failure = replace(context.failure, story=story, no_step_since_s=_no_step_since_s(context, story))
+    incident = with_notes(replace(incident, failure=failure), *problems)
     if incident.original is not None and incident.original.job.id == job.id:
         incident = replace(incident, original=incident.failure)
     outcome, summary = _judge(story, job)
     failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
     if failed and _is_a_guess(job, incident):
-        waiting = _may_be_at_a_step(context, job, story, incident) or _all_ranks_may_live(context, job, incident)
-        if waiting is not None:
-            return waiting
+        undecided = (
+            _has_done_its_steps(job, story, incident) or _may_be_at_a_step(context, job, story, incident)
+            or _all_ranks_may_live(context, job, incident) or _may_have_ended_well(context, job, story, incident)
+        )
+        if undecided is not None:
+            return undecided
     if outcome is Outcome.UNREADABLE:
         conclusion = summary[:1].upper() + summary[1:] + "."
         return StepResult(outcome, replace(incident, conclusion=conclusion), summary)
@@ -184,27 +188,62 @@ def _is_a_guess(job: JobRecord, incident: Incident) -> bool:
     return incident.trigger in GUESSES and not incident.attempts and not job.state.job_class.ended
 
 
+def _no_step_since_s(context: StepContext, story: LogStory) -> float | None:
+    """Since when this job's logs show no further step, as far as this visit of the box saw: what it writes besides (a
+    heartbeat, a bar of its loader, a watchdog's word) is no step."""
+    now_s, before = context.ports.clock.now(), context.failure
+    if before.story is None or before.no_step_since_s is None:
+        return now_s
+    return before.no_step_since_s if _steps(before.story) == _steps(story) else now_s
+
+
+def _steps(story: LogStory) -> tuple[object, ...]:
+    progress = story.progress
+    return progress.last_step, progress.last_step_by_rank, progress.saved_steps
+
+
+def _has_done_its_steps(job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
+    """Close where all of the job's steps are behind it: its ranks end one after the other then, and the last may be
+    at work on a model for long."""
+    progress = story.progress
+    total = progress.total_steps
+    if total is None or progress.last_step is None or progress.last_step < total - 1 + progress.numbered_from:
+        return None
+    summary = (
+        f"job {job.id} is {job.state.name} and has completed all of its {total} steps: that ranks of it end, is what "
+        "is to be expected"
+    )
+    closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence(summary))
+    return StepResult(Outcome.HEALTHY, closed, summary)
+
+
 def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
-    """Wait while the job may be between two lines. A program that catches an error prints it and goes on, and its next
+    """Wait while the job may be between two steps. A program that catches an error prints it and goes on, and its next
     line comes with its next step."""
     step_s = story.progress.step_duration_s
     if step_s is None and incident.trigger == "alert":
         return None
-    now_s = context.ports.clock.now()
-    quiet_s = silent_s(context.ports.files, job, now_s)
-    wanted_s = context.settings.watch.unknown_step_s if step_s is None else _STEPS_OF_SILENCE * step_s
-    if quiet_s is None or quiet_s >= wanted_s or _has_ended(context, job):
+    stood_s = _stood_s(context, job, incident)
+    wanted_s = context.settings.watch.unknown_step_s if step_s is None else _STEPS_WAITED * step_s
+    if stood_s is None or stood_s >= wanted_s or _has_ended(context, job):
         return None
     pace = "how long a step takes is not known" if step_s is None else f"a step takes {step_s:.0f} s"
-    shows = f"job {job.id} is {job.state.name}; its log shows an error, but {pace} and it wrote "
+    shows = f"job {job.id} is {job.state.name}; its log shows an error, but {pace} and "
     if _watched_s(context, incident) > _LONGEST_WAIT_S:
-        summary = f"{shows}again and again since: it goes on, and is not cancelled on such a word"
-        conclusion = sentence(summary)
-        return StepResult(
-            Outcome.HEALTHY, replace(incident, state=IncidentState.CLOSED, conclusion=conclusion), summary
-        )
-    summary = f"{shows}{quiet_s:.0f} s ago: waiting until it was silent for {wanted_s:.0f} s"
-    return StepResult(Outcome.WAITING, incident, summary, max(wanted_s - quiet_s, 1.0))
+        summary = f"{shows}steps were completed again and again since: it goes on, and is not cancelled on such a word"
+        closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence(summary))
+        return StepResult(Outcome.HEALTHY, closed, summary)
+    summary = f"{shows}no step was completed for {stood_s:.0f} s: waiting until that is {wanted_s:.0f} s"
+    return StepResult(Outcome.WAITING, incident, summary, max(wanted_s - stood_s, 1.0))
+
+
+def _stood_s(context: StepContext, job: JobRecord, incident: Incident) -> float | None:
+    """How long no step was completed for: it was silent so long, or was seen to write other lines alone. None where
+    its logs cannot be looked at."""
+    now_s = context.ports.clock.now()
+    quiet_s = silent_s(context.ports.files, job, now_s)
+    since_s = incident.failure.no_step_since_s if incident.failure is not None else None
+    return None if quiet_s is None else max(quiet_s, 0.0 if since_s is None else now_s - since_s)
 
 
 def _all_ranks_may_live(context: StepContext, job: JobRecord, incident: Incident) -> StepResult | None:
@@ -227,6 +266,27 @@ def _all_ranks_may_live(context: StepContext, job: JobRecord, incident: Incident
         closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence(summary))
         return StepResult(Outcome.HEALTHY, closed, summary)
     return StepResult(Outcome.WAITING, incident, f"{shows}: looking again", _LOOK_AGAIN_S)
+
+
+def _may_have_ended_well(
+    context: StepContext, job: JobRecord, story: LogStory, incident: Incident
+) -> StepResult | None:
+    """Ranks that share out work without waiting for each other end one by one, and nothing is wrong. So a line has to
+    tell that a process ended badly (a launcher's, Slurm's), or a person decides after a while."""
+    if any(step.state.job_class is JobClass.FAILED for step in job.steps) or story.process_ended:
+        return None
+    stood_s, patience_s = _stood_s(context, job, incident), context.settings.watch.unknown_step_s
+    if stood_s is None or _has_ended(context, job):
+        return None
+    shows = (
+        f"job {job.id} is {job.state.name}; its log shows a memory failure and a rank of it is gone, but no line tells "
+        "that a process ended with an error"
+    )
+    if stood_s < patience_s:
+        wait_s = min(max(patience_s - stood_s, 1.0), _LOOK_AGAIN_S)
+        return StepResult(Outcome.WAITING, incident, f"{shows}: looking again", wait_s)
+    summary = f"{shows}: it may have done its part, and a person decides"
+    return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=sentence(summary)), summary)
 
 
 def _watched_s(context: StepContext, incident: Incident) -> float:

@@ -13,6 +13,7 @@ from runbook.model.job import JobClass
 from runbook.model.node import ProcessView
 from runbook.model.units import IncidentId, NodeName, Unknown
 from runbook.steps import read_error
+from runbook.steps.shared.base import StepResult
 from tests.contract.fakes import FakeFiles
 from tests.flow.test_resuming import OnePlace, Scene
 
@@ -29,6 +30,8 @@ CAUGHT = """2026-09-14 01:55:20 evaluation at this batch size failed, trying hal
 79.10 GiB of which 1.20 GiB is free. Process 4711 has 77.00 GiB memory in use. Of the allocated memory \
 70.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.
 """
+DIED = CAUGHT + "srun: error: gpu-21: task 3: Exited with exit code 1\n"
+HEARTBEAT = "2026-09-14 01:56:{:02d} heartbeat: 3 of 4 ranks are waiting in all_reduce\n"
 
 
 class Place(OnePlace):
@@ -51,7 +54,9 @@ ONE_GONE = (0, 1, 2)
 ALL = (0, 1, 2, 3)
 
 
-def scene_of(trigger: str, silent_s: float, steps: str = STEPS, ranks: tuple[int, ...] | None = ONE_GONE) -> Scene:
+def scene_of(
+    trigger: str, silent_s: float, steps: str = STEPS, ranks: tuple[int, ...] | None = ONE_GONE, end: str = DIED
+) -> Scene:
     scene = Scene("true", trigger=trigger)
     place = Place()
     place.ranks = ranks
@@ -60,7 +65,7 @@ def scene_of(trigger: str, silent_s: float, steps: str = STEPS, ranks: tuple[int
     scene.clock.sleep(7200)
     record = scene.scheduler.job(job)
     assert record.state.job_class is JobClass.ACTIVE
-    scene.files.files |= FakeFiles({record.stdout_path: (steps + CAUGHT).encode()}).files
+    scene.files.files |= FakeFiles({record.stdout_path: (steps + end).encode()}).files
     scene.files.files[record.stdout_path].modified_s = scene.clock.now() - silent_s
     scene.incident = replace(
         scene.incident, root_job=job, failure=Failure(record), original=None, opened_s=scene.clock.now()
@@ -84,6 +89,51 @@ def test_an_alert_waits_until_the_silence_is_longer_than_a_few_steps(
     assert found.poll_s == (3 * STEP_S - 150 if outcome == "waiting" else 0)
     assert found.incident.failure is not None and found.incident.failure.story is not None
     assert found.incident.failure.story.progress.step_duration_s == pytest.approx(STEP_S)
+
+
+def look(scene: Scene, wrote: str = "", later_s: float = 0.0) -> StepResult:
+    """One more look, a while later, at a job that wrote something the moment before."""
+    scene.clock.sleep(later_s)
+    for file in scene.files.files.values():
+        file.content += wrote.encode()
+        file.modified_s = scene.clock.now() - (0.0 if wrote else 5.0)
+    found = read_error.run(scene.context())
+    scene.incident = found.incident
+    return found
+
+
+@pytest.mark.parametrize("trigger", ["alert", "watch"])
+def test_survivors_that_go_on_printing_do_not_hold_it_up_as_their_lines_are_no_steps(trigger: str) -> None:
+    scene = scene_of(trigger, 0.0)
+    assert look(scene, HEARTBEAT.format(1)).outcome == "waiting"
+    found = look(scene, HEARTBEAT.format(2), 2 * STEP_S)
+    assert found.outcome == "waiting" and found.poll_s == pytest.approx(STEP_S)
+    assert look(scene, HEARTBEAT.format(3), STEP_S).outcome == "memory_error"
+
+
+def test_a_step_that_is_completed_meanwhile_is_progress() -> None:
+    scene = scene_of("watch", 0.0, end=CAUGHT)
+    assert look(scene, HEARTBEAT.format(1)).outcome == "waiting"
+    assert look(scene, "2026-09-14 02:05:00 step 25 loss 2.1\n", 3 * STEP_S).outcome == "waiting"
+    assert look(scene, "2026-09-14 02:10:00 step 26 loss 2.1\n", 3 * STEP_S).outcome == "healthy"
+
+
+@pytest.mark.parametrize("steps", [STEPS, "tuning the widgets\nall is well\n"])
+def test_without_a_word_that_a_process_ended_badly_a_person_decides(steps: str) -> None:
+    """Ranks that share out work without waiting for each other end one by one: one caught an error and is done."""
+    scene = scene_of("watch", 4 * STEP_S, steps, end=CAUGHT)
+    found = read_error.run(scene.context())
+    assert found.outcome == "unreadable"
+    assert "may have done its part" in found.incident.conclusion
+    young = scene_of("watch", 0.0, "tuning the widgets\nall is well\n", end=CAUGHT)
+    assert look(young, "still here\n").outcome == "waiting"
+    assert look(young, "srun: error: gpu-21: task 3: Exited with exit code 1\n", 121).outcome == "memory_error"
+
+
+def test_a_job_that_has_completed_all_its_steps_may_lose_its_ranks_one_by_one() -> None:
+    steps = STEPS.replace(" loss", "/24 loss")
+    assert read_error.run(scene_of("watch", 4 * STEP_S, steps).context()).outcome == "healthy"
+    assert read_error.run(scene_of("person", 4 * STEP_S, steps).context()).outcome == "memory_error"
 
 
 def test_a_job_that_goes_on_writing_is_left_alone_and_one_that_ends_meanwhile_is_not_waited_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -32,6 +33,8 @@ from runbook.service.job_watch import JobWatch, is_watched, memory_words
 from runbook.service.spool import SpoolReader
 from runbook.steps.shared.ranks import RanksSeen, ranks_among
 from tests.contract.fakes import FakeClock
+from tests.service.lives import STYLES, Life, lives
+from tests.service.replay import replayed
 
 WORDS = sorted(memory_words(load_signatures(playbook_folder() / "signatures", load_kinds())))
 OOM = (
@@ -425,13 +428,12 @@ class Scene:
 
         def ready() -> bool:
             self.watch.round()
-            self.clock.sleep(1)
-            return self.nodes.asked >= wanted
+            at_work = any(one.look is not None for one in self.watch._suspects.values())
+            if not at_work:
+                self.clock.sleep(1)
+            return self.nodes.asked >= wanted and not at_work
 
         _until(ready)
-        for _ in range(3):
-            time.sleep(0.05)
-            self.watch.round()
 
 
 def test_a_job_of_which_a_rank_is_gone_while_others_wait_is_told_of_once(
@@ -489,7 +491,9 @@ def test_a_job_whose_ranks_cannot_be_seen_is_a_problem_and_no_event(
     assert spool.scan() == ()
 
 
-def test_a_job_that_went_on_is_asked_no_more(tmp_path: Path, followers: LogFollowers, spool: SpoolReader) -> None:
+def test_a_job_that_went_on_is_asked_a_few_times_more_and_then_forgotten(
+    tmp_path: Path, followers: LogFollowers, spool: SpoolReader
+) -> None:
     scene = Scene(tmp_path, followers, spool, ALIVE)
     scene.looks(1)
 
@@ -497,14 +501,57 @@ def test_a_job_that_went_on_is_asked_no_more(tmp_path: Path, followers: LogFollo
         with scene.log.open("a") as stream:
             stream.write("step 2\n")
         scene.watch.round()
-        return not scene.watch._suspects
+        return scene.watch._suspects[JobId("7")].looks_left is not None
 
     _until(gone_on)
+    asked = scene.nodes.asked
+
+    def forgotten() -> bool:
+        scene.clock.sleep(10)
+        scene.watch.round()
+        return not scene.watch._suspects
+
+    _until(forgotten)
+    assert asked < scene.nodes.asked <= asked + 4
     asked = scene.nodes.asked
     for _ in range(5):
         scene.clock.sleep(300)
         scene.watch.round()
     assert scene.nodes.asked == asked
+
+
+def test_survivors_that_go_on_printing_do_not_hide_the_rank_that_is_gone(
+    tmp_path: Path, followers: LogFollowers, spool: SpoolReader
+) -> None:
+    """A heartbeat is no step, and a process may take its time to end: a core is written first."""
+    scene = Scene(tmp_path, followers, spool, ALIVE)
+    scene.looks(1)
+
+    def heartbeat() -> bool:
+        with scene.log.open("a") as stream:
+            stream.write("[rank0] still waiting in all_reduce\n")
+        scene.watch.round()
+        return scene.watch._suspects[JobId("7")].looks_left is not None
+
+    _until(heartbeat)
+    scene.nodes.ranks = ONE_GONE
+    scene.looks(2)
+    (event,) = spool.scan()
+    assert event.job == "7"
+
+
+def test_what_is_told_is_looked_at_without_waiting_for_the_next_round(
+    tmp_path: Path, followers: LogFollowers, spool: SpoolReader
+) -> None:
+    scene = Scene(tmp_path, followers, spool, ONE_GONE)
+    watch = replace(scene.watch, round_s=30.0, clock=SystemClock())
+    began_s = time.monotonic()
+    thread = threading.Thread(target=watch.run)
+    thread.start()
+    _until(lambda: len(spool.scan()) == 1)
+    watch.stop()
+    thread.join(10)
+    assert time.monotonic() - began_s < 15 and not thread.is_alive()
 
 
 def test_a_scheduler_that_does_not_answer_is_a_problem_and_passes(
@@ -666,6 +713,15 @@ def test_root_takes_on_nobodys_rights_without_being_told(tmp_path: Path) -> None
     follower.follow("2", (1002, 100, (100,)), [str(tmp_path / "b")])
     follower.round(0.0, 0.0)
     assert owners == [(1001, 100, (100,)), (1002, 100, (100,)), None]
+
+
+# Whole lives of jobs, with real processes: one of each kind, in another style each.
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("life", lives(every=len(STYLES)), ids=lambda life: f"{life.name}-{life.style}")
+def test_no_healthy_job_is_cancelled_and_no_hang_is_missed(life: Life) -> None:
+    seen = replayed(life, int(hashlib.sha256(life.name.encode()).hexdigest()[:5], 16))
+    assert seen.right, seen.why
 
 
 # The ranks that processes show.

@@ -71,6 +71,7 @@ class _Child:
     line: socket.socket
     identity: Identity
     heard_s: float
+    woken: threading.Event
     lock: threading.Lock = field(default_factory=threading.Lock)
     jobs: set[JobId] = field(default_factory=set)
     """That it was told to follow. What it says of others is not believed."""
@@ -137,6 +138,7 @@ class _Child:
     def _keep(self, word: Suspicion) -> None:
         if word.job in self.jobs:
             self.told[word.job] = word
+            self.woken.set()
 
 
 class LogFollowers:
@@ -150,6 +152,8 @@ class LogFollowers:
         self._children: dict[str, _Child] = {}
         self._held: list[tuple[_Child, UserName]] = []
         """Processes that could not be ended, and whose files hold each."""
+        self.woken = threading.Event()
+        """Set when something is told; whoever waits for it clears it."""
         self._paused_until_s: dict[UserName, float] = {}
         """Owners whose process did not do its part."""
 
@@ -271,7 +275,7 @@ class LogFollowers:
             ours, theirs = socket.socketpair()
             with theirs:
                 started = process.start_as(_source(), identity, theirs)
-            child = _Child(started, ours, identity, self._clock.elapsed())
+            child = _Child(started, ours, identity, self._clock.elapsed(), self.woken)
             child.tell(self._first, child.heard_s)
             threading.Thread(target=child.listen, args=(self._clock,), name="log-follower", daemon=True).start()
             threading.Thread(target=child.speak, name="log-requests", daemon=True).start()

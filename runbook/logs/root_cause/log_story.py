@@ -17,6 +17,10 @@ from runbook.model.job import JobRecord
 from runbook.model.log import Collateral, Event, Finding, LogNote, LogSource, LogStory, Phase, ProcessUse
 from runbook.model.units import NodeName
 
+_ENDS = frozenset({
+    Event.PROCESS_EXIT, Event.TASK_END, Event.OWN_TASK, Event.OWN_END, Event.FAILURE_ROW, Event.SIGKILL, Event.CLOSING,
+    Event.TAKES_DOWN,
+})
 UNNAMED_KEPT = 20
 RANKS_KEPT = 20_000
 
@@ -154,6 +158,9 @@ def story_of(collection: Collection, sources: Sequence[LogSource], job: JobRecor
         own_pids=tuple(sorted(collection.tables.pids_seen)),
         engines=tuple(sorted(collection.tables.engines)),
         settings=dict(sorted(collection.tables.settings.items())),
+        process_ended=any(
+            one.attempt == evidence.last_attempt and not _ENDS.isdisjoint(one.reports) for one in seen
+        ),
         sources=tuple(sources),
         notes=tuple(dict.fromkeys(notes)),
     )

@@ -204,6 +204,8 @@ class Daemon:
     """Takes up what had stopped; called every round."""
     beat: Callable[[], object] = field(default=lambda: tell_systemd("WATCHDOG=1"))
     """Called every round that came to its end, and after every event."""
+    woken: threading.Event = field(default_factory=threading.Event, repr=False)
+    """Set by whoever of this program has left an event: it is looked at without waiting for the next round."""
     _trouble: dict[str, _Trouble] = field(default_factory=dict, init=False, repr=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
     _told_stopped: set[IncidentId] = field(default_factory=set, init=False, repr=False)
@@ -213,14 +215,16 @@ class Daemon:
         """Until `stop` is called. Never raises for what is in the spool."""
         LOG.info("watching the spool")
         while not self._stop.is_set():
+            self.woken.clear()
             self.round()
-            self._stop.wait(self.interval_s)
+            self.woken.wait(self.interval_s)
         LOG.info("stopped")
 
     def stop(self) -> None:
         """End after the event at hand; those left stay in the spool."""
         self.status.stopping = True
         self._stop.set()
+        self.woken.set()
 
     def round(self) -> None:
         """One look into the spool."""

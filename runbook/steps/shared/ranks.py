@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from runbook.fan_out import ask_many
 from runbook.model.job import JobRecord
 from runbook.model.node import ProcessView
 from runbook.model.units import NodeName, Unknown
@@ -47,8 +48,7 @@ def see_ranks(nodes: Nodes, job: JobRecord) -> RanksSeen | Unknown:
     if not job.nodes or len(job.nodes) > _MOST_NODES:
         return Unknown(f"its {len(job.nodes)} nodes are not asked for their processes: at most {_MOST_NODES} are")
     views: list[ProcessView] = []
-    for node in job.nodes:
-        seen = nodes.processes(node, job, _NAMES)
+    for node, seen in zip(job.nodes, ask_many(lambda node: nodes.processes(node, job, _NAMES), job.nodes), strict=True):
         if isinstance(seen, Unknown):
             return Unknown(f"{node}: {seen.unknown}")
         views += seen
