@@ -272,20 +272,23 @@ def _may_have_ended_well(
     context: StepContext, job: JobRecord, story: LogStory, incident: Incident
 ) -> StepResult | None:
     """Ranks that share out work without waiting for each other end one by one, and nothing is wrong. So a line has to
-    tell that a process ended badly (a launcher's, Slurm's), or a person decides after a while."""
-    if any(step.state.job_class is JobClass.FAILED for step in job.steps) or story.process_ended:
-        return None
-    stood_s, patience_s = _stood_s(context, job, incident), context.settings.watch.unknown_step_s
+    tell that a process ended badly (a launcher's, Slurm's), and what goes on writing has to count its steps; or a
+    person decides after a while."""
+    patience_s = context.settings.watch.unknown_step_s
+    stood_s = _stood_s(context, job, incident)
     if stood_s is None or _has_ended(context, job):
         return None
-    shows = (
-        f"job {job.id} is {job.state.name}; its log shows a memory failure and a rank of it is gone, but no line tells "
-        "that a process ended with an error"
-    )
+    told = story.process_ended or any(step.state.job_class is JobClass.FAILED for step in job.steps)
+    quiet_s = silent_s(context.ports.files, job, context.ports.clock.now())
+    counted = story.progress.last_step is not None or incident.trigger == "alert"  # which was silent for `quiet_s`
+    if told and (counted or quiet_s is None or quiet_s >= patience_s):
+        return None
+    but = "it goes on writing what counts no steps" if told else "no line tells that a process ended with an error"
+    shows = f"job {job.id} is {job.state.name}; its log shows a memory failure and a rank of it is gone, but {but}"
     if stood_s < patience_s:
         wait_s = min(max(patience_s - stood_s, 1.0), _LOOK_AGAIN_S)
         return StepResult(Outcome.WAITING, incident, f"{shows}: looking again", wait_s)
-    summary = f"{shows}: it may have done its part, and a person decides"
+    summary = f"{shows}: it may be at work, and a person decides"
     return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=sentence(summary)), summary)
 
 

@@ -124,10 +124,14 @@ def test_without_a_word_that_a_process_ended_badly_a_person_decides(steps: str) 
     scene = scene_of("watch", 4 * STEP_S, steps, end=CAUGHT)
     found = read_error.run(scene.context())
     assert found.outcome == "unreadable"
-    assert "may have done its part" in found.incident.conclusion
+    assert "no line tells that a process ended" in found.incident.conclusion
     young = scene_of("watch", 0.0, "tuning the widgets\nall is well\n", end=CAUGHT)
     assert look(young, "still here\n").outcome == "waiting"
-    assert look(young, "srun: error: gpu-21: task 3: Exited with exit code 1\n", 121).outcome == "memory_error"
+    died = "srun: error: gpu-21: task 3: Exited with exit code 1\n"
+    assert look(young, died, 121).outcome == "unreadable", "it writes, and nobody counts its steps"
+    assert look(young, "", 121).outcome == "unreadable"
+    young.files.files[next(iter(young.files.files))].modified_s = young.clock.now() - 121
+    assert read_error.run(young.context()).outcome == "memory_error"
 
 
 def test_a_job_that_has_completed_all_its_steps_may_lose_its_ranks_one_by_one() -> None:

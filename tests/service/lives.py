@@ -93,7 +93,7 @@ def _bar(life: Life) -> str:
 STYLES: dict[str, Callable[[Life], str]] = {
     "megatron": lambda life: (
         f" [{life.stamp()}] iteration {life.step:8d}/{life.total:8d} | consumed samples: {32 * life.step:12d} | "
-        f"elapsed time per iteration (ms): {1000 * life.step_s:.1f} | learning rate: 1.000E-04 | global batch size:    32 "
+        f"elapsed time per iteration (ms): {1000 * life.step_s:.1f} | learning rate: 1.0E-04 | global batch size:  32 "
         "| lm loss: 2.134567E+00 | grad norm: 0.812 |"
     ),
     "trainer": lambda life: f"{_bar(life)}\n{{'loss': 2.1034, 'learning_rate': 1e-05, 'epoch': 0.3}}",

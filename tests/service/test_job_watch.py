@@ -718,7 +718,7 @@ def test_root_takes_on_nobodys_rights_without_being_told(tmp_path: Path) -> None
 # Whole lives of jobs, with real processes: one of each kind, in another style each.
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("life", lives(every=len(STYLES)), ids=lambda life: f"{life.name}-{life.style}")
+@pytest.mark.parametrize("life", list(lives(every=len(STYLES))), ids=lambda life: f"{life.name}-{life.style}")
 def test_no_healthy_job_is_cancelled_and_no_hang_is_missed(life: Life) -> None:
     seen = replayed(life, int(hashlib.sha256(life.name.encode()).hexdigest()[:5], 16))
     assert seen.right, seen.why
