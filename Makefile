@@ -36,13 +36,14 @@ test: compiled ## All tests; on Debian as root also those on the sandbox cluster
 test-slurm: compiled ## The cluster tests on Slurm 24.11 and 26.05, each on a machine of its own (Debian, root); SLURM="26.05": one, ONLY=FILE
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/cluster/on_other_slurms "$(or $(SLURM),24.11 26.05)" $(ONLY)
 
-check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a document and no decision on prose in Python
+check: $(STAMP) ## ruff, mypy strict, import contracts, few doors, no id of a document and no decision on prose and no sentence where it is raised
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m tests.checks.doors
 	@$(BIN)/python -m tests.checks.document_ids
 	@$(BIN)/python -m tests.checks.prose_decisions
+	@$(BIN)/python -m tests.checks.sentences
 	@$(BIN)/python tests/checks/lazy_imports.py
 	@PYTHON=$(BIN)/python deploy/supply/lock --check
 

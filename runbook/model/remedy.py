@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
+from runbook.model.sentences import NOTHING, Sentence
 from runbook.model.template import Edit
 from runbook.model.units import IncidentId
 
@@ -144,7 +145,7 @@ class LeverUse:
     edits: tuple[Edit, ...]
     key: str
     """Lever and values in one word, so that the same change is never tried twice in one incident."""
-    expectation: str = ""
+    expectation: Sentence = NOTHING
     """What it should free, with the formula, where that can be said."""
     needs_reshard: bool = False
     """Only with a checkpoint that can be loaded into another sharding or world size."""
@@ -157,9 +158,9 @@ class RefusedLever:
     """A lever of the ladder that was passed over, and why."""
 
     lever: str
-    why: str
+    why: Sentence
     needs_person: bool = False
-    question: str = ""
+    question: Sentence = NOTHING
     ask: Ask | None = None
     """What would settle it, where it is passed over only because something is not known."""
     foreseen: Foreseen | None = None
@@ -186,10 +187,10 @@ class Plan:
 class NoPlan:
     """No lever is left or none is safe. `question` is set where a person's answer would open one."""
 
-    why: str
+    why: Sentence
     refused: tuple[RefusedLever, ...] = ()
     exhausted: bool = True
-    question: str = ""
+    question: Sentence = NOTHING
     ask: Ask | None = None
     """What settles the question, where an answer can be given on the command line."""
 

@@ -12,6 +12,8 @@ from types import MappingProxyType
 
 from runbook.model.diagnosis import Diagnosis, Kind, Remedy
 from runbook.model.remedy import AnswerKind, Ask, Effect, Fit, Foreseen, LeverUse, NoPlan, Plan, RefusedLever
+from runbook.model.sentences import NOTHING, Plain, Sentence, as_written, joined
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Edit, condition_of
 from runbook.remedy.constraints import CONSTRAINTS, require
 from runbook.remedy.constraints.failed_job import (
@@ -85,15 +87,15 @@ def _down_the_ladder(
     if kind.entry.remedy is Remedy.OTHER_NODES:
         return Plan(uses=(), system=system.id, ladder="elsewhere")
     if kind.entry.remedy is Remedy.PERSON:
-        return NoPlan(kind.entry.no_plan, exhausted=False, question=_missing(context.diagnosis))
+        return NoPlan(as_written(kind.entry.no_plan), exhausted=False, question=_missing(context.diagnosis))
     ladder = system.ladder(kind, context.phase, context.role, context.detail)
     if ladder is None:
         return NoPlan(
-            f"{system.title} has no ladder for {kind.replace('_', ' ')}", exhausted=False,
-            question="What may be changed for this kind of failure?",
+            Say.NO_LADDER_FOR(title=system.title, kind=kind.replace("_", " ")), exhausted=False,
+            question=Say.WHAT_MAY_BE_CHANGED()
         )
     if not ladder.levers:
-        return NoPlan(ladder.why, exhausted=False, question=ladder.question)
+        return NoPlan(as_written(ladder.why), exhausted=False, question=as_written(ladder.question))
     refused: list[RefusedLever] = []
     asked: NoPlan | None = None
     another: NoPlan | None = None
@@ -106,7 +108,7 @@ def _down_the_ladder(
         except Refused as error:
             why = error.refusal
             rule = system.lever(name)
-            question = why.question if _matters(rule, why) else ""
+            question = why.question if _matters(rule, why) else NOTHING
             refused.append(RefusedLever(name, why.why, bool(question), question, why.ask if question else None))
             waits = rule.may_wait or rule.effect is Effect.TRAINING
             if asked is None and why.unknown and why.ask is not None and not waits:
@@ -122,7 +124,7 @@ def _down_the_ladder(
                 )
                 if chosen is None:
                     foresight.passed.append(use)
-                    refused.append(RefusedLever(name, "", foreseen=foreseen))
+                    refused.append(RefusedLever(name, NOTHING, foreseen=foreseen))
                     continue
                 if foreseen is None and foresight.passed:
                     skipped = True
@@ -132,8 +134,9 @@ def _down_the_ladder(
                 use = chosen
             return Plan(uses=(use,), refused=tuple(refused), system=system.id, ladder=ladder.id)
     if asked is None:
-        asked = _nothing_left(refused, ladder.question, context)
-        asked = replace(asked, why=f"{ladder.why.rstrip('.')}; {asked.why}") if ladder.told else asked
+        asked = _nothing_left(refused, as_written(ladder.question), context)
+        if ladder.told:
+            asked = replace(asked, why=Say.LADDER_AND(ladder=as_written(ladder.why), why=asked.why))
     if asked.exhausted and another is not None:
         asked = another
     return replace(asked, refused=tuple(refused))
@@ -227,11 +230,12 @@ def use_lever(
         if setting is None or setting.only_possible or context.template.holds(conflict) is False:
             continue
         shown = f"{setting.spelling} {setting.value if setting.value is not None else '(value not known)'}"
-        question = f"{shown} is set: {conflict.why} May {rule.title} be used all the same?" if conflict.ask else ""
-        raise Refused(f"not beside {shown}: {conflict.why}", question, RefusalReason.CONFLICT)
+        may = Say.MAY_IT_BE_USED_ALL_THE_SAME(shown=shown, why=conflict.why, title=rule.title)
+        question = may if conflict.ask else NOTHING
+        raise Refused(Say.NOT_BESIDE(shown=shown, why=conflict.why), question, RefusalReason.CONFLICT)
     unknown, against = _first_unknown(context, rule)
     edits: list[Edit] = []
-    remarks: list[str] = []
+    remarks: list[Sentence] = []
     for step in rule.edits:
         try:
             made = FUNCTIONS[step.function](context, context.template.system.parameter(step.parameter), step.arguments)
@@ -239,8 +243,8 @@ def use_lever(
             if unknown is not None and error.refusal.unknown:
                 raise unknown from error
             if against is not None and error.refusal.question:
-                both = f"{against.refusal.question.rstrip('?')}? If so: {error.refusal.question}"
-                raise Refused(f"{against.refusal.why}; {error.refusal.why}", both) from error
+                both = Say.IF_SO(first=against.refusal.question, second=error.refusal.question)
+                raise Refused(Plain.LIST(parts=(against.refusal.why, error.refusal.why)), both) from error
             raise
         edits += made.edits
         remarks += made.remarks
@@ -255,23 +259,22 @@ def use_lever(
     key = f"{rule.id}:{values}"
     shown = "; ".join(f"{condition_of(edit.spellings[0])[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
     if key in tried:
-        raise Refused(f"{tried[key]} ({shown})")
-    question = rule.consent or (
-        f"May the experiment be changed ({shown})? {rule.cost}" if rule.effect is Effect.TRAINING else ""
-    )
+        raise Refused(Say.TRIED(why=tried[key], shown=shown))
+    question = as_written(rule.consent)
+    if not question and rule.effect is Effect.TRAINING:
+        question = Say.MAY_EXPERIMENT_BE_CHANGED(shown=shown, cost=rule.cost)
     # A yes is to these values: with others, or after the next failure, it is asked again.
     agreed = key in context.template.answers.agreed
     allowed = agreed or (rule.effect is Effect.TRAINING and allow_training_change)
     ask = Ask(AnswerKind.AGREE, key)
     if against is not None and not allowed:
-        question = " ".join(filter(None, (
-            f"{against.refusal.question.rstrip('?')} ({shown})?", rule.consent, rule.cost
-        )))
+        asked = Say.ASKED_OF(question=against.refusal.question, shown=shown)
+        question = Plain.SENTENCES(parts=(asked, as_written(rule.consent), as_written(rule.cost)))
         raise Refused(against.refusal.why, question, against.refusal.reason, ask)
     if question and not allowed:
         if rule.effect is Effect.TRAINING:
-            raise Refused(f"it changes the experiment ({shown})", question, RefusalReason.EXPERIMENT, ask)
-        raise Refused(f"a person has to agree ({shown})", question, RefusalReason.CONSENT, ask)
+            raise Refused(Say.CHANGES_EXPERIMENT(shown=shown), question, RefusalReason.EXPERIMENT, ask)
+        raise Refused(Say.PERSON_HAS_TO_AGREE(shown=shown), question, RefusalReason.CONSENT, ask)
     return LeverUse(
         lever=rule.id,
         title=f"{rule.title} ({shown})",
@@ -281,7 +284,7 @@ def use_lever(
         cost=rule.cost,
         edits=tuple(edits),
         key=key,
-        expectation="; ".join(part for part in (rule.expectation, *remarks) if part),
+        expectation=joined((as_written(rule.expectation), *remarks)),
         needs_reshard=any(CONSTRAINTS[need.constraint] is checkpoint_reshardable for need in rule.needs),
     )
 
@@ -346,64 +349,61 @@ def _asked(rule: LeverRule, why: Refusal) -> NoPlan:
     """The lever comes first and only something that is not known stands in its way: that is asked, and no weaker lever
     takes its place."""
     return NoPlan(
-        f"{rule.title} comes first, and {why.why}", exhausted=False, question=why.question, ask=why.ask
+        Say.COMES_FIRST_AND(title=rule.title, why=why.why), exhausted=False, question=why.question, ask=why.ask
     )
 
 
 def _another_experiment(rule: LeverRule, why: Refusal) -> NoPlan:
     """Where nothing else is left: whether the experiment may be changed, and the value that is not known."""
-    may = rule.consent or f"May the experiment be changed by it? {rule.cost}"
+    may = as_written(rule.consent) or Say.MAY_IT_CHANGE_EXPERIMENT(cost=rule.cost)
     return NoPlan(
-        f"only another experiment is left ({rule.title}: {why.why})", exhausted=False,
-        question=f"{rule.title}: {may} If so: {why.question}", ask=why.ask,
+        Say.ONLY_ANOTHER_EXPERIMENT_LEFT(title=rule.title, why=why.why), exhausted=False,
+        question=Say.MAY_IT_AND_IF_SO(title=rule.title, may=may, question=why.question), ask=why.ask
     )
 
 
-def _nothing_left(refused: Sequence[RefusedLever], question: str, context: LeverContext) -> NoPlan:
+def _nothing_left(refused: Sequence[RefusedLever], question: Sentence, context: LeverContext) -> NoPlan:
     """What a person may decide is asked; where only another experiment is left, so is what would keep this one."""
     asking = [item for item in refused if item.needs_person]
     first = next(iter(asking or refused), None)
     title = context.template.system.lever(first.lever).title if first is not None else ""
-    reason = f" ({title}: {first.why})" if first is not None else ""
+    reason = Say.FIRST_REFUSED(title=title, why=first.why) if first is not None else NOTHING
     if asking and context.template.system.lever(asking[0].lever).effect is Effect.TRAINING and question:
-        question = f"{asking[0].question} Or else: {question}"
+        question = Say.OR_ELSE(question=asking[0].question, other=question)
     elif asking:
         question = asking[0].question
     return NoPlan(
-        f"no lever is left that could be used without asking{reason}",
-        refused=tuple(refused),
-        exhausted=not asking,
-        question=question,
-        ask=asking[0].ask if asking else None,
+        Say.NO_LEVER_LEFT(reason=reason), refused=tuple(refused), exhausted=not asking, question=question,
+        ask=asking[0].ask if asking else None
     )
 
 
-def _missing(diagnosis: Diagnosis) -> str:
+def _missing(diagnosis: Diagnosis) -> Sentence:
     missing = diagnosis.best.missing
-    return f"What would settle it: {'; '.join(missing)}." if missing else ""
+    return Say.WHAT_WOULD_SETTLE_IT(missing=missing) if missing else NOTHING
 
 
-# How much an incident may do: relaunches, nodes drained. "" means allowed, else why not.
+# How much an incident may do: relaunches, nodes drained. `NOTHING` means allowed, else why not.
 
-def relaunch_refused(done: int, most: int) -> str:
+def relaunch_refused(done: int, most: int) -> Sentence:
     """Whether another relaunch is over the policy's number, all attempts of the incident together."""
     if done < most:
-        return ""
-    return f"the job was relaunched {done} times, as often as the policy allows ({most})"
+        return NOTHING
+    return Say.RELAUNCHED_AS_OFTEN_AS_ALLOWED(done=done, most=most)
 
 
-def drain_refused(drained_by_us: int, nodes: int | None, share: float, *, may_drain: bool = True) -> str:
+def drain_refused(drained_by_us: int, nodes: int | None, share: float, *, may_drain: bool = True) -> Sentence:
     """Whether one more drained node is over the policy's share of the cluster.
 
     One node is always allowed where draining is; with an unknown number of nodes no second one is.
     """
     if not may_drain:
-        return "the policy does not let this tool drain nodes"
+        return Say.POLICY_LETS_DRAIN_NOTHING()
     if drained_by_us == 0:
-        return ""
+        return NOTHING
     if nodes is None:
-        return f"{drained_by_us} drained already, and how many nodes the cluster has is not known"
+        return Say.DRAINED_AND_NODES_NOT_KNOWN(drained_by_us=drained_by_us)
     most = max(1, math.floor(nodes * share))
     if drained_by_us < most:
-        return ""
-    return f"{drained_by_us} of {nodes} nodes are drained by this tool already; the policy allows {most}"
+        return NOTHING
+    return Say.DRAINED_AS_MANY_AS_ALLOWED(drained_by_us=drained_by_us, nodes=nodes, most=most)

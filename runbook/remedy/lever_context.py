@@ -11,6 +11,8 @@ from runbook.model.diagnosis import Detail, Diagnosis
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import RANKS, AnswerKind
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import SettingKind
 from runbook.model.units import Bytes
 from runbook.remedy.lever_document import LeverDocument, Value
@@ -151,26 +153,26 @@ class LeverContext:
         return None if tasks and not started and nodes < tasks < nodes * gpus else nodes * gpus
 
     @property
-    def ranks_not_certain(self) -> str:
-        """Why `world_size` is not certain enough to reckon a global batch from it; "" where it is. torchrun takes one
-        node where `--nnodes` is not given, and "gpu" means those that CUDA_VISIBLE_DEVICES leaves
+    def ranks_not_certain(self) -> Sentence:
+        """Why `world_size` is not certain enough to reckon a global batch from it; `NOTHING` where it is. torchrun
+        takes one node where `--nnodes` is not given, and "gpu" means those that CUDA_VISIBLE_DEVICES leaves
         (torch.distributed.run)."""
         world = self.template.system.world
         per_node = self.template.setting(world.per_node) if world.per_node else None
         if self.story.world_size or per_node is None or RANKS in self.template.answers.values:
-            return ""
+            return NOTHING
         if self._launcher_number(world.per_node) is None and not per_node.follows_slurm:
-            return f"{per_node.spelling} is {per_node.value or 'not known'}, which is no number of ranks"
+            return Say.NO_NUMBER_OF_RANKS(spelling=per_node.spelling, value=per_node.value or "not known")
         one_node = world.one_node and self.template.is_set(world.one_node)
         if one_node or (self.job.num_nodes or len(self.job.nodes) or 1) == 1:
-            return ""
+            return NOTHING
         nodes = self.template.setting(world.launcher_nodes) if world.launcher_nodes else None
         if nodes is None:
-            spelling = self.template.spelling(world.launcher_nodes) if world.launcher_nodes else "the number of nodes"
-            return f"{spelling} is not given to the launcher, which takes one node then, and the job has several"
+            spelling = self.template.spelling(world.launcher_nodes) if world.launcher_nodes else Say.NUMBER_OF_NODES()
+            return Say.LAUNCHER_TAKES_ONE_NODE(spelling=spelling)
         if self._launcher_number(world.launcher_nodes) is None and not nodes.follows_slurm:
-            return f"{nodes.spelling} is not known"
-        return ""
+            return Say.VALUE_NOT_KNOWN(spelling=nodes.spelling)
+        return NOTHING
 
     def _launcher_number(self, parameter: str) -> int | None:
         """A launcher's number, where it stands in the template as one."""
@@ -191,7 +193,7 @@ class LeverContext:
                 raise unknown_parameter(self, parameter)
             degrees *= degree
         if world % degrees:
-            raise Refused(f"{world} ranks cannot be divided by a model-parallel size of {degrees}")
+            raise Refused(Say.RANKS_NOT_DIVISIBLE_BY_MODEL_PARALLEL(world=world, degrees=degrees))
         return world // degrees
 
 
@@ -242,8 +244,8 @@ def product_of(context: LeverContext, parameters: Sequence[str], *, unset_is_one
 def no_default(spelling: str, *, asked: bool = True) -> Refused:
     """For a parameter that is neither set nor known by default. Of what the template has no word, the job mostly has no
     part (FSDP, an engine): the next lever is tried."""
-    question = f"What is {spelling}?" if asked else ""
-    return Refused(f"{spelling} is not in the template and its default is not known", question)
+    question = Say.WHAT_IS(spelling=spelling) if asked else NOTHING
+    return Refused(Say.NO_KNOWN_DEFAULT(spelling=spelling), question)
 
 
 def unknown_parameter(context: LeverContext, parameter: str) -> Refused:
@@ -252,5 +254,5 @@ def unknown_parameter(context: LeverContext, parameter: str) -> Refused:
     if batch is None or parameter not in (batch.micro, batch.accumulation, batch.total, *batch.model_parallel):
         # A key is of a part that the job does not have (ZeRO), or of a file that was read: nobody knows its number.
         return no_default(spelling, asked=context.template.system.parameter(parameter).kind is not SettingKind.KEY)
-    why = f"{spelling} is not in the template and its default is not known"
-    return unknown(why, f"What is {spelling}?", AnswerKind.VALUE, parameter)
+    why = Say.NO_KNOWN_DEFAULT(spelling=spelling)
+    return unknown(why, Say.WHAT_IS(spelling=spelling), AnswerKind.VALUE, parameter)

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from runbook.model.checkpoint import Checkpoint
 from runbook.model.log import Progress
+from runbook.model.sentences import NOTHING, Sentence, as_written
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Edit, Setting
 from runbook.remedy.checkpoint_rules import FolderRule, MovingName, Obstacle, Restarter, ResumeRule
 from runbook.remedy.lever_document import LeverDocument
@@ -97,10 +99,10 @@ _STAYS = re.compile(r"""^["']?\$\{?SLURM_SUBMIT_DIR\}?["']?\s*$""")
 class ResumeFindings:
     """What a person is told, what stops the relaunch, and what is changed beside the resume flags."""
 
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     edits: tuple[Edit, ...] = ()
-    to_do: tuple[str, ...] = ()
+    to_do: tuple[Sentence, ...] = ()
 
 
 def resume_findings(
@@ -109,15 +111,15 @@ def resume_findings(
     """`made_steps`: whether the job that died had finished any step; None when that is not known. One that had not
     loses nothing by starting over, so then nothing is refused."""
     rules = template.system.checkpoint
-    notes: list[str] = []
-    to_do: list[str] = []
+    notes: list[Sentence] = []
+    to_do: list[Sentence] = []
     refusals: list[Refusal] = []
     edits: list[Edit] = []
     hindered = [*_moving(template, checkpoint)]
     if checkpoint is None:
         hindered += [_obstacle(template, item) for item in rules.never_saves if template.holds(item)]
         notes += [
-            f"what {template.named(item.parameter)} is, is not known, and so neither whether the job saves: {item.why}"
+            Say.WHETHER_IT_SAVES_NOT_KNOWN(named=template.named(item.parameter), why=item.why)
             for item in rules.never_saves
             if template.holds(item) is None
         ]
@@ -130,50 +132,50 @@ def resume_findings(
     refusals += hindered
     refusals += [_obstacle(template, item) for item in rules.downgrades if template.holds(item)]
     notes += [
-        f"whether {template.named(item.parameter)} stands in the way is not known: {item.why}"
+        Say.MAY_STAND_IN_THE_WAY(named=template.named(item.parameter), why=item.why)
         for item in rules.downgrades
         if template.holds(item) is None
     ]
-    notes += [
-        f"nothing newer will be saved: {item.why}" for item in rules.never_saves if template.holds(item)
-    ]
+    notes += [Say.NOTHING_NEWER_WILL_BE_SAVED(why=item.why) for item in rules.never_saves if template.holds(item)]
     notes += [_rotation(template, item, checkpoint) for item in rules.rotates if template.holds(item)]
     if rules.only_latest and checkpoint.latest is False:
         refusals.append(Refusal(
-            f"{template.system.title} loads only what its tracker names, which is not {checkpoint.path}",
-            f"May the tracker beside {checkpoint.path} be set back to it? Another process could be writing there.",
+            Say.LOADS_ONLY_WHAT_TRACKER_NAMES(title=template.system.title, path=checkpoint.path),
+            Say.MAY_TRACKER_BE_SET_BACK(path=checkpoint.path),
         ))
     refusals += _unknown_options(template, checkpoint)
     for change in rules.adjust:
         if template.holds(change):
             edits.append(template.edit(change.parameter, change.set))
-            notes.append(f"{template.named(change.parameter)} is set to {change.set or 'nothing'}: {change.why}")
+            notes.append(
+                Say.IS_SET_TO(named=template.named(change.parameter), set=change.set or "nothing", why=change.why)
+            )
     if rules.copy_first:
-        notes.append(rules.copy_first)
-        to_do.append(f"Before the relaunch, copy {checkpoint.path}: it is the only checkpoint, and is written over.")
+        notes.append(as_written(rules.copy_first))
+        to_do.append(Say.COPY_THE_ONLY_CHECKPOINT(path=checkpoint.path))
     if rules.caution:
-        notes.append(rules.caution)
+        notes.append(as_written(rules.caution))
     return ResumeFindings(_once(notes), tuple(refusals), tuple(edits), _once(to_do))
 
 
-def _rotation(template: TemplateSettings, rule: Obstacle, checkpoint: Checkpoint) -> str:
+def _rotation(template: TemplateSettings, rule: Obstacle, checkpoint: Checkpoint) -> Sentence:
     setting = template.setting(rule.parameter)
     value = f" = {setting.value}" if setting is not None and setting.value is not None else ""
     return (
-        f"{template.named(rule.parameter)}{value}: {rule.why} Once the relaunched job saves, {checkpoint.path} "
-        "can be deleted; copy it where it is to be kept."
+        Say.CHECKPOINT_CAN_BE_DELETED_LATER(
+            named=template.named(rule.parameter), value=value, why=rule.why, path=checkpoint.path
+        )
     )
 
 
 def _obstacle(template: TemplateSettings, rule: Obstacle) -> Refusal:
     setting = template.setting(rule.parameter)
     named = template.named(rule.parameter)
-    shown = named if setting is not None else f"{named} (not in the template)"
+    shown = named if setting is not None else Say.NAMED_NOT_IN_TEMPLATE(named=named)
     value = f" = {setting.value}" if setting is not None and setting.value not in (None, "true") else ""
     return Refusal(
-        f"{shown}{value}: {rule.why}",
-        rule.question or f"{rule.why} May the job start again with {template.named(rule.parameter)} as it is? If not, "
-        "change it in the template and submit the job anew.",
+        Say.STANDS_AND_SO(shown=shown, value=value, why=rule.why),
+        as_written(rule.question) or Say.MAY_JOB_START_AGAIN_WITH_IT(why=rule.why, named=named)
     )
 
 
@@ -183,9 +185,8 @@ def _unknown_options(template: TemplateSettings, checkpoint: Checkpoint) -> Iter
         entry = template.system.parameter(edit.parameter)
         if edit.new is not None and not entry.addable and template.setting(edit.parameter) is None:
             yield Refusal(
-                f"the template has no option by which the program goes on from a checkpoint (such as "
-                f"{entry.spellings[0]}), so the relaunch would start from scratch",
-                f"By which option does the program load {checkpoint.path}? Write it into the template.",
+                Say.NO_OPTION_TO_GO_ON(spelling=entry.spellings[0]),
+                Say.WHICH_OPTION_LOADS_CHECKPOINT(path=checkpoint.path)
             )
 
 
@@ -208,32 +209,30 @@ def _moving(template: TemplateSettings, checkpoint: Checkpoint | None) -> Iterat
         reason = _moves(setting, rule, changes)
         if reason:
             yield Refusal(
-                f"{template.place(setting)}: {reason}, so the relaunch would neither find the checkpoints of the job "
-                "that died nor write to their folder",
-                f"Which folder did the job write its checkpoints to{_number(template, setting)}? Write it into "
-                f"{template.place(setting)} as plain text, an absolute path, and submit that.",
+                Say.FOLDER_WOULD_MOVE(place=template.place(setting), reason=reason),
+                Say.WHICH_FOLDER_HAS_CHECKPOINTS(number=_number(template, setting), place=template.place(setting))
             )
 
 
-def _moves(setting: Setting, rule: MovingName, changes: UncommentedLine | None) -> str:
+def _moves(setting: Setting, rule: MovingName, changes: UncommentedLine | None) -> Sentence:
     if setting.value is None:
         moves = setting.unresolved is not None and _MOVING.search(setting.unresolved.code)
-        return f"it is another one in each submission ({setting.unresolved})" if moves else ""
+        return Say.ANOTHER_IN_EACH_SUBMISSION(value=setting.unresolved) if moves else NOTHING
     if _MOVING_VALUE.search(setting.value):
-        return f"it is another one in each submission ({setting.value[:120]})"
+        return Say.ANOTHER_IN_EACH_SUBMISSION(value=setting.value[:120])
     if not rule.relative or not setting.value or changes is None:
-        return ""
+        return NOTHING
     if posixpath.isabs(setting.value) or "://" in setting.value or setting.value.startswith(("$", "~")):
-        return ""
+        return NOTHING
     where = f"{changes.place}: {changes.text.strip()[:80]}"
-    return f"{setting.value[:120]} is relative, and the job changes its folder ({where})"
+    return Say.RELATIVE_AND_FOLDER_CHANGES(value=setting.value[:120], where=where)
 
 
-def _number(template: TemplateSettings, setting: Setting) -> str:
+def _number(template: TemplateSettings, setting: Setting) -> Sentence:
     """What the job's number was, where the folder is named after it."""
     job = template.job.id
     after_job = setting.unresolved is not None and "SLURM_JOB" in setting.unresolved.code
-    return f" (its SLURM_JOB_ID was {job})" if job and after_job else ""
+    return Say.ITS_JOB_ID_WAS(job=job) if job and after_job else NOTHING
 
 
 def _folder_changes(template: TemplateSettings) -> Iterator[UncommentedLine]:
@@ -249,16 +248,16 @@ def _folder_changes(template: TemplateSettings) -> Iterator[UncommentedLine]:
         yield line
 
 
-def checkpoint_folders(template: TemplateSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def checkpoint_folders(template: TemplateSettings) -> tuple[tuple[str, ...], tuple[Sentence, ...]]:
     """Where checkpoints are to be looked for, as the template has it, and what is not known about it."""
     rules = template.system.checkpoint
     folders: list[str] = []
-    notes: list[str] = []
+    notes: list[Sentence] = []
     for setting in template.settings:
         if setting.parameter not in rules.parameters:
             continue
         if setting.value is None:
-            notes.append(f"{template.place(setting)} is not known: {setting.unresolved}")
+            notes.append(Say.NOT_KNOWN_BECAUSE(spelling=template.place(setting), why=setting.unresolved))
         elif setting.value:
             folders.append(setting.value)
     for rule in rules.folders:
@@ -273,20 +272,20 @@ def checkpoint_folders(template: TemplateSettings) -> tuple[tuple[str, ...], tup
     return tuple(dict.fromkeys(joined)), _once(notes)
 
 
-def _filled(template: TemplateSettings, rule: FolderRule, notes: list[str]) -> str:
+def _filled(template: TemplateSettings, rule: FolderRule, notes: list[Sentence]) -> str:
     values: dict[str, str] = {"user": template.job.owner}
     for parameter in rule.parameters:
         setting = template.setting(parameter)
         value = setting.value if setting is not None else template.certain_default(parameter)
         if value is None:
-            why = setting.unresolved if setting is not None else "the template does not set it"
-            notes.append(f"{template.named(parameter)}, a part of the checkpoint folder, is not known: {why}")
+            why = setting.unresolved if setting is not None else Say.TEMPLATE_DOES_NOT_SET()
+            notes.append(Say.PART_OF_FOLDER_NOT_KNOWN(named=template.named(parameter), why=why))
             return ""
         values[parameter] = value
     return rule.path.format(**values)
 
 
-def _once(texts: list[str]) -> tuple[str, ...]:
+def _once(texts: list[Sentence]) -> tuple[Sentence, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
@@ -296,36 +295,36 @@ def _once(texts: list[str]) -> tuple[str, ...]:
 class RestarterFindings:
     """What a person is told of them, what is changed for the relaunch, and what is left to look at."""
 
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
     edits: tuple[Edit, ...] = ()
-    to_do: tuple[str, ...] = ()
+    to_do: tuple[Sentence, ...] = ()
 
 
 def find_restarters(template: TemplateSettings, common: Sequence[Restarter] = ()) -> RestarterFindings:
     """The restarters of the system and those that every system can have."""
-    notes: list[str] = []
+    notes: list[Sentence] = []
     edits: list[Edit] = []
-    to_do: list[str] = []
+    to_do: list[Sentence] = []
     for restarter in (*template.system.restarters, *common):
         place = _place(template, restarter)
         if place is None:
             continue
-        notes.append(f"{restarter.title} ({place}): {restarter.what_happens}")
+        notes.append(Say.STARTS_AGAIN(title=restarter.title, place=place, what_happens=restarter.what_happens))
         if restarter.to_do:
-            to_do.append(restarter.to_do)
+            to_do.append(as_written(restarter.to_do))
         if restarter.set is not None and restarter.condition is not None:
             edits.append(template.edit(restarter.condition.parameter, restarter.set))
     return RestarterFindings(tuple(dict.fromkeys(notes)), tuple(edits), tuple(dict.fromkeys(to_do)))
 
 
-def _place(template: TemplateSettings, restarter: Restarter) -> str | None:
+def _place(template: TemplateSettings, restarter: Restarter) -> str | Sentence | None:
     """Where it is seen; None when it is not there."""
     if restarter.condition is not None:
         # A value that is not known may be one that restarts: it is told, and set where the rule sets one.
         if template.holds(restarter.condition) is False:
             return None
         parameter = restarter.condition.parameter
-        return template.named(parameter) if template.is_set(parameter) else f"{template.named(parameter)} is not set"
+        return template.named(parameter) if template.is_set(parameter) else Say.NOT_SET(shown=template.named(parameter))
     compiled = re.compile(restarter.pattern)
     line = next((line for line in template.lines() if compiled.search(line.text)), None)
     return line.place if line is not None else None
@@ -354,7 +353,7 @@ class Resumed:
     """What the log proves, in a sentence."""
 
     kind: ResumeKind
-    why: str
+    why: Sentence
 
 
 def resume_proof(progress: Progress, checkpoint: Checkpoint, usual_step_s: float | None = None) -> Resumed:
@@ -367,30 +366,30 @@ def resume_proof(progress: Progress, checkpoint: Checkpoint, usual_step_s: float
     wanted, said, first = checkpoint.step, progress.resumed_from_step, progress.first_step
     if wanted is None:
         if progress.from_scratch:
-            return Resumed(ResumeKind.FROM_SCRATCH, "its log says that it starts from scratch")
-        return Resumed(ResumeKind.UNKNOWN, "the checkpoint's step is not known, so the log cannot prove it")
+            return Resumed(ResumeKind.FROM_SCRATCH, Say.STARTS_FROM_SCRATCH())
+        return Resumed(ResumeKind.UNKNOWN, Say.CHECKPOINT_STEP_NOT_KNOWN())
     goes_on = first is not None and first > TOLERANCE and first >= wanted - TOLERANCE
     if said is not None and said > 0:
         if abs(said - wanted) <= TOLERANCE:
-            return Resumed(ResumeKind.RESUMED, f"its log says that it goes on from step {said}")
+            return Resumed(ResumeKind.RESUMED, Say.GOES_ON_FROM(said=said))
         if goes_on and first is not None and first - wanted <= TOLERANCE:
-            return Resumed(ResumeKind.RESUMED, f"its first step is {first}, after the checkpoint of step {wanted}")
+            return Resumed(ResumeKind.RESUMED, Say.FIRST_STEP_AFTER_CHECKPOINT(first=first, wanted=wanted))
         # Weights of another model can be loaded from a checkpoint too: only the steps show that it was this one.
         if first is not None and said < first + TOLERANCE < wanted:
-            why = f"its log says that it goes on from step {said}, not from {wanted}, and its first step is {first}"
+            why = Say.GOES_ON_FROM_ANOTHER(said=said, wanted=wanted, first=first)
             return Resumed(ResumeKind.ELSEWHERE, why)
     if goes_on:
-        return Resumed(ResumeKind.RESUMED, f"its first step is {first}, after the checkpoint of step {wanted}")
+        return Resumed(ResumeKind.RESUMED, Say.FIRST_STEP_AFTER_CHECKPOINT(first=first, wanted=wanted))
     if wanted <= TOLERANCE:
-        return Resumed(ResumeKind.UNKNOWN, f"the checkpoint is of step {wanted}, which a start from scratch looks like")
+        return Resumed(ResumeKind.UNKNOWN, Say.CHECKPOINT_LIKE_FROM_SCRATCH(wanted=wanted))
     if progress.from_scratch or (said == 0 and first is not None and first <= TOLERANCE):
-        return Resumed(ResumeKind.FROM_SCRATCH, f"its log says that it starts from scratch, not from step {wanted}")
+        return Resumed(ResumeKind.FROM_SCRATCH, Say.STARTS_FROM_SCRATCH_NOT_FROM(wanted=wanted))
     counts_all = progress.total_steps is not None and progress.total_steps > wanted
     took = progress.step_duration_s
     trains = took is not None and usual_step_s is not None and took >= SKIPPED_BELOW * usual_step_s
     if first is not None and counts_all and trains and first <= TOLERANCE:
         return Resumed(
             ResumeKind.FROM_SCRATCH,
-            f"its first step is {first} of {progress.total_steps}, although the checkpoint is of step {wanted}",
+            Say.FIRST_STEP_ALTHOUGH_CHECKPOINT(first=first, total_steps=progress.total_steps, wanted=wanted)
         )
-    return Resumed(ResumeKind.UNKNOWN, f"its log does not show that it went on from step {wanted}")
+    return Resumed(ResumeKind.UNKNOWN, Say.LOG_DOES_NOT_SHOW_IT_WENT_ON(wanted=wanted))

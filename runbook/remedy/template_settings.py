@@ -11,6 +11,8 @@ from functools import lru_cache
 
 from runbook.model.program import ProgramConstant, ProgramOptions
 from runbook.model.remedy import RANKS, AnswerKind, Answers, Ask
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Edit, Setting, SettingKind, TemplateFile, Unresolved, condition_of
 from runbook.remedy.checkpoint_rules import Condition
 from runbook.remedy.lever_document import LeverDocument, Parameter, VersionMark
@@ -42,8 +44,8 @@ class RefusalReason(StrEnum):
 class Refusal:
     """Why a lever, a function or a constraint says no. `question` opens it to a person."""
 
-    why: str
-    question: str = ""
+    why: Sentence
+    question: Sentence = NOTHING
     reason: RefusalReason = RefusalReason.NOT_MET
     ask: Ask | None = None
 
@@ -57,13 +59,14 @@ class Refused(Exception):
     """What was asked for is refused. Whoever tries a lever catches it."""
 
     def __init__(
-        self, why: str, question: str = "", reason: RefusalReason = RefusalReason.NOT_MET, ask: Ask | None = None
+        self, why: Sentence, question: Sentence = NOTHING, reason: RefusalReason = RefusalReason.NOT_MET,
+        ask: Ask | None = None,
     ) -> None:
-        super().__init__(why)
+        super().__init__(why.code.name)
         self.refusal = Refusal(why, question, reason, ask)
 
 
-def unknown(why: str, question: str, kind: AnswerKind, name: str, choices: Sequence[str] = ()) -> Refused:
+def unknown(why: Sentence, question: Sentence, kind: AnswerKind, name: str, choices: Sequence[str] = ()) -> Refused:
     """For what a person can say: then the lever is used."""
     return Refused(why, question, RefusalReason.UNKNOWN, Ask(kind, name, tuple(choices)))
 
@@ -74,20 +77,17 @@ def version_asked(system: LeverDocument) -> tuple[AnswerKind, str, tuple[str, ..
     return AnswerKind.VERSION, packages[0] if packages else system.id, tuple(item.id for item in system.versions)
 
 
-def not_known(setting: Setting, question: str = "") -> Refused:
+def not_known(setting: Setting, question: Sentence = NOTHING) -> Refused:
     """For a setting whose value the template does not tell."""
     spelling = condition_of(setting.spelling)[0]
-    why = f"{spelling} is not known: {setting.unresolved}"
-    return unknown(why, question or f"What is {spelling}?", AnswerKind.VALUE, setting.parameter)
+    why = Say.NOT_KNOWN_BECAUSE(spelling=spelling, why=setting.unresolved)
+    return unknown(why, question or Say.WHAT_IS(spelling=spelling), AnswerKind.VALUE, setting.parameter)
 
 
-def ranks_not_known(question: str = "") -> Refused:
+def ranks_not_known(question: Sentence = NOTHING) -> Refused:
     """For what the size of the job would settle."""
     ask = Ask(AnswerKind.VALUE, RANKS)
-    return Refused(
-        "the number of ranks is not known", question or "How many ranks (GPUs) does the training have?",
-        RefusalReason.RANKS_NOT_KNOWN, ask,
-    )
+    return Refused(Say.RANKS_NOT_KNOWN(), question or Say.HOW_MANY_RANKS(), RefusalReason.RANKS_NOT_KNOWN, ask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class TemplateSettings:
             return text
         if not re.fullmatch(r"[1-9][0-9]{0,11}", text):
             spelling = self.system.parameter(parameter).spellings[0]
-            raise Refused(f"{spelling} is {text!r}, not a whole number above zero")
+            raise Refused(Say.NOT_WHOLE_NUMBER_ABOVE_ZERO(spelling=spelling, text=text))
         return int(text)
 
     def decimal(self, parameter: str) -> Decimal | None:
@@ -182,7 +182,7 @@ class TemplateSettings:
         if text is None:
             return text
         if not re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,2})?", text.replace("_", "")):
-            raise Refused(f"{self.spelling(parameter)} is {text!r}, not a number")
+            raise Refused(Say.NOT_NUMBER(spelling=self.spelling(parameter), text=text))
         return Decimal(text.replace("_", ""))
 
     def spelling(self, parameter: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum, auto
 
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan
+from runbook.model.sentences import Sentence
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Edit
 from runbook.model.units import NodeName
 from runbook.remedy.edits import derives, edit_of
@@ -55,7 +57,11 @@ def _counted(
         present = context.template.number(parameter)
         counts_nodes = parameter in (*world.nodes, world.step_nodes)
         if present is None or present * left % nodes or (counts_nodes and present != nodes):
-            raise Refused(f"{whose}{setting.spelling} {setting.value} does not go with {left} of {nodes} nodes")
+            raise Refused(
+                Say.DOES_NOT_GO_WITH_NODES_LEFT(
+                    whose=whose, spelling=setting.spelling, value=setting.value, left=left, nodes=nodes
+                )
+            )
         made = edit_of(context, context.template.system.parameter(parameter), str(present * left // nodes))
         edits += made.edits
     return edits
@@ -84,20 +90,20 @@ def _following(context: LeverContext, nodes: int, left: int) -> list[Edit]:
         fixed[parameter] = degree
     ranks = context.data_parallel()
     if ranks is None:
-        raise Refused("the number of data-parallel ranks is not known")
+        raise Refused(Say.DATA_PARALLEL_NOT_KNOWN())
     product, fewer = math.prod(fixed.values()), ranks * left // nodes
     names = " × ".join(context.template.spelling(parameter) for parameter in fixed)
     if len(fixed) < len(parameters):
         if fewer % product:
-            raise Refused(f"{names} = {product} does not divide the {fewer} data-parallel ranks left")
+            raise Refused(Say.DEGREES_DO_NOT_DIVIDE_RANKS_LEFT(names=names, product=product, fewer=fewer))
         return []
     if product != ranks:
-        raise Refused(f"{names} = {product} is not the {ranks} data-parallel ranks of the job")
+        raise Refused(Say.DEGREES_ARE_NOT_THE_RANKS(names=names, product=product, ranks=ranks))
     for parameter, degree in fixed.items():
         if degree > 1 and degree * left % nodes == 0:
             made = edit_of(context, context.template.system.parameter(parameter), str(degree * left // nodes))
             return list(made.edits)
-    raise Refused(f"{names} = {product} cannot be made the {fewer} data-parallel ranks left")
+    raise Refused(Say.DEGREES_CANNOT_BE_MADE_RANKS_LEFT(names=names, product=product, fewer=fewer))
 
 
 def _divides(context: LeverContext, nodes: int, left: int) -> None:
@@ -118,11 +124,11 @@ def _divides(context: LeverContext, nodes: int, left: int) -> None:
         if product == 1:
             continue
         if world is None:
-            raise Refused("the number of ranks is not known, so whether the sharding still divides is not known")
+            raise Refused(Say.RANKS_NOT_KNOWN_SHARDING_OPEN())
         if (world * left // nodes) % product:
             if group == (rules.shard_degree,):
-                raise Refused(f"a sharding degree of {product} does not divide the {world * left // nodes} ranks left")
-            raise Refused(f"{' × '.join(names)} does not divide the {world * left // nodes} ranks left")
+                raise Refused(Say.SHARDING_DOES_NOT_DIVIDE_RANKS_LEFT(product=product, ranks=world * left // nodes))
+            raise Refused(Say.DO_NOT_DIVIDE_RANKS_LEFT(names=names, ranks=world * left // nodes))
 
 
 def _names_no_host(template: TemplateSettings, gone: Sequence[NodeName]) -> None:
@@ -135,14 +141,14 @@ def _names_no_host(template: TemplateSettings, gone: Sequence[NodeName]) -> None
             for name, pattern in zip(gone, names, strict=True):
                 if name in line and pattern.search(line):
                     raise Refused(
-                        f"{file.path}:{number} names {name}, which is not used any more",
-                        f"May {file.path} do without {name}? Then let it take its nodes from SLURM_JOB_NODELIST.",
+                        Say.NAMES_NODE_NOT_USED_ANY_MORE(path=file.path, number=number, name=name),
+                        Say.MAY_FILE_DO_WITHOUT_NODE(path=file.path, name=name)
                     )
             ranks = _counts_ranks(line)
             if ranks:
                 raise Refused(
-                    f"{file.path}:{number} gives the number of ranks, {ranks}, which is not changed here",
-                    f"Let {file.path}:{number} take the number of ranks from SLURM_NTASKS.",
+                    Say.LINE_GIVES_NUMBER_OF_RANKS(path=file.path, number=number, ranks=ranks),
+                    Say.LET_LINE_TAKE_RANKS_FROM_SLURM(path=file.path, number=number)
                 )
     _writes_its_hostfile(template)
 
@@ -168,8 +174,8 @@ def _writes_its_hostfile(template: TemplateSettings) -> None:
             if (name and name in written) or (not name and re.search(r"hostfile|HOSTFILE", written)):
                 return
     raise Refused(
-        f"{setting.spelling} {setting.value or setting.unresolved} names the nodes, and the script does not write it",
-        f"Let the script write {setting.spelling}'s file from SLURM_JOB_NODELIST.",
+        Say.HOSTFILE_NOT_WRITTEN_BY_SCRIPT(spelling=setting.spelling, value=setting.value or setting.unresolved),
+        Say.LET_SCRIPT_WRITE_HOSTFILE(spelling=setting.spelling)
     )
 
 
@@ -186,7 +192,7 @@ def fit_to_nodes(context: LeverContext, nodes_left: int, nodes_gone: Sequence[No
     `nodes_gone`: nodes that must not be used any more, which the template must not name."""
     nodes = context.job.num_nodes or len(context.job.nodes)
     if nodes_left < 1 or nodes_left >= nodes:
-        return NoPlan(f"{nodes_left} of {nodes} nodes is no reduction", exhausted=False)
+        return NoPlan(Say.NO_REDUCTION(nodes_left=nodes_left, nodes=nodes), exhausted=False)
     try:
         edits, kept = _edits(context, nodes, nodes_left, nodes_gone)
     except Refused as refused:
@@ -223,7 +229,7 @@ def _cost(context: LeverContext, nodes: int, left: int, edits: Sequence[Edit]) -
 
 def _edits(
     context: LeverContext, nodes: int, left: int, gone: Sequence[NodeName]
-) -> tuple[tuple[Edit, ...], str]:
+) -> tuple[tuple[Edit, ...], Sentence]:
     edits = fewer_ranks(context, nodes, left, gone)
     values, kept = _batch(context, nodes, left)
     for parameter, value in values.items():
@@ -232,62 +238,65 @@ def _edits(
     return tuple(edits), kept
 
 
-def _batch(context: LeverContext, nodes: int, left: int) -> tuple[dict[str, str], str]:
+def _batch(context: LeverContext, nodes: int, left: int) -> tuple[dict[str, str], Sentence]:
     """New values of micro-batch and accumulation; the micro-batch only ever shrinks."""
     rules = context.template.system.batch
     if rules is None:
-        raise Refused("the system's document does not say what makes up the global batch")
+        raise Refused(Say.BATCH_NOT_DESCRIBED())
     micro, total, ranks = context.template.number(rules.micro), context.template.total_batch(), context.data_parallel()
     if micro is None:
-        raise Refused("the micro-batch size is not known")
+        raise Refused(Say.MICRO_BATCH_SIZE_NOT_KNOWN())
     if ranks is not None and ranks * left % nodes:
-        raise Refused(f"{ranks} data-parallel ranks on {nodes} nodes are no whole number on {left}")
+        raise Refused(Say.RANKS_NOT_WHOLE_ON_NODES_LEFT(ranks=ranks, nodes=nodes, left=left))
     if derives(context):
         return _derived(context, micro, total, ranks, nodes, left)
     steps = context.template.number(rules.accumulation)
     if steps is None:
-        raise Refused("the accumulation steps are not known, so the global batch could not be kept")
+        raise Refused(Say.ACCUMULATION_NOT_KNOWN())
     if total is not None and ranks is not None and micro * steps * ranks != total:
-        made_up = f"{micro} × {steps} × {ranks} ranks"
-        raise Refused(f"the template's own numbers do not fit together: {total} is not {made_up}")
+        made_up = Say.OVER_RANKS(micro=micro, steps=steps, ranks=ranks)
+        raise Refused(Say.OWN_NUMBERS_DO_NOT_FIT(total=total, made_up=made_up))
     samples = micro * steps * nodes
     if samples % left:
-        raise Refused(
-            f"{micro} × {steps} samples on each rank of {nodes} nodes are no whole number on {left}, so the global "
-            "batch would change"
-        )
+        raise Refused(Say.SAMPLES_NOT_WHOLE_ON_NODES_LEFT(micro=micro, steps=steps, nodes=nodes, left=left))
     new_micro = _whole(samples // left, micro)
     new_steps = samples // left // new_micro
     values = {rules.accumulation: str(new_steps)}
     if new_micro != micro and rules.micro_in_checkpoint:
         raise Refused(
-            f"the micro-batch would have to become {new_micro} in place of {micro}: {rules.micro_in_checkpoint}"
+            Say.MICRO_BATCH_WOULD_CHANGE(
+                new_micro=new_micro, micro=micro, micro_in_checkpoint=rules.micro_in_checkpoint
+            )
         )
     if new_micro != micro:
         values[rules.micro] = str(new_micro)
-    return values, f"{micro} × {steps} × {nodes} nodes = {new_micro} × {new_steps} × {left} nodes"
+    return values, Say.BATCH_OVER_NODES(
+        micro=micro, steps=steps, nodes=nodes, new_micro=new_micro, new_steps=new_steps, left=left
+    )
 
 
 def _derived(
     context: LeverContext, micro: int, total: int | None, ranks: int | None, nodes: int, left: int
-) -> tuple[dict[str, str], str]:
+) -> tuple[dict[str, str], Sentence]:
     rules = context.template.system.batch
     assert rules is not None
     if ranks is None:
-        raise Refused("the number of data-parallel ranks is not known")
+        raise Refused(Say.DATA_PARALLEL_NOT_KNOWN())
     values: dict[str, str] = {}
     if total is None:
         if context.ranks_not_certain:
-            raise Refused(f"the global batch size is not set and cannot be pinned: {context.ranks_not_certain}")
+            raise Refused(Say.BATCH_CANNOT_BE_PINNED(why=context.ranks_not_certain))
         total = micro * ranks
         values[rules.total] = str(total)
     fewer = ranks * left // nodes
     if total % (micro * ranks) or total % fewer:
-        raise Refused(f"a global batch of {total} does not divide among {fewer} ranks")
+        raise Refused(Say.BATCH_DOES_NOT_DIVIDE_AMONG_RANKS(total=total, fewer=fewer))
     new_micro = _whole(total // fewer, micro)
     if new_micro != micro:
         values[rules.micro] = str(new_micro)
-    return values, f"global batch {total} = {new_micro} × {total // fewer // new_micro} × {fewer} ranks"
+    return values, Say.BATCH_OVER_RANKS_LEFT(
+        total=total, new_micro=new_micro, new_steps=total // fewer // new_micro, fewer=fewer
+    )
 
 
 def _whole(samples: int, micro: int) -> int:
@@ -309,29 +318,29 @@ def world_options(
 
     `asked`: the options in force by long name, of whatever source; `wanted_nodes`: `--nodelist` as a list."""
     if "nodefile" in asked:
-        raise Refused("--nodefile names the job's nodes", "Submit it with the nodes that are left in that file.")
+        raise Refused(Say.NODEFILE_NAMES_JOB_NODES(), Say.SUBMIT_WITH_NODES_LEFT())
     if asked.get("distribution", "").startswith("arbitrary"):
-        raise Refused("--distribution=arbitrary places the ranks on named nodes")
+        raise Refused(Say.DISTRIBUTION_NAMES_NODES())
     segment = asked.get("segment", "")
     if segment.isdecimal() and int(segment) and left % int(segment):
-        raise Refused(f"--segment={segment} does not divide {left} nodes")
+        raise Refused(Say.SEGMENT_DOES_NOT_DIVIDE_NODES(segment=segment, left=left))
     options: list[str] = []
     tasks = asked.get("ntasks")
     if tasks is not None:
         if not tasks.isdecimal() or int(tasks) * left % nodes:
-            raise Refused(f"--ntasks={tasks} does not go with {left} of {nodes} nodes")
+            raise Refused(Say.NTASKS_DO_NOT_GO_WITH_NODES_LEFT(tasks=tasks, left=left, nodes=nodes))
         options.append(f"--ntasks={int(tasks) * left // nodes}")
     gpus = asked.get("gpus")
     if gpus is not None:
         fewer = _gpus(gpus, nodes, left)
         if fewer is None:
-            raise Refused(f"--gpus={gpus} does not go with {left} of {nodes} nodes")
+            raise Refused(Say.GPUS_DO_NOT_GO_WITH_NODES_LEFT(gpus=gpus, left=left, nodes=nodes))
         options.append(f"--gpus={fewer}")
     if wanted_nodes:
         kept = [node for node in wanted_nodes if node not in set(gone)]
         if len(kept) > left:
             named = asked.get("nodelist", "")
-            raise Refused(f"--nodelist={named} asks for {len(kept)} of the nodes, and {left} are free")
+            raise Refused(Say.NODELIST_ASKS_FOR_MORE(named=named, kept=len(kept), left=left))
         if kept:
             options.append(f"--nodelist={','.join(kept)}")
     return tuple(options)

@@ -25,6 +25,7 @@ from runbook.model import checkpoint, diagnosis, incident, job, log, node, remed
 from runbook.model.diagnosis import Kinds
 from runbook.model.incident import SCHEMA_VERSION, Incident
 from runbook.model.node import NodeCheck
+from runbook.report.vocabulary.sentences import in_words
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -77,7 +78,7 @@ def _told_once(incident: Incident) -> tuple[dict[str, Any], bool]:
     relaunched it is, and most of the document."""
     same = incident.original is not None and incident.original == incident.failure
     once = replace(incident, original=None) if same else incident
-    return incident_adapter().dump_python(once, mode="json", warnings="error"), same
+    return incident_adapter().dump_python(once, mode="json", context=in_words, warnings="error"), same
 
 
 def unpack_incident(text: str, where: str, kinds: Kinds | None = None) -> Incident:

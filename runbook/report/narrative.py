@@ -13,6 +13,7 @@ from runbook.model.incident import Act, Attempt, Failure, Incident, IncidentStat
 from runbook.model.log import Finding, MemorySample
 from runbook.model.remedy import AnswerKind, Basis, Fit, Plan, RefusedLever
 from runbook.model.units import in_gib, sentence
+from runbook.report.vocabulary.sentences import in_words
 from runbook.report.vocabulary.titles import PHASE_WORDS, Again
 
 _TERMS = 3
@@ -95,7 +96,7 @@ def how_it_stands(incident: Incident) -> str:
         case IncidentState.PLANNED:
             return "A plan was made; nothing was touched."
         case IncidentState.ESCALATED:
-            return incident.no_plan.why if incident.no_plan else "It could not be settled without a person."
+            return in_words(incident.no_plan.why) if incident.no_plan else "It could not be settled without a person."
         case IncidentState.CLOSED:
             return "There was nothing to do."
         case IncidentState.AWAITING_APPROVAL:
@@ -128,7 +129,7 @@ def to_do(incident: Incident) -> tuple[str, ...]:
         case IncidentState.INTERRUPTED:
             return (f"Go on where it stopped: `runbook resume {incident.id}`.",)
         case IncidentState.ESCALATED:
-            question = incident.no_plan.question if incident.no_plan else ""
+            question = in_words(incident.no_plan.question) if incident.no_plan else ""
             return (question or "Read the diagnosis below and decide; the job has not been relaunched since.",)
         case IncidentState.CLOSED:
             return ("Nothing.",)
@@ -163,7 +164,7 @@ def why_passed_over(item: RefusedLever) -> str:
     """Why a lever was not used, with the sum where the job would not fit with it."""
     told = item.foreseen
     if told is None:
-        return item.why
+        return in_words(item.why)
     parts = sorted(told.terms.items(), key=lambda term: -term[1])
     shown = " + ".join(f"{name} {in_gib(size, 1)}" for name, size in parts[:_TERMS])
     likely = told.peaks[Basis.DEVICE].likely_bytes if Basis.DEVICE in told.peaks else 0

@@ -11,6 +11,7 @@ from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
+from runbook.model.sentences.of_levers import Say
 from runbook.model.units import Bytes, sentence
 from runbook.remedy import (
     LeverContext,
@@ -23,6 +24,7 @@ from runbook.remedy import (
 )
 from runbook.report.narrative import newest_forecast
 from runbook.report.past_incidents import remember
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.foresight import prospect_of
@@ -40,7 +42,7 @@ def run(context: StepContext) -> StepResult:
     failure = context.failure
     if not incident.templates:
         return _without(
-            incident, NoPlan("the script that was submitted is not known: " + _notes(incident), exhausted=False)
+            incident, NoPlan(Say.SCRIPT_NOT_KNOWN(notes=_notes(incident)), exhausted=False)
         )
     reading = context.template
     template = reading.told
@@ -48,13 +50,11 @@ def run(context: StepContext) -> StepResult:
         return _without(
             incident,
             NoPlan(
-                "the launch template and the log belong to no framework that a lever document describes",
-                exhausted=False,
-                question="Which framework launches this job? A document under playbooks/oom/levers can describe it.",
+                Say.NO_FRAMEWORK_DESCRIBED(), exhausted=False, question=Say.WHICH_FRAMEWORK(),
             ),
         )
     if failure.diagnosis is None:
-        return _without(incident, NoPlan("there is no diagnosis to act on", exhausted=False))
+        return _without(incident, NoPlan(Say.NO_DIAGNOSIS(), exhausted=False))
     story = failure.story or LogStory(root_cause=None)
     if incident.circumstances is None and not incident.attempts:
         incident = replace(incident, circumstances=circumstances(template, reading.everything))
@@ -140,13 +140,13 @@ def tried(incident: Incident) -> dict[str, str]:
 
 def _without(incident: Incident, no_plan: NoPlan) -> StepResult:
     outcome = Outcome.EXHAUSTED if no_plan.exhausted else Outcome.NEEDS_PERSON
-    question = f" {no_plan.question}" if no_plan.question else ""
-    to_do = (*((no_plan.question,) if no_plan.question else ()), *incident.to_do)
+    why, question = in_words(no_plan.why), in_words(no_plan.question)
+    to_do = (*((question,) if question else ()), *incident.to_do)
     empty: Plan | None = None
     incident = replace(
-        incident, plan=empty, no_plan=no_plan, conclusion=sentence(no_plan.why), to_do=tuple(dict.fromkeys(to_do))
+        incident, plan=empty, no_plan=no_plan, conclusion=sentence(why), to_do=tuple(dict.fromkeys(to_do))
     )
-    return StepResult(outcome, incident, no_plan.why + question)
+    return StepResult(outcome, incident, f"{why} {question}".rstrip())
 
 
 def _notes(incident: Incident) -> str:

@@ -12,6 +12,7 @@ from runbook.model.job import MARK, NodeClass, NodeState
 from runbook.model.node import NodeJudgement
 from runbook.model.units import NodeName, moment
 from runbook.remedy import drain_refused
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
 
 _REASON_LIMIT = 300
@@ -123,7 +124,8 @@ def _wanted(context: StepContext) -> _Wanted:
         if _is_drained(states.get(judgement.node)):
             continue
         if not acts.may_drain:
-            found.left.append(f"{judgement.node} was left in service: {drain_refused(0, 0, 0.0, may_drain=False)}")
+            why = in_words(drain_refused(0, 0, 0.0, may_drain=False))
+            found.left.append(f"{judgement.node} was left in service: {why}")
         elif limit := _limit_reached(context, judgement.node, everyone, found.nodes):
             found.held_back.append(f"{judgement.node} is faulty and was left in service: {limit}")
         else:
@@ -147,7 +149,7 @@ def _limit_reached(
         ours = [state for state in among if state.name in now or _drained_by_us(state)]
         refused = drain_refused(len(ours), len(among), acts.max_drained_share)
         if refused:
-            return refused if partition is None else f"in the partition {partition}, {refused}"
+            return in_words(refused) if partition is None else f"in the partition {partition}, {in_words(refused)}"
     return ""
 
 

@@ -11,6 +11,7 @@ from runbook.model.checkpoint import Checkpoint
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory, Phase
 from runbook.remedy import ResumeFindings, checkpoint_folders, find_restarters, resume_findings
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 
 MOST_ENTRIES = 100_000
@@ -78,7 +79,7 @@ def list_checkpoints(context: StepContext) -> tuple[tuple[Checkpoint, ...], tupl
     if told is None:
         return (), ("the framework is not known, so neither is its checkpoint folder",)
     folders, unknown = checkpoint_folders(told)
-    notes = list(unknown)
+    notes = [*map(in_words, unknown)]
     owner = context.failure.job.owner
     found: dict[str, Checkpoint] = {}
     for folder in folders:
@@ -109,15 +110,15 @@ def _hindered(context: StepContext, incident: Incident, chosen: Checkpoint | Non
         return incident, ""
     findings = resume_findings(told, chosen, made_steps=_made_steps(context.failure.story, incident))
     restarters = find_restarters(told, context.playbook.restarters)
-    incident = with_notes(incident, *findings.notes, *restarters.notes)
-    to_do = (*findings.to_do, *restarters.to_do)
+    incident = with_notes(incident, *map(in_words, (*findings.notes, *restarters.notes)))
+    to_do = tuple(map(in_words, (*findings.to_do, *restarters.to_do)))
     stopped = _stopped(findings)
     if findings.refusals and incident.trigger == "files":
         # Nothing is submitted from files: the person who submits has to decide.
-        to_do = (*(refusal.question for refusal in findings.refusals), *to_do)
-        incident, stopped = with_notes(incident, *(refusal.why for refusal in findings.refusals)), ""
+        to_do = (*(in_words(refusal.question) for refusal in findings.refusals), *to_do)
+        incident, stopped = with_notes(incident, *(in_words(refusal.why) for refusal in findings.refusals)), ""
     elif findings.refusals:
-        to_do = (*(refusal.question for refusal in findings.refusals), *to_do)
+        to_do = (*(in_words(refusal.question) for refusal in findings.refusals), *to_do)
     return replace(incident, to_do=tuple(dict.fromkeys((*to_do, *incident.to_do)))), stopped
 
 
@@ -127,13 +128,13 @@ def before_relaunch(context: StepContext) -> tuple[str, ...]:
     if told is None:
         return ()
     findings = resume_findings(told, context.incident.checkpoint, made_steps=False)
-    return (*findings.to_do, *find_restarters(told, context.playbook.restarters).to_do)
+    return tuple(map(in_words, (*findings.to_do, *find_restarters(told, context.playbook.restarters).to_do)))
 
 
 def _stopped(findings: ResumeFindings) -> str:
     if not findings.refusals:
         return ""
-    reasons = "; ".join(refusal.why for refusal in findings.refusals).rstrip(".")
+    reasons = "; ".join(in_words(refusal.why) for refusal in findings.refusals).rstrip(".")
     return f"The relaunch would not go on from where the job was: {reasons}. It is left to a person."
 
 

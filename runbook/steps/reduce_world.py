@@ -16,6 +16,7 @@ from runbook.model.log import LogStory
 from runbook.model.remedy import Plan
 from runbook.model.units import NodeName
 from runbook.remedy import LeverContext, Obstacle, Refused, fit_to_nodes, world_options
+from runbook.report.vocabulary.sentences import in_words
 from runbook.slurm.submit import options_in_force
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
@@ -62,7 +63,7 @@ def smaller_world(context: StepContext, job: JobRecord, free: int, needed: int) 
         if isinstance(plan, Plan) and not isinstance(options, str):
             fewer = f"not all of the {free} free nodes are used: {first_reason}" if first_reason else ""
             return Smaller(nodes, plan, options, tuple(note for note in (*loads, fewer) if note))
-        reason = options if isinstance(options, str) else "" if isinstance(plan, Plan) else plan.why
+        reason = options if isinstance(options, str) else "" if isinstance(plan, Plan) else in_words(plan.why)
         first_reason = first_reason or reason
     return first_reason
 
@@ -129,7 +130,7 @@ def _options(context: StepContext, nodes: int, gone: Sequence[NodeName]) -> tupl
             asked, job.num_nodes or len(job.nodes) or 1, nodes, wanted_nodes=wanted, gone=gone,
         )
     except Refused as refused:
-        return refused.refusal.why
+        return in_words(refused.refusal.why)
 
 
 def serves(node: NodeState, job: JobRecord) -> bool:

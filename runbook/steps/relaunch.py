@@ -12,6 +12,7 @@ from runbook.model.incident import RESTORED, Act, Attempt, Incident, Milestone
 from runbook.model.job import Claim, Dependent, JobEnvironment, JobRecord, Submission
 from runbook.model.units import JobId, sentence
 from runbook.remedy import relaunch_refused
+from runbook.report.vocabulary.sentences import in_words
 from runbook.slurm.ownership import attempt_mark, lost_claim, new_claim, submitted_under
 from runbook.steps.cancel_job import not_relaunchable
 from runbook.steps.find_checkpoint import before_relaunch
@@ -226,7 +227,7 @@ def failed_step(context: StepContext) -> int | None:
 
 def _limit(context: StepContext) -> str:
     refused = relaunch_refused(len(context.incident.attempts), context.settings.policy.max_relaunches)
-    return sentence(f"{refused} (policy.max_relaunches)") if refused else ""
+    return sentence(f"{in_words(refused)} (policy.max_relaunches)") if refused else ""
 
 
 def _same_again(context: StepContext) -> str:

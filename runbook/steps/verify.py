@@ -14,9 +14,11 @@ from runbook.model.incident import Attempt, Failure, Incident, IncidentState, Mi
 from runbook.model.job import JobClass, JobRecord, JobScript
 from runbook.model.log import LogStory
 from runbook.model.node import ProcessView
+from runbook.model.sentences import NOTHING
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.model.units import GIB, in_gib, rough_duration, sentence
 from runbook.remedy import Resumed, ResumeKind, resume_proof
+from runbook.report.vocabulary.sentences import in_words
 from runbook.report.vocabulary.titles import waits_for
 from runbook.slurm.ownership import check_ours
 from runbook.steps.find_checkpoint import list_checkpoints
@@ -201,9 +203,9 @@ def run(context: StepContext) -> StepResult:
         if saved or (job.state.job_class is JobClass.SUCCEEDED):
             why = f"{past}; {saved or 'and ran to its end'}"
             if resumed.why and resumed.kind is ResumeKind.UNKNOWN:
-                incident = with_notes(incident, resumed.why)
+                incident = with_notes(incident, in_words(resumed.why))
             elif resumed.why:
-                why = f"{resumed.why}; {why}"
+                why = f"{in_words(resumed.why)}; {why}"
             return _passed(context, incident, attempt, job, story, why)
     if job.state.job_class is JobClass.CANCELLED:
         why = f"Job {job.id} was cancelled by a person while it was being watched."
@@ -268,7 +270,7 @@ def _still_queued(
 def _resumed(context: StepContext, attempt: Attempt, story: LogStory) -> Resumed:
     """What the log shows of where the job began. A job that was to begin anew has nothing to show."""
     if attempt.checkpoint is None:
-        return Resumed(ResumeKind.UNKNOWN, "")
+        return Resumed(ResumeKind.UNKNOWN, NOTHING)
     original = context.incident.original
     before = original.story.progress if original is not None and original.story is not None else None
     return resume_proof(story.progress, attempt.checkpoint, before.step_duration_s if before is not None else None)
@@ -279,7 +281,7 @@ def _started_over(
 ) -> StepResult:
     """The job repeats what was done already, and its first save writes over what is there: it is to be stopped."""
     path = attempt.checkpoint.path if attempt.checkpoint else "its checkpoint"
-    why = f"job {job.id} did not go on from {path}: {resumed.why}"
+    why = f"job {job.id} did not go on from {path}: {in_words(resumed.why)}"
     conclusion = f"{sentence(why)} It could write over the checkpoints, so it is to be stopped."
     incident = with_last_attempt(incident, replace(attempt, verdict=Verdict(False, why, story.progress)))
     ask = f"Find out why the program did not load {path}: its options in the changed template, and its log."

@@ -25,6 +25,7 @@ from runbook.remedy import LeverContext, propose
 from runbook.report.narrative import newest_forecast
 from runbook.report.summary import summarize
 from runbook.report.text.incident_text import render_text
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps import choose_lever
 from runbook.steps.shared.base import load_playbook
 from tests.flow.test_resuming import Scene
@@ -105,7 +106,7 @@ def test_a_batch_that_would_run_out_again_at_half_is_made_as_small_as_it_has_to_
 
 def test_the_global_batch_is_kept_at_every_size() -> None:
     (use,) = plan(planned(job(48, batch=768))).uses
-    assert "accumulation steps of the global batch of 768" in use.expectation
+    assert "accumulation steps of the global batch of 768" in in_words(use.expectation)
     micro = int(values(planned(job(48, batch=768)))["micro_batch_size"] or 0)
     assert micro < 48 and 768 % (micro * 8) == 0
 

@@ -20,6 +20,7 @@ from runbook.model.remedy import Remembered
 from runbook.model.units import GIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.node.catalogues import load_node_documents
 from runbook.ports import History
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps import check_node, drain_node, escalate, reduce_world
 from runbook.steps.shared.base import Playbook, Ports, StepContext
 from runbook.steps.shared.nodes import found_jobs
@@ -301,7 +302,7 @@ def test_a_job_whose_nodes_were_drained_goes_on_with_fewer_and_the_same_global_b
     assert [(edit.parameter, edit.old, edit.new) for edit in use.edits if edit.parameter == "nodes"] == [
         ("nodes", "4", "2")
     ]
-    assert "global batch 64" in use.expectation
+    assert "global batch 64" in in_words(use.expectation)
 
 
 def test_of_the_free_nodes_as_many_are_taken_as_keep_the_global_batch() -> None:

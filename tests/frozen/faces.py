@@ -44,6 +44,7 @@ from runbook.report.text.diagnosis_text import render_diagnosis
 from runbook.report.text.incident_text import one_line
 from runbook.report.text.node_text import render as render_check
 from runbook.report.text.notifications import messages, reminder
+from runbook.report.vocabulary.sentences import in_words
 from runbook.service.app import Shown, create_app
 from runbook.template import CannotEdit, all_settings, apply, find_settings, named_files, settings_in_force
 from tests.checkpoints import test_checkpoints_judged as checkpoint_cases
@@ -154,19 +155,20 @@ def settings(found: Iterable[Setting]) -> str:
 def proposal(outcome: Plan | NoPlan) -> str:
     lines = []
     if isinstance(outcome, NoPlan):
-        lines += [f"no plan: {outcome.why}", f"question: {outcome.question}", f"exhausted: {outcome.exhausted}"]
+        lines += [f"no plan: {in_words(outcome.why)}", f"question: {in_words(outcome.question)}",
+                  f"exhausted: {outcome.exhausted}"]
     else:
         lines.append(f"plan of {outcome.system}, ladder {outcome.ladder}")
         for use in outcome.uses:
             lines += [
                 f"lever {use.lever}: {use.title}", f"  key: {use.key}", f"  why: {use.why}", f"  source: {use.source}",
-                f"  effect: {use.effect}", f"  cost: {use.cost}", f"  expectation: {use.expectation}",
+                f"  effect: {use.effect}", f"  cost: {use.cost}", f"  expectation: {in_words(use.expectation)}",
                 f"  needs reshard: {use.needs_reshard}", *(f"  seen before: {text}" for text in use.seen_before),
             ]
             lines += [f"  {line}" for line in edits(use.edits)]
     for item in outcome.refused:
-        asks = f"; needs a person: {item.question}" if item.needs_person or item.question else ""
-        lines.append(f"refused {item.lever}: {item.why}{asks}")
+        asks = f"; needs a person: {in_words(item.question)}" if item.needs_person or item.question else ""
+        lines.append(f"refused {item.lever}: {in_words(item.why)}{asks}")
     return "\n".join(lines)
 
 
@@ -241,9 +243,10 @@ def resumes() -> Iterator[tuple[str, Parts]]:
         checkpoint = resume_cases.checkpoint_of(case)
         found = resume_findings(told, checkpoint, made_steps=not case.get("died_at_once", False))
         others = find_restarters(told, resume_cases.COMMON)
-        lines = [*(f"refused: {item.why} {item.question}" for item in found.refusals),
-                 *(f"note: {text}" for text in (*found.notes, *others.notes)),
-                 *(f"to do: {text}" for text in (*found.to_do, *others.to_do)), *edits((*others.edits, *found.edits))]
+        lines = [*(f"refused: {in_words(item.why)} {in_words(item.question)}" for item in found.refusals),
+                 *(f"note: {in_words(text)}" for text in (*found.notes, *others.notes)),
+                 *(f"to do: {in_words(text)}" for text in (*found.to_do, *others.to_do)),
+                 *edits((*others.edits, *found.edits))]
         if checkpoint is not None:
             resumed = resume_edits(told, checkpoint)
             lines += [f"resume {line}" for line in edits(resumed)]

@@ -20,6 +20,7 @@ from runbook.remedy import (
     template_settings,
     with_unresolved_batch,
 )
+from runbook.report.vocabulary.sentences import in_words
 from runbook.template import all_settings, apply, invert, settings_in_force
 from tests.levers.lever_cases import LeverCase, load_cases
 
@@ -98,7 +99,7 @@ def test_the_lever(case: LeverCase) -> None:
         elif key == "lever":
             assert [use.lever for use in outcome.uses] == [value], outcome.refused
         elif key == "also":
-            assert value in " ".join(use.expectation for use in outcome.uses)
+            assert value in " ".join(in_words(use.expectation) for use in outcome.uses)
         else:
             old, _, new = value.partition(" -> ")
             wanted[key] = (old, new)
@@ -133,14 +134,14 @@ def test_the_text(case: LeverCase) -> None:
 @pytest.mark.parametrize("case", with_part("refused"))
 def test_the_refusal(case: LeverCase) -> None:
     outcome = proposed(case)
-    reasons = {item.lever: item.why for item in outcome.refused}
+    reasons = {item.lever: in_words(item.why) for item in outcome.refused}
     for key, words in case.lines("refused"):
         if key == "no plan":
             assert isinstance(outcome, NoPlan), outcome
-            assert words in outcome.why
+            assert words in in_words(outcome.why)
         elif key == "question":
-            asked = [item.question for item in outcome.refused]
-            assert words in " ".join([*asked, outcome.question if isinstance(outcome, NoPlan) else ""])
+            asked = [in_words(item.question) for item in outcome.refused]
+            assert words in " ".join([*asked, in_words(outcome.question) if isinstance(outcome, NoPlan) else ""])
         else:
             assert key in reasons, f"{key} was not refused: {outcome}"
             assert words in reasons[key]

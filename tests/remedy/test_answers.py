@@ -14,6 +14,7 @@ from runbook.model.remedy import RANKS, Answers, NoPlan, Plan
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, Unknown, UserName
 from runbook.remedy import LeverContext, load_levers, propose
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.template_reading import TemplateReading
 from runbook.template import apply
 from tests.kinds import Kind
@@ -50,7 +51,7 @@ def test_the_first_lever_is_asked_for_and_no_weaker_one_takes_its_place() -> Non
     assert isinstance(plan, NoPlan)
     assert plan.ask is not None
     assert plan.ask.name == "micro_batch_size"
-    assert "--micro-batch-size" in plan.question
+    assert "--micro-batch-size" in in_words(plan.question)
     assert not plan.exhausted
 
 

@@ -15,6 +15,7 @@ from runbook.model.log import Finding, LogStory, Phase, Progress
 from runbook.model.remedy import AnswerKind, NoPlan, Plan
 from runbook.model.units import GIB, Bytes
 from runbook.remedy import LeverContext, load_levers, propose
+from runbook.report.vocabulary.sentences import in_words
 from runbook.template import apply
 from tests.kinds import Kind
 
@@ -84,7 +85,7 @@ def test_what_only_the_parser_says_is_written_in_its_spelling(tmp_path: Path) ->
     plan, changed = proposed(
         tmp_path, "torchrun train.py --batch_size 8", PROGRAM.format(loader="DataLoader", workers=10)
     )
-    assert isinstance(plan, Plan) and plan.uses[0].expectation.startswith("half of what the workers hold")
+    assert isinstance(plan, Plan) and in_words(plan.uses[0].expectation).startswith("half of what the workers hold")
     assert "--num_workers 5" in changed[1] and "--batch_size 8" in changed[1]
 
 
@@ -100,7 +101,7 @@ def test_a_loader_whose_state_holds_the_number_of_workers_is_asked_about(tmp_pat
     program = PROGRAM.format(loader="StatefulDataLoader", workers=0)
     plan, _ = proposed(tmp_path, "torchrun train.py --batch_size 8 --num_workers 16", program)
     assert isinstance(plan, NoPlan)
-    assert "start anew with fewer workers" in plan.question
+    assert "start anew with fewer workers" in in_words(plan.question)
 
 
 def test_workers_of_a_program_that_prepares_the_data_are_none_of_the_trainings(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_leak_goes_to_a_person_in_every_framework(system: object) -> None:
 
 def test_a_leak_is_not_put_off_by_fewer_workers(tmp_path: Path) -> None:
     plan, _ = proposed(tmp_path, "torchrun train.py --bs 32 --num_workers 16", detail=Detail.LEAK)
-    assert isinstance(plan, NoPlan) and "something in the job keeps it" in plan.why
+    assert isinstance(plan, NoPlan) and "something in the job keeps it" in in_words(plan.why)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_no_more_memory_than_there_is(
 ) -> None:
     plan, _ = proposed(tmp_path, f"#SBATCH --mem=64G\n{TRAIN}", has=has, to_have=to_have, detail=detail)
     assert isinstance(plan, NoPlan)
-    assert said in next(item.why for item in plan.refused if item.lever == "more_memory")
+    assert said in next(in_words(item.why) for item in plan.refused if item.lever == "more_memory")
 
 
 def test_a_step_of_its_own_limit_keeps_it(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_a_step_of_its_own_limit_keeps_it(tmp_path: Path) -> None:
 def test_after_many_steps_a_person_says_that_it_was_no_leak(tmp_path: Path) -> None:
     plan, _ = proposed(tmp_path, f"#SBATCH --mem=64G\n{TRAIN}", has=64, to_have=512, steps=400)
     assert isinstance(plan, NoPlan) and plan.ask is not None
-    assert "Was it no leak" in plan.question and "131072M" in plan.question
+    assert "Was it no leak" in in_words(plan.question) and "131072M" in in_words(plan.question)
     assert plan.ask.kind is AnswerKind.AGREE
 
 
@@ -224,7 +225,7 @@ def test_steps_that_were_not_printed_count(tmp_path: Path, steps: int, first: in
     plan, _ = proposed(
         tmp_path, f"#SBATCH --mem=64G\n{TRAIN}", has=64, to_have=512, steps=steps, first=first, ran_s=ran_s
     )
-    assert isinstance(plan, NoPlan) and "no leak" in plan.question
+    assert isinstance(plan, NoPlan) and "no leak" in in_words(plan.question)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_a_size_that_the_job_did_not_have_is_not_raised(tmp_path: Path, written:
     """Another option set its limit, and would again."""
     plan, changed = proposed(tmp_path, f"#SBATCH {written}\n{TRAIN}", has=has, to_have=512)
     assert isinstance(plan, NoPlan) and changed == []
-    assert any("something else set its limit" in item.why for item in plan.refused)
+    assert any("something else set its limit" in in_words(item.why) for item in plan.refused)
 
 
 @pytest.mark.parametrize("option", ["--mem-per-gpu=8G", "--mem-per-cpu=2G"])
@@ -246,4 +247,4 @@ def test_a_step_of_any_limit_of_its_own_keeps_it(tmp_path: Path, option: str) ->
 def test_workers_among_which_samples_are_divided_are_asked_about(tmp_path: Path) -> None:
     program = PROGRAM.format(loader="DataLoader", workers=8) + "import webdataset\ndata = webdataset.WebDataset(args)\n"
     plan, changed = proposed(tmp_path, "torchrun train.py --batch_size 8 --num_workers 8", program)
-    assert isinstance(plan, NoPlan) and changed == [] and "order of the samples" in plan.question
+    assert isinstance(plan, NoPlan) and changed == [] and "order of the samples" in in_words(plan.question)

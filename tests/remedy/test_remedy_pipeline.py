@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +12,7 @@ from runbook.model.log import Finding, LogStory
 from runbook.model.template import Setting
 from runbook.model.units import JobId, UserName
 from runbook.remedy import FUNCTIONS, LeverContext, Refused, load_levers, template_settings
+from runbook.report.vocabulary.sentences import in_words
 from tests.kinds import Kind
 
 MEGATRON = next(item for item in load_levers(data_folder("playbooks") / "oom" / "levers") if item.id == "megatron")
@@ -63,5 +62,6 @@ def test_the_other_stages_share_evenly_what_the_edge_leaves(share: int, stages: 
     ],
 )
 def test_what_stands_in_the_way(settings: dict[str, int], rank: int | None, words: str) -> None:
-    with pytest.raises(Refused, match=re.escape(words)):
+    with pytest.raises(Refused) as refused:
         FUNCTIONS["fewer_edge_layers"](context(settings, rank), LAST, ARGUMENTS)
+    assert words in in_words(refused.value.refusal.why)

@@ -21,6 +21,7 @@ from runbook.remedy import (
     VersionMark,
     refusal_of,
 )
+from runbook.report.vocabulary.sentences import in_words
 
 NAMES = ("micro", "other", "round", "group", "eval_group", "size", "ranks", "nodes", "gpus", "critic", "batch", "text")
 SYSTEM = LeverDocument.model_validate({
@@ -50,7 +51,7 @@ def context(job: JobRecord = JOB, releases: tuple[VersionMark, ...] = (NEW, OLD)
 
 def why(name: str, made: LeverContext, **arguments: Any) -> str:
     outcome = refusal_of(lambda: CONSTRAINTS[name](made, arguments))
-    return f"{outcome.why} / {outcome.question}" if outcome is not None else ""
+    return f"{in_words(outcome.why)} / {in_words(outcome.question)}" if outcome is not None else ""
 
 
 def test_numbers_of_two_files_agree_or_follow() -> None:
@@ -106,7 +107,7 @@ def halved(made: LeverContext, **arguments: Any) -> str:
     try:
         return str(FUNCTIONS["halve_dividing"](made, SYSTEM.parameter("micro"), arguments).edits[0].new)
     except Refused as refused:
-        return refused.refusal.why
+        return in_words(refused.refusal.why)
 
 
 def test_the_micro_batch_of_a_part_of_the_ranks() -> None:

@@ -13,6 +13,7 @@ from runbook.model.template import Setting, SettingKind, TemplateFile, Unresolve
 from runbook.model.units import GIB, Bytes, JobId, UserName
 from runbook.remedy import CONSTRAINTS, FUNCTIONS, LeverContext, LeverDocument, refusal_of, template_settings
 from runbook.remedy.constraints.setting_values import off
+from runbook.report.vocabulary.sentences import in_words
 from tests.kinds import Kind
 
 NAMES = (
@@ -45,7 +46,7 @@ def _with_files(made: LeverContext, *paths: str) -> LeverContext:
 
 def why(name: str, made: LeverContext, **arguments: Any) -> str:
     outcome = refusal_of(lambda: CONSTRAINTS[name](made, arguments))
-    return outcome.why if outcome is not None else ""
+    return in_words(outcome.why) if outcome is not None else ""
 
 
 @pytest.mark.parametrize("text", ["0", "0.0", "0.00", "false", "False", "None", "null", ""])
@@ -86,7 +87,7 @@ def test_what_is_seen_in_the_template() -> None:
     unknown = LeverContext(template_settings(SYSTEM, (setting,)), LogStory(None), JOB)
     outcome = refusal_of(lambda: CONSTRAINTS["stands_as"](unknown, rule))
     assert outcome is not None
-    assert outcome.why == "--kl is not known: a function"
+    assert in_words(outcome.why) == "--kl is not known: a function"
     assert not outcome.question
 
 

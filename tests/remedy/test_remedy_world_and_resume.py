@@ -31,6 +31,7 @@ from runbook.remedy import (
     resume_edits,
     template_settings,
 )
+from runbook.report.vocabulary.sentences import in_words
 from runbook.template import apply, find_settings
 from tests.kinds import Kind
 
@@ -68,7 +69,7 @@ def reduced(case: dict[str, Any]) -> tuple[tuple[TemplateFile, ...], tuple[Param
 def test_fewer_nodes_at_the_same_global_batch(case: dict[str, Any]) -> None:
     files, names, outcome = reduced(case)
     if "why" in case:
-        assert isinstance(outcome, NoPlan) and case["why"] in outcome.why, outcome
+        assert isinstance(outcome, NoPlan) and case["why"] in in_words(outcome.why), outcome
         return
     assert isinstance(outcome, Plan), outcome
     if "text" in case:
@@ -201,8 +202,8 @@ def test_which_system(text: str, framework: str | None, wanted: str | None) -> N
 
 
 def test_limits_of_relaunching() -> None:
-    assert relaunch_refused(3, 4) == ""
-    assert "relaunched 4 times" in relaunch_refused(4, 4)
+    assert not relaunch_refused(3, 4)
+    assert "relaunched 4 times" in in_words(relaunch_refused(4, 4))
     assert relaunch_refused(0, 0)
 
 
@@ -212,5 +213,5 @@ def test_limits_of_relaunching() -> None:
      (1, 4, 0.1, False), (9, 100, 0.1, True), (10, 100, 0.1, False)],
 )
 def test_share_of_drained_nodes(drained: int, nodes: int | None, share: float, allowed: bool) -> None:
-    assert (drain_refused(drained, nodes, share) == "") is allowed
+    assert (not drain_refused(drained, nodes, share)) is allowed
     assert drain_refused(drained, nodes, share, may_drain=False)

@@ -13,6 +13,7 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.log import Finding, LogStory, MemoryFields, Phase
 from runbook.model.remedy import AnswerKind, Answers, NoPlan, Plan
 from runbook.remedy import LeverContext, load_levers, propose
+from runbook.report.vocabulary.sentences import in_words
 from runbook.template import CannotEdit, apply, wire_copies
 from tests.kinds import Kind
 
@@ -81,7 +82,7 @@ def test_a_batch_that_is_counted_in_tokens_is_halved_once_agreed(tmp_path: Path,
     """A package's own program has no file that its name alone leads to. The tokens of a step stay what they were."""
     _, plan, changed = _proposed(tmp_path, before)
     assert isinstance(plan, NoPlan) and plan.ask is not None and changed == []
-    assert "not the length of a sample" in plan.question
+    assert "not the length of a sample" in in_words(plan.question)
     _, _, changed = _proposed(tmp_path, before, answers=Answers(agreed=(plan.ask.name,)))
     assert changed == [f"-{before}", f"+{before[: -len(after)]}{after}"]
 
@@ -171,7 +172,8 @@ def test_a_flag_of_the_parser_is_added_without_a_value(tmp_path: Path) -> None:
 
 def test_a_program_that_does_not_accumulate_is_asked_for_another_experiment(tmp_path: Path) -> None:
     _, plan, _ = _proposed(tmp_path, "torchrun train.py --batch_size 8")
-    assert isinstance(plan, NoPlan) and "--batch_size 8 → 4" in plan.question and "--option" in plan.question
+    assert isinstance(plan, NoPlan) and "--batch_size 8 → 4" in in_words(plan.question)
+    assert "--option" in in_words(plan.question)
 
 
 def test_the_option_that_a_person_names_is_the_batch(tmp_path: Path) -> None:
@@ -186,7 +188,8 @@ def test_a_contrastive_loss_keeps_its_negatives(tmp_path: Path) -> None:
     command = "torchrun train_simclr.py --batch_size 64 --grad_accum 1"
     _, plan, _ = _proposed(tmp_path, command)
     assert isinstance(plan, NoPlan) and not plan.exhausted
-    assert "compares samples" in plan.question and "--batch_size 64 → 32; --grad_accum 1 → 2" in plan.question
+    assert "compares samples" in in_words(plan.question)
+    assert "--batch_size 64 → 32; --grad_accum 1 → 2" in in_words(plan.question)
     assert plan.ask is not None and plan.ask.kind is AnswerKind.AGREE
     _, _, changed = _proposed(tmp_path, command, answers=Answers(agreed=(plan.ask.name,)))
     assert changed[1] == "+torchrun train_simclr.py --batch_size 32 --grad_accum 2"
@@ -195,7 +198,8 @@ def test_a_contrastive_loss_keeps_its_negatives(tmp_path: Path) -> None:
 def test_a_smaller_batch_without_accumulation_in_a_contrastive_program_is_one_question(tmp_path: Path) -> None:
     _, plan, _ = _proposed(tmp_path, "torchrun pretrain.py --moco-k 2048 --batch-size 512")
     assert isinstance(plan, NoPlan) and not plan.exhausted
-    assert "--batch-size 512 → 256" in plan.question and "global batch becomes smaller" in plan.question
+    assert "--batch-size 512 → 256" in in_words(plan.question)
+    assert "global batch becomes smaller" in in_words(plan.question)
 
 
 def test_what_a_docstring_or_a_comment_says_is_no_loss(tmp_path: Path) -> None:
@@ -241,7 +245,7 @@ TRAINER = "accelerate launch train.py --per_device_train_batch_size 1"
 def test_nothing_is_added_for_a_program_that_only_has_a_name_in_common(tmp_path: Path) -> None:
     """Case: draccus calls it --enable_gradient_checkpointing, and ends on any other."""
     _, plan, _ = _proposed(tmp_path, TRAINER)
-    assert isinstance(plan, NoPlan) and plan.question == "Does the program take --gradient_checkpointing?"
+    assert isinstance(plan, NoPlan) and in_words(plan.question) == "Does the program take --gradient_checkpointing?"
 
 
 def test_a_parser_that_was_read_makes_the_program_one_of_its_own(tmp_path: Path) -> None:
@@ -361,7 +365,7 @@ TWO_BATCHES = "import argparse\nfrom checks import check\n" + OPEN_CLIP.replace(
 def test_negatives_of_a_module_that_the_program_imports_are_kept(tmp_path: Path) -> None:
     files = {"train.py": TWO_BATCHES, "checks.py": "from loss import InfoNCELoss as check\n", "loss.py": "x = 1\n"}
     _, plan, changed = _proposed(tmp_path, "torchrun train.py --batch-size 64 --grad-checkpointing", files)
-    assert isinstance(plan, NoPlan) and "compares samples" in plan.question, changed
+    assert isinstance(plan, NoPlan) and "compares samples" in in_words(plan.question), changed
 
 
 def test_a_batch_that_is_checked_against_another_file_is_not_changed_alone(tmp_path: Path) -> None:
@@ -369,7 +373,7 @@ def test_a_batch_that_is_checked_against_another_file_is_not_changed_alone(tmp_p
     check += "    print(args.grad_accum)\n"
     files = {"train.py": TWO_BATCHES, "checks.py": check}
     _, plan, _ = _proposed(tmp_path, "torchrun train.py --batch-size 64 --grad-checkpointing", files)
-    assert isinstance(plan, NoPlan) and "both be changed" in plan.question
+    assert isinstance(plan, NoPlan) and "both be changed" in in_words(plan.question)
 
 
 TRAINER_PROGRAM = """
@@ -399,7 +403,7 @@ def test_checkpointing_that_the_program_does_by_itself_is_not_added(tmp_path: Pa
 def test_a_program_without_options_is_said_to_have_none(tmp_path: Path) -> None:
     _, plan, _ = _proposed(tmp_path, "torchrun train.py", {"train.py": "import sys\nprint(len(range(8)))\n"})
     assert isinstance(plan, NoPlan) and plan.ask is None
-    assert any("train.py reads no command line" in item.why for item in plan.refused)
+    assert any("train.py reads no command line" in in_words(item.why) for item in plan.refused)
 
 
 def test_a_number_of_the_programs_own_text_is_asked_about_with_its_place(tmp_path: Path) -> None:
@@ -408,15 +412,17 @@ def test_a_number_of_the_programs_own_text_is_asked_about_with_its_place(tmp_pat
         "settings.py": "EPOCHS = 3\nBATCH = 128\n",
     }
     _, plan, _ = _proposed(tmp_path, "torchrun train.py", files)
-    assert isinstance(plan, NoPlan) and "BATCH to 64" in plan.question and "settings.py:2" in plan.question
-    assert "global batch would become smaller" in plan.question
+    assert isinstance(plan, NoPlan) and "BATCH to 64" in in_words(plan.question)
+    assert "settings.py:2" in in_words(plan.question)
+    assert "global batch would become smaller" in in_words(plan.question)
 
 
 def test_two_numbers_of_the_programs_own_text_that_keep_the_batch_are_asked_about_together(tmp_path: Path) -> None:
     program = 'cfg = {"micro_batch_size": 6, "eval_batch_size": 2}\nclass Train:\n    grad_accum_steps: int = 4\n'
     _, plan, _ = _proposed(tmp_path, "torchrun train.py", {"train.py": program})
     assert isinstance(plan, NoPlan)
-    assert "6 × 4 = 3 × 8" in plan.question and "train.py:1" in plan.question and "train.py:3" in plan.question
+    assert "6 × 4 = 3 × 8" in in_words(plan.question) and "train.py:1" in in_words(plan.question)
+    assert "train.py:3" in in_words(plan.question)
 
 
 GLOBAL_ALONE = """
@@ -433,31 +439,32 @@ loader = Loader(args.global_batch_size // ranks)
 def test_an_accumulation_that_no_code_reads_keeps_no_batch(tmp_path: Path, reads: str, asked: str) -> None:
     command = "torchrun --nnodes=1 --nproc_per_node=8 train.py --global-batch-size 16"
     _, plan, _ = _proposed(tmp_path, command, {"train.py": GLOBAL_ALONE + reads})
-    assert isinstance(plan, NoPlan) and (asked in plan.question) and ("→" in plan.question) is bool(asked)
+    assert isinstance(plan, NoPlan) and (asked in in_words(plan.question))
+    assert ("→" in in_words(plan.question)) is bool(asked)
 
 
 def test_a_global_batch_that_leaves_each_rank_no_whole_part_is_kept(tmp_path: Path) -> None:
     command = "torchrun --nnodes=1 --nproc_per_node=4 train.py --global-batch-size 4"
     _, plan, _ = _proposed(tmp_path, command, {"train.py": GLOBAL_ALONE})
     assert isinstance(plan, NoPlan) and plan.exhausted
-    assert any("does not give each of 4 ranks a whole part" in item.why for item in plan.refused)
+    assert any("does not give each of 4 ranks a whole part" in in_words(item.why) for item in plan.refused)
 
 
 def test_a_parser_that_a_package_makes_is_no_program_without_options(tmp_path: Path) -> None:
     program = "from detectron2.engine import default_argument_parser\nargs = default_argument_parser().parse_args()\n"
     _, plan, _ = _proposed(tmp_path, "python train.py --num-gpus 1", {"train.py": program})
     assert isinstance(plan, NoPlan) and plan.ask is not None
-    assert not any("reads no command line" in item.why for item in plan.refused)
+    assert not any("reads no command line" in in_words(item.why) for item in plan.refused)
 
 
 def test_a_program_that_is_not_here_is_said_to_be_missing(tmp_path: Path) -> None:
     _, plan, _ = _proposed(tmp_path, "torchrun train.py")
-    assert isinstance(plan, NoPlan) and "Where does train.py lie" in plan.question
+    assert isinstance(plan, NoPlan) and "Where does train.py lie" in in_words(plan.question)
 
 
 def test_a_caller_that_gives_the_arguments_is_asked_for_them(tmp_path: Path) -> None:
     _, plan, _ = _proposed(tmp_path, 'torchrun train.py "$@"')
-    assert isinstance(plan, NoPlan) and "$@" in plan.question
+    assert isinstance(plan, NoPlan) and "$@" in in_words(plan.question)
 
 
 @pytest.mark.parametrize("option", ["--cfg", "--config_path", "--train-config", "--recipe", "--yaml"])
@@ -470,7 +477,7 @@ def test_the_configuration_behind_an_option_of_the_programs_own_is_read(tmp_path
 @pytest.mark.parametrize("before", ["--per_device_train_batch_size 1", ""])
 def test_swift_recomputes_activations_by_default(tmp_path: Path, before: str) -> None:
     system, plan, _ = _proposed(tmp_path, f"swift sft --model m --train_type lora {before}")
-    assert system == "huggingface" and isinstance(plan, NoPlan) and "more GPUs" in plan.question
+    assert system == "huggingface" and isinstance(plan, NoPlan) and "more GPUs" in in_words(plan.question)
 
 
 LIGHTNING = """
@@ -515,20 +522,21 @@ def test_a_program_behind_a_launcher_whose_path_is_worked_out_keeps_its_options(
 def test_a_program_in_a_folder_below_one_that_is_not_known_is_found(tmp_path: Path, folder: str) -> None:
     files = {"src/train/train.py": "BATCH_SIZE = 16\n"}
     _, plan, _ = _proposed(tmp_path, f'cd "{folder}"\npython train.py', files)
-    assert isinstance(plan, NoPlan) and "BATCH_SIZE to 8" in plan.question
+    assert isinstance(plan, NoPlan) and "BATCH_SIZE to 8" in in_words(plan.question)
 
 
 def test_a_sequence_is_not_shortened_for_the_states_of_the_optimizer(tmp_path: Path) -> None:
     cause = Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase=Phase.OPTIMIZER_STEP, fields=MemoryFields())
     command = "torchrun train.py --micro_batch_size 1 --grad_accum 4 --max_seq_length 1024"
     _, plan, _ = _proposed(tmp_path, command, story=LogStory(root_cause=cause))
-    assert isinstance(plan, NoPlan) and "max_seq_length" not in plan.question and "more GPUs" in plan.question
+    assert isinstance(plan, NoPlan) and "max_seq_length" not in in_words(plan.question)
+    assert "more GPUs" in in_words(plan.question)
 
 
 def test_a_folder_that_is_not_known_may_be_the_scripts_own(tmp_path: Path) -> None:
     command = "cd $HOME/project\npython train.py"
     _, plan, _ = _proposed(tmp_path, command, {"train.py": "BATCH_SIZE = 16\n"})
-    assert isinstance(plan, NoPlan) and "BATCH_SIZE to 8" in plan.question
+    assert isinstance(plan, NoPlan) and "BATCH_SIZE to 8" in in_words(plan.question)
 
 
 EVALUATION = LogStory(Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase=Phase.VALIDATION))
@@ -537,7 +545,7 @@ EVALUATION = LogStory(Finding("PT-CUDA-1", Kind.TRUE_OOM, "log", 0, 1, "", phase
 def test_an_evaluation_without_a_batch_of_its_own_is_asked_about_with_the_numbers(tmp_path: Path) -> None:
     command = "torchrun train.py --batch_size 64"
     _, plan, _ = _proposed(tmp_path, command, story=EVALUATION)
-    assert isinstance(plan, NoPlan) and plan.ask is not None and "--batch_size 64 → 32" in plan.question
+    assert isinstance(plan, NoPlan) and plan.ask is not None and "--batch_size 64 → 32" in in_words(plan.question)
     _, _, changed = _proposed(tmp_path, command, answers=Answers(agreed=(plan.ask.name,)), story=EVALUATION)
     assert changed[1] == "+torchrun train.py --batch_size 32"
 
@@ -588,7 +596,8 @@ def test_a_training_that_ends_by_its_passes_is_not_shortened_unasked(tmp_path: P
     program = _LOOP.format(before="", body=_PASSES)
     _, plan, _ = _proposed(tmp_path, _COMMAND, {"train.py": program})
     assert isinstance(plan, NoPlan) and plan.ask is not None
-    assert "global_step at train.py:14 counts passes" in plan.why and "make fewer updates" in plan.question
+    assert "global_step at train.py:14 counts passes" in in_words(plan.why)
+    assert "make fewer updates" in in_words(plan.question)
     _, _, changed = _proposed(tmp_path, _COMMAND, {"train.py": program}, answers=Answers(agreed=(plan.ask.name,)))
     assert "--train_batch_size 16 --gradient_accumulation_steps 4" in changed[1]
 
@@ -620,12 +629,13 @@ def test_a_yes_is_to_the_values_that_were_asked_about(tmp_path: Path) -> None:
     """Case: a yes to half of a sequence allowed half of it again after the next failure."""
     command = "python train.py --micro_batch_size 1 --grad_accum 4 --max_seq_length 4096 --gradient_checkpointing True"
     _, plan, _ = _proposed(tmp_path, command)
-    assert isinstance(plan, NoPlan) and plan.ask is not None and "--max_seq_length 4096 → 2048" in plan.question
+    assert isinstance(plan, NoPlan) and plan.ask is not None
+    assert "--max_seq_length 4096 → 2048" in in_words(plan.question)
     yes = Answers(agreed=(plan.ask.name,))
     _, _, changed = _proposed(tmp_path, command, answers=yes)
     assert "--max_seq_length 2048" in changed[1]
     _, plan, _ = _proposed(tmp_path, command.replace("4096", "2048"), answers=yes)
-    assert isinstance(plan, NoPlan) and "--max_seq_length 2048 → 1024" in plan.question
+    assert isinstance(plan, NoPlan) and "--max_seq_length 2048 → 1024" in in_words(plan.question)
 
 
 LOADED = """
@@ -639,7 +649,7 @@ def _asked(folder: Path, command: str, files: dict[str, str], log: str = "", pha
     cause = Finding("PT-CUDA-01", Kind.TRUE_OOM, "job.out", 0, 1, "", phase=phase, frames=("main", "forward"))
     _, plan, _ = _proposed(folder, command, files, story=LogStory(root_cause=cause), log=log)
     assert isinstance(plan, NoPlan), plan
-    return plan.question
+    return in_words(plan.question)
 
 
 def test_a_configuration_that_only_the_log_names_is_asked_about_with_its_line(tmp_path: Path) -> None:

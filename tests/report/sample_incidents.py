@@ -39,6 +39,7 @@ from runbook.model.node import (
     XidEvent,
 )
 from runbook.model.remedy import Effect, LeverUse, NoPlan, Plan, RefusedLever
+from runbook.model.sentences import as_written
 from runbook.model.template import Edit, Patch, SettingKind, Splice, TemplateFile
 from runbook.model.units import GIB, MIB, Bytes, IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.report.charts.flow_chart import FlowArrow, FlowBox, FlowPhase, FlowPicture
@@ -302,15 +303,18 @@ def _use(old: str, new: str) -> LeverUse:
         cost="About 4 to 8 % lower throughput",
         edits=(Edit("micro_batch_size", SettingKind.ARGUMENT, ("--micro-batch-size",), new, old),),
         key=f"micro_batch_size={new}",
-        expectation="Frees about half of the 31 GiB of activations: 15 GiB",
+        expectation=as_written("Frees about half of the 31 GiB of activations: 15 GiB"),
     )
 
 
 PLAN = Plan(
     uses=(_use("4", "2"),),
     refused=(
-        RefusedLever("expandable_segments", "already set in the template"),
-        RefusedLever("seq_length", "changes the experiment", needs_person=True, question="May sequences be shorter?"),
+        RefusedLever("expandable_segments", as_written("already set in the template")),
+        RefusedLever(
+            "seq_length", as_written("changes the experiment"), needs_person=True,
+            question=as_written("May sequences be shorter?"),
+        ),
     ),
     system="megatron",
     ladder="true_oom",
@@ -504,13 +508,16 @@ def escalated() -> Incident:
         plan=None,
         patch=None,
         no_plan=NoPlan(
-            "What is left would change the experiment.",
+            as_written("What is left would change the experiment."),
             refused=(
-                RefusedLever("seq_length", "changes the experiment", True, "May sequences be cut to 4096 tokens?"),
-                RefusedLever("sharding", "4 nodes are all that the partition has"),
+                RefusedLever(
+                    "seq_length", as_written("changes the experiment"), True,
+                    as_written("May sequences be cut to 4096 tokens?"),
+                ),
+                RefusedLever("sharding", as_written("4 nodes are all that the partition has")),
             ),
             exhausted=False,
-            question="May sequences be cut to 4096 tokens?",
+            question=as_written("May sequences be cut to 4096 tokens?"),
         ),
         visits=(
             *first.visits[:9],
@@ -686,7 +693,9 @@ def co_tenant() -> Incident:
             Diagnosis(Hypothesis(Kind.CO_TENANT, 0.97, reasons=("31.20 GiB of GPU 3 belong to pid 9122, not to the "
                                                                 "job.",))),
         ),
-        attempts=(), plan=None, patch=None, no_plan=NoPlan("No lever of the job's own helps against a co-tenant."),
+        attempts=(), plan=None, patch=None, no_plan=NoPlan(
+            as_written("No lever of the job's own helps against a co-tenant.")
+        ),
         visits=_visits(
             ("identify", "identified", 0.4), ("read_error", "memory_error", 0.9), ("cancel_job", "cancelled", 2.1),
             ("check_node", "occupied", 5.6), ("classify", "co_tenant", 0.1), ("reduce_world", "impossible", 0.1),
@@ -774,8 +783,8 @@ def hostile() -> Incident:
         (),
         diagnosis,
     )
-    use = replace(_use(HOSTILE, HOSTILE), why=HOSTILE, cost=HOSTILE, expectation=HOSTILE)
-    plan = Plan((use,) * 20, (RefusedLever(HOSTILE, HOSTILE, True, HOSTILE),) * 200)
+    use = replace(_use(HOSTILE, HOSTILE), why=HOSTILE, cost=HOSTILE, expectation=as_written(HOSTILE))
+    plan = Plan((use,) * 20, (RefusedLever(HOSTILE, as_written(HOSTILE), True, as_written(HOSTILE)),) * 200)
     attempt = _attempt(
         plan=plan,
         patch=_patch(f"--- a\n+++ b\n@@ -1 +1 @@\n-{HOSTILE}\n+{HOSTILE}\n" * 300),

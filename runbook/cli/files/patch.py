@@ -18,6 +18,7 @@ from runbook.model.template import Patch
 from runbook.remedy import LeverDocument
 from runbook.report.text import labelled, paragraph
 from runbook.report.vocabulary.clean import clean, clean_line
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.template_reading import TemplateReading, copies_of
 from runbook.template import apply, wire_copies
 from runbook.template.text_files import language
@@ -56,7 +57,7 @@ def patch(
         _print_json({
             "system": document.id,
             "failure": planned.failure or None,
-            "uses": [asdict(use) for use in planned.uses],
+            "uses": [{**asdict(use), "expectation": in_words(use.expectation)} for use in planned.uses],
             "edits": [asdict(edit) for edit in planned.edits],
             "files": [item.source for item in job.companions],
             "unread": list(job.unread),
@@ -110,7 +111,7 @@ def _tell(document: LeverDocument, job: JobFiles, planned: Planned, made: Patch)
         effect = planned.effect_words[use.lever]
         for label, text in (
             ("lever", f"{use.lever}: {use.title}"), ("relieves", planned.relieves[use.lever]),
-            ("frees", use.expectation), ("effect", effect), ("cost", use.cost), ("why", use.why),
+            ("frees", in_words(use.expectation)), ("effect", effect), ("cost", use.cost), ("why", use.why),
             ("source", use.source),
         ):
             lines += labelled(label, text, width)

@@ -38,6 +38,7 @@ from runbook.remedy import (
     require,
     use_lever,
 )
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.template_reading import TemplateReading
 from runbook.template import all_settings
 
@@ -251,7 +252,7 @@ def _failure(context: LeverContext, *, from_log: bool) -> str:
 
 
 def _not_used(context: LeverContext, job: JobFiles, rule: LeverRule, refusal: Refusal) -> NotUsed:
-    steps = [refusal.question] if refusal.question else []
+    steps = [in_words(refusal.question)] if refusal.question else []
     if refusal.reason is RefusalReason.EXPERIMENT:
         steps.append("If so, say --may-change-training.")
     elif refusal.question and refusal.reason in (RefusalReason.CONSENT, RefusalReason.CONFLICT):
@@ -259,7 +260,7 @@ def _not_used(context: LeverContext, job: JobFiles, rule: LeverRule, refusal: Re
     if context.world_size is None and refusal.reason is RefusalReason.RANKS_NOT_KNOWN:
         hint = _directives_hint(job)
         steps.append(f"If the job ran as its #SBATCH lines say, add {hint}." if hint else "Add --nodes N --gpus N.")
-    return NotUsed(f"{rule.id} is not used: {refusal.why}", where=str(job.path), next_step=" ".join(steps))
+    return NotUsed(f"{rule.id} is not used: {in_words(refusal.why)}", where=str(job.path), next_step=" ".join(steps))
 
 
 def _assigned(
@@ -273,7 +274,9 @@ def _assigned(
     try:
         made = edit_of(context, entry, new)
     except Refused as refused:
-        raise NotUsed(f"--set {name}: {refused.refusal.why}", next_step=refused.refusal.question) from refused
+        raise NotUsed(
+            f"--set {name}: {in_words(refused.refusal.why)}", next_step=in_words(refused.refusal.question)
+        ) from refused
     after = context.with_changes({edit.parameter: edit.new for edit in made.edits})
     rules = levers_of(context.template.system, entry.id)
     _still_holds(context, after, rules, assignment, planned)
@@ -304,8 +307,8 @@ def _still_holds(
             if unmet is None:
                 continue
             if refusal_of(partial(require, context, need)) is None:
-                raise NotUsed(f"--set {assignment}: {unmet.why}", next_step=unmet.question)
-            note = f"not certain: {unmet.why}"
+                raise NotUsed(f"--set {assignment}: {in_words(unmet.why)}", next_step=in_words(unmet.question))
+            note = f"not certain: {in_words(unmet.why)}"
             if note not in planned.notes:
                 planned.notes.append(note)
 
@@ -340,7 +343,7 @@ def _misfit(context: LeverContext) -> str:
     try:
         ranks = context.data_parallel()
     except Refused as refused:
-        return refused.refusal.why
+        return in_words(refused.refusal.why)
     try:
         total, micro = template.total_batch(), template.number(batch.micro) if batch is not None else None
     except Refused:

@@ -26,6 +26,7 @@ from runbook.remedy import (
     resume_findings,
 )
 from runbook.report.text import labelled, paragraph, table
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.template_reading import TemplateReading
 from runbook.template.text_files import language_of
 
@@ -110,11 +111,14 @@ class View:
             "parameters": [_row_document(row) for row in self.rows],
             "other_settings": None if self.rest is None else [asdict(item) for item in self.rest],
             "checkpoint": None if self.checkpoint is None else {
-                "notes": list(self.checkpoint.notes), "to_do": list(self.checkpoint.to_do),
-                "stops": [asdict(item) for item in self.checkpoint.refusals],
+                "notes": [*map(in_words, self.checkpoint.notes)], "to_do": [*map(in_words, self.checkpoint.to_do)],
+                "stops": [
+                    {**asdict(item), "why": in_words(item.why), "question": in_words(item.question)}
+                    for item in self.checkpoint.refusals
+                ],
             },
             "restarters": None if self.restarters is None else {
-                "notes": list(self.restarters.notes), "to_do": list(self.restarters.to_do),
+                "notes": [*map(in_words, self.restarters.notes)], "to_do": [*map(in_words, self.restarters.to_do)],
             },
         }
 
@@ -151,18 +155,18 @@ class View:
         if self.checkpoint is not None and self.checkpoint.refusals:
             lines += ["", "going on from a checkpoint would be stopped by:"]
             for refusal in self.checkpoint.refusals:
-                lines += paragraph(refusal.why, width, "    ", "  ")
-                lines += paragraph(refusal.question, width, "    ", "    ")
+                lines += paragraph(in_words(refusal.why), width, "    ", "  ")
+                lines += paragraph(in_words(refusal.question), width, "    ", "    ")
         notes = [*(self.checkpoint.notes if self.checkpoint is not None else ())]
         notes += [item for item in (self.checkpoint.to_do if self.checkpoint is not None else ()) if item not in notes]
         if notes:
             lines += ["", "on checkpoints:"]
             for note in notes:
-                lines += paragraph(note, width, "    ", "  ")
+                lines += paragraph(in_words(note), width, "    ", "  ")
         if self.restarters is not None and self.restarters.notes:
             lines += ["", "what else starts this job again:"]
             for note in (*self.restarters.notes, *self.restarters.to_do):
-                lines += paragraph(note, width, "    ", "  ")
+                lines += paragraph(in_words(note), width, "    ", "  ")
         return lines
 
 

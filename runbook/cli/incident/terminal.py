@@ -23,6 +23,7 @@ from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId, rough_duration
 from runbook.report.narrative import answer, passed_over, to_do
 from runbook.report.vocabulary.clean import clean_line, shorten
+from runbook.report.vocabulary.sentences import in_words
 
 if TYPE_CHECKING:
     from runbook.flow import Box
@@ -251,7 +252,7 @@ class View:
         self._console.print()
         words = incident.state.value.replace("_", " ")
         how = answer(incident) if incident.state is IncidentState.ESCALATED else ""
-        asked = (incident.no_plan.question, how) if how and incident.no_plan is not None else ()
+        asked = (in_words(incident.no_plan.question), how) if how and incident.no_plan is not None else ()
         said = shorten(clean_line(incident.conclusion), 300) if asked and not why else clean_line(incident.conclusion)
         self._print(Text.assemble((f"{words}: ", f"bold {style}"), said), len(words) + 2)
         for item in asked:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeGuard
 
+from runbook.model.sentences import Sentence, as_written
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import TemplateFile
 from runbook.model.units import GIB
 from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
@@ -26,10 +28,7 @@ def allocator_could_have_served(context: LeverContext, arguments: Arguments) -> 
         return
     if free + unallocated + (fields.rounding_bytes or 0) >= tried:
         return
-    raise Refused(
-        f"even without any fragmentation {(free + unallocated) / GIB:.2f} GiB would have been there for a request of "
-        f"{tried / GIB:.2f} GiB"
-    )
+    raise Refused(Say.TOO_LITTLE_WITHOUT_FRAGMENTATION(free=free + unallocated, tried=tried))
 
 
 def much_lies_unallocated(context: LeverContext, arguments: Arguments) -> None:
@@ -38,7 +37,7 @@ def much_lies_unallocated(context: LeverContext, arguments: Arguments) -> None:
     reserved, unallocated = context.fields.reserved, context.fields.unallocated
     if not reserved or unallocated is None or unallocated * 20 >= reserved:
         return
-    raise Refused(f"only {unallocated / reserved:.1%} of what is reserved is unallocated, so it frees next to nothing")
+    raise Refused(Say.NEXT_TO_NOTHING_UNALLOCATED(share=unallocated / reserved))
 
 
 def request_fits_the_gpu(context: LeverContext, arguments: Arguments) -> None:
@@ -46,7 +45,7 @@ def request_fits_the_gpu(context: LeverContext, arguments: Arguments) -> None:
     tried, capacity = context.fields.tried_bytes, context.fields.capacity_bytes
     if tried is None or capacity is None or tried <= capacity:
         return
-    raise Refused(f"the request of {tried / GIB:.2f} GiB is larger than the GPU ({capacity / GIB:.2f} GiB)")
+    raise Refused(Say.REQUEST_LARGER_THAN_GPU(tried=tried, capacity=capacity))
 
 
 def no_private_pools(context: LeverContext, arguments: Arguments) -> None:
@@ -54,23 +53,17 @@ def no_private_pools(context: LeverContext, arguments: Arguments) -> None:
     held = context.fields.private_pool_bytes
     if not held:
         return
-    raise Refused(
-        f"{held / GIB:.2f} GiB lie in private pools (CUDA graphs), which expandable segments do not reach",
-        "Can CUDA graphs be switched off, or captured for fewer sizes?",
-    )
+    raise Refused(Say.HELD_IN_PRIVATE_POOLS(held=held), Say.CAN_CUDA_GRAPHS_BE_FEWER())
 
 
 def checkpoint_reshardable(context: LeverContext, arguments: Arguments) -> None:
     """The checkpoint to resume from must not be known to be tied to its sharding. Where that is not known yet, the
     lever's `needs_reshard` makes the choice of the checkpoint ask for one that can be loaded at another sharding."""
     if context.template.system.checkpoint.reshardable is False:
-        raise Refused("this system's checkpoints load only at the sharding they were saved with")
+        raise Refused(Say.LOADS_ONLY_AT_ITS_SHARDING())
     usable = [item for item in context.checkpoints or () if item.complete]
     if usable and not any(item.reshardable for item in usable):
-        raise Refused(
-            f"no complete checkpoint is known to load at another sharding (the newest is {usable[0].path})",
-            "Can the checkpoint be loaded at another sharding degree?",
-        )
+        raise Refused(Say.NO_CHECKPOINT_KNOWN_TO_RESHARD(path=usable[0].path), Say.CAN_IT_BE_RESHARDED())
     return
 
 
@@ -78,10 +71,10 @@ def free_held_the_request(context: LeverContext, arguments: Arguments) -> None:
     """The card had the memory free that was asked for, and it was not given: something keeps it back."""
     free, tried = context.fields.free_bytes, context.fields.tried_bytes
     if free is None or tried is None:
-        raise Refused("what was free when the request failed is not in the log")
+        raise Refused(Say.FREE_AT_FAILURE_NOT_KNOWN())
     if free >= tried:
         return
-    raise Refused("less was free on the card than was asked for")
+    raise Refused(Say.LESS_FREE_ON_CARD_THAN_ASKED())
 
 
 def others_hold(context: LeverContext, arguments: Arguments) -> None:
@@ -94,12 +87,10 @@ def others_hold(context: LeverContext, arguments: Arguments) -> None:
     if not held and capacity is not None and free is not None and own is not None:
         held = capacity - free - own
     elif not held:
-        raise Refused("whether another process holds memory of the card is not in the log")
+        raise Refused(Say.OTHERS_ON_CARD_NOT_KNOWN())
     if capacity is not None and held * 100 >= capacity * int(str(arguments["percent"])):
         return
-    raise Refused(
-        f"other processes hold {max(held, 0) / GIB:.1f} GiB of the card, so a smaller share of theirs frees little"
-    )
+    raise Refused(Say.OTHER_PROCESSES_HOLD_LITTLE(held=max(held, 0) / GIB))
 
 
 def host_memory_holds(context: LeverContext, arguments: Arguments) -> None:
@@ -110,20 +101,16 @@ def host_memory_holds(context: LeverContext, arguments: Arguments) -> None:
     allocated = context.fields.allocated_bytes
     limit, gpus = context.job.memory_limit_bytes_per_node, context.job.gpus_per_node
     used = [item.host_used_bytes for item in context.story.progress.memory if item.host_used_bytes is not None]
-    what = "Has each node"
     if allocated is not None and gpus:
-        what = f"Has each node {allocated * gpus / GIB:.0f} GiB of host memory to spare, within the job's limit"
+        what = Say.HAS_EACH_NODE_GIB_TO_SPARE(allocated=allocated * gpus / GIB)
     else:
-        what = "Has each node host memory to spare for what the GPUs hold now, within the job's limit"
+        what = Say.HAS_EACH_NODE_MEMORY_TO_SPARE()
     if allocated is None or not limit or not gpus or not used:
-        raise Refused("whether the host has room for what would be offloaded is not known", f"{what}?")
+        raise Refused(Say.ROOM_OF_HOST_NOT_KNOWN(), what)
     share = max(used) * (gpus if any(item.host_is_process for item in context.story.progress.memory) else 1)
     if allocated * gpus + share <= limit * 0.9:
         return
-    raise Refused(
-        f"up to {allocated * gpus / GIB:.0f} GiB would go to the host, which holds {share / GIB:.0f} GiB already of a "
-        f"limit of {limit / GIB:.0f} GiB", f"{what}?"
-    )
+    raise Refused(Say.HOST_WOULD_BE_FULL(allocated=allocated * gpus / GIB, share=share / GIB, limit=limit / GIB), what)
 
 
 _FIRST_STEPS = 10
@@ -143,12 +130,12 @@ def died_early(context: LeverContext, arguments: Arguments) -> None:
         begun = progress.resumed_from_step or 0
         if progress.last_step - begun <= _FIRST_STEPS and (ran is None or ran <= _STARTED_WITHIN_S):
             return
-        why = f"the job made {progress.last_step - begun} steps before, and its log prints no main memory along them"
+        why = Say.MADE_STEPS_AND_PRINTS_NO_MEMORY(last_step=progress.last_step - begun)
     else:
         if ran is not None and ran <= _STARTED_WITHIN_S:
             return
-        why = "how many steps the job made before is not known"
-    raise Refused(f"{why}, so a leak cannot be told from a size", str(arguments["question"]), RefusalReason.CONSENT)
+        why = Say.STEPS_MADE_NOT_KNOWN()
+    raise Refused(Say.LEAK_OR_SIZE(why=why), as_written(arguments["question"]), RefusalReason.CONSENT)
 
 
 def frames_show(context: LeverContext, arguments: Arguments) -> None:
@@ -157,7 +144,7 @@ def frames_show(context: LeverContext, arguments: Arguments) -> None:
     frames = cause.frames if cause is not None else ()
     if any(re.search(str(arguments["pattern"]), name) for name in frames):
         return
-    raise Refused(f"the traceback does not show {arguments['means']}")
+    raise Refused(Say.TRACEBACK_DOES_NOT_SHOW(means=arguments["means"]))
 
 
 def on_one_node(context: LeverContext, arguments: Arguments) -> None:
@@ -165,10 +152,10 @@ def on_one_node(context: LeverContext, arguments: Arguments) -> None:
     nodes = context.job.num_nodes or len(context.job.nodes)
     if nodes == 1:
         return
-    question = str(arguments["question"])
+    question = as_written(arguments["question"])
     if not nodes:
-        raise Refused("how many nodes the job has is not known", question, RefusalReason.RANKS_NOT_KNOWN)
-    raise Refused(f"the job has {nodes} nodes", question)
+        raise Refused(Say.NODES_NOT_KNOWN(), question, RefusalReason.RANKS_NOT_KNOWN)
+    raise Refused(Say.SEVERAL_NODES(nodes=nodes), question)
 
 
 def no_word_of(context: LeverContext, arguments: Arguments) -> None:
@@ -180,7 +167,7 @@ def no_word_of(context: LeverContext, arguments: Arguments) -> None:
     if found is None:
         return
     text, file, line = found
-    raise _told(f"{text} at {posixpath.basename(file.path)}:{line}", arguments)
+    raise _told(Say.SEEN_AT(text=text, file=posixpath.basename(file.path), line=line), arguments)
 
 
 def no_code_of(context: LeverContext, arguments: Arguments) -> None:
@@ -192,13 +179,13 @@ def no_code_of(context: LeverContext, arguments: Arguments) -> None:
         return
     text, file, line = found
     shown = " ".join(text.split())[:80]
-    raise _told(f"{shown} at {posixpath.basename(file.path)}:{line}", arguments)
+    raise _told(Say.SEEN_AT(text=shown, file=posixpath.basename(file.path), line=line), arguments)
 
 
 def code_of(context: LeverContext, arguments: Arguments) -> None:
     """Some code of the programs, as in `no_code_of`, matches `pattern`. `means` says in words what that shows."""
     if _in_code(context, arguments) is None:
-        raise Refused(f"the program's code does not show {arguments['means']}")
+        raise Refused(Say.PROGRAM_CODE_DOES_NOT_SHOW(means=arguments["means"]))
 
 
 def _in_code(context: LeverContext, arguments: Arguments) -> tuple[str, TemplateFile, int] | None:
@@ -218,9 +205,8 @@ def steps_count_updates(context: LeverContext, arguments: Arguments) -> None:
         if counter is not None:
             name, limit, line = counter
             raise Refused(
-                f"{name} at {posixpath.basename(file.path)}:{line} counts passes, not updates, and the training ends "
-                f"by it ({limit}): with more accumulation it makes fewer updates", str(arguments["question"]),
-                RefusalReason.EXPERIMENT,
+                Say.COUNTS_PASSES_NOT_UPDATES(name=name, file=posixpath.basename(file.path), line=line, limit=limit),
+                as_written(arguments["question"]), RefusalReason.EXPERIMENT
             )
 
 
@@ -276,9 +262,10 @@ def _adds_one(node: ast.AST) -> TypeGuard[ast.AugAssign]:
     )
 
 
-def _told(found: str, arguments: Arguments) -> Refused:
+def _told(found: Sentence, arguments: Arguments) -> Refused:
     reason = RefusalReason.EXPERIMENT if arguments.get("experiment") else RefusalReason.NOT_MET
-    return Refused(f"{found}: {arguments['why']}", str(arguments.get("question", "")), reason)
+    question = as_written(arguments.get("question", ""))
+    return Refused(Say.FOUND_AND_SO(found=found, why=arguments["why"]), question, reason)
 
 
 def not_done_in_code(context: LeverContext, arguments: Arguments) -> None:
@@ -291,7 +278,7 @@ def not_done_in_code(context: LeverContext, arguments: Arguments) -> None:
             for node, guards in _with_guards(file.text):
                 if _does(node, calls, attributes) and all(_given(context, guard) for guard in guards):
                     where = f"{posixpath.basename(file.path)}:{getattr(node, 'lineno', 1)}"
-                    raise Refused(f"the program does it by itself ({where}): {arguments['why']}")
+                    raise Refused(Say.PROGRAM_DOES_IT_BY_ITSELF(where=where, why=arguments["why"]))
 
 
 def _with_guards(text: str) -> Iterator[tuple[ast.AST, tuple[ast.expr | None, ...]]]:

@@ -7,6 +7,8 @@ from decimal import Decimal
 from posixpath import basename
 
 from runbook.model.remedy import AnswerKind
+from runbook.model.sentences import NOTHING, as_written
+from runbook.model.sentences.of_levers import Say
 from runbook.remedy.lever_context import Arguments, LeverContext, refusal_of, text_of, texts_of
 from runbook.remedy.template_settings import Refused, unknown, version_asked
 
@@ -20,11 +22,11 @@ def in_release(context: LeverContext, arguments: Arguments) -> None:
     if possible and set(possible) <= wanted:
         return
     if possible and not wanted & set(possible):
-        raise Refused(f"{why}, and this is {title} {' or '.join(possible)}")
+        raise Refused(Say.THIS_IS_ANOTHER_VERSION(why=why, title=title, possible=possible))
     raise unknown(
-        f"{why}, and which version of {title} this is does not show in the template",
-        f"Which version of {title} is installed ({', '.join(item.id for item in context.template.system.versions)})?",
-        *version_asked(context.template.system),
+        Say.VERSION_DOES_NOT_SHOW(why=why, title=title),
+        Say.WHICH_OF_THE_VERSIONS(title=title, versions=tuple(item.id for item in context.template.system.versions)),
+        *version_asked(context.template.system)
     )
 
 
@@ -35,7 +37,7 @@ def in_release_when_resumed(context: LeverContext, arguments: Arguments) -> None
         return
     unmet = refusal_of(lambda: in_release(context, arguments))
     if unmet is not None:
-        raise Refused(unmet.why, str(arguments["question"]), unmet.reason, unmet.ask)
+        raise Refused(unmet.why, as_written(arguments["question"]), unmet.reason, unmet.ask)
 
 
 def asked_in_release(context: LeverContext, arguments: Arguments) -> None:
@@ -44,7 +46,7 @@ def asked_in_release(context: LeverContext, arguments: Arguments) -> None:
     possible = {item.id for item in context.template.releases}
     if not possible or not possible <= set(texts_of(arguments, "versions")):
         return
-    raise Refused(str(arguments["why"]), str(arguments["question"]))
+    raise Refused(as_written(arguments["why"]), as_written(arguments["question"]))
 
 
 def in_release_beside(context: LeverContext, arguments: Arguments) -> None:
@@ -73,17 +75,18 @@ def chosen(context: LeverContext, arguments: Arguments) -> None:
             if stem in {item.lower() for item in texts_of(arguments, "names")}:
                 return
             if stem in {item.lower() for item in texts_of(arguments, "others")}:
-                raise Refused(f"{shown} is chosen, which makes {spelling} something else than {wanted}")
+                raise Refused(Say.CHOICE_MAKES_SOMETHING_ELSE(shown=shown, spelling=spelling, wanted=wanted))
             raise unknown(
-                f"what {shown} makes of {spelling} is not known", f"Does {shown} have {spelling} {wanted}?",
-                AnswerKind.VALUE, parameter, texts_of(arguments, "values"),
+                Say.CHOICE_NOT_KNOWN(shown=shown, spelling=spelling),
+                Say.DOES_CHOICE_HAVE(shown=shown, spelling=spelling, wanted=wanted), AnswerKind.VALUE, parameter,
+                texts_of(arguments, "values")
             )
     text = context.template.text(parameter)
     if text is None:
-        raise Refused(f"{spelling} is not in the template", f"Is {spelling} {wanted}?")
+        raise Refused(Say.NOT_IN_TEMPLATE(spelling=spelling), Say.IS_IT(spelling=spelling, wanted=wanted))
     if text.lower() in values:
         return
-    raise Refused(f"{spelling} is {text}, and it has to be {wanted}")
+    raise Refused(Say.HAS_TO_BE(spelling=spelling, text=text, wanted=wanted))
 
 
 def text_matches(context: LeverContext, arguments: Arguments) -> None:
@@ -95,9 +98,13 @@ def text_matches(context: LeverContext, arguments: Arguments) -> None:
         if text and text.lower() not in ("null", "none"):
             if re.search(str(arguments["pattern"]), text):
                 return
-            raise Refused(f"{context.template.spelling(parameter)} is {text!r}, which is not {arguments['means']}")
+            raise Refused(
+                Say.IS_NOT_WHAT_IS_MEANT(
+                    spelling=context.template.spelling(parameter), text=text, means=arguments["means"]
+                )
+            )
     first = context.template.system.parameter(text_of(arguments, "parameters")).spellings[0]
-    raise Refused(f"{first} is not in the template", f"Is {first} {arguments['means']}?")
+    raise Refused(Say.NOT_IN_TEMPLATE(spelling=first), Say.IS_IT(spelling=first, wanted=arguments["means"]))
 
 
 def text_lacks(context: LeverContext, arguments: Arguments) -> None:
@@ -105,7 +112,9 @@ def text_lacks(context: LeverContext, arguments: Arguments) -> None:
     for parameter in texts_of(arguments, "parameters"):
         text = context.template.text(parameter)
         if text is not None and re.search(str(arguments["pattern"]), text):
-            raise Refused(f"{context.template.spelling(parameter)} is {text}: {arguments['why']}")
+            raise Refused(
+                Say.IS_SET_AND_SO(spelling=context.template.spelling(parameter), text=text, why=arguments["why"])
+            )
     return
 
 
@@ -128,7 +137,7 @@ def alike_or_auto(context: LeverContext, arguments: Arguments) -> None:
     if len(set(texts.values())) < 2:
         return
     shown = ", ".join(f"{spelling} {text}" for (spelling, _), text in texts.items())
-    raise Refused(f"the template's own numbers do not agree: {shown}", "Which of them does the job run with?")
+    raise Refused(Say.OWN_NUMBERS_DO_NOT_AGREE(shown=shown), Say.WHICH_NUMBER_HOLDS())
 
 
 def any_stands(context: LeverContext, arguments: Arguments) -> None:
@@ -138,10 +147,7 @@ def any_stands(context: LeverContext, arguments: Arguments) -> None:
     if any(context.template.is_set(name) for name in named):
         return
     first = context.template.spelling(named[0])
-    raise Refused(
-        f"the template has neither {first} nor another option of the kind, so {arguments['why']}",
-        str(arguments["question"]),
-    )
+    raise Refused(Say.NO_OPTION_OF_THE_KIND(first=first, why=arguments["why"]), as_written(arguments["question"]))
 
 
 def same_value(context: LeverContext, arguments: Arguments) -> None:
@@ -155,7 +161,7 @@ def same_value(context: LeverContext, arguments: Arguments) -> None:
     if len(set(texts.values())) < 2:
         return
     shown = ", ".join(f"{context.template.spelling(key)} {text}" for key, text in texts.items())
-    raise Refused(f"these have to be alike: {shown}")
+    raise Refused(Say.HAVE_TO_BE_ALIKE(shown=shown))
 
 
 def set_together(context: LeverContext, arguments: Arguments) -> None:
@@ -166,7 +172,7 @@ def set_together(context: LeverContext, arguments: Arguments) -> None:
         return
     absent = [context.template.spelling(parameter) for parameter in named if parameter not in there]
     raise Refused(
-        f"{', '.join(context.template.spelling(parameter) for parameter in there)} needs {', '.join(absent)} beside it"
+        Say.NEEDS_BESIDE_IT(there=tuple(context.template.spelling(parameter) for parameter in there), absent=absent)
     )
 
 
@@ -180,10 +186,10 @@ def value_is(context: LeverContext, arguments: Arguments) -> None:
     values = texts_of(arguments, "values")
     spelling = context.template.spelling(parameter)
     if text is None:
-        raise Refused(f"{spelling} is not in the template", f"Is {spelling} {' or '.join(values)}?")
+        raise Refused(Say.NOT_IN_TEMPLATE(spelling=spelling), Say.IS_IT_ONE_OF(spelling=spelling, values=values))
     if text.lower() in {value.lower() for value in values}:
         return
-    raise Refused(f"{spelling} is {text}, and it has to be {' or '.join(values)}")
+    raise Refused(Say.HAS_TO_BE_ONE_OF(spelling=spelling, text=text, values=values))
 
 
 def is_set(context: LeverContext, arguments: Arguments) -> None:
@@ -191,7 +197,9 @@ def is_set(context: LeverContext, arguments: Arguments) -> None:
     parameter = text_of(arguments, "parameter")
     if context.template.is_set(parameter):
         return
-    raise Refused(f"{context.template.spelling(parameter)} is not in the template", str(arguments.get("question", "")))
+    raise Refused(
+        Say.NOT_IN_TEMPLATE(spelling=context.template.spelling(parameter)), as_written(arguments.get("question", ""))
+    )
 
 
 def not_set(context: LeverContext, arguments: Arguments) -> None:
@@ -204,11 +212,11 @@ def not_set(context: LeverContext, arguments: Arguments) -> None:
         text = context.template.text(text_of(arguments, "unless"))
         if text is not None and text.lower() in {value.lower() for value in texts_of(arguments, "values")}:
             return
-    why = f": {arguments['why']}" if "why" in arguments else ""
+    why = Say.AND_SO(why=arguments["why"]) if "why" in arguments else NOTHING
     shown = ", ".join(context.template.spelling(parameter) for parameter in there)
     open_ones = [item for item in map(context.template.setting, there) if item is not None and item.value is None]
-    said = "stands there, and its value is not known" if len(open_ones) == len(there) else "is set"
-    raise Refused(f"{shown} {said}{why}", str(arguments.get("question", "")))
+    said = Say.STANDS_THERE_NOT_KNOWN if len(open_ones) == len(there) else Say.IS_SET
+    raise Refused(said(shown=shown, why=why), as_written(arguments.get("question", "")))
 
 
 def at_least(context: LeverContext, arguments: Arguments) -> None:
@@ -218,12 +226,16 @@ def at_least(context: LeverContext, arguments: Arguments) -> None:
     if number is None:
         return
     if "floor" in arguments and number < Decimal(str(arguments["floor"])):
-        raise Refused(f"{context.template.spelling(parameter)} {number} is below {arguments['floor']}")
+        raise Refused(
+            Say.BELOW_FLOOR(spelling=context.template.spelling(parameter), number=number, floor=arguments["floor"])
+        )
     if "whole" in arguments:
         other = context.template.decimal(text_of(arguments, "whole"))
         if other is not None and number < other:
             shown = context.template.spelling(text_of(arguments, "whole"))
-            raise Refused(f"{context.template.spelling(parameter)} {number} is below {shown} {other}")
+            raise Refused(
+                Say.BELOW_OTHER(spelling=context.template.spelling(parameter), number=number, shown=shown, other=other)
+            )
     return
 
 
@@ -237,7 +249,7 @@ def larger_than(context: LeverContext, arguments: Arguments) -> None:
     if first is not None and second is not None and first > second:
         return
     shown, other = (context.template.spelling(text_of(arguments, name)) for name in ("parameter", "other"))
-    raise Refused(f"{shown} is not above {other}, so {arguments['why']}")
+    raise Refused(Say.NOT_ABOVE_OTHER(shown=shown, other=other, why=arguments["why"]))
 
 
 def stands_as(context: LeverContext, arguments: Arguments) -> None:
@@ -246,12 +258,12 @@ def stands_as(context: LeverContext, arguments: Arguments) -> None:
     setting = context.template.setting(text_of(arguments, "parameter"))
     spelling = context.template.spelling(text_of(arguments, "parameter"))
     if setting is None:
-        raise Refused(f"{spelling} is not in the template")
+        raise Refused(Say.NOT_IN_TEMPLATE(spelling=spelling))
     if setting.value is None:
-        raise Refused(f"{spelling} is not known: {setting.unresolved}")
+        raise Refused(Say.NOT_KNOWN_BECAUSE(spelling=spelling, why=setting.unresolved))
     if setting.value.lower() in {item.lower() for item in texts_of(arguments, "values")}:
         return
-    raise Refused(f"{spelling} is {setting.value}")
+    raise Refused(Say.IS(spelling=spelling, value=setting.value))
 
 
 def any_in_force(context: LeverContext, arguments: Arguments) -> None:
@@ -263,8 +275,8 @@ def any_in_force(context: LeverContext, arguments: Arguments) -> None:
         if (text is None and setting is not None) or (text is not None and not off(text)):
             return
     shown = ", ".join(context.template.spelling(parameter) for parameter in named)
-    said = f"none of {shown} is set" if len(named) > 1 else f"{shown} is not set"
-    raise Refused(f"{said}, so {arguments['why']}")
+    said = Say.NONE_IS_SET(shown=shown) if len(named) > 1 else Say.NOT_SET(shown=shown)
+    raise Refused(Say.SO_IT_FOLLOWS(said=said, why=arguments["why"]))
 
 
 def not_overridden(context: LeverContext, arguments: Arguments) -> None:
@@ -280,17 +292,15 @@ def not_overridden(context: LeverContext, arguments: Arguments) -> None:
     for parameter in texts_of(arguments, "keys"):
         setting = context.template.setting(parameter)
         if setting is not None:
-            shown = setting.value if setting.value is not None else "to a value that is not known"
+            shown = setting.value if setting.value is not None else Say.TO_A_VALUE_NOT_KNOWN()
             raise Refused(
-                f"{setting.spelling} {shown} of {setting.file or spelling} wins over the command line",
-                f"May {setting.spelling} be changed in {setting.file or path}? It wins over the launch template.",
+                Say.FILE_WINS_OVER_COMMAND_LINE(spelling=setting.spelling, shown=shown, file=setting.file or spelling),
+                Say.MAY_FILE_BE_CHANGED(spelling=setting.spelling, file=setting.file or path)
             )
     if basename(path or "") in {basename(file.path) for file in context.template.templates}:
         return
     keys = " or ".join(context.template.spelling(parameter) for parameter in texts_of(arguments, "keys"))
-    raise Refused(
-        f"what {spelling} {path} sets is not known", f"Does {path} set {keys}? It wins over the command line."
-    )
+    raise Refused(Say.WHAT_FILE_SETS_NOT_KNOWN(spelling=spelling, path=path), Say.DOES_FILE_SET(path=path, keys=keys))
 
 
 def in_force(context: LeverContext, parameter: str) -> bool:
@@ -316,4 +326,4 @@ def above_one(context: LeverContext, arguments: Arguments) -> None:
     degree = context.template.number(parameter)
     if degree is not None and degree > 1:
         return
-    raise Refused(f"{context.template.system.parameter(parameter).spellings[0]} is not above 1")
+    raise Refused(Say.NOT_ABOVE_ONE(spelling=context.template.system.parameter(parameter).spellings[0]))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from math import prod
 
+from runbook.model.sentences import as_written
+from runbook.model.sentences.of_levers import Say
 from runbook.model.units import GIB
 from runbook.remedy.constraints.setting_values import in_force
 from runbook.remedy.lever_context import Arguments, LeverContext, product_of, text_of, texts_of
@@ -29,9 +31,9 @@ def budget_holds_longest(context: LeverContext, arguments: Arguments) -> None:
     wanted = longest * int(str(arguments.get("times", 1)))
     if budget * degree >= wanted:
         return
-    over = f" on each of {degree} ranks that share a sequence" if degree > 1 else ""
+    over = Say.ON_EACH_RANK_OF_SEQUENCE(degree=degree) if degree > 1 else ""
     spelling = context.template.spelling(text_of(arguments, "budget"))
-    raise Refused(f"{spelling} {budget}{over} would not hold the longest sequence of {longest} tokens")
+    raise Refused(Say.BUDGET_BELOW_LONGEST(spelling=spelling, budget=budget, over=over, longest=longest))
 
 
 def longest_sequence(context: LeverContext, arguments: Arguments) -> int:
@@ -49,14 +51,10 @@ def longest_sequence(context: LeverContext, arguments: Arguments) -> int:
             if "sequence" in arguments:  # both bound what is trained on, so neither is asked to be written
                 whole_one = context.template.spelling(text_of(arguments, "sequence"))
                 raise Refused(
-                    f"neither {whole_one} nor {spelling} is in the template, so the longest sequence is not known",
-                    "How many tokens can a sample have at most, prompt and answer together? Written into the template "
-                    f"as {whole_one} it changes nothing, as long as no sample is longer.",
+                    Say.NEITHER_TELLS_LONGEST(whole_one=whole_one, spelling=spelling),
+                    Say.HOW_MANY_TOKENS_HAS_A_SAMPLE(whole_one=whole_one)
                 )
-            raise Refused(
-                f"{spelling} is not in the template, so the longest sequence is not known",
-                f"What is {spelling}? Write it into the template with its present value.",
-            )
+            raise Refused(Say.LONGEST_NOT_KNOWN(spelling=spelling), Say.WHAT_IS_WRITE_PRESENT_VALUE(spelling=spelling))
         total += part
     return total
 
@@ -67,7 +65,9 @@ def divides(context: LeverContext, arguments: Arguments) -> None:
     part, whole = (product_of(context, texts_of(arguments, name)) for name in ("part", "whole"))
     if whole % part == 0:
         return
-    raise Refused(f"{_shown(context, arguments, 'part')} does not divide {_shown(context, arguments, 'whole')}")
+    raise Refused(
+        Say.DOES_NOT_DIVIDE(part=_shown(context, arguments, "part"), whole=_shown(context, arguments, "whole"))
+    )
 
 
 def divides_heads(context: LeverContext, arguments: Arguments) -> None:
@@ -84,16 +84,11 @@ def divides_heads(context: LeverContext, arguments: Arguments) -> None:
         heads = context.template.number(parameter)
         words = "attention heads" if name == "heads" else "key-value heads"
         if heads is None:
-            raise Refused(
-                f"how many {words} the model has is not in the template", f"Does {degree} divide the model's {words}?"
-            )
+            raise Refused(Say.HEADS_NOT_KNOWN(words=words), Say.DOES_DEGREE_DIVIDE_HEADS(degree=degree, words=words))
         if heads % degree and (name == "heads" or degree % heads):
-            raise Refused(f"a degree of {degree} does not go with {heads} {words}")
+            raise Refused(Say.DEGREE_DOES_NOT_GO_WITH_HEADS(degree=degree, heads=heads, words=words))
     if "heads" not in arguments:
-        raise Refused(
-            "how many attention heads the model has is not in the template",
-            f"Does {degree} divide the model's attention heads and its key-value heads?",
-        )
+        raise Refused(Say.ATTENTION_HEADS_NOT_KNOWN(), Say.DOES_DEGREE_DIVIDE_ALL_HEADS(degree=degree))
     return
 
 
@@ -102,10 +97,10 @@ def divides_ranks(context: LeverContext, arguments: Arguments) -> None:
     degrees = product_of(context, texts_of(arguments, "degrees"), unset_is_one=True)
     world = context.world_size
     if world is None:
-        raise ranks_not_known(f"Does {degrees} divide the number of GPUs?")
+        raise ranks_not_known(Say.DO_DEGREES_DIVIDE_GPUS(degrees=degrees))
     if world % degrees == 0:
         return
-    raise Refused(f"{_shown(context, arguments, 'degrees')} does not divide the {world} ranks")
+    raise Refused(Say.DO_NOT_DIVIDE_RANKS(shown=_shown(context, arguments, "degrees"), world=world))
 
 
 def buffer_holds_largest_tensor(context: LeverContext, arguments: Arguments) -> None:
@@ -124,19 +119,13 @@ def buffer_holds_largest_tensor(context: LeverContext, arguments: Arguments) -> 
         shape.append(number)
     shown = f"{buffer * unit / GIB:.2f} GiB"
     if None in shape:
-        raise Refused(
-            "how large the model's largest tensor is, is not in the template (vocabulary × hidden size × 2 bytes)",
-            f"Is every tensor of the model, and every bundle of experts, smaller than {shown}?",
-        )
+        raise Refused(Say.LARGEST_TENSOR_NOT_KNOWN(), Say.IS_EVERY_TENSOR_SMALLER(shown=shown))
     if any(in_force(context, item) for item in texts_of(arguments, "experts")):
-        raise Refused(
-            "how large one bundle of experts is, is not in the template",
-            f"Is every bundle of experts smaller than {shown}?",
-        )
+        raise Refused(Say.EXPERT_BUNDLE_NOT_KNOWN(), Say.IS_EVERY_EXPERT_BUNDLE_SMALLER(shown=shown))
     needed = 2 * prod(item for item in shape if item is not None)
     if needed <= buffer * unit:
         return
-    raise Refused(f"the embedding alone needs {needed / GIB:.2f} GiB, more than a buffer of {shown}")
+    raise Refused(Say.EMBEDDING_LARGER_THAN_BUFFER(needed=needed, shown=shown))
 
 
 def _shown(context: LeverContext, arguments: Arguments, name: str) -> str:
@@ -153,10 +142,10 @@ def whole_per_rank(context: LeverContext, arguments: Arguments) -> None:
     world = context.world_size
     named = " × ".join(context.template.spelling(item) for item in texts_of(arguments, "parameters"))
     if world is None:
-        raise ranks_not_known(f"Is {named} = {whole} a multiple of the GPUs?")
+        raise ranks_not_known(Say.IS_IT_A_MULTIPLE_OF_GPUS(named=named, whole=whole))
     if whole % world == 0:
         return
-    raise Refused(f"{named} would be {whole}, which does not give each of {world} ranks a whole part")
+    raise Refused(Say.NO_WHOLE_PART_FOR_EACH_RANK(named=named, whole=whole, world=world))
 
 
 def budget_below_batch(context: LeverContext, arguments: Arguments) -> None:
@@ -166,10 +155,10 @@ def budget_below_batch(context: LeverContext, arguments: Arguments) -> None:
     degree = product_of(context, texts_of(arguments, "degree"), unset_is_one=True)
     budget, micro = (context.template.number(text_of(arguments, name)) for name in ("budget", "micro"))
     if budget is None or micro is None:
-        raise Refused(f"{context.template.spelling(texts_of(arguments, 'micro')[0])} is not in the template")
+        raise Refused(Say.NOT_IN_TEMPLATE(spelling=context.template.spelling(texts_of(arguments, "micro")[0])))
     if budget * degree < micro * total:
         return
-    raise Refused(f"a budget of {budget} tokens is no less than the {micro} × {total} of the present micro-batch")
+    raise Refused(Say.BUDGET_NO_LESS_THAN_BATCH(budget=budget, micro=micro, total=total))
 
 
 def whole_rounds(context: LeverContext, arguments: Arguments) -> None:
@@ -186,10 +175,10 @@ def whole_rounds(context: LeverContext, arguments: Arguments) -> None:
         return
     spelling = context.template.spelling(text_of(arguments, "total"))
     if ranks is None:
-        raise ranks_not_known(f"Is {spelling} {total} a multiple of {micro} × the ranks?")
+        raise ranks_not_known(Say.IS_IT_A_MULTIPLE_OF_MICRO_BATCHES(spelling=spelling, total=total, micro=micro))
     if total % (micro * ranks) == 0:
         return
-    raise Refused(f"{spelling} {total} is no multiple of {micro} × {ranks} ranks")
+    raise Refused(Say.NO_MULTIPLE_OF_RANKS(spelling=spelling, total=total, micro=micro, ranks=ranks))
 
 
 def whole_groups(context: LeverContext, arguments: Arguments) -> None:
@@ -211,10 +200,13 @@ def whole_groups(context: LeverContext, arguments: Arguments) -> None:
         return
     spelling = context.template.spelling(group_name)
     if ranks is None:
-        raise ranks_not_known(f"Is {size} × the ranks a multiple of {spelling} {group}?")
+        raise ranks_not_known(Say.IS_IT_A_MULTIPLE_OF_GROUP(size=size, spelling=spelling, group=group))
     if size * ranks % group == 0:
         return
-    raise Refused(f"{size} × {ranks} ranks is no multiple of {spelling} {group}", str(arguments.get("question", "")))
+    raise Refused(
+        Say.NO_MULTIPLE_OF_GROUP(size=size, ranks=ranks, spelling=spelling, group=group),
+        as_written(arguments.get("question", ""))
+    )
 
 
 def _ranks(context: LeverContext, arguments: Arguments) -> int | None:

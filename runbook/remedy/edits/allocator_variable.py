@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from runbook.model.sentences import Sentence
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Edit
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, Versions, texts_of
@@ -34,14 +36,14 @@ def read_options(text: str) -> Options:
             continue
         key, colon, value = item.partition(":")
         if not colon or not key.strip() or not value.strip():
-            raise Refused(f"the allocator's setting {text!r} has a part that is no key:value: {item!r}")
+            raise Refused(Say.ALLOCATOR_SETTING_NOT_KEY_VALUE(text=text, item=item))
         options.append((key.strip(), value.strip()))
     if depth or part.strip():
-        raise Refused(f"the allocator's setting {text!r} has an open bracket")
+        raise Refused(Say.ALLOCATOR_SETTING_OPEN_BRACKET(text=text))
     keys = [key for key, _ in options]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise Refused(f"the allocator's setting {text!r} gives {twice[0]} twice")
+        raise Refused(Say.ALLOCATOR_SETTING_GIVES_TWICE(text=text, twice=twice[0]))
     return tuple(options)
 
 
@@ -56,19 +58,16 @@ def merge(options: Options, wanted: Mapping[str, str], without: Sequence[str] = 
     return (*kept, *((key, value) for key, value in wanted.items() if key not in present))
 
 
-def without_for_expandable(options: Options, versions: Versions) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def without_for_expandable(options: Options, versions: Versions) -> tuple[tuple[str, ...], tuple[Sentence, ...]]:
     """Options that have to go when expandable segments come, and why each."""
     gone, reasons = [], []
     keys = dict(options)
     if "max_split_size_mb" in keys:
         gone.append("max_split_size_mb")
-        reasons.append("max_split_size_mb is left out: beside expandable segments it takes a wrong release path")
+        reasons.append(Say.MAX_SPLIT_SIZE_MB_LEFT_OUT())
     if "garbage_collection_threshold" in keys and not versions.surely_at_least((2, 6)):
         gone.append("garbage_collection_threshold")
-        reasons.append(
-            "garbage_collection_threshold is left out: older PyTorch fails an assertion on it beside expandable "
-            "segments, and without a memory fraction it has no effect"
-        )
+        reasons.append(Say.GARBAGE_COLLECTION_THRESHOLD_LEFT_OUT())
     return tuple(gone), tuple(reasons)
 
 
@@ -95,8 +94,8 @@ def merge_allocator(context: LeverContext, parameter: Parameter, arguments: Argu
     name, new_name = context.template.spelling(parameter.id), newer.spellings[0]
     if old is not None and new is not None and old != new:
         raise Refused(
-            f"{name} and {new_name} are both set and differ, so which one holds is not certain",
-            f"Which of {name} and {new_name} is meant? Remove the other.",
+            Say.BOTH_NAMES_SET_AND_DIFFER(name=name, new_name=new_name),
+            Say.WHICH_NAME_IS_MEANT(name=name, new_name=new_name)
         )
     ignored = old is None and new is not None and context.versions.surely_below((2, 10))
     options = read_options("" if ignored else (old if old is not None else new) or "")
@@ -110,7 +109,7 @@ def merge_allocator(context: LeverContext, parameter: Parameter, arguments: Argu
         made = edit_of(context, target, text)
         edits += made.edits
     if not edits:
-        raise Refused(f"the allocator's setting is {text} already")
+        raise Refused(Say.ALLOCATOR_SETTING_ALREADY(text=text))
     return Edits(tuple(edits), (*remarks, why))
 
 
@@ -122,65 +121,58 @@ def _named_as_rocm_reads_it(context: LeverContext, parameter: Parameter) -> None
     rocm = "HIP out of memory" in excerpt or ROCM_NAME in excerpt or "rocm" in context.versions.said.lower()
     if not rocm or context.template.spelling(parameter.id) == ROCM_NAME:
         return
-    raise Refused(
-        "the log is of PyTorch for ROCm, and which name of the allocator's variable this build reads is not known",
-        f"Does this build read {ROCM_NAME}? Then write it into the template with its present options.",
-    )
+    raise Refused(Say.NAME_FOR_ROCM_NOT_KNOWN(), Say.DOES_THIS_BUILD_READ(ROCM_NAME=ROCM_NAME))
 
 
-def _merged(context: LeverContext, options: Options, arguments: Arguments) -> tuple[str, tuple[str, ...]]:
+def _merged(context: LeverContext, options: Options, arguments: Arguments) -> tuple[str, tuple[Sentence, ...]]:
     option, value = str(arguments["option"]), str(arguments["value"])
     keys = dict(options)
     if not native_backend(options):
-        raise Refused(f"the allocator's backend is {keys['backend']}, which ignores {option}")
+        raise Refused(Say.ALLOCATOR_BACKEND_IGNORES(backend=keys["backend"], option=option))
     gone = texts_of(arguments, "without")
-    remarks = tuple(f"{item} is left out" for item in gone if item in keys)
+    remarks = tuple(Say.IS_LEFT_OUT(item=item) for item in gone if item in keys)
     if option == "expandable_segments":
         _may_be_expandable(context, keys, value)
         more, reasons = without_for_expandable(options, context.versions)
         gone, remarks = (*gone, *more), (*remarks, *reasons)
     elif option == "max_split_size_mb":
         if int(value) < SMALLEST_SPLIT_MIB:
-            raise Refused(f"max_split_size_mb must be at least {SMALLEST_SPLIT_MIB}")
+            raise Refused(Say.MAX_SPLIT_SIZE_MB_AT_LEAST(SMALLEST_SPLIT_MIB=SMALLEST_SPLIT_MIB))
         present = keys.get(option, "")
         if present.isdecimal() and int(present) <= int(value):
-            raise Refused(f"max_split_size_mb is {present} already")
+            raise Refused(Say.MAX_SPLIT_SIZE_MB_ALREADY(present=present))
     return write_options(merge(options, {option: value}, gone)), remarks
 
 
 def _may_be_expandable(context: LeverContext, keys: dict[str, str], value: str) -> None:
     if context.versions.surely_below((2, 1)):
-        raise Refused(f"PyTorch {context.versions.said} has no expandable segments (2.1 and later have)")
+        raise Refused(Say.PYTORCH_HAS_NO_EXPANDABLE_SEGMENTS(said=context.versions.said))
     present = keys.get("expandable_segments")
     if present == value:
-        raise Refused(f"expandable_segments:{value} is set already")
+        raise Refused(Say.EXPANDABLE_SEGMENTS_SET_ALREADY(value=value))
     if present is not None:
-        raise Refused(
-            f"expandable_segments:{present} is set on purpose",
-            "Somebody switched expandable_segments off. May it be switched on?",
-        )
+        raise Refused(Say.EXPANDABLE_SEGMENTS_SET_ON_PURPOSE(present=present), Say.MAY_EXPANDABLE_SEGMENTS_BE_ON())
 
 
 def _targets(
     context: LeverContext, parameter: Parameter, newer: Parameter, old: str | None, new: str | None
-) -> tuple[tuple[Parameter, ...], str]:
+) -> tuple[tuple[Parameter, ...], Sentence]:
     """Which variable to write, and why. 2.10 is the first version whose CUDA allocator reads the newer name: up to
     2.8 it is unknown, in 2.9 it is parsed without effect (pytorch#183387)."""
     name, new_name, versions = context.template.spelling(parameter.id), newer.spellings[0], context.versions
     if name == ROCM_NAME:
-        return (parameter,), f"{name} is the name in the template; a build for ROCm that lacks the option warns only"
+        return (parameter,), Say.NAME_IN_TEMPLATE_OF_ROCM(name=name)
     if old is not None and new is not None:
-        return (parameter, newer), f"{name} and {new_name} are both set: both get the same value"
+        return (parameter, newer), Say.BOTH_NAMES_SET(name=name, new_name=new_name)
     if old is not None:
-        return (parameter,), f"{name} is the name in the template, and every version of PyTorch reads it"
+        return (parameter,), Say.NAME_IN_TEMPLATE_ALL_VERSIONS_READ(name=name)
     if new is None:
-        why = f"{name} is the name that every version of PyTorch reads"
-        return (parameter,), why if versions.said else f"{why}; which version this job has is not known"
+        why = Say.NAME_THAT_ALL_VERSIONS_READ(name=name)
+        return (parameter,), why if versions.said else Say.VERSION_OF_JOB_NOT_KNOWN(why=why)
     if versions.surely_at_least((2, 10)):
-        return (newer,), f"{new_name} is the name in the template, and PyTorch {versions.said} reads it"
+        return (newer,), Say.NAME_IN_TEMPLATE_PYTORCH_READS(new_name=new_name, said=versions.said)
     if versions.surely_below((2, 10)):
-        return (parameter,), f"PyTorch {versions.said} does not read {new_name} (2.10 and later do), so {name} is set"
+        return (parameter,), Say.PYTORCH_DOES_NOT_READ_NEW_NAME(said=versions.said, new_name=new_name, name=name)
     return (parameter, newer), (
-        f"whether this PyTorch reads {new_name} is not known ({versions.said or 'no version in the log'}), so both "
-        "names get the same value"
+        Say.WHETHER_PYTORCH_READS_NOT_KNOWN(new_name=new_name, said=versions.said or "no version in the log")
     )

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from runbook.model.log import Phase
 from runbook.model.remedy import RANKS, AnswerKind, Ask
+from runbook.model.sentences import Sentence
+from runbook.model.sentences.of_levers import Say
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
 from runbook.remedy.lever_context import Arguments, LeverContext, largest_divisor, product_of, texts_of
 from runbook.remedy.lever_document import Parameter
@@ -20,23 +22,23 @@ def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     spelling = parameter.spellings[0]
     if present is None:
         raise unknown(
-            f"{spelling} is not in the template, so its value is not known", f"What is {spelling}?", AnswerKind.VALUE,
-            parameter.id,
+            Say.NOT_IN_TEMPLATE_NOT_KNOWN(spelling=spelling), Say.WHAT_IS(spelling=spelling), AnswerKind.VALUE,
+            parameter.id
         )
     floor = parameter.floor or 1
     if present <= floor:
-        raise Refused(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(Say.SMALL_AS_IT_GETS(spelling=spelling, present=present))
     samples = _samples(context, parameter, present)
     factor, remarks = factor_for_request(context)
     most = context.most or present // factor
     new = largest_divisor(samples, max(most, floor))
     if new < floor:
-        raise Refused(f"no value from {floor} to {most} divides {samples} exactly")
+        raise Refused(Say.NO_VALUE_DIVIDES_SAMPLES(floor=floor, most=most, samples=samples))
     made = edit_of(context, parameter, str(new))
     batch = context.template.system.batch
     if batch is not None and batch.micro == parameter.id and (variable := _variable_below(context)):
         made = Edits(tuple(replace(edit, variable=variable) for edit in made.edits))
-    expected = f"what grows in proportion to {spelling} (activations, logits) falls to about {new}/{present}"
+    expected = Say.ACTIVATIONS_FALL_TO(spelling=spelling, new=new, present=present)
     return Edits(made.edits, (*remarks, expected))
 
 
@@ -45,10 +47,10 @@ def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arg
     edit, and checks the template's own arithmetic first."""
     batch = context.template.system.batch
     if batch is None:
-        raise Refused("the system's document does not say what makes up the global batch")
+        raise Refused(Say.BATCH_NOT_DESCRIBED())
     old_micro, new_text = context.template.number(batch.micro), context.changed.get(batch.micro)
     if old_micro is None or new_text is None:
-        raise Refused("the micro-batch size is not known")
+        raise Refused(Say.MICRO_BATCH_SIZE_NOT_KNOWN())
     total = context.template.total_batch()
     ranks = context.data_parallel()
     if derives(context) and total is not None:
@@ -56,9 +58,8 @@ def double_to_keep_global_batch(context: LeverContext, parameter: Parameter, arg
     if derives(context) and batch.total_when_absent == "micro_times_ranks":
         if ranks is not None and context.ranks_not_certain:
             raise Refused(
-                f"the global batch size is not set and cannot be pinned: {context.ranks_not_certain}",
-                "How many ranks (world size) does the training have?", RefusalReason.RANKS_NOT_KNOWN,
-                Ask(AnswerKind.VALUE, RANKS),
+                Say.BATCH_CANNOT_BE_PINNED(why=context.ranks_not_certain), Say.HOW_LARGE_IS_THE_WORLD(),
+                RefusalReason.RANKS_NOT_KNOWN, Ask(AnswerKind.VALUE, RANKS)
             )
         return _pinned(context, batch.total, old_micro, int(new_text), ranks)
     return _accumulated(context, parameter, old_micro, int(new_text), total, ranks)
@@ -90,7 +91,7 @@ def _samples(context: LeverContext, parameter: Parameter, present: int) -> int:
     return present
 
 
-def factor_for_request(context: LeverContext) -> tuple[int, tuple[str, ...]]:
+def factor_for_request(context: LeverContext) -> tuple[int, tuple[Sentence, ...]]:
     """2, or the power of two that brings a request larger than the whole GPU below its capacity. Prior: the
     request grows in proportion to the micro-batch."""
     tried, capacity = context.fields.tried_bytes, context.fields.capacity_bytes
@@ -101,41 +102,38 @@ def factor_for_request(context: LeverContext) -> tuple[int, tuple[str, ...]]:
         factor *= 2
     if factor == 2:
         return 2, ()
-    remark = f"one request alone is {tried / capacity:.1f} times the GPU, so the steps up to 1/{factor} are left out"
+    remark = Say.STEPS_LEFT_OUT_FOR_REQUEST(times=tried / capacity, factor=factor)
     return factor, (remark,)
 
 
 def _derived(context: LeverContext, old_micro: int, new_micro: int, total: int, ranks: int | None) -> Edits:
     if ranks is None and old_micro % new_micro == 0 and total % old_micro == 0:
         # Whatever the ranks: what divides by micro-batch × ranks divides by a part of that micro-batch × ranks, too.
-        passes = f"{old_micro // new_micro} times as many passes"
-        return Edits((), (f"the program itself makes {passes} of the same global batch of {total}",))
+        passes = Say.TIMES_AS_MANY_PASSES(times=old_micro // new_micro)
+        return Edits((), (Say.PROGRAM_MAKES_PASSES(passes=passes, total=total),))
     if ranks is None:
         raise Refused(
-            "the number of data-parallel ranks is not known, so it is not certain that the batch divides",
-            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN, Ask(AnswerKind.VALUE, RANKS),
+            Say.DATA_PARALLEL_NOT_KNOWN_BATCH_OPEN(), Say.ON_HOW_MANY_GPUS(), RefusalReason.RANKS_NOT_KNOWN,
+            Ask(AnswerKind.VALUE, RANKS)
         )
     if total % (old_micro * ranks):
-        raise Refused(
-            f"a global batch of {total} is no multiple of micro-batch {old_micro} × {ranks} ranks: the template's own "
-            "numbers do not fit together"
-        )
+        raise Refused(Say.OWN_BATCH_NO_MULTIPLE(total=total, old_micro=old_micro, ranks=ranks))
     if total % (new_micro * ranks):
-        raise Refused(f"a global batch of {total} is no multiple of micro-batch {new_micro} × {ranks} ranks")
+        raise Refused(Say.NEW_BATCH_NO_MULTIPLE(total=total, new_micro=new_micro, ranks=ranks))
     steps = total // (new_micro * ranks)
-    return Edits((), (f"the program itself makes {steps} accumulation steps of the global batch of {total}",))
+    return Edits((), (Say.PROGRAM_MAKES_STEPS(steps=steps, total=total),))
 
 
 def _pinned(context: LeverContext, total: str, old_micro: int, new_micro: int, ranks: int | None) -> Edits:
     if ranks is None:
         raise Refused(
-            "the global batch size is not set and the number of ranks is not known, so it cannot be pinned",
-            "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN, Ask(AnswerKind.VALUE, RANKS),
+            Say.BATCH_NOT_PINNED_RANKS_NOT_KNOWN(), Say.ON_HOW_MANY_GPUS(), RefusalReason.RANKS_NOT_KNOWN,
+            Ask(AnswerKind.VALUE, RANKS)
         )
     if old_micro % new_micro:
-        raise Refused(f"micro-batches of {new_micro} do not make up the present global batch of {old_micro * ranks}")
+        raise Refused(Say.MICRO_BATCHES_DO_NOT_MAKE_UP_BATCH(micro=new_micro, total=old_micro * ranks))
     made = edit_of(context, context.template.system.parameter(total), str(old_micro * ranks))
-    remark = f"the global batch was micro-batch × ranks = {old_micro * ranks} by default; it is pinned there"
+    remark = Say.BATCH_IS_PINNED(total=old_micro * ranks)
     return Edits(made.edits, (remark,))
 
 
@@ -148,19 +146,18 @@ def _accumulated(
     steps = context.template.number(parameter.id)
     if steps is None:
         raise unknown(
-            f"{parameter.spellings[0]} is not in the template and its default is not known, so the global batch could "
-            "not be kept",
-            f"How many accumulation steps does the job take ({parameter.spellings[0]})?", AnswerKind.VALUE,
-            parameter.id,
+            Say.NO_KNOWN_DEFAULT_BATCH_NOT_KEPT(spelling=parameter.spellings[0]),
+            Say.HOW_MANY_ACCUMULATION_STEPS(spelling=parameter.spellings[0]), AnswerKind.VALUE, parameter.id
         )
     samples = old_micro * steps
     if total is not None and (total % samples or (ranks is not None and samples * ranks != total)):
-        made_up = f"{old_micro} × {steps} × {ranks} ranks" if ranks is not None else f"a multiple of {samples}"
-        raise Refused(f"the template's own numbers do not fit together: a global batch of {total} is not {made_up}")
+        over_ranks = Say.OVER_RANKS(micro=old_micro, steps=steps, ranks=ranks)
+        made_up = over_ranks if ranks is not None else Say.A_MULTIPLE_OF(samples=samples)
+        raise Refused(Say.OWN_BATCH_DOES_NOT_FIT(total=total, made_up=made_up))
     if samples % new_micro:
-        raise Refused(f"{samples} samples of a step cannot be cut into micro-batches of {new_micro} exactly")
+        raise Refused(Say.SAMPLES_CANNOT_BE_CUT(samples=samples, new_micro=new_micro))
     made = edit_of(context, parameter, str(samples // new_micro))
-    kept = f"{old_micro} × {steps} = {new_micro} × {samples // new_micro} samples of a step on each rank"
+    kept = Say.SAMPLES_OF_A_STEP(old_micro=old_micro, steps=steps, new_micro=new_micro, new_steps=samples // new_micro)
     return Edits(made.edits, (kept,))
 
 
@@ -171,7 +168,9 @@ def _followed(context: LeverContext, parameter: Parameter) -> Edits | None:
     setting = context.template.setting(parameter.id)
     if not variable or setting is None or setting.unresolved is None:
         return None
-    return Edits((), (f"{setting.spelling} follows from {variable} in the script: {setting.unresolved.code}",))
+    return Edits(
+        (), (Say.FOLLOWS_FROM_VARIABLE(spelling=setting.spelling, variable=variable, code=setting.unresolved.code),)
+    )
 
 
 def _variable_below(context: LeverContext) -> str:
@@ -202,12 +201,12 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
     present = context.template.number(parameter.id)
     if present is None:
         raise unknown(
-            f"{spelling} is not in the template, so its value is not known", f"What is {spelling}?", AnswerKind.VALUE,
-            parameter.id,
+            Say.NOT_IN_TEMPLATE_NOT_KNOWN(spelling=spelling), Say.WHAT_IS(spelling=spelling), AnswerKind.VALUE,
+            parameter.id
         )
     floor = parameter.floor or 1
     if present <= floor:
-        raise Refused(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(Say.SMALL_AS_IT_GETS(spelling=spelling, present=present))
     whole = product_of(context, texts_of(arguments, "whole"))
     samples = whole
     for group in _groups(context, arguments):
@@ -217,27 +216,24 @@ def halve_dividing(context: LeverContext, parameter: Parameter, arguments: Argum
             continue
         if ranks is None:
             raise Refused(
-                "the number of ranks is not known, so it is not certain that the batch divides",
-                "On how many GPUs does the job run?", RefusalReason.RANKS_NOT_KNOWN, Ask(AnswerKind.VALUE, RANKS),
+                Say.RANKS_NOT_KNOWN_BATCH_OPEN(), Say.ON_HOW_MANY_GPUS(), RefusalReason.RANKS_NOT_KNOWN,
+                Ask(AnswerKind.VALUE, RANKS)
             )
         if whole % (present * ranks):
             named = " × ".join(context.template.spelling(name) for name in texts_of(arguments, "whole"))
-            raise Refused(
-                f"{named} {whole} is no multiple of micro-batch {present} × {ranks} ranks: the template's own numbers "
-                "do not fit together"
-            )
+            raise Refused(Say.OWN_WHOLE_NO_MULTIPLE(named=named, whole=whole, present=present, ranks=ranks))
         samples = min(samples, whole // ranks)
     factor, remarks = factor_for_request(context)
     new = largest_divisor(samples, max(context.most or present // factor, floor))
     made = edit_of(context, parameter, str(new))
-    steps = f"the program itself makes {samples // new} accumulation steps of the same global batch"
+    steps = Say.PROGRAM_MAKES_STEPS_OF_SAME_BATCH(steps=samples // new)
     for group in _groups(context, arguments):
         ranks = product_of(context, group) if group else context.world_size
         if ranks is not None and whole % (new * ranks):
-            raise Refused(f"no micro-batch below {present} divides the batch exactly on every part of the job")
+            raise Refused(Say.NO_MICRO_BATCH_DIVIDES_EVERYWHERE(present=present))
         if ranks is None:
-            steps = f"the program itself makes {present // new} times as many passes of the same global batch"
-    expected = f"what grows in proportion to {spelling} falls to about {new}/{present}"
+            steps = Say.PROGRAM_MAKES_TIMES_AS_MANY(times=present // new)
+    expected = Say.PROPORTIONAL_FALLS_TO(spelling=spelling, new=new, present=present)
     return Edits(made.edits, (*remarks, expected, steps))
 
 

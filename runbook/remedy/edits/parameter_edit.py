@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runbook.model.remedy import AnswerKind
+from runbook.model.sentences import Sentence
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Edit, SettingKind, condition_of
 from runbook.remedy.lever_context import Arguments, LeverContext
 from runbook.remedy.lever_document import Parameter
@@ -17,7 +19,7 @@ class Edits:
     """Edits of one function, with what a person should know about them."""
 
     edits: tuple[Edit, ...]
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Sentence, ...] = ()
 
 
 Function = Callable[[LeverContext, Parameter, Arguments], Edits]
@@ -29,27 +31,23 @@ def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edi
     if parameter.also and not _is_taken(context, parameter):
         shown = " or ".join((parameter.spellings[0], *parameter.also))
         raise unknown(
-            f"the program has several options that may be meant ({shown})", f"Which of them is it: {shown}?",
-            AnswerKind.OPTION, parameter.spellings[0], (parameter.spellings[0], *parameter.also),
+            Say.SEVERAL_OPTIONS_MAY_BE_MEANT(shown=shown), Say.WHICH_OPTION_IS_IT(shown=shown), AnswerKind.OPTION,
+            parameter.spellings[0], (parameter.spellings[0], *parameter.also)
         )
     said = {f"{name}=no" for name in (parameter.id, *parameter.spellings)}
     if setting is None and not said.isdisjoint(context.template.answers.options):
-        raise Refused(f"the program does not take {parameter.spellings[0]}, as a person has said")
+        raise Refused(Say.PERSON_SAYS_PROGRAM_DOES_NOT_TAKE(spelling=parameter.spellings[0]))
     if setting is None and not parameter.addable and not _is_taken(context, parameter):
-        why = (
-            f"{parameter.spellings[0]} is not in the template, and a program that does not know it could go on with "
-            "another experiment"
-        )
-        question = f"Does the program take {parameter.spellings[0]}?"
+        why = Say.PROGRAM_MAY_NOT_KNOW_IT(spelling=parameter.spellings[0])
+        question = Say.DOES_PROGRAM_TAKE(spelling=parameter.spellings[0])
         if parameter.kind is not SettingKind.ARGUMENT:
             raise Refused(why, question)
         raise unknown(why, question, AnswerKind.OPTION, parameter.spellings[0], ("yes", "no"))
     if setting is not None and setting.file.endswith(".py"):
         where = f"{setting.file}:{setting.line}" if setting.line else setting.file
         raise Refused(
-            f"{condition_of(setting.spelling)[0]} {setting.value} stands in the program itself ({where}), which is not "
-            "edited",
-            f"Can the program take {parameter.spellings[0]} from its command line or a configuration file?",
+            Say.STANDS_IN_PROGRAM(spelling=condition_of(setting.spelling)[0], value=setting.value, where=where),
+            Say.CAN_PROGRAM_TAKE_IT_OUTSIDE(spelling=parameter.spellings[0])
         )
     if setting is not None:
         spellings = parameter.spellings_after(setting.spelling)
@@ -85,12 +83,12 @@ def _as_the_program_takes_it(
         if taken is not None:
             return (taken, *(item for item in spellings if item != taken))
         if program.complete:
-            raise Refused(f"the program does not take {spellings[0]}: its parser has no such option")
+            raise Refused(Say.PARSER_HAS_NO_SUCH_OPTION(spelling=spellings[0]))
     if context.template.recognised:
         return spellings
     raise unknown(
-        f"{spellings[0]} is not in the template, and whether the program takes it is not known",
-        f"Does the program take {spellings[0]}?", AnswerKind.OPTION, spellings[0], ("yes", "no"),
+        Say.WHETHER_PROGRAM_TAKES_IT_NOT_KNOWN(spelling=spellings[0]), Say.DOES_PROGRAM_TAKE(spelling=spellings[0]),
+        AnswerKind.OPTION, spellings[0], ("yes", "no")
     )
 
 
@@ -115,18 +113,17 @@ def _spelling_to_write(template: TemplateSettings, parameter: Parameter) -> tupl
         return parameter.spellings
     if system.versions and not template.releases:
         raise unknown(
-            f"the template mixes spellings of several versions of {title}", f"Which version of {title} is installed?",
-            *version_asked(system),
+            Say.SPELLINGS_OF_SEVERAL_VERSIONS(title=title), Say.WHICH_VERSION(title=title), *version_asked(system)
         )
     choices = system.spelt_among(parameter, template.releases)
     if len(choices) > 1:
         spelt = {item.id: system.spelt_in(parameter, item) or "none" for item in template.releases}
-        shown = ", ".join(f"{spelt[item]} in {item}" for item in sorted(spelt))
+        shown = tuple(Say.SPELT_IN(spelt=spelt[item], item=item) for item in sorted(spelt))
         raise unknown(
-            f"how {parameter.id.replace('_', ' ')} is spelt depends on the version of {title} ({shown})",
-            f"Which version of {title} is installed?", *version_asked(system),
+            Say.SPELLING_DEPENDS_ON_VERSION(id=parameter.id.replace("_", " "), title=title, shown=shown),
+            Say.WHICH_VERSION(title=title), *version_asked(system)
         )
     chosen = next(iter(choices), parameter.spellings[0])
     if chosen is None:
-        raise Refused(f"this version of {title} has no {parameter.spellings[0]}")
+        raise Refused(Say.THIS_VERSION_DOES_NOT_HAVE(title=title, spelling=parameter.spellings[0]))
     return parameter.spellings_after(chosen)

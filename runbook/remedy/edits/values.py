@@ -11,6 +11,7 @@ from decimal import Decimal
 from runbook.model.diagnosis import Detail
 from runbook.model.program import ConstantPlace, ProgramConstant
 from runbook.model.remedy import AnswerKind
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Setting
 from runbook.model.units import GIB, MIB
 from runbook.remedy.constraints.sizes import longest_sequence
@@ -41,9 +42,9 @@ def lower_budget(context: LeverContext, parameter: Parameter, arguments: Argumen
         return edit_of(context, parameter, str(max(int(str(arguments["absent"])), soft)))
     new = max(present // 2, soft if present > soft else hard)
     if new >= present:
-        raise Refused(f"{spelling} is {present} already, and the longest sequence of {longest} tokens has to fit")
+        raise Refused(Say.LONGEST_SEQUENCE_HAS_TO_FIT(spelling=spelling, present=present, longest=longest))
     made = edit_of(context, parameter, str(new))
-    return Edits(made.edits, (f"what grows with the tokens of a micro-batch falls to about {new}/{present}",))
+    return Edits(made.edits, (Say.TOKENS_OF_MICRO_BATCH_FALL_TO(new=new, present=present),))
 
 
 def shift(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
@@ -59,7 +60,7 @@ def shift(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     if "highest" in arguments:
         new = min(new, Decimal(str(arguments["highest"])))
     if (by < 0 and new >= present) or (by > 0 and new <= present):
-        raise Refused(f"{spelling} is {present} already, as far as it goes")
+        raise Refused(Say.FAR_AS_IT_GOES(spelling=spelling, present=present))
     return edit_of(context, parameter, _plain(new))
 
 
@@ -78,10 +79,10 @@ def halve_number(context: LeverContext, parameter: Parameter, arguments: Argumen
             raise unknown_parameter(context, parameter.id)
         return edit_of(context, parameter, str(arguments["absent"]))
     if present <= 0:
-        raise Refused(f"{spelling} is {present}, which switches it off or leaves it to the program")
+        raise Refused(Say.OFF_OR_LEFT_TO_PROGRAM(spelling=spelling, present=present))
     new = max(int(present) // 2, parameter.floor or 1)
     if new >= present:
-        raise Refused(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(Say.SMALL_AS_IT_GETS(spelling=spelling, present=present))
     return edit_of(context, parameter, str(new))
 
 
@@ -98,7 +99,7 @@ def next_below(context: LeverContext, parameter: Parameter, arguments: Arguments
     off = "off" in arguments and present == Decimal(str(arguments["off"]))
     new = next((item for item in values if off or item < present), None)
     if new is None:
-        raise Refused(f"{spelling} is {present} already, as small as it gets")
+        raise Refused(Say.SMALL_AS_IT_GETS(spelling=spelling, present=present))
     return edit_of(context, parameter, _plain(new))
 
 
@@ -109,7 +110,7 @@ def double(context: LeverContext, parameter: Parameter, arguments: Arguments) ->
     if present is None:
         raise unknown_parameter(context, parameter.id)
     if "highest" in arguments and present * 2 > int(str(arguments["highest"])):
-        raise Refused(f"{spelling} is {present} already, as large as it gets")
+        raise Refused(Say.LARGE_AS_IT_GETS(spelling=spelling, present=present))
     return edit_of(context, parameter, str(present * 2))
 
 
@@ -125,9 +126,9 @@ def follow(context: LeverContext, parameter: Parameter, arguments: Arguments) ->
     if new is None or setting is None or setting.value == "auto":
         return Edits(())
     if setting.value is None and _is_taken_from(setting, context.template.setting(str(arguments["as"]))):
-        return Edits((), (f"{setting.spelling} follows in {setting.file}:{setting.line}",))
+        return Edits((), (Say.FOLLOWS_IN_FILE(spelling=setting.spelling, file=setting.file, line=setting.line),))
     if setting.value is None:
-        raise not_known(setting, f"What is {setting.spelling}? It has to agree.")
+        raise not_known(setting, Say.WHAT_IS_IT_HAS_TO_AGREE(spelling=setting.spelling))
     return Edits(()) if setting.value == new else edit_of(context, parameter, new)
 
 
@@ -148,7 +149,11 @@ def keep_product(context: LeverContext, parameter: Parameter, arguments: Argumen
     if present is None or new is None or before is None:
         raise unknown_parameter(context, parameter.id)
     if present * before % int(new):
-        raise Refused(f"{context.template.spelling(parameter.id)} {present} × {before} / {new} is no whole number")
+        raise Refused(
+            Say.PRODUCT_NOT_WHOLE(
+                spelling=context.template.spelling(parameter.id), present=present, before=before, new=new
+            )
+        )
     return edit_of(context, parameter, str(present * before // int(new)))
 
 
@@ -163,7 +168,11 @@ def multiply_as(context: LeverContext, parameter: Parameter, arguments: Argument
     if present is None or new is None or before is None:
         return Edits(())
     if int(new) * present % before:
-        raise Refused(f"{context.template.spelling(parameter.id)} {present} × {new} / {before} is no whole number")
+        raise Refused(
+            Say.MULTIPLE_NOT_WHOLE(
+                spelling=context.template.spelling(parameter.id), present=present, new=new, before=before
+            )
+        )
     return edit_of(context, parameter, str(present * int(new) // before))
 
 
@@ -173,15 +182,15 @@ def halve_list(context: LeverContext, parameter: Parameter, arguments: Arguments
     text = context.template.text(parameter.id)
     if text is None or text.lower() in ("null", "none"):
         if "absent" not in arguments:
-            raise Refused(f"{spelling} is not in the template", f"Which sizes does {spelling} have?")
+            raise Refused(Say.NOT_IN_TEMPLATE(spelling=spelling), Say.WHICH_SIZES_HAS_IT(spelling=spelling))
         return edit_of(context, parameter, str(arguments["absent"]))
     matched = re.fullmatch(r"\[\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*\]", text)
     if matched is None:
-        raise Refused(f"{spelling} is {text!r}, not a list of numbers")
+        raise Refused(Say.NOT_LIST_OF_NUMBERS(spelling=spelling, text=text))
     sizes = [int(item) for item in re.findall(r"\d+", text)]
     kept = [item for item in sizes if item * 2 <= max(sizes)]
     if not kept:
-        raise Refused(f"{spelling} has no smaller size to keep")
+        raise Refused(Say.NO_SMALLER_SIZE_TO_KEEP(spelling=spelling))
     separator = ", " if ", " in text else ","
     return edit_of(context, parameter, f"[{separator.join(str(item) for item in kept)}]")
 
@@ -192,11 +201,11 @@ def drop_from_list(context: LeverContext, parameter: Parameter, arguments: Argum
     text = context.template.text(parameter.id)
     value = str(arguments["value"])
     if text is None or value not in re.findall(r"[\w.-]+", text):
-        raise Refused(f"{spelling} does not list {value}")
+        raise Refused(Say.DOES_NOT_LIST(spelling=spelling, value=value))
     item = rf"""["']?{re.escape(value)}["']?"""
     new = re.sub(rf"""\s*,\s*{item}(?=\s*[,\]])|(?<=\[)\s*{item}\s*(?:,\s*|(?=\]))""", "", text, count=1)
     if new == text or new.replace(" ", "") == "[]":
-        raise Refused(f"{spelling} is {text!r}, from which {value} cannot be taken")
+        raise Refused(Say.ITEM_CANNOT_BE_TAKEN_OUT(spelling=spelling, text=text, value=value))
     return edit_of(context, parameter, new)
 
 
@@ -206,15 +215,15 @@ def move_parallelism(context: LeverContext, parameter: Parameter, arguments: Arg
     spelling = context.template.spelling(parameter.id)
     text = context.template.text(parameter.id)
     if text is None:
-        raise Refused(f"{spelling} is not in the template", f"What is {spelling}?")
+        raise Refused(Say.NOT_IN_TEMPLATE(spelling=spelling), Say.WHAT_IS(spelling=spelling))
     give, take = str(arguments["give"]), str(arguments["take"])
     matched = re.search(rf"(?:^|\+)({arguments['part']})((?:[a-z]\d{{1,5}})+)(?=$|\+)", text)
     if matched is None:
-        raise Refused(f"{spelling} is {text!r}, in which the degrees to move do not stand by themselves")
+        raise Refused(Say.DEGREES_DO_NOT_STAND_ALONE(spelling=spelling, text=text))
     degrees = dict(re.findall(r"([a-z])(\d+)", matched[2]))
     present = int(degrees.get(give, "1"))
     if present % 2:
-        raise Refused(f"{spelling} is {text!r}: {give}{present} cannot be halved")
+        raise Refused(Say.DEGREE_CANNOT_BE_HALVED(spelling=spelling, text=text, give=give, present=present))
     degrees[give] = str(present // 2)
     degrees[take] = str(int(degrees.get(take, "1")) * 2)
     letters = "".join(f"{letter}{degree}" for letter, degree in degrees.items())
@@ -243,26 +252,26 @@ def fewer_edge_layers(context: LeverContext, parameter: Parameter, arguments: Ar
     present = context.template.number(parameter.id)
     if layers is None or stages is None:
         spelling = context.template.spelling(str(arguments["layers" if layers is None else "stages"]))
-        raise Refused(f"{spelling} is not in the template", f"What is {spelling}? Write it into the template.")
+        raise Refused(Say.NOT_IN_TEMPLATE(spelling=spelling), Say.WHAT_IS_WRITE_IT(spelling=spelling))
     if stages == 1:
-        raise Refused("there is one pipeline stage, so no layers can move to another")
+        raise Refused(Say.ONE_PIPELINE_STAGE())
     _failed_at_the_edge(context, stages, arguments)
     inner = stages - 1 - (other is not None)
     if not inner:
-        raise Refused(f"both edges of {stages} pipeline stages have their number of layers already")
+        raise Refused(Say.BOTH_EDGES_HAVE_THEIR_LAYERS(stages=stages))
     if present is None:
         if other is not None:
             present = (layers - other) // (inner + 1)
         elif layers % stages:
-            raise Refused(f"{layers} layers do not divide among {stages} pipeline stages: how they lie is not known")
+            raise Refused(Say.LAYERS_DO_NOT_DIVIDE_AMONG_STAGES(layers=layers, stages=stages))
         else:
             present = layers // stages
     rest = layers - (other or 0)
     new = next((count for count in range(present - 1, 0, -1) if (rest - count) % inner == 0), None)
     if new is None:
-        raise Refused(f"no number of layers below {present} leaves the same for each of the other {inner} stages")
+        raise Refused(Say.NO_NUMBER_OF_LAYERS_FITS(present=present, inner=inner))
     made = edit_of(context, parameter, str(new))
-    return Edits(made.edits, (f"{(rest - new) // inner} layers on each of the other {inner} stages",))
+    return Edits(made.edits, (Say.LAYERS_ON_OTHER_STAGES(layers=(rest - new) // inner, inner=inner),))
 
 
 def _failed_at_the_edge(context: LeverContext, stages: int, arguments: Arguments) -> None:
@@ -275,9 +284,7 @@ def _failed_at_the_edge(context: LeverContext, stages: int, arguments: Arguments
     stage = cause.rank // (world // stages)
     if stage == (0 if arguments["edge"] == "first" else stages - 1):
         return
-    raise Refused(
-        f"rank {cause.rank} failed, which is on pipeline stage {stage + 1} of {stages}, not on the {arguments['edge']}"
-    )
+    raise Refused(Say.RANK_NOT_AT_THE_EDGE(rank=cause.rank, stage=stage + 1, stages=stages, edge=arguments["edge"]))
 
 
 def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments) -> Edits:
@@ -285,7 +292,7 @@ def set_value(context: LeverContext, parameter: Parameter, arguments: Arguments)
     value = str(arguments["value"])
     present = context.template.text(parameter.id)
     if present is not None and (present == value or present.lower() == value.lower() in ("true", "false")):
-        raise Refused(f"{context.template.spelling(parameter.id)} is {value} already")
+        raise Refused(Say.IS_ALREADY(spelling=context.template.spelling(parameter.id), value=value))
     return edit_of(context, parameter, value)
 
 
@@ -301,27 +308,21 @@ def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arg
     complete = training and not absent and (program is None or program.complete)
     _ask_for_a_number(context, parameter, arguments, "" if complete else word)
     if arguments.get("only_named"):
-        raise Refused(f"nothing that was read has the name of {what}")
+        raise Refused(Say.NOTHING_READ_HAS_THE_NAME(what=what))
     if word and not complete:
         raise unknown(
-            f"which option of the program sets {what} may stand in {word}, which is not known",
-            f"What is {word} of the training command, and which option there sets {what}?", AnswerKind.OPTION, "NAME",
+            Say.OPTION_MAY_STAND_IN_WORD(what=what, word=word),
+            Say.WHAT_IS_WORD_AND_WHICH_OPTION(word=word, what=what), AnswerKind.OPTION, "NAME"
         )
     if absent:
         raise unknown(
-            f"{absent} is not here, so that what it takes is not known",
-            f"Where does {absent} lie, and which of its options or files sets {what}?", AnswerKind.OPTION, "NAME",
+            Say.PROGRAM_NOT_HERE(absent=absent), Say.WHERE_DOES_PROGRAM_LIE(absent=absent, what=what),
+            AnswerKind.OPTION, "NAME"
         )
     if complete:
-        takes = "reads no command line" if program is None else f"has no option for {what}"
-        raise Refused(
-            f"{training[0]} {takes}; what stands in its own text is not edited",
-            f"Which file of the program sets {what}, and may a person change it there?",
-        )
-    raise unknown(
-        f"which option of the program sets {what} is not known", f"Which option of the program sets {what}?",
-        AnswerKind.OPTION, "NAME",
-    )
+        takes = Say.READS_NO_COMMAND_LINE() if program is None else Say.HAS_NO_OPTION_FOR(what=what)
+        raise Refused(Say.OWN_TEXT_NOT_EDITED(training=training[0], takes=takes), Say.WHICH_FILE_SETS_IT(what=what))
+    raise unknown(Say.OPTION_NOT_KNOWN(what=what), Say.WHICH_OPTION_SETS_IT(what=what), AnswerKind.OPTION, "NAME")
 
 
 _MOST_PLACES = 3
@@ -337,29 +338,28 @@ def _ask_for_a_number(context: LeverContext, parameter: Parameter, arguments: Ar
     printed = first.place is ConstantPlace.LOG
     says = "prints" if printed else "sets"
     places = ", ".join(f"{_place(item)} {says} {item.name} {item.value}" for item in found[:_MOST_PLACES])
-    unless = f", unless {word} of the command says otherwise" if word and not printed else ""
+    unless = Say.UNLESS_WORD_SAYS_OTHERWISE(word=word) if word and not printed else ""
     if first.value <= (parameter.floor or 1):
         if printed:
             return
-        raise Refused(f"{places}, as small as it gets{unless}")
+        raise Refused(Say.PLACES_SMALL_AS_IT_GETS(places=places, unless=unless))
     half = first.value // 2
-    asked = f"Which option or file sets {first.name}, and may" if printed else "May"
-    where = f" ({_place(first)}{unless})" if not printed else f" ({_place(first)} shows {first.value})"
-    why = f"no option of the command that is known sets {what}; {places}{unless}"
+    asked = Say.WHICH_SETS_AND_MAY(name=first.name) if printed else "May"
+    where = (Say.PLACE_SHOWS if printed else Say.IN_PLACE)(place=_place(first), value=first.value, unless=unless)
+    why = Say.NO_KNOWN_OPTION_SETS_IT(what=what, places=places, unless=unless)
     if arguments.get("alone"):
-        raise Refused(why, f"{asked} a person set {first.name} to {half}{where}? {arguments['alone']}")
+        alone = arguments["alone"]
+        raise Refused(
+            why, Say.MAY_PERSON_SET_ALONE(asked=asked, name=first.name, half=half, where=where, alone=alone)
+        )
     doubled = _numbers_of(context, str(arguments.get("beside", "")))
     if doubled and first.value % 2 == 0:
         other = doubled[0]
-        raise Refused(why, (
-            f"{asked} a person set {first.name} to {half}{where} and {other.name} to {other.value * 2} "
-            f"({_place(other)})? {first.value} × {other.value} = {half} × {other.value * 2}, so the global batch stays."
+        raise Refused(why, Say.MAY_PERSON_SET_BOTH(
+            asked=asked, name=first.name, before=first.value, half=half, where=where, other=other.name,
+            steps=other.value, twice=other.value * 2, place=_place(other),
         ))
-    raise Refused(why, (
-        f"{asked} a person set {first.name} to {half}{where}? Nothing that was read has the name of an accumulation, "
-        "so the global batch would become smaller by the same factor. Or else: can the job have larger GPUs, or more "
-        "of them?"
-    ))
+    raise Refused(why, Say.MAY_PERSON_SET_SMALLER_BATCH(asked=asked, name=first.name, half=half, where=where))
 
 
 def _numbers_of(context: LeverContext, *roles: str) -> list[ProgramConstant]:
@@ -389,25 +389,23 @@ def raise_memory(context: LeverContext, parameter: Parameter, arguments: Argumen
     spelling, limit = context.template.spelling(parameter.id), context.job.memory_limit_bytes_per_node
     present = context.template.text(parameter.id)
     if context.detail is Detail.NODE:
-        raise Refused("the whole node ran out, not what the job may have of it")
+        raise Refused(Say.WHOLE_NODE_RAN_OUT())
     if limit is None:
-        raise Refused("how much main memory the job had on each node is not known")
+        raise Refused(Say.MEMORY_OF_JOB_NOT_KNOWN())
     if context.memory_to_have is None:
-        raise Refused(f"how much main memory a job can have on a node is not known, and it had {limit / GIB:.1f} GiB")
+        raise Refused(Say.MEMORY_TO_HAVE_NOT_KNOWN(limit=limit / GIB))
     new = min(2 * limit, context.memory_to_have)
     if new * 10 <= limit * 11:
-        raise Refused(f"the job has {limit / GIB:.1f} GiB on each node, and there are {new / GIB:.1f} GiB to have")
+        raise Refused(Say.NO_MORE_MEMORY_TO_HAVE(limit=limit / GIB, new=new / GIB))
     found = re.fullmatch(r"(\d{1,9})([KMGT]?)(?:i?B)?", present or "", re.IGNORECASE)
     if present is None:
         return edit_of(context, parameter, f"{new // MIB}M")
     if found is None or not int(found[1]):
-        raise Refused(f"{spelling} is {present!r}, which is no size to be raised")
+        raise Refused(Say.NO_SIZE_TO_BE_RAISED(spelling=spelling, present=present))
     size = int(found[1]) * {"K": 1 << 10, "": MIB, "M": MIB, "G": GIB, "T": 1 << 40}[found[2].upper()]
     times = 1 if parameter.id == str(arguments["of_a_node"]) else max(1, round(limit / size))
     if abs(size * times - limit) * 50 > limit:
-        raise Refused(
-            f"{spelling} is {present}, and the job had {limit / GIB:.1f} GiB on each node: something else set its limit"
-        )
+        raise Refused(Say.SOMETHING_ELSE_SET_ITS_LIMIT(spelling=spelling, present=present, limit=limit / GIB))
     return edit_of(context, parameter, f"{new // times // MIB}M")
 
 
@@ -421,10 +419,10 @@ def switch_on(context: LeverContext, parameter: Parameter, arguments: Arguments)
     spelling = context.template.spelling(parameter.id)
     present = context.template.text(parameter.id)
     if present is None:
-        raise Refused(f"whether {spelling} is on where nothing is set is not known", f"Is {spelling} on?")
+        raise Refused(Say.WHETHER_ON_BY_DEFAULT_NOT_KNOWN(spelling=spelling), Say.IS_IT_ON(spelling=spelling))
     new = _SWITCHES.get(present.lower())
     if new is None:
-        raise Refused(f"{spelling} is {present}")
+        raise Refused(Say.IS(spelling=spelling, value=present))
     if parameter.type != "flag" and (present[:1].isupper() or not context.template.is_set(parameter.id)):
         new = new.capitalize()
     return edit_of(context, parameter, new)
@@ -436,13 +434,13 @@ def switch_off(context: LeverContext, parameter: Parameter, arguments: Arguments
     spelling = context.template.spelling(parameter.id)
     present = context.template.text(parameter.id)
     if present is None:
-        raise Refused(f"{spelling} is not in the template")
+        raise Refused(Say.NOT_IN_TEMPLATE(spelling=spelling))
     new = next((word for word, other in _SWITCHES.items() if other == present.lower()), None)
     if new is None:
-        raise Refused(f"{spelling} is {present}")
+        raise Refused(Say.IS(spelling=spelling, value=present))
     if parameter.type == "flag":
         if not context.template.is_set(parameter.id):
-            raise Refused(f"{spelling} is on without being set, and a flag cannot say otherwise")
+            raise Refused(Say.FLAG_CANNOT_SWITCH_OFF(spelling=spelling))
         return edit_of(context, parameter, None)
     return edit_of(context, parameter, new.capitalize() if present[:1].isupper() else new)
 
@@ -464,11 +462,11 @@ def next_in(context: LeverContext, parameter: Parameter, arguments: Arguments) -
     if present is None:
         raise no_default(spelling)
     if present not in parameter.allowed:
-        raise Refused(f"{spelling} is {present!r}, which is none of {', '.join(parameter.allowed)}")
+        raise Refused(Say.NONE_OF_ALLOWED(spelling=spelling, present=present, allowed=parameter.allowed))
     later = parameter.allowed[parameter.allowed.index(present) + 1 :]
     wanted = str(arguments.get("only", later[0] if later else ""))
     if wanted not in later:
-        raise Refused(f"{spelling} is {present} already")
+        raise Refused(Say.IS_ALREADY(spelling=spelling, value=present))
     return edit_of(context, parameter, wanted)
 
 
@@ -480,12 +478,12 @@ def next_divisor_of_world(context: LeverContext, parameter: Parameter, arguments
         raise ranks_not_known()
     present = context.template.number(parameter.id)
     if present is None:
-        raise Refused(f"{spelling} is not in the template, so over how many ranks the states are shared is not known")
+        raise Refused(Say.SHARING_RANKS_NOT_KNOWN(spelling=spelling))
     if world % present:
-        raise Refused(f"{spelling} {present} does not divide the {world} ranks")
+        raise Refused(Say.DEGREE_DOES_NOT_DIVIDE_RANKS(spelling=spelling, present=present, world=world))
     larger = next((degree for degree in range(present + 1, world + 1) if world % degree == 0), None)
     if larger is None:
-        raise Refused(f"{spelling} is {present}: all {world} ranks share the states already")
+        raise Refused(Say.ALL_RANKS_SHARE_ALREADY(spelling=spelling, present=present, world=world))
     return edit_of(context, parameter, str(larger))
 
 

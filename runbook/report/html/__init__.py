@@ -29,6 +29,7 @@ from runbook.report.narrative import timeline
 from runbook.report.vocabulary import titles
 from runbook.report.vocabulary.clean import Cleaned, clean, clean_line, cleaned_to, shorten, shorten_lines
 from runbook.report.vocabulary.nodes import oom_kill_words
+from runbook.report.vocabulary.sentences import in_words
 from runbook.report.vocabulary.titles import STATE_TITLES
 
 # How much of an incident a page shows, so that it stays small whatever the logs hold.
@@ -271,6 +272,7 @@ def _told(incident: Incident, flow: FlowPicture) -> dict[str, object]:
         "box_title": lambda name: titles.get(name, name),
         "foreseen_and_measured": narrative.foreseen_and_measured,
         "what_is_foreseen": narrative.what_is_foreseen,
+        "in_words": in_words,
         "why_passed_over": narrative.why_passed_over,
         "command_line": lambda argv: " ".join(_quoted(word) for word in argv),
         "total_s": _total_s(incident),

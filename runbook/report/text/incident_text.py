@@ -15,6 +15,7 @@ from runbook.report.text import paragraph
 from runbook.report.vocabulary import titles
 from runbook.report.vocabulary.clean import clean, clean_line, shorten, shorten_lines
 from runbook.report.vocabulary.nodes import oom_kill_words
+from runbook.report.vocabulary.sentences import in_words
 
 WIDTH = 100
 _ITEM = 500
@@ -165,7 +166,7 @@ def _change(incident: Incident) -> Iterator[str]:
             yield from (f"    {line}" for line in text.rstrip("\n").split("\n"))
             yield from _items(part.patch.notes[:_ITEMS])
     if incident.no_plan:
-        yield from _wrapped(f"{incident.no_plan.why} {incident.no_plan.question}")
+        yield from _wrapped(f"{in_words(incident.no_plan.why)} {in_words(incident.no_plan.question)}")
         yield from _items(narrative.passed_over(incident)[:_ITEMS])
 
 
