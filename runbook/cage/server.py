@@ -8,6 +8,7 @@ the service or by the service's end."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -55,6 +56,7 @@ def main() -> int:
     walls = raise_walls()
     rules = ruleset(walls, [asked["playbook"], *sys.path, sys.base_prefix])
     gc.collect()
+    _give_back()
     gc.freeze()
     # Those that stand between are nobody's to wait for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -87,6 +89,13 @@ def _load(modules: list[str]) -> None:
                 importlib.import_module(found.name)
     for module in modules:
         importlib.import_module(module)
+
+
+def _give_back() -> None:
+    """To the system, what was needed to become ready and is free again (40 MiB): each start of a box copies the table
+    of all pages that are there."""
+    with contextlib.suppress(AttributeError, OSError):  # a C library that has no such call
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _between(box: inside.Box, walls: Walls, rules: Any, asked: dict[str, Any], descriptors: list[int]) -> None:

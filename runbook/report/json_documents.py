@@ -7,6 +7,7 @@ published as docs/incident-schema.json.
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import json
 import re
@@ -14,8 +15,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from json.encoder import encode_basestring
-from math import isfinite
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +55,19 @@ def dump_incident(incident: Incident, contract: Mapping[str, Any] | None = None)
     the byte 0xE9. They come back with `load_incident`, so that a copy is byte for byte what its owner wrote. Raises
     `ValueError` on a figure that is infinite or not a number: nothing that is measured is.
     """
+    from pydantic_core import PydanticSerializationError, to_json
+
     document, same = _told_once(incident)
     document[CONTRACT_KEY] = dict(contract) if contract is not None else None
-    parts = {key: _indented(value, "\n ") for key, value in document.items()}
     if same:
-        parts["original"] = parts["failure"]
-    text = "{\n " + ",\n ".join([f'"{key}": {part}' for key, part in parts.items()]) + "\n}"
+        document["original"] = document["failure"]
+    # Written at each step of each incident: ten times as fast as Python's own with an indent.
+    with contextlib.suppress(PydanticSerializationError):
+        data = to_json(document, indent=1)
+        if b"NaN" not in data and b"Infinity" not in data:
+            return data + b"\n"
+    # What it refuses may be lone surrogates, and what it lets through no number: here they are told apart.
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
 
 
@@ -95,24 +101,6 @@ def unpack_incident(text: str, where: str, kinds: Kinds | None = None) -> Incide
     except ValidationError as error:
         raise _damaged(error, where) from error
     return replace(incident, original=incident.failure) if same else incident
-
-
-def _indented(value: Any, margin: str) -> str:
-    """As `json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)`, in less than half its time: with an indent
-    that one leaves its C encoder for generators. `margin`: a line break and the spaces before the value."""
-    if isinstance(value, str):
-        return encode_basestring(value)
-    if value is None:
-        return "null"
-    if type(value) is int or (type(value) is float and isfinite(value)):
-        return repr(value)
-    within = f"{margin} "
-    if value and isinstance(value, dict):
-        items = [f"{encode_basestring(key)}: {_indented(item, within)}" for key, item in value.items()]
-        return f"{{{within}{f',{within}'.join(items)}{margin}}}"
-    if value and isinstance(value, (list, tuple)):
-        return f"[{within}{f',{within}'.join([_indented(item, within) for item in value])}{margin}]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:

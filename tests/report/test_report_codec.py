@@ -39,9 +39,13 @@ def test_an_incident_comes_back_as_it_went(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_document_is_laid_out_as_json_lays_it_out(name: str) -> None:
-    text = dump_incident(SAMPLES[name](), {"empty": [{}, []], "small": 1e-7, "true": True}).decode()
+    text = dump_incident(SAMPLES[name](), {"empty": [{}, []], "part": 0.1, "true": True}).decode()
     again = json.dumps(json.loads(text), indent=1, ensure_ascii=False)
     assert text == re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", again) + "\n"
+
+
+def test_a_small_figure_comes_back() -> None:
+    assert load_contract(dump_incident(recovered(), {"small": 1e-7, "large": 1e22})) == {"small": 1e-7, "large": 1e22}
 
 
 def test_bytes_that_are_not_utf8_come_back_and_the_rest_stays() -> None:

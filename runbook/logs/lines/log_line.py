@@ -135,6 +135,15 @@ class FileProfile:
     """What is read is not the file's own text, so that places in it mean nothing."""
     role: str = ""
     """The role whose processes alone write it, as its name says: "rollout", "llm_server"."""
+    _forms_at: dict[str, tuple[PrefixForm, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def forms_at(self, first: str) -> tuple[PrefixForm, ...]:
+        """Those that count in this file and may begin with a character, in the order in which they are tried."""
+        known = self._forms_at.get(first)
+        if known is None:
+            every = (*self.habits.forms, *(form for form in self.forms if not form.learned))
+            known = self._forms_at[first] = tuple(form for form in every if first in form.opens)
+        return known
 
 
 @dataclass(slots=True)

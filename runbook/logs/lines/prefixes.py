@@ -217,10 +217,7 @@ def _formed(text: str, position: int, file: FileProfile, said: PrefixFacts) -> i
     ):
         said.local_rank = int(found[2])
         return _behind_space(text, found.end(), file)
-    first = text[position]
-    for form in (*file.habits.forms, *file.forms):
-        if first not in form.opens or (form.learned and form not in file.habits.forms):
-            continue
+    for form in file.forms_at(text[position]):
         if (found := form.pattern.match(text, position)) is None:
             continue
         facts = {name.partition("__")[0]: words for name, words in found.groupdict().items() if words is not None}
