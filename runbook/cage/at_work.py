@@ -81,6 +81,8 @@ class Turn:
     box: Box
     first: bool
     """Its incident has no diagnosis yet."""
+    opened_s: float
+    """When its incident was."""
     since_s: float = field(default_factory=time.monotonic)
     """When it came, and then when it got its place, by the machine's own clock."""
     place: int = -1
@@ -92,7 +94,8 @@ class Places:
     """Where boxes are at work: so many at a time, of one owner half of them at most, so that nobody waits behind one
     user's jobs. Free ones go to the owner who has fewest at work; then to incidents without a diagnosis, so that after
     a failure of many jobs each is told what it died of before any is relaunched; then to the owner whose last place
-    was given the longest ago, and to whoever came first.
+    was given the longest ago; of his, to the incident that was opened first, so that one after the other comes to its
+    diagnosis and not all of them with the last. One whose boxes computed for long (`took`) comes after his others.
     The last free place is for an owner who has none, so that two of them do not take all.
     `slow`: owners whose files did not answer a moment ago, or late, whoever stopped them. They and those whose boxes
     computed for long (`took`) have one place each, and all of them together half of the places.
@@ -104,7 +107,7 @@ class Places:
         self._taken: dict[int, Turn] = {}
         self._waiting: list[Turn] = []
         self._given_s: dict[UserName, float] = {}
-        self._dear_until_s: dict[UserName, float] = {}
+        self._dear_until_s: dict[UserName | IncidentId, float] = {}
         self._closed = False
         self._lock = threading.Lock()
 
@@ -148,11 +151,13 @@ class Places:
                 self._taken.pop(turn.place, None)
                 self._call()
 
-    def took(self, owner: UserName, cpu_s: float) -> None:
+    def took(self, owner: UserName, incident: IncidentId, cpu_s: float) -> None:
         """A box of the owner's has ended that used so much CPU time."""
         if cpu_s > DEAR_S:
             with self._lock:
-                self._dear_until_s[owner] = time.monotonic() + _DEAR_FOR_S
+                now_s = time.monotonic()
+                self._dear_until_s = {one: until_s for one, until_s in self._dear_until_s.items() if until_s > now_s}
+                self._dear_until_s |= dict.fromkeys((owner, incident), now_s + _DEAR_FOR_S)
 
     def check_open(self) -> None:
         """Raises `Unavailable` once it is closed."""
@@ -167,9 +172,10 @@ class Places:
 
             def rank(
                 turn: Turn, now_s: float = now_s, counts: dict[UserName, int] = counts
-            ) -> tuple[int, bool, float, float]:
+            ) -> tuple[int, bool, float, bool, float, float]:
                 first = turn.first or now_s - turn.since_s > PATIENCE_S
-                return counts.get(turn.owner, 0), not first, self._given_s.get(turn.owner, 0.0), turn.since_s
+                dear, given_s = turn.incident in self._dear_until_s, self._given_s.get(turn.owner, 0.0)
+                return counts.get(turn.owner, 0), not first, given_s, dear, turn.opened_s, turn.since_s
 
             slow = {
                 owner for owner in {*owners, *(turn.owner for turn in self._waiting)}

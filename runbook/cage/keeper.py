@@ -138,7 +138,7 @@ class Cage:
         folder, owner = context.ports.folder.folder(context.incident.id), self._owner(context)
         first = context.incident.original is None or context.incident.original.diagnosis is None
         with (
-            self._places.taken(Turn(owner, context.incident.id, box, first)) as slot,
+            self._places.taken(Turn(owner, context.incident.id, box, first, context.incident.opened_s)) as slot,
             marked(folder, context.incident, box, function.__name__),
         ):
             line, watch = self._start(slot)
@@ -160,7 +160,7 @@ class Cage:
                     self.systems.took_long(owner)
                 if not visit.gone(_ENDS_S):
                     self.systems.given_up(visit.last_opened, owner, visit.gone)
-                self._places.took(owner, visit.cpu_s)
+                self._places.took(owner, context.incident.id, visit.cpu_s)
 
     def _start(self, slot: int) -> tuple[socket.socket, socket.socket]:
         """The line to a new box, and the watch over it. Raises `Unavailable`."""

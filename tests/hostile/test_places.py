@@ -21,9 +21,9 @@ def box() -> Box:
     return flow.boxes[flow.start]
 
 
-def _turn(box: Box, name: str, *, first: bool = True, waited_s: float = 0.0) -> Turn:
+def _turn(box: Box, name: str, *, first: bool = True, waited_s: float = 0.0, opened_s: float = 0.0) -> Turn:
     """Of an incident that is called `owner` or `owner-number`."""
-    return Turn(UserName(name.partition("-")[0]), IncidentId(name), box, first, time.monotonic() - waited_s)
+    return Turn(UserName(name.partition("-")[0]), IncidentId(name), box, first, opened_s, time.monotonic() - waited_s)
 
 
 class _Queue:
@@ -101,6 +101,15 @@ def test_owners_take_turns_where_none_is_at_work(box: Box) -> None:
     assert queue.served() == ["ben-1", "ann-2", "ben-2", "ann-3"]
 
 
+def test_of_an_owners_incidents_the_one_that_was_opened_first_goes_on_and_a_dear_one_comes_last(box: Box) -> None:
+    places = Places(1)
+    places.took(UserName("ann"), IncidentId("ann-1"), DEAR_S + 1)
+    with places.taken(_turn(box, "ben")):
+        names = {"ann-3": 3.0, "ann-1": 1.0, "ann-2": 2.0}
+        queue = _Queue(places, *(_turn(box, name, opened_s=opened_s) for name, opened_s in names.items()))
+    assert queue.served() == ["ann-2", "ann-3", "ann-1"]
+
+
 def test_one_owner_has_half_of_the_places_at_most_however_many_are_free(box: Box) -> None:
     places = Places(4)
     with places.taken(_turn(box, "ann-1")), places.taken(_turn(box, "ann-2")) as second:
@@ -141,8 +150,8 @@ def test_two_owners_never_take_all_places(box: Box) -> None:
 def test_whoever_had_boxes_compute_for_long_has_one_place_and_all_of_them_half(box: Box) -> None:
     places = Places(6)
     for owner in ("ann", "ben", "cid", "dan"):
-        places.took(UserName(owner), DEAR_S + 1)
-    places.took(UserName("eve"), DEAR_S - 1)
+        places.took(UserName(owner), IncidentId(f"{owner}-0"), DEAR_S + 1)
+    places.took(UserName("eve"), IncidentId("eve-0"), DEAR_S - 1)
     with ExitStack() as held:
         for name in ("ann-1", "ben-1", "cid-1"):
             held.enter_context(places.taken(_turn(box, name)))
