@@ -22,11 +22,10 @@ from tests.service.notify_servers import HttpServer, http_server
 
 __all__ = ["database"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
-
 TAKEN_OVER_S = 30.0
 ROUNDS = int(os.environ.get("RUNBOOK_TWO_ROUNDS", "5"))
 SEED = int(os.environ.get("RUNBOOK_TWO_SEED", str(random.randrange(1 << 30))))
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900 + 60 * ROUNDS)]
 BLOWS = ("kill", "stop", "cut", "kill the one that waits", "stop")
 
 
