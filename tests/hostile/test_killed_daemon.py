@@ -49,6 +49,18 @@ assert not select.select([line], [], [], 0.5)[0]
 print("now", flush=True)
 signal.pause()
 """
+OPENS = """
+from runbook.adapters.process.helpers import Helpers
+helpers = Helpers(files._source)
+ours, theirs = socket.socketpair()
+helper = helpers.start(current_identity(), theirs)
+theirs.close()
+print(helpers._process.pid, flush=True)
+ours.sendall(files.owner_side.request_line("entries", "/", 1 << 20, 1 << 30))
+assert not select.select([ours], [], [], 0.5)[0]
+print("now", flush=True)
+signal.pause()
+"""
 LOADS = """
 from pathlib import Path
 from runbook.cage.keeper import _BOOT
@@ -88,7 +100,8 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize(
-    "daemon", [FOLLOWS, LISTS, LOADS, PROXIES], indirect=True, ids=["logs", "a listing", "warm process", "proxy"]
+    "daemon", [FOLLOWS, LISTS, OPENS, LOADS, PROXIES], indirect=True,
+    ids=["logs", "a listing", "who starts those that list", "warm process", "proxy"],
 )
 @pytest.mark.timeout(120)
 def test_its_children_end_with_it(daemon: subprocess.Popen[bytes]) -> None:

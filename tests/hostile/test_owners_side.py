@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import json
 import os
 import pwd
 import resource
+import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from runbook.adapters import files, process
 from runbook.adapters.files import OwnerFiles
-from runbook.adapters.identity import identity_of
+from runbook.adapters.identity import Identity, identity_of
+from runbook.adapters.process.helpers import Helper, Helpers
 from runbook.adapters.silent import FileSystems
 from runbook.errors import Hung, NotAllowed, RunbookError, Unavailable
 from runbook.model.units import UserName
@@ -56,7 +61,7 @@ def test_what_answers_in_its_place_is_ended_in_time(
     owners = OwnerFiles(timeout_s=2.0, most_entries=1000, apart=True)
     log = tmp_path / "out.log"
     log.write_text("step 1\n")
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(os.listdir("/proc/self/fd")) + 1  # the line to the one that starts those who open files
     memory_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(RunbookError) as told:
         if ask == "open":
@@ -102,24 +107,125 @@ while owned < 100:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_its_owners_other_processes_cannot_take_what_it_holds_from_its_first_moment_on() -> None:
+@pytest.mark.parametrize("way", ["a program of its own", "a fork"])
+def test_its_owners_other_processes_cannot_take_what_it_holds_from_its_first_moment_on(way: str) -> None:
     nobody = identity_of(UserName("nobody"))
     ours, theirs = socket.socketpair()
+    helpers = Helpers(files._source)
     with theirs:
-        helper = process.start_as(files._source(), nobody, theirs)
+        if way == "a fork":
+            helper: Helper | subprocess.Popen[bytes] = helpers.start(nobody, theirs)
+            pid = _pid_at_the_other_end(os.getpid(), _inode(theirs))
+        else:
+            helper = process.start_as(files._source(), nobody, theirs)
+            pid = helper.pid
     try:
         thief = subprocess.run(
-            ("/usr/bin/python3", "-c", STEALS, str(helper.pid)), user=nobody.uid, group=nobody.gid, extra_groups=(),
+            ("/usr/bin/python3", "-c", STEALS, str(pid)), user=nobody.uid, group=nobody.gid, extra_groups=(),
             capture_output=True, text=True, check=False, timeout=60,
         )
         assert (thief.returncode, thief.stderr) == (0, "")
         assert helper.poll() is None
     finally:
         ours.close()
-        process.stop(helper, nobody)
-        for stream in (helper.stdout, helper.stderr):
-            assert stream is not None
+        _end(helper, nobody)
+
+
+def _inode(line: socket.socket) -> int:
+    return os.fstat(line.fileno()).st_ino
+
+
+def _pid_at_the_other_end(ours: int, inode: int) -> int:
+    """Of the process below one of ours that holds a socket, once it is there: the last that was started."""
+    until_s = time.monotonic() + 20
+    while time.monotonic() < until_s:
+        for child in _below(ours):
+            for its in _below(child):
+                with contextlib.suppress(OSError):
+                    if os.stat(f"/proc/{its}/fd/0").st_ino == inode:
+                        return its
+    raise AssertionError("no helper was started")
+
+
+def _below(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [
+            int(child) for task in os.listdir(f"/proc/{pid}/task")
+            for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+        ]
+    return []
+
+
+def _end(helper: Helper | subprocess.Popen[bytes], identity: Identity) -> None:
+    assert helper.stop() if isinstance(helper, Helper) else process.stop(helper, identity)
+    for stream in (helper.stdout, helper.stderr):
+        if stream is not None:
             stream.close()
+
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+
+
+@ROOT_ONLY
+def test_each_has_its_owners_rights_and_nothing_of_anothers(tmp_path: Path) -> None:
+    """One process starts them all, for whatever owner comes next."""
+    owners = [UserName("nobody"), UserName("daemon"), UserName("nobody"), ME]
+    for name in ("nobody", "daemon"):
+        (tmp_path / name).write_text(name)
+        os.chown(tmp_path / name, pwd.getpwnam(name).pw_uid, 0)
+        (tmp_path / name).chmod(0o400)
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
+        folder.chmod(0o755)
+    opened = OwnerFiles(apart=True)
+    for owner in owners:
+        for name in ("nobody", "daemon"):
+            if owner in (name, ME):
+                assert opened.read_small(str(tmp_path / name), owner).decode() == name
+            else:
+                with pytest.raises(NotAllowed):
+                    opened.open(str(tmp_path / name), owner)
+
+
+SHOWS = (
+    "import json, os, socket\nline = socket.socket(fileno=0)\n"
+    "held = sorted(int(name) for name in os.listdir('/proc/self/fd'))\n"
+    "tells = [held, os.getgroups(), os.getresuid(), os.getsid(0) == os.getpid(), dict(os.environ)]\n"
+    "line.sendall(json.dumps(tells).encode())\n"
+)
+
+
+@ROOT_ONLY
+def test_a_fork_holds_nothing_but_its_line_and_has_no_way_back() -> None:
+    nobody = identity_of(UserName("nobody"))
+    helpers = Helpers(lambda: SHOWS)
+    lines, helping = [], []
+    for _ in range(3):  # those of the first are still there when the last is started
+        ours, theirs = socket.socketpair()
+        with theirs:
+            helping.append(helpers.start(nobody, theirs))
+        lines.append(ours)
+    for line, helper in zip(lines, helping, strict=True):
+        with line:
+            held, groups, users, leads, environment = json.loads(line.recv(1 << 16))
+        assert held[:3] == [0, 1, 2] and len(held) == 4, "and what lists them"
+        assert set(groups) <= set(nobody.groups) and users == [nobody.uid] * 3 and leads
+        assert set(environment) <= {"PATH", "LANG", "LC_CTYPE"}
+        assert helper.wait(20) == 0
+        _end(helper, nobody)
+
+
+def test_where_the_one_that_starts_them_is_gone_another_takes_its_place(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    log.write_text("step 1\n")
+    opened = OwnerFiles(apart=True)
+    before = set(_below(os.getpid()))
+    assert opened.read_small(str(log), ME) == b"step 1\n"
+    (starter,) = set(_below(os.getpid())) - before
+    os.kill(starter, signal.SIGKILL)
+    until_s = time.monotonic() + 20
+    while Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < until_s
+    assert opened.read_small(str(log), ME) == b"step 1\n"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from runbook.adapters.identity import (
     stage_interpreter,
     sudo_refused,
 )
+from runbook.adapters.process.helpers import Helper, Helpers
 from runbook.adapters.silent import PATIENCE_S, FileSystems, PatientFile, hung, within
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.checkpoint import DirectoryEntry
@@ -65,6 +66,7 @@ class OwnerFiles:
         self._systems = systems or FileSystems()
         self._apart = apart
         self._ours = frozenset(ours)
+        self._helpers = Helpers(_source)
 
     def open(self, path: str, owner: UserName) -> BinaryIO:
         identity = self._checked(path, owner)
@@ -170,12 +172,16 @@ class OwnerFiles:
 
     def _started(
         self, request: bytes, path: str, identity: Identity
-    ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    ) -> tuple[socket.socket, subprocess.Popen[bytes] | Helper]:
         """A child that runs as the owner and has been asked, and the socket on which it answers."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                child = process.start_as(_source(), identity, theirs)
+                asks = not request.startswith(b"replace ")
+                if asks and privilege_mode(identity) is not PrivilegeMode.SUDO:
+                    child: subprocess.Popen[bytes] | Helper = self._helpers.start(identity, theirs)
+                else:
+                    child = process.start_as(_source(), identity, theirs)
         except BaseException:
             ours.close()
             raise
@@ -189,8 +195,8 @@ class OwnerFiles:
             raise hung(path, self._timeout_s) if isinstance(error, TimeoutError) else error from None
         return ours, child
 
-    def _end(self, child: subprocess.Popen[bytes], path: str, identity: Identity) -> None:
-        gone = process.stop(child, identity)
+    def _end(self, child: subprocess.Popen[bytes] | Helper, path: str, identity: Identity) -> None:
+        gone = child.stop() if isinstance(child, Helper) else process.stop(child, identity)
         for stream in (child.stdout, child.stderr):
             if stream is not None:
                 stream.close()
@@ -329,7 +335,7 @@ class _Answer:
         return data
 
 
-def _no_answer(child: subprocess.Popen[bytes], identity: Identity) -> RunbookError:
+def _no_answer(child: subprocess.Popen[bytes] | Helper, identity: Identity) -> RunbookError:
     words = b""
     with contextlib.suppress(subprocess.TimeoutExpired, OSError):
         child.wait(2.0)

@@ -4,8 +4,9 @@ Also called directly where the owner is ourselves. Failures are `OSError`s; thos
 errno of the same meaning and a sentence. The child reads one line of words from the socket on its standard input and
 answers a line of JSON, and for a listing one more for each entry; an opened file travels beside it (SCM_RIGHTS).
 
-A child is started for every file that is opened, so nothing is imported but what is part of the interpreter or nearly
-so: `json`, `socket`, `array` and `contextlib` took twice as long as the interpreter itself.
+A child is there for every file that is opened, behind sudo with an interpreter of its own (elsewhere see
+`process.helpers`), so nothing is imported but what is part of the interpreter or nearly so: `json`, `socket`, `array`
+and `contextlib` took twice as long as the interpreter itself.
 
 What is only asked ends where the line does: nobody waits for it, and whoever asked may have been killed while a file
 system held it. A replacement that was begun is brought to its end.

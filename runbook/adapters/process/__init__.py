@@ -30,7 +30,7 @@ from runbook.errors import NotFound, Unavailable
 OUTPUT_LIMIT_BYTES = 64 << 20
 _OWNERS_OUTPUT_BYTES = 4 << 20
 """Of a command with another user's rights, whose pipes that user's processes can take and fill."""
-_KILL_WAIT_S = 2.0
+KILL_WAIT_S = 2.0
 _MOST_BELOW = 32
 """Processes below sudo that are killed one by one."""
 _BEFORE_ITS_END_S = 0.2
@@ -217,7 +217,7 @@ def stop(process: subprocess.Popen[bytes], identity: Identity | None = None) -> 
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     try:
-        process.wait(_KILL_WAIT_S)
+        process.wait(KILL_WAIT_S)
     except subprocess.TimeoutExpired:
         return False
     return True
@@ -242,8 +242,8 @@ def _stop_behind_sudo(pid: int, owner: str) -> bool:
                 held.callback(os.close, commands[command])
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             kill, none = ("sudo", "-n", "-u", owner, "--", "kill", "-KILL", "--", f"-{pid}"), subprocess.DEVNULL
-            subprocess.run((*kill, *commands), stdin=none, stdout=none, stderr=none, timeout=_KILL_WAIT_S, check=False)
-        until_s = time.monotonic() + _KILL_WAIT_S
+            subprocess.run((*kill, *commands), stdin=none, stdout=none, stderr=none, timeout=KILL_WAIT_S, check=False)
+        until_s = time.monotonic() + KILL_WAIT_S
         return all(_ends(command, until_s - time.monotonic()) for command in commands.values())
 
 

@@ -65,7 +65,7 @@ def go():
 go()
 """
 
-_KEYS_OF_ITS_OWN = r"""
+KEYS_OF_ITS_OWN = r"""
 def leave_keys():
     import ctypes, os
     number = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}.get(os.uname().machine)
@@ -75,7 +75,6 @@ def leave_keys():
         if ctypes.get_errno() not in (1, 13, 38):  # EPERM, EACCES, ENOSYS: nothing asks for keys here
             os.write(2, b"no session of keys of its own: %s" % os.strerror(ctypes.get_errno()).encode())
             os._exit(125)
-leave_keys()
 """
 """keyctl(KEYCTL_JOIN_SESSION_KEYRING): whoever changes its user keeps its session's keys, such as an administrator's
 Kerberos tickets, unless it begins a session of keys of its own. Where the kernel has no such call, or a container's
@@ -104,7 +103,7 @@ def closed_copy(path):
         return None
 path = sys.argv.pop(1)
 closed = closed_copy(path) if path.startswith("/") else None
-""" + _KEYS_OF_ITS_OWN + r"""
+""" + KEYS_OF_ITS_OWN + r"""leave_keys()
 os.setgroups(groups)
 os.setresgid(group, group, group)
 os.setresuid(user, user, user)
@@ -121,7 +120,7 @@ looks for its libraries beside itself. The session of keys is begun as root: its
 BEHIND_SUDO = r"""
 import ctypes, sys
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
-""" + _KEYS_OF_ITS_OWN + r"""
+""" + KEYS_OF_ITS_OWN + r"""leave_keys()
 exec(compile(sys.argv.pop(1), "<string>", "exec"))
 """
 """What runs first, as the owner: PR_SET_DUMPABLE closes the process to the owner's others. Until then, for the
