@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once, about a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 …"; exit 2; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgres,mcp]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,postgres,mcp,otel]'
 	@touch $(STAMP)
 
 # An installation compiles the documents; this does it again after they were changed, in two seconds.

@@ -172,6 +172,14 @@ class ReportsDocument(Document):
     port: int = Field(default=8642, ge=1, le=65535)
 
 
+class TracesDocument(Document):
+    """Incidents as OpenTelemetry traces (the extra `otel`); off without an endpoint."""
+
+    endpoint: str = Field(default="", pattern=r"^(https?://[^/@\s?#]+/\S*)?$")
+    """Where OTLP over HTTP is taken, whole: http://127.0.0.1:4318/v1/traces. It holds no password: what a collector
+    asks for stands in the environment (OTEL_EXPORTER_OTLP_HEADERS)."""
+
+
 class ProxyDocument(Document):
     """A reverse proxy that has asked who a person is, and says so in headers."""
 
@@ -379,6 +387,7 @@ class Inventory(Document):
     webhook: WebhookDocument = WebhookDocument()
     watch: WatchDocument = WatchDocument()
     notify: NotifyDocument = NotifyDocument()
+    traces: TracesDocument = TracesDocument()
     cage: CageDocument = CageDocument()
     keep: KeepDocument = KeepDocument()
     workers: int = Field(default=4, ge=1, le=64)

@@ -26,7 +26,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "Concepts": ("flow", "trust", "incident", "report-site"),
     "How to": (
         "diagnose", "predict", "snapshots", "node-check", "probe", "templates", "checkpoints", "watch", "history",
-        "notifications", "site", "webhook", "mcp", "two-daemons", "keep",
+        "notifications", "traces", "site", "webhook", "mcp", "two-daemons", "keep",
     ),
     "Reference": (
         "commands", "exit-codes", "inventory", "metrics", "alerts", "lever-list", "signature-list", "xids",

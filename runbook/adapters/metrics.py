@@ -193,11 +193,12 @@ def incident_info(rows: Sequence[IncidentSummary], report_url: str, now_s: float
         *nlargest(MOST_ENDED, ended, key=lambda row: row.updated_s),
     ]
     for row in sorted(shown, key=lambda row: row.id):
-        family.add_metric(_labels(row, report_url), 1)
+        family.add_metric(incident_labels(row, report_url), 1)
     return family
 
 
-def _labels(row: IncidentSummary, report_url: str) -> list[str]:
+def incident_labels(row: IncidentSummary, report_url: str) -> list[str]:
+    """The values of `LABELS`: nothing in them is a sentence of somebody else's."""
     return [
         row.cluster,
         row.id,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from runbook.adapters.slurm.commands import SlurmCommands
     from runbook.adapters.store import IncidentStore, LogsKept
     from runbook.adapters.store.read_model import ReadModel
+    from runbook.adapters.traces import Traces
     from runbook.cage import Cage
     from runbook.engine import Engine, Watcher
     from runbook.flow import Boxes, Flow
@@ -315,11 +316,30 @@ class Application:
         from runbook.engine import Engine
         from runbook.flow import Here
 
-        told = self.telling(attended=attended).of if self.notify.reaches else _nobody
+        told = [self.telling(attended=attended).of] if self.notify.reaches else []
+        if self.inventory.traces.endpoint:
+            told.append(self.traces.of)
+
+        def tell(before: Incident | None, after: Incident) -> None:
+            for one in told:
+                one(before, after)
+
         return Engine(
-            self.flow, self.context, self.store, self.clock, self.settings.policy, watcher, self.draw, told,
+            self.flow, self.context, self.store, self.clock, self.settings.policy, watcher, self.draw, tell,
             boxes or Here(),
         )
+
+    @cached_property
+    def traces(self) -> Traces:
+        """Where incidents are sent as traces. Raises `BadInput` where the libraries for it are missing."""
+        try:
+            from runbook.adapters.traces import Traces
+        except ImportError as error:
+            raise BadInput(
+                f"no traces can be sent from here: {error}", where="traces.endpoint of the inventory",
+                next_step="install runbook with its extra `otel` (pip install 'runbook-oom[otel]'), or leave it out",
+            ) from error
+        return Traces(self.inventory.traces.endpoint, self.inventory.cluster, self.settings.reports.url)
 
     def draw(self, incident: Incident) -> None:
         """Write the report page of an incident into its folder."""
@@ -327,10 +347,6 @@ class Application:
 
         page = render_html(self.store.as_kept(incident), flow_picture(self.flow, incident), contract_of(incident))
         self.store.write_file(incident.id, "report.html", page.encode("utf-8", "replace"))
-
-
-def _nobody(before: Incident | None, after: Incident) -> None:
-    """Nobody is told."""
 
 
 def application(inventory: str | None, policy: Policy | None = None, *, looks: bool = False) -> Application:
