@@ -14,6 +14,8 @@ import sys
 import pytest
 
 PACKAGES = {
+    "ansible-lint": "ansible-lint",
+    "ansible-playbook": "ansible-core",
     "busybox": "busybox",
     "chromium": "chromium",
     "cpio": "cpio",
@@ -32,6 +34,7 @@ PACKAGES = {
     "sudo": "sudo",
     "systemd-analyze": "systemd",
     "unshare": "util-linux",
+    "visudo": "sudo",
 }
 
 
