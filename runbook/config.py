@@ -172,6 +172,13 @@ class ReportsDocument(Document):
     port: int = Field(default=8642, ge=1, le=65535)
 
 
+class McpDocument(Document):
+    """What assistants may ask over HTTP (the extra `mcp`)."""
+
+    over_http: bool = False
+    """`runbook serve` answers at /mcp whoever shows a token of the role `read`."""
+
+
 class TracesDocument(Document):
     """Incidents as OpenTelemetry traces (the extra `otel`); off without an endpoint."""
 
@@ -385,6 +392,7 @@ class Inventory(Document):
     reports: ReportsDocument = ReportsDocument()
     sign_in: SignInDocument | None = None
     webhook: WebhookDocument = WebhookDocument()
+    mcp: McpDocument = McpDocument()
     watch: WatchDocument = WatchDocument()
     notify: NotifyDocument = NotifyDocument()
     traces: TracesDocument = TracesDocument()
@@ -397,6 +405,12 @@ class Inventory(Document):
     def _has_a_spool_of_its_own(self) -> Inventory:
         if wrong := self.misplaced_spool(lambda path: Path(os.path.abspath(path))):  # noqa: PTH100
             raise ValueError(wrong)
+        return self
+
+    @model_validator(mode="after")
+    def _knows_who_asks(self) -> Self:
+        if self.mcp.over_http and not (self.sign_in and self.sign_in.tokens_file):
+            raise ValueError("mcp.over_http needs sign_in.tokens_file: nobody could show who they are")
         return self
 
     def misplaced_spool(self, real: Callable[[Path], Path]) -> str:

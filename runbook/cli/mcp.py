@@ -1,5 +1,5 @@
-"""`runbook mcp`: what is stored and what logs say, for an assistant, over the Model Context Protocol on standard input
-and output. Nothing of it acts."""
+"""`runbook mcp`: what is stored and what logs say, for an assistant, over the Model Context Protocol: on standard input
+and output, or at /mcp of the daemon. Nothing of it acts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import Message, Receive, Scope, Send
 
 from runbook import __version__
 from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Command, run
 from runbook.assistant import Answer, Outside, Place, Told, fenced
 from runbook.assistant.questions import QUESTIONS, Question
 from runbook.assistant.shaping import NOT_ANSWERED
-from runbook.config import load_inventory
+from runbook.config import Inventory, load_inventory
 from runbook.errors import BadInput, RunbookError, Unavailable
 from runbook.locations import data_folder
+from runbook.service.auth import AuthMethod, problem, visitor_of
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -34,6 +38,15 @@ _AS_ROOT = (
     "Not offered to root, who may read every file: whoever asks here would read what an owner keeps private. "
     "A person runs the command, or starts `runbook mcp` as a user without rights."
 )
+_OVER_HTTP = (
+    "Not offered over the daemon, which would read the file as its own user: that one may read what whoever asks here "
+    "may not. A person runs the command where the file is, or starts `runbook mcp` as themselves."
+)
+_BODY_BYTES = 64 * 1024
+_MOST_ASKING = 8
+"""Requests at a time over HTTP: questions take long, and pages and figures need connections, too."""
+_ANSWERED_S = 120.0
+"""What takes longer over HTTP, with its wait for a turn, is given up."""
 INSTRUCTIONS = """\
 Reads what `runbook` knows of GPU training jobs on Slurm that died of out-of-memory. Nothing here acts: no tool
 approves, resumes, cancels, relaunches or writes. What should be done is in `next`, as commands for a person, who
@@ -72,12 +85,9 @@ def mcp(inventory: str | None) -> int:
         import anyio
         from mcp.server.stdio import stdio_server
     except ImportError as error:
-        raise BadInput(
-            f"the Model Context Protocol cannot be spoken here: {error}",
-            next_step="install runbook with its extra `mcp`: pip install 'runbook-oom[mcp]'",
-        ) from error
+        raise _not_here(error) from error
     place = Place(load_inventory(inventory).state_folder, data_folder("playbooks"), data_folder("docs"))
-    server = _server(OwnCommands(inventory, place), place)
+    server = _server(OwnCommands(inventory, place), place, _AS_ROOT if os.geteuid() == 0 else "", alone=True)
     if sys.stdin.isatty():
         click.echo("runbook mcp is started by an assistant's program and speaks to it here; Ctrl-C ends it", err=True)
 
@@ -87,6 +97,74 @@ def mcp(inventory: str | None) -> int:
 
     anyio.run(serve)
     return 0
+
+
+def mcp_routes(inventory: str | None, document: Inventory) -> Sequence[BaseRoute]:
+    """/mcp of the daemon. Raises `BadInput` where the SDK is missing."""
+    place = Place(document.state_folder, data_folder("playbooks"), data_folder("docs"))
+    try:
+        server = _server(OwnCommands(inventory, place), place, _OVER_HTTP, alone=False)
+    except ImportError as error:
+        raise _not_here(error) from error
+    return (Route("/mcp", OverHttp(server)),)
+
+
+def _not_here(error: ImportError) -> BadInput:
+    return BadInput(
+        f"the Model Context Protocol cannot be spoken here: {error}",
+        next_step="install runbook with its extra `mcp`: pip install 'runbook-oom[mcp]'",
+    )
+
+
+class OverHttp:
+    """Streamable HTTP without sessions: a question a request, an answer a response, and nothing is held open. Only who
+    shows a token is answered: a browser's cookie goes along with a request that another page made."""
+
+    def __init__(self, server: Server[Any]) -> None:
+        self._server = server
+        self._asking = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        visitor = visitor_of(request)
+        if visitor is None or visitor.method is not AuthMethod.BEARER:
+            what, next_step = "Assistants show a token.", "Send one of the role `read`: `Authorization: Bearer …`."
+            refused = problem(request, 401, "No token", what, next_step, {"WWW-Authenticate": "Bearer"})
+        elif request.method != "POST":
+            refused = problem(request, 405, "Nothing is kept open here", "Ask by POST.", "", {"Allow": "POST"})
+        elif self._asking >= _MOST_ASKING:
+            what = f"{_MOST_ASKING} questions are being answered."
+            refused = problem(request, 503, "Busy", what, "Ask again in a while.", {"Retry-After": "10"})
+        else:
+            await self._answer(scope, receive, send)
+            return
+        await refused(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        import anyio
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        begun = False
+
+        async def said(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        self._asking += 1
+        try:
+            manager = StreamableHTTPSessionManager(
+                self._server, json_response=True, stateless=True, max_request_body_size=_BODY_BYTES
+            )
+            with anyio.move_on_after(_ANSWERED_S):
+                async with manager.run():
+                    await manager.handle_request(scope, receive, said)
+        finally:
+            self._asking -= 1
+        if not begun:
+            request = Request(scope)
+            what = f"It was not answered within {_ANSWERED_S:.0f} s."
+            await problem(request, 504, "Too late", what, "Ask again, or for less.")(scope, receive, send)
 
 
 class OwnCommands:
@@ -118,14 +196,14 @@ class OwnCommands:
             return Told(done.exit_code, None, text, said)
 
 
-def _server(ask: OwnCommands, place: Place) -> Server[Any]:
-    """The tools, as the SDK serves them."""
+def _server(ask: OwnCommands, place: Place, no_paths: str, *, alone: bool) -> Server[Any]:
+    """The tools, as the SDK serves them. `no_paths`: why none that reads paths is offered; "": they are. `alone`: the
+    process ends with who asks, and waits for no answer then."""
     import anyio
     import mcp_types as types
     from mcp.server.lowlevel import Server as LowLevelServer
 
-    as_root = os.geteuid() == 0
-    offered = {one.tool: one for one in QUESTIONS if not (as_root and one.reads_paths)}
+    offered = {one.tool: one for one in QUESTIONS if not (no_paths and one.reads_paths)}
     kept_back = {one.tool for one in QUESTIONS} - offered.keys()
     places = anyio.Semaphore(_AT_ONCE)
 
@@ -143,7 +221,7 @@ def _server(ask: OwnCommands, place: Place) -> Server[Any]:
 
     async def call(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         if asked.name in kept_back:
-            return told(Answer(None, not_seen=(NOT_ANSWERED, _AS_ROOT)))
+            return told(Answer(None, not_seen=(NOT_ANSWERED, no_paths)))
         if asked.name not in offered:
             there = f"There is no such tool; there are {', '.join(offered)}."
             return told(Answer(None, not_seen=(NOT_ANSWERED, there)))
@@ -153,7 +231,8 @@ def _server(ask: OwnCommands, place: Place) -> Server[Any]:
             wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
             return told(Answer(None, not_seen=(NOT_ANSWERED, *map(Outside, wrong))))
         async with places:
-            return told(await anyio.to_thread.run_sync(_answered, question, ask, place, abandon_on_cancel=True))
+            # Where others go on asking, a process that nobody waits for any more still takes its turn.
+            return told(await anyio.to_thread.run_sync(_answered, question, ask, place, abandon_on_cancel=alone))
 
     def told(answer: Answer) -> types.CallToolResult:
         document = fenced(answer)

@@ -85,7 +85,7 @@ def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | 
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
     )
-    for name in ("paramiko", "fabric", "invoke", "asyncio"):
+    for name in ("paramiko", "fabric", "invoke", "asyncio", "mcp"):
         logging.getLogger(name).setLevel(logging.ERROR)
     app = application(inventory)
     app.apart = True
@@ -160,7 +160,7 @@ def _its_turn(
         Shown(app.store, app.read_model, partial(flow_picture, app.flow), health, metrics.text),
         hosts=_hosts(app),
         people=People(sign_in) if sign_in else None,
-        more_routes=_webhook_routes(app, sign_in, spool),
+        more_routes=_programs_routes(app, sign_in, spool),
     )
     told = run_until_stopped(
         web, turn, where.listen, where.port,
@@ -280,7 +280,7 @@ def _drive(
             Shown(app.store, app.read_model, pictures, health, metrics.text),
             hosts=_hosts(app),
             people=people,
-            more_routes=_webhook_routes(app, sign_in, spool),
+            more_routes=_programs_routes(app, sign_in, spool),
         )
         upkeep = threading.Thread(target=keep_pruning, args=(app, stopped), name="keep", daemon=True)
         upkeep.start()
@@ -447,11 +447,16 @@ def _people_of(app: Application, sign_in: SignIn) -> People:
     return People(sign_in, acts)
 
 
-def _webhook_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader | SharedSpool) -> Sequence[BaseRoute]:
-    """The alert webhook, where there are tokens to know its caller by."""
+def _programs_routes(app: Application, sign_in: SignIn | None, spool: SpoolReader | SharedSpool) -> Sequence[BaseRoute]:
+    """Where there are tokens to know a program by: the alert webhook, and what assistants ask, if it is on."""
     if sign_in is None or sign_in.tokens is None:
         return ()
-    return Webhook(app.flow.id, app.inventory.cluster, app.inventory.webhook, spool, app.store).routes()
+    webhook = Webhook(app.flow.id, app.inventory.cluster, app.inventory.webhook, spool, app.store).routes()
+    if not app.inventory.mcp.over_http:
+        return webhook
+    from runbook.cli.mcp import mcp_routes
+
+    return (*webhook, *mcp_routes(app.named, app.inventory))
 
 
 def _opener_of(app: Application) -> Opener:

@@ -48,6 +48,8 @@ class Application:
     inventory: Inventory
     policy: Policy | None = None
     """The command line's policy; None: the inventory's."""
+    named: str | None = None
+    """The inventory as it was named, for processes of our own; None: the usual one."""
     scheduler_override: Scheduler | None = None
     nodes_override: Nodes | None = None
     apart: bool = False
@@ -354,7 +356,7 @@ def application(inventory: str | None, policy: Policy | None = None, *, looks: b
     `Hung`."""
     if inventory:
         must_answer(Path(inventory).expanduser())
-    return Application(answering(load_inventory(inventory)), policy, looks=looks)
+    return Application(answering(load_inventory(inventory)), policy, inventory, looks=looks)
 
 
 def answering(inventory: Inventory) -> Inventory:
