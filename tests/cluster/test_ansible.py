@@ -26,7 +26,7 @@ from runbook.model.incident import Policy
 from tests.cluster.conftest import REPOSITORY, ROOT, SLURM, Cluster
 
 pytestmark = [
-    pytest.mark.cluster, pytest.mark.timeout(400), pytest.mark.needs("ansible-playbook", "promtool", "visudo")
+    pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.needs("ansible-playbook", "promtool", "visudo")
 ]
 
 # $1: where the copy lies. $2: libraries that need not be installed again, $3: where they would be. What follows is of
@@ -61,7 +61,7 @@ class CopyOfTheRoot:
             ("nsenter", f"--target={self.pid}", "--mount", "chroot", str(self.root), "env", "-i",
              "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8",
              *(f"{name}={value}" for name, value in environment.items()), *argv),
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
 
     def path(self, name: str) -> Path:

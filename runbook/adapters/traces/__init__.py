@@ -11,7 +11,8 @@ import atexit
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -46,11 +47,12 @@ class Traces:
         # A collector that is down is the collector's news: the library's own lines would fill the log.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._report_url = report_url
-        self._scope = InstrumentationScope("runbook", __version__)
         # Given whole: the machine's OTEL_RESOURCE_ATTRIBUTES and what a library finds out of it are not added.
-        self._resource = Resource({
-            "service.name": "runbook", "service.version": __version__, "service.namespace": cluster
-        })
+        service = {"name": "runbook", "version": __version__, "namespace": cluster}
+        self._span = partial(
+            ReadableSpan, kind=SpanKind.INTERNAL, instrumentation_scope=InstrumentationScope("runbook", __version__),
+            resource=Resource({f"service.{name}": value for name, value in service.items()}),
+        )
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_SEND_S, compression=Compression.Gzip)
         self._sender = BatchSpanProcessor(
             exporter, max_queue_size=_MOST_WAITING, schedule_delay_millis=_GATHER_MS,
@@ -81,33 +83,26 @@ class Traces:
             if visit.ended_s is None or (number < len(known) and known[number].ended_s is not None):
                 continue
             yield self._span(
-                visit.box, _context(trace, f"{after.id}:visit:{number}"), whole, (visit.started_s, visit.ended_s),
-                {
+                visit.box, _context(trace, f"{after.id}:visit:{number}"), whole,
+                start_time=_ns(visit.started_s), end_time=_ns(max(visit.started_s, visit.ended_s)),
+                attributes={
                     "runbook.incident": after.id, "runbook.box": visit.box, "runbook.outcome": visit.outcome,
                     "runbook.attempt": visit.attempt,
                 },
-                tuple(_events(after, visit)),
+                events=tuple(_events(after, visit)),
             )
         if after.closed_s is not None and after.finished and not (before is not None and before.finished):
             # The last box is left just after it has closed the incident.
             end_s = max([after.closed_s, *(visit.ended_s or 0.0 for visit in after.visits[-1:])])
             told = dict(zip(LABELS, incident_labels(summarize(after), self._report_url), strict=True))
+            failed = after.state is IncidentState.ESCALATED
             yield self._span(
-                f"incident {after.state.value}", whole, None, (after.opened_s, end_s),
-                {**{f"runbook.{name}": value for name, value in told.items() if value}, "runbook.run": after.run},
-                failed=after.state is IncidentState.ESCALATED,
+                f"incident {after.state.value}", whole, start_time=_ns(after.opened_s), end_time=_ns(end_s),
+                attributes={
+                    **{f"runbook.{name}": value for name, value in told.items() if value}, "runbook.run": after.run
+                },
+                status=Status(StatusCode.ERROR if failed else StatusCode.UNSET),
             )
-
-    def _span(
-        self, name: str, context: SpanContext, parent: SpanContext | None, time_s: tuple[float, float],
-        attributes: Mapping[str, str | int], events: Sequence[Event] = (), *, failed: bool = False,
-    ) -> ReadableSpan:
-        began_s, ended_s = time_s
-        return ReadableSpan(
-            name, context, parent, self._resource, attributes, events, kind=SpanKind.INTERNAL,
-            status=Status(StatusCode.ERROR if failed else StatusCode.UNSET), start_time=_ns(began_s),
-            end_time=_ns(max(began_s, ended_s)), instrumentation_scope=self._scope,
-        )
 
 
 def trace_id(incident: str) -> int:
