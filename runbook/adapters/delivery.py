@@ -8,10 +8,10 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from runbook.model.incident import Message, Severity
 from runbook.report.vocabulary.clean import clean_line, shorten
@@ -108,6 +108,10 @@ class Limit:
 
 # One message to one address through apprise: whether it was delivered, and why not in words without the address.
 
+_MARKUP = re.compile(r"[\\`*_\[\]()<>~#|]|(?<=^)[-+=]|(?<=^\d)\.|(?<=^\d\d)\.")
+"""What Markdown may take for its own, in a line or at its start. No more: some phones show a backslash that is not
+needed."""
+_IN_URL = "/:?#@!$&'*+,;=%~-._[]"
 _REASON_LIMIT = 200
 _LEAST_SECRET = 4
 """Shorter parts of an address ("user", "x") would blot out half of a sentence."""
@@ -121,6 +125,14 @@ class Delivery:
     """What apprise calls it: "Slack", "E-Mail"; "" where it does not know the address."""
     delivered: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An address of ours that a message leads to, and the word for it."""
+
+    word: str
+    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +190,16 @@ def _place_of(plugin: Any) -> tuple[str, int] | None:
     return host, int(port or (443 if scheme == "https" else 80))
 
 
-def deliver(address: str, title: str, body: str, severity: Severity) -> Delivery:
+def deliver(address: str, title: str, body: str, links: Sequence[Link], severity: Severity) -> Delivery:
     """Send, with apprise's own time limits. Never raises; the reason names no part of the address."""
     try:
-        return _deliver(address, title, body, severity)
+        return _deliver(address, title, body, links, severity)
     except Exception as error:
         # Its text may hold the address with the password.
         return Delivery("", False, type(error).__name__)
 
 
-def _deliver(address: str, title: str, body: str, severity: Severity) -> Delivery:
+def _deliver(address: str, title: str, body: str, links: Sequence[Link], severity: Severity) -> Delivery:
     import apprise
 
     with _Listener() as listener:
@@ -201,15 +213,33 @@ def _deliver(address: str, title: str, body: str, severity: Severity) -> Deliver
         }[severity]
         service = str(plugin.service_name)
         # The plugin itself, as apprise's own list of them sends from other threads.
-        if plugin.notify(title=title, body=body, notify_type=urgency, body_format=apprise.NotifyFormat.TEXT):
+        # Where Markdown alone is shown, a line break is none and an address no link unless they are written so.
+        only_markdown = plugin.notify_format == apprise.NotifyFormat.MARKDOWN
+        written = _markdown(body, links) if only_markdown else _text(body, links)
+        how = apprise.NotifyFormat.MARKDOWN if only_markdown else apprise.NotifyFormat.TEXT
+        if plugin.notify(title=title, body=written, notify_type=urgency, body_format=how):
             return Delivery(service, True)
     return Delivery(service, False, _without(address, listener.last) or "the service did not take it")
+
+
+def _text(body: str, links: Sequence[Link]) -> str:
+    shown = [link.url if len(links) == 1 else f"{link.word}: {link.url}" for link in links]
+    return "\n\n".join(part for part in (body, "\n".join(shown)) if part)
+
+
+def _markdown(body: str, links: Sequence[Link]) -> str:
+    """Each line a paragraph in which nothing is markup, then the links."""
+    lines = [_MARKUP.sub(r"\\\g<0>", line.strip()) for line in body.splitlines() if line.strip()]
+    shown = [f"[{link.word}]({quote(link.url, safe=_IN_URL)})" for link in links]
+    return "\n\n".join([*lines, *([" · ".join(shown)] if shown else [])])
 
 
 def _plugin(address: str) -> Any:
     import apprise
 
-    return apprise.Apprise.instantiate(address)
+    # Without the library's own name and its pictures, which a chat would fetch from elsewhere.
+    asset = apprise.AppriseAsset(app_id="runbook", app_desc="runbook", app_url="", image_url_mask="")
+    return apprise.Apprise.instantiate(address, asset=asset)
 
 
 class _Listener(logging.Handler):

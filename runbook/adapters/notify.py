@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from runbook.adapters.delivery import Delivery, Limit, Target, deliver
+from runbook.adapters.delivery import Delivery, Limit, Link, Target, deliver
 from runbook.errors import NotFound, RunbookError
 from runbook.model.incident import Incident, Message, Severity
 from runbook.model.units import IncidentId
@@ -28,6 +28,8 @@ _KEEP_S = 3600.0
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 600.0
 _KEEP = 200
+_WORDS = ("Report", "Answer")
+"""The links of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class _Parcel:
     address: str = field(repr=False)
     title: str
     body: str
+    links: tuple[Link, ...]
     severity: Severity
     since_s: float
     tries: int = 0
@@ -138,10 +141,12 @@ class TargetsNotify:
         return [self._parcel(target, address, message, note) for address in addresses]
 
     def _parcel(self, target: Target, address: str, message: Message, note: str) -> _Parcel:
-        title, body, link = _written(message.title, message.body, message.link)
-        whole = "\n\n".join(part for part in (body, note, link) if part)
+        title, body = shorten(clean_line(message.title), 150), shorten(clean(message.body), 4000)
+        whole = "\n\n".join(part for part in (body, note) if part)
+        links = [Link(word, clean_line(url)[:500]) for word, url in zip(_WORDS, (message.link, message.answer)) if url]
         return _Parcel(
-            target.name, address, f"[{self._tag}] {title}", whole, message.severity, self._clock.elapsed()
+            target.name, address, f"[{self._tag}] {title}", whole, tuple(links), message.severity,
+            self._clock.elapsed(),
         )
 
     def _deliver(self, parcels: Sequence[_Parcel]) -> None:
@@ -169,7 +174,7 @@ class TargetsNotify:
         found: dict[int, Delivery] = {}
 
         def post(number: int, parcel: _Parcel) -> None:
-            found[number] = deliver(parcel.address, parcel.title, parcel.body, parcel.severity)
+            found[number] = deliver(parcel.address, parcel.title, parcel.body, parcel.links, parcel.severity)
 
         threads: list[threading.Thread] = []
         for number, parcel in enumerate(parcels):
@@ -185,11 +190,6 @@ class TargetsNotify:
             thread.join(max(0.0, end_s - time.monotonic()))
         late = Delivery("", False, f"no answer within {self._within_s:.0f} s")
         return tuple(Sent(parcel.target, found.get(number, late)) for number, parcel in enumerate(parcels))
-
-
-def _written(title: str, body: str, link: str) -> tuple[str, str, str]:
-    """Harmless and short: titles become subject lines, where a line break would be a header."""
-    return shorten(clean_line(title), 150), shorten(clean(body), 4000), clean_line(link)[:500]
 
 
 # Tells people of an incident's events, each once: what was told is remembered in the incident's folder.

@@ -289,3 +289,5 @@ class Message:
     about: About = About()
     question: bool = False
     """A question that a person at the terminal is asked there, too."""
+    answer: str = ""
+    """Where it is answered; "" where nothing is asked."""

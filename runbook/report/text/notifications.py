@@ -193,6 +193,7 @@ def _failed(attempt: Attempt) -> bool:
 def _message(incident: Incident, news: _News, report_url: str) -> Message:
     failure = narrative.first_failure(incident)
     job = failure.job if failure is not None else None
+    page = f"{report_url.rstrip('/')}/incidents/{incident.id}" if report_url else ""
     asked = news.asked or narrative.asked_of_a_person(incident) or "nothing"
     # That a question waits for an answer is said by the question.
     now = news.now or (
@@ -210,7 +211,8 @@ def _message(incident: Incident, news: _News, report_url: str) -> Message:
         severity=news.severity,
         title=_title(incident, news.headline),
         body="\n".join(_cut(_calls_nobody(line), _LINE_LIMIT) for line in lines if line),
-        link=f"{report_url.rstrip('/')}/incidents/{incident.id}{ANCHOR}" if report_url else "",
+        link=page if news.question or not page else f"{page}{ANCHOR}",
+        answer=f"{page}{ANCHOR}" if news.question and page else "",
         about=About(
             str(incident.id),
             str(job.owner) if job else "",
