@@ -1,3 +1,3 @@
 """Bring back GPU training jobs that died of out-of-memory on Slurm."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -189,12 +189,12 @@ def _beside(tools: Path, settings: Mapping[str, str]) -> None:
         page.unlink()
 
     documents = share / "doc" / "runbook"
-    for name in ("README.md", "CHANGELOG.md"):
+    for name in ("README.md", "CHANGELOG.md", "SECURITY.md"):
         _copy(REPOSITORY / name, documents / name)
     _copy(REPOSITORY / "LICENSE", documents / "copyright")
     for path in sorted((REPOSITORY / "docs").iterdir()):
         _copy(path, documents / "docs" / path.name)
-    for part in ("slurm", "systemd"):
+    for part in ("ansible", "slurm", "systemd"):
         _copy(REPOSITORY / "deploy" / part / "README.md", documents / "deploy" / part / "README.md")
     for name in ("licences.txt", "sbom.cdx.json"):
         _copy(REPOSITORY / "deploy" / "supply" / name, documents / "deploy" / "supply" / name)

@@ -16,7 +16,10 @@ import pytest
 from runbook.cli.command_line import cli
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md")))
+PAGES = (
+    REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "SECURITY.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+)
 
 
 def _anchors(page: Path) -> set[str]:

@@ -119,10 +119,10 @@ def make_older(deb: Path, folder: Path) -> Path:
     tree = folder / "older"
     subprocess.run(("dpkg-deb", "--raw-extract", str(deb), str(tree)), check=True)
     control = tree / "DEBIAN" / "control"
-    control.write_text(control.read_text().replace(f"Version: {__version__}-1", "Version: 0.0.9-1"))
+    control.write_text(control.read_text().replace(f"Version: {__version__}-1", "Version: 0.1.0-1"))
     (tree / "etc/default/runbook").write_text("# of an older version\n")
     (tree / "opt/runbook/lib/python3/site-packages/runbook/gone.py").write_text("GONE = 1\n")
-    older = folder / "runbook_0.0.9-1.deb"
+    older = folder / "runbook_0.1.0-1.deb"
     subprocess.run(("dpkg-deb", "-Znone", "--root-owner-group", "--build", str(tree), str(older)), check=True)
     shutil.rmtree(tree)
     return older

@@ -30,7 +30,8 @@ def test_a_question_pages_and_says_how_to_answer() -> None:
     assert message.severity is Severity.PAGE and message.question
     assert message.title.startswith("job 884213 (llama-70b-sft): waits for your yes to submit train.sh")
     assert f"`runbook approve {ID}`, or no with `--no`: submit train.sh with --micro-batch-size 2" in message.body
-    assert message.link == f"https://runbook.example.org/incidents/{ID}#first-title"
+    page = f"https://runbook.example.org/incidents/{ID}"
+    assert (message.link, message.answer) == (page, f"{page}#first-title")
 
 
 def test_without_a_report_s_address_the_command_stands_there() -> None:
