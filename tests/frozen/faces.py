@@ -354,7 +354,8 @@ def told_people(incident: Incident) -> Parts:
 
 def _messages(found: Iterable[Message]) -> str:
     return "\n\n".join(
-        f"{one.event}: {one.severity}, question {one.question}, link {one.link}\n{one.title}\n{one.body}\n{one.about}"
+        f"{one.event}: {one.severity}, question {one.question}, link {one.link}"
+        f"{one.answer and f', answer {one.answer}'}\n{one.title}\n{one.body}\n{one.about}"
         for one in found
     )
 
