@@ -34,6 +34,7 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
             for one in diagnosis.runners_up
         ],
         "root_cause": _root(root) if root is not None else None,
+        "first_failed": _first_failed(story),
         "fields": _fields(root.fields if root is not None else MemoryFields()),
         "collateral": [{"rank": one.rank, "node": one.node, "why": one.why} for one in story.collateral],
     }
@@ -55,6 +56,15 @@ def _root(root: Finding) -> dict[str, object]:
         "offset": root.offset,
         "excerpt": root.excerpt,
     }
+
+
+def _first_failed(story: LogStory) -> dict[str, object] | None:
+    """Who failed first, and by whose word: a line of its own, or its launcher's, which does not say why."""
+    first = story.root_cause or story.ended_first
+    if first is None:
+        return None
+    told_by = "line" if story.root_cause is not None else "launcher"
+    return {"rank": first.rank, "node": first.node, "pid": first.pid, "told_by": told_by}
 
 
 def _fields(fields: MemoryFields) -> dict[str, object]:

@@ -63,6 +63,8 @@ class Event(StrEnum):
     """A row of a launcher's table of failures: rank, node, process and exit code."""
     PROCESS_EXIT = "process_exit"
     """A launcher saw a process of its own leave, with the exit code; `tasks` where it is a task."""
+    LAST_WORD = "last_word"
+    """An error that a program reports at its end: it counts where nothing else tells what ended it."""
     OWN_END = "own_end"
     """A process's own last words: it left with an error."""
     TASK_END = "task_end"
@@ -207,6 +209,8 @@ class DerivedSignature(StrEnum):
 
 SUSPECTED_RANKS = frozenset(DerivedSignature)
 """Those that name a rank to look at, without a line of its own."""
+ENDED_RANKS = frozenset({DerivedSignature.RANK_ENDED, DerivedSignature.RANK_KILLED})
+"""Of these, those whose end a launcher reports: who failed first is known, and not why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,3 +404,9 @@ class LogStory:
     """A launcher, Slurm or the process itself says that one ended, other than well."""
     sources: tuple[LogSource, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def ended_first(self) -> Finding | None:
+        """Where no line tells the first failure: the process that a launcher reports to have ended first."""
+        first = next(iter(self.candidates), None) if self.root_cause is None else None
+        return first if first is not None and first.signature in ENDED_RANKS else None

@@ -249,6 +249,13 @@ _CONTRACT: dict[str, Any] = {
                         "time": {"type": ["string", "number", "null"]},
                     },
                 },
+                "first_failed": {
+                    "type": ["object", "null"],
+                    "properties": {
+                        **dict.fromkeys(("rank", "pid"), _NUMBER_OR_NULL),
+                        **dict.fromkeys(("node", "told_by"), _TEXT_OR_NULL),
+                    },
+                },
                 "fields": {
                     "type": ["object", "null"],
                     "properties": {

@@ -44,6 +44,13 @@ class Answer:
 
     @property
     def rank(self) -> int | None:
+        """Of the first failure by its own line; where no line tells it, of the process that a launcher reports to have
+        ended first."""
+        return (self.said["first_failed"] or {}).get("rank")
+
+    @property
+    def rank_of_the_cause(self) -> int | None:
+        """Of the first failure whose own line stands in the log."""
         return (self.said.get("root_cause") or {}).get("rank")
 
     @property
@@ -87,6 +94,8 @@ def show(name: str, answers: list[Answer]) -> None:
     for what, right, of in (
         ("kind", sum(one.is_right for one in answers), len(answers)),
         ("first failing rank", sum(one.rank == one.label["first_rank"] for one in ranked), len(ranked)),
+        ("of these by the failure's own line",
+         sum(one.rank_of_the_cause == one.label["first_rank"] for one in ranked), len(ranked)),
         ("the same, or the first to look at", sum(one.rank_or_suspect == one.label["first_rank"] for one in ranked),
          len(ranked)),
         ("figures", sum(figures), len(figures)),

@@ -16,6 +16,8 @@ from runbook.model.units import NodeName
 _FRAMES_REMEMBERED = 4_000
 _LOOKED_AT_CLOSELY = 64
 BELOW_BYTES = 8 << 10
+PASTED_BYTES = 2048
+"""A log of no more is a few lines that a person chose."""
 UNKNOWN_SKEW_S = 1.0
 """Two clocks of which nothing is known: whole seconds order, parts of them do not."""
 _MARKS_KEPT = 4_000

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from runbook.logs.collect.collection import Collection, End, FileState, rank_of
+from runbook.logs.collect.collection import PASTED_BYTES, Collection, End, FileState, rank_of
 from runbook.logs.collect.matches import SPEAKERS_KEPT, LogMatch, MatchGroup
 from runbook.logs.collect.matching import Matcher, literal_at, unless_mixed
 from runbook.logs.collect.recorder import LINES_FOR_TIME, TAIL_BYTES, LauncherLines, MatchRecorder, StepSampler
@@ -31,6 +31,10 @@ _LONG_NOTE = (
 )
 _TASKS = re.compile(r"\btasks (\d{1,7})[-,\d]{1,2000}")
 _NAMES_WITHIN = 300
+_NAMES_BEHIND = 600
+_LINES_OF_A_PASTE = 60
+_LAST_WORDS_LINES = 12
+_LAST_WORDS_BYTES = 6 << 10
 _END_BYTES = 8 << 10
 _SHORT_END_BYTES = 1 << 10
 
@@ -70,6 +74,9 @@ class FileReader:
         self._state.named = named
         for one in framed:
             self._collection.tables.note_line(one)
+        if view.end <= PASTED_BYTES and not view.left:
+            for one in framed[:_LINES_OF_A_PASTE]:
+                self._collection.tables.ranks_named |= self._collection.signatures.ranks_named(one.text[:_NAMES_BEHIND])
         if self._collection.started_s is None:
             stamps = (read_time(one.stamp, None) for one in framed)
             self._collection.started_s = next((stamp for stamp in stamps if stamp is not None), None)
@@ -124,6 +131,11 @@ class FileReader:
                     found = other.match(here.text)
                     if found is not None:
                         self._launcher.note(view, found, here, start, stop)
+            said = [one for one in candidates if one.means != FRAMING and one.lines == 1 and not one.general]
+            failed = collection.signatures.first_match(here.text, said) if match.signature.lines == 1 else None
+            if failed is not None and failed.signature.means not in (CONSEQUENCE, HARMLESS):
+                # who speaks may stand in front of the failure itself
+                self._recorder.keep(view, failed, self._named_by_words(view, here, failed, start), start, stop)
         else:
             self._recorder.keep(view, match, self._named_by_words(view, here, match, start), start, stop)
 
@@ -135,9 +147,11 @@ class FileReader:
         words = match.text("detail")
         end = here.text.find(words) if words else (match.start or literal_at(match, here.text)) + len(": ")
         before = here.text[: max(end, 0)][:_NAMES_WITHIN]
-        if not match.signature.general and not here.text.lstrip("[(<{ ")[:1].isalpha():
-            before = f" {before}"  # a number alone may count the lines
-        said = self._collection.signatures.speaker(before) or self._heading(view, match, here, start)
+        signatures = self._collection.signatures
+        said = (
+            signatures.speaker(before) or signatures.speaker_within(here.text[max(end, 0):][:_NAMES_BEHIND])
+            or self._heading(view, match, here, start)
+        )
         rank, local_rank, pod = said.get("rank"), said.get("local_rank"), said.get("voice")
         return replace(
             here, rank=rank if isinstance(rank, int) else None,
@@ -157,6 +171,8 @@ class FileReader:
         """Sample the steps: the stretch's end, a little at even distances; all of it where the end holds none."""
         self.read_to = view.base + stop
         self._recorder.keep_latest(view)
+        if not view.left and view.sample >= FREELY:
+            self._last_words(view, stop)
         if view.sample < FEW and view.left:
             self._few_steps(view, start, stop)
             return  # the beginning of one of thousands: its end tells its last stamp
@@ -178,6 +194,17 @@ class FileReader:
             self._steps.sample(view, window, window + _WINDOW_BYTES, last=16)  # evenly, for what changes over the steps
         if not self._steps.sample(view, stop - TAIL_BYTES, stop, last=500):
             self._steps.sample(view, start, stop - TAIL_BYTES, last=400)
+
+    def _last_words(self, view: View, stop: int) -> None:
+        """The last error that a program reports among its last lines, where no signature knows the line."""
+        signatures = self._collection.signatures
+        for start, end in islice(view.before(stop, _LAST_WORDS_BYTES), _LAST_WORDS_LINES):
+            raw = bytes(view.buffer[start:end])
+            here = parse_line(decode(raw), self._state.named)
+            match = signatures.first_match(here.text, signatures.last_words)
+            if match is not None and signatures.first_match(here.text, self._collection.candidates(raw)) is None:
+                self._recorder.keep(view, match, self._named_by_words(view, here, match, start), start, end)
+                return
 
     def _few_steps(self, view: View, start: int, stop: int) -> None:
         first, end = view.last_steps(start, stop)

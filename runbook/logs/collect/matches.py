@@ -340,6 +340,8 @@ class Tables:
     world_size: int | None = None
     version: str | None = None
     ranks_seen: set[int] = field(default_factory=set)
+    ranks_named: set[int] = field(default_factory=set)
+    """Those that the words of a few pasted lines name, whatever they say of them."""
     pids_seen: set[int] = field(default_factory=set)
     nodes_seen: set[str] = field(default_factory=set)
     num_nodes: int = 0

@@ -106,6 +106,8 @@ class PrefixProfile:
     """And keys with values, or a level ("node=gpu-22 ERROR ")."""
     forms: tuple[PrefixForm, ...] = ()
     """Of the forms that could be something else, those that name the speaker here."""
+    from_one: bool = False
+    """A prefix that names a process and the number of all of them counts from 1: the last one is that number."""
 
 
 @dataclass(frozen=True, slots=True)

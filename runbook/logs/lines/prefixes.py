@@ -139,7 +139,9 @@ ROLE = re.compile(r"\[([A-Za-z_][\w-]{0,30}?)(\d{1,4})\]:")
 RANK_AS_ROLE = re.compile(r"\[rank(\d{1,6})\]:\[rank(\d{1,6})\]:")
 """torchrun's role may be called "rank" itself: then its local rank stands in front of PyTorch's own prefix."""
 BARE = re.compile(r"\[(\d{1,6})\]:")
-MPI = re.compile(r"\[[\w.@+-]{1,120},(\d{1,6})\](?:\[([\w.-]{1,80}):(\d{1,9})\])?<std(?:out|err|diag)>:")
+MPI = re.compile(
+    r"\[[\w.@+-]{1,120},(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,60})?\](?:\[([\w.-]{1,80}):(\d{1,9})\])?<std(?:out|err|diag)>:"
+)
 _RAY = re.compile(
     r"\(([A-Za-z_][^()\n]{0,80}(?:\(([^()\n]{0,80})\))?[^()\n]{0,40}?) pid=(\d{1,9})(?:, ip=([\w.:]{3,45}))?\) ?"
 )
@@ -151,6 +153,7 @@ _ACTOR_RANK = re.compile(r"(?:^|[ ,])(?:world_)?rank=(\d{1,6})(?=$|[ ,])")
 NODE_LOCAL = re.compile(r"\[([A-Za-z][A-Za-z0-9.-]{1,60}):(\d{1,3})\]:? ?")
 HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(?: |$)")
 PIPED = re.compile(r"([\w.-]{1,80}) {0,30}\| ?")
+_FILE = re.compile(r"([\w./-]{1,200}\.(?:log|out|err|txt))(?::\d{1,9}:|:| \|) ?")
 _LOG_NAME = re.compile(r"log[._-]?\d|\.(?:log|out|err|txt)$")
 SAGEMAKER = re.compile(r"(?:[\w-]{1,40}-)?(algo-\d{1,5})(?:-\w{1,20})?$")
 CONTAINER = re.compile(r"([\w.-]{3,80}) ([\w.-]{1,60}) ")
@@ -221,6 +224,11 @@ def _formed(text: str, position: int, file: FileProfile, said: PrefixFacts) -> i
         if (found := form.pattern.match(text, position)) is None:
             continue
         facts = {name.partition("__")[0]: words for name, words in found.groupdict().items() if words is not None}
+        if "world_size" in facts:
+            number = int(facts["rank"]) - file.habits.from_one
+            if number >= int(facts.pop("world_size")) and form.learned:
+                continue  # it counts something else
+            facts["rank"] = str(number)
         if said.rank is not None and int(facts.get("rank", said.rank)) != said.rank:
             return position
         for name, words in facts.items():
@@ -301,6 +309,13 @@ def _named(text: str, position: int, file: FileProfile, said: PrefixFacts) -> in
     ):
         said.node = NodeName(short_name(found[1]))
         return found.end()
+    if found := _FILE.match(text, position):  # what grep and tail put in front of a line of several files
+        own = file_profile(found[1], ())
+        if (own.rank, own.local_rank, own.task) != (None,) * 3:
+            said.rank, said.local_rank, said.voice = own.rank, own.local_rank, said.voice or found[1]
+            said.task = own.task if said.task is None else said.task
+            _region(said, found.end())
+            return found.end()
     if found := PIPED.match(text, position):
         if container := SAGEMAKER.match(found[1]):
             said.node = NodeName(container[1])

@@ -207,7 +207,10 @@ _INSIDE = re.compile(
 _FRAME = re.compile(r'  File "[^"\n]{1,160}", line \d')
 _RANK = re.compile(r"\[rank(\d{1,6})\]")
 _PASTED_LINES = 12
-_RAISED = re.compile(r"(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): ")
+_RAISED = re.compile(
+    r"(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): |Traceback \(most|terminate called|Fatal|FATAL|Killed$"
+    r"|Segmentation fault|Bus error|Aborted|\w{2,5} out of memory|ERROR\b|\w{1,30}Error: "
+)
 
 
 def learn_prefixes(
@@ -236,7 +239,7 @@ def learn_prefixes(
     rest = [parse_line(line, FileProfile(nodes=nodes, habits=outer, forms=forms)).text for line in own]
     return PrefixProfile(
         outer.label_widths, _roles(rest) | {"default"}, _bare(rest, nodes), _spaced(own, rest), outer.hosts,
-        outer.piped, outer.containers, collected, tagged, _forms(rest, forms),
+        outer.piped, outer.containers, collected, tagged, _forms(rest, forms), _from_one(rest, forms),
     )
 
 
@@ -353,6 +356,18 @@ def _forms(lines: Sequence[str], known: Sequence[PrefixForm]) -> tuple[PrefixFor
         if again or (framed and sum(framed) * 5 >= len(framed) * 4):
             found.append(form)
     return tuple(found[:1])
+
+
+def _from_one(lines: Sequence[str], known: Sequence[PrefixForm]) -> bool:
+    """Whether processes named with the number of all of them ("[8/8] ") are counted from 1: the last one is there."""
+    for form in known:
+        found = [
+            one for line in lines if "world_size" in form.units and line[:1] in form.opens
+            and (one := form.pattern.match(line)) and one["world_size"]
+        ]
+        if found and any(one["rank"] == one["world_size"] for one in found) and all(int(one["rank"]) for one in found):
+            return True
+    return False
 
 
 def _bare(lines: Sequence[str], nodes: frozenset[str]) -> str:

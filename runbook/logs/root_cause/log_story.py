@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from runbook.logs.collect import TEARDOWN_CODES, Collection, GpuRow, LogMatch, ProcessPlace, RankLocations
+from runbook.logs.collect import (
+    PASTED_BYTES,
+    TEARDOWN_CODES,
+    Collection,
+    GpuRow,
+    LogMatch,
+    ProcessPlace,
+    RankLocations,
+)
 from runbook.logs.root_cause import selection
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.root_cause.secondary_failures import confirmed
@@ -22,6 +30,7 @@ _ENDS = frozenset({
     Event.TAKES_DOWN,
 })
 UNNAMED_KEPT = 20
+_OF_A_TEARDOWN = frozenset({"SIGTERM", "SIGKILL", "SIGHUP", "SIGINT"})
 RANKS_KEPT = 20_000
 
 _SIGNALS = {-6: "SIGABRT", -9: "SIGKILL", -15: "SIGTERM", -11: "SIGSEGV", -7: "SIGBUS"}
@@ -96,7 +105,6 @@ def _code(code: int) -> str:
 _ONE_NODE = "Rank {rank} is the local rank that a line names: no second node shows in the logs."
 _PINNED = "pinned"
 """The detail of a refusal whose traceback pins host memory."""
-_PASTED_BYTES = 2048
 _TENANT_BYTES = 4 << 30
 """Less than this may be a desktop's or a monitor's, and explains little."""
 CANDIDATES_KEPT = 64
@@ -333,6 +341,8 @@ def _only_rank(failed: LogMatch | None, evidence: LogEvidence) -> int | None:
     ):
         return None
     named = spoken | evidence.collection.tables.ranks_seen
+    if _pasted(evidence):
+        named |= evidence.collection.tables.ranks_named - {0}  # which speaks for all
     if failed.log_line.voice or failed.log_line.task is not None or len(named) != 1:
         return None
     only = next(iter(named)) or 0
@@ -347,13 +357,13 @@ def _only_rank(failed: LogMatch | None, evidence: LogEvidence) -> int | None:
 
 def _pasted(evidence: LogEvidence) -> bool:
     """Whether the log is a few lines that a person chose."""
-    return sum(source.size_bytes for source in evidence.sources) <= _PASTED_BYTES
+    return sum(source.size_bytes for source in evidence.sources) <= PASTED_BYTES
 
 
 def _ended_by_itself(one: LogMatch) -> bool:
     """Whether a launcher, or the process's own last words, report an end that no signal of a teardown explains."""
-    code = one.match.integer("exit_code")
-    return one.means == CONSEQUENCE and not one.quoted and (
+    code, signal = one.match.integer("exit_code"), _signal(one)
+    return one.means == CONSEQUENCE and not one.quoted and signal not in _OF_A_TEARDOWN and (
         Event.OWN_END in one.reports if code is None else code not in (0, *TEARDOWN_CODES)
     )
 

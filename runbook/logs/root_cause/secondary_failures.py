@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from runbook.logs.collect import TEARDOWN_CODES, LogMatch, RankLocations
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.signatures import ABSURD_BYTES, AT_START, CONSEQUENCE, HARMLESS
+from runbook.model.diagnosis import Detail
 from runbook.model.job import JobClass
 from runbook.model.log import Event, MemoryFields, Phase
 
@@ -262,8 +263,9 @@ STEPS_ON = 2
 
 
 def said_mildly(seen: LogMatch) -> bool:
-    """Whether the line itself is a warning or information: it quotes a failure and does not end a process."""
-    return not seen.raised and seen.log_line.mild
+    """Whether the line itself is a warning or information: it quotes a failure and does not end a process. That
+    whoever runs the job ends it is said so as a matter of course."""
+    return not seen.raised and seen.log_line.mild and seen.match.signature.detail is not Detail.STOPPED
 
 
 def was_handled(seen: LogMatch, last: Mapping[tuple[object, ...], int], evidence: LogEvidence) -> bool:

@@ -47,6 +47,7 @@ def select_root_cause(evidence: LogEvidence) -> RootCause:
         and not _of_another_day(one, evidence)
     ]
     kills = suspects.kills(evidence.matches, evidence.where)
+    failures = _without_last_words(failures, evidence)
     handled, notes = _handled(failures, evidence)
     failures = _others(failures, handled)
     fallout = secondary_failures.secondary_failures(failures, evidence.matches, evidence.where)
@@ -101,6 +102,18 @@ def _left_as_said(one: LogMatch, evidence: LogEvidence) -> bool:
     reported += [(other.file, other.offset) for other in evidence.matches
                  if other.means == CONSEQUENCE and other.match.integer("exit_code") == code]
     return any(file != one.file or offset > one.offset for file, offset in reported)
+
+
+def _without_last_words(failures: Sequence[LogMatch], evidence: LogEvidence) -> list[LogMatch]:
+    """The failures without errors that a program reports at its end, unless these are all there is: where another
+    failure speaks, or something that followed from one, they are part of its end. An exit code says no more."""
+    last = [one for one in failures if Event.LAST_WORD in one.reports]
+    others = _others(failures, last)
+    followed = any(
+        one.means == CONSEQUENCE and (one.match.integer("exit_code") in (None, *TEARDOWN_CODES))
+        for one in evidence.matches
+    )
+    return others if others or followed else last[-1:]
 
 
 def _handled(failures: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], list[str]]:

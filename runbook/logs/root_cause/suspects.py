@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 
 from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, RankLocations, Row
 from runbook.logs.root_cause.evidence import LogEvidence
+from runbook.logs.signatures import CONSEQUENCE
 from runbook.model.log import DerivedSignature, Event
 from runbook.model.units import NodeName
 
 _KILLED = (-9, 137)
+_OF_A_TEARDOWN = frozenset({"SIGTERM", "SIGKILL", "SIGABRT", "SIGHUP", "SIGINT", "Killed", "Terminated", "Aborted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ def suspects(evidence: LogEvidence, every: Sequence[Kill]) -> tuple[list[Suspect
     found: list[Suspect] = []
     notes: list[str] = []
     for some, note in (
-        _ended(seen, where), _killed(_named(every, seen, where)), _watchdog(seen, where, collection),
+        _ended(evidence), _killed(_named(every, seen, where)), _watchdog(seen, where, collection),
         _stopped(where, collection),
     ):
         found += some
@@ -185,14 +187,15 @@ def _lost_somebody(seen: LogMatch) -> bool:
     return seen.hears_of_others or seen.unknown_exception
 
 
-def _ended(seen: Sequence[LogMatch], where: RankLocations) -> tuple[list[Suspect], str]:
+def _ended(evidence: LogEvidence) -> tuple[list[Suspect], str]:
     """Workers that torchrun's tables say ended by themselves, without a word of their own in the logs. Each table is
     one node's view, so all of them are put together."""
+    seen, where = evidence.matches, evidence.where
     hurt = {where.rank(one) for one in seen if _lost_somebody(one)}
     rows = [row for row in where.rows_of_ranks.values() if row.exit_code not in TEARDOWN_CODES and row.rank not in hurt]
     rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
     if not rows:
-        return _signalled(seen, where, hurt)
+        return _reported(evidence, hurt) or _signalled(seen, where, hurt)
     first = rows[0]
     tied = [row.rank for row in rows[1:] if (row.time_s or 0.0) - (first.time_s or 0.0) <= 1.0]
     tie = f" A tie with rank{_s(tied)} {_list(tied)}: the tables give whole seconds." if tied else ""
@@ -200,6 +203,28 @@ def _ended(seen: Sequence[LogMatch], where: RankLocations) -> tuple[list[Suspect
         f"Rank {first.rank}{_on(first.node)} ended by itself with exit code {first.exit_code} by torchrun's table, but "
         f"its own words are not in these logs.{tie}"
     )
+
+
+def _reported(evidence: LogEvidence, hurt: Set[int | None]) -> tuple[list[Suspect], str] | None:
+    """The rank whose end a launcher's own line reports first, where no signal of a teardown explains it and no step
+    stands behind it."""
+    where = evidence.where
+    for one in evidence.matches:
+        if one.attempt != evidence.last_attempt or evidence.steps_behind(one):
+            continue
+        rank, code, signal = where.rank(one), one.match.integer("exit_code"), one.match.text("signal")
+        reported = one.means == CONSEQUENCE and one.reports & {Event.OWN_END, Event.PROCESS_EXIT} and not one.quoted
+        if not reported or rank is None or rank in hurt or not (one.reports & {Event.OWN_END} or code or signal):
+            continue
+        if (code is not None and (not code or code in TEARDOWN_CODES)) or signal in _OF_A_TEARDOWN:
+            continue
+        end = f"with exit code {code}" if code is not None else f"by {signal}" if signal else "with an error"
+        node = place(one) or where.nodes.get(rank)
+        return [Suspect(
+            DerivedSignature.RANK_ENDED, rank, node, f"ended by itself {end}", one.file, one.offset, one.line,
+            one.match.integer("pid"), one.time_s,
+        )], f"Rank {rank}{_on(node)} ended by itself {end} by its launcher's word, and no line says why."
+    return None
 
 
 def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | None]) -> tuple[list[Suspect], str]:
@@ -220,10 +245,16 @@ def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | N
 
 
 def _named(every: Sequence[Kill], seen: Sequence[LogMatch], where: RankLocations) -> list[Kill]:
-    """A kill without rank is that of the one rank that lost nobody, where all others say that they lost somebody."""
+    """A kill without rank is that of the one rank that a launcher says ended, else of the one that lost nobody, where
+    all others say that they lost somebody."""
     world = where.world_size
     lost = {where.rank(one) for one in seen if _lost_somebody(one)}
-    if len(every) != 1 or every[0].rank is not None or world is None or not 1 < world <= _WORLD_LARGEST:
+    if len(every) != 1 or every[0].rank is not None:
+        return list(every)
+    ended = {where.rank(one) for one in seen if Event.OWN_END in one.reports and one.means == CONSEQUENCE} - {None}
+    if len(ended) == 1:
+        return [replace(every[0], rank=next(iter(ended)))]
+    if world is None or not 1 < world <= _WORLD_LARGEST:
         return list(every)
     left = [rank for rank in range(world) if rank not in lost]
     return [replace(every[0], rank=left[0])] if len(left) == 1 else list(every)

@@ -25,6 +25,7 @@ from runbook.logs.signatures.signature import (
     PrefixForm,
     Signature,
     Signatures,
+    Words,
 )
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kinds
@@ -83,6 +84,7 @@ def _plain(signatures: Signatures) -> dict[str, Any]:
         "frameworks": [{one.name: getattr(each, one.name) for one in fields(each)} for each in signatures.frameworks],
         "figures": [[one.expression, one.units] for one in signatures.figures],
         "who": [[one.expression, one.units] for one in signatures.who],
+        "behind": [[one.expression, one.units] for one in signatures.behind],
         "forms": [[one.expression, one.units, one.opens, one.learned] for one in signatures.forms],
         "went_on": signatures.went_on.pattern,
     }
@@ -104,9 +106,9 @@ def _restored(plain: Any, kinds: Kinds) -> Signatures:
             for one in plain["frameworks"]
         ],
         kinds,
-        (
+        Words(
             [FieldWords(*one) for one in plain["figures"]], [FieldWords(*one) for one in plain["who"]],
-            plain["went_on"],
+            [FieldWords(*one) for one in plain["behind"]], plain["went_on"],
         ),
         [PrefixForm(*one) for one in plain["forms"]],
     )

@@ -130,6 +130,14 @@ def _control_character(text: str) -> Reading:
     return Reading(ord(text) if text else 0)
 
 
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+"""As Linux numbers them on the machines that train."""
+
+
+def _signal(text: str) -> Reading:
+    return Reading(_SIGNALS.get(int(text), text) if text.isdecimal() else text)
+
+
 _PROCESS = re.compile(rf"(?:Process (\d{{1,10}})|this process) has ({_SIZE}) memory in use")
 
 
@@ -194,6 +202,7 @@ UNITS: dict[str, Unit] = {
     "host": Unit(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,250}", _text),
     "tasks": Unit(r"[0-9,-]{1,2000}", lambda text: Reading(read_number_list(text))),
     "text": Unit(r"[^\n]{0,400}?", _text),
+    "signal": Unit(r"(?:SIG[A-Z0-9]{2,8}|\d{1,2})\b", _signal),
     "control": Unit(r"[\x00-\x1f]?", _control_character),
     "processes": Unit(r"[^\n]{0,9000}?", lambda text: Reading(read_processes(text)[0])),
 }

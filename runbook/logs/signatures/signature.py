@@ -8,7 +8,7 @@ Samples that prove an entry lie beside it in `NAME.samples.yaml`, so that produc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -222,6 +222,20 @@ class PrefixForm(FieldWords):
     """It could be something else (a counter, a list): it counts in files whose lines show that it is no such thing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Expressions that hold whatever a signature matched."""
+
+    figures: Sequence[FieldWords] = ()
+    """What gives an amount of memory its role."""
+    who: Sequence[FieldWords] = ()
+    """What names a speaker in front of a message."""
+    behind: Sequence[FieldWords] = ()
+    """What names one in the message itself, or behind it."""
+    went_on: str = ""
+    """What a program says near a failure that it handled."""
+
+
 _NEAR = 500
 """Characters in front of a message's words that may hold its figures; behind them three times as many."""
 _NEVER_NOTHING = frozenset({"process_bytes", "allocated_bytes"})
@@ -235,23 +249,23 @@ class Signatures:
 
     def __init__(
         self, entries: Iterable[Signature], phases: Iterable[PhaseRule], frameworks: Iterable[Framework], kinds: Kinds,
-        words: tuple[Iterable[FieldWords], Iterable[FieldWords], str] = ((), (), ""),
+        words: Words = Words(),
         forms: Iterable[PrefixForm] = (),
     ) -> None:
-        """`words`: those that give figures their roles, those that name a speaker, and those of a failure handled."""
-        figures, who, went_on = words
         self.forms = tuple(forms)
         self.all = tuple(entries)
-        self.figures = tuple(figures)
-        self.who = tuple(who)
-        self.went_on = re.compile(went_on or "(?!)")
+        self.figures = tuple(words.figures)
+        self.who = tuple(words.who)
+        self.behind = tuple(words.behind)
+        self.went_on = re.compile(words.went_on or "(?!)")
         """What a program says near a failure that it handled."""
         self.phases = tuple(phases)
         self.frameworks = tuple(frameworks)
         self.kinds = kinds
         self.by_id = {entry.id: entry for entry in self.all}
         self.progress = tuple(entry for entry in self.all if entry.means == PROGRESS)
-        self.events = tuple(entry for entry in self.all if entry.means != PROGRESS and not entry.of)
+        self.events = tuple(entry for entry in self.all if entry.means != PROGRESS and not entry.of and entry.literals)
+        self.last_words = tuple(entry for entry in self.all if Event.LAST_WORD in entry.reports)
         self._told_apart: dict[str, list[Signature]] = {}
         for entry in self.all:
             if entry.of:
@@ -262,7 +276,7 @@ class Signatures:
         Returns how many there are."""
         patterns = [
             *(pattern for one in self.all for pattern in (one.pattern, one.opening_pattern)),
-            *(one.pattern for one in (*self.figures, *self.who)),
+            *(one.pattern for one in (*self.figures, *self.who, *self.behind)),
             *(
                 pattern for rule in self.phases
                 for pattern in (rule.in_frames, rule.also_in_frames, rule.in_words, rule.in_line)
@@ -284,8 +298,10 @@ class Signatures:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Signatures) and (
-            (self.all, self.phases, self.frameworks, self.figures, self.who, self.forms, self.went_on.pattern)
-            == (other.all, other.phases, other.frameworks, other.figures, other.who, other.forms, other.went_on.pattern)
+            (self.all, self.phases, self.frameworks, self.figures, self.who, self.behind, self.forms,
+             self.went_on.pattern)
+            == (other.all, other.phases, other.frameworks, other.figures, other.who, other.behind, other.forms,
+                other.went_on.pattern)
         )
 
     def first_match(self, text: str, candidates: Iterable[Signature]) -> Match | None:
@@ -329,6 +345,17 @@ class Signatures:
     def speaker(self, before: str) -> Mapping[str, Value]:
         """Who says a message, by the words of its line in front of it: rank, local rank, whichever they name."""
         return _read_fields(self.who, before)[0] if before else {}
+
+    def speaker_within(self, message: str) -> Mapping[str, Value]:
+        """The same by the words of the message itself, or behind it."""
+        return _read_fields(self.behind, message)[0]
+
+    def ranks_named(self, text: str) -> set[int]:
+        """All ranks that a line's words name, whether as its speaker or otherwise."""
+        return {
+            number for one in (*self.who, *self.behind) if "rank" in one.units and not one.expression.startswith("^")
+            for found in one.pattern.finditer(text) if (number := int(found["rank"])) >= 0
+        }
 
 
 def _read_fields(every: Iterable[FieldWords], text: str) -> tuple[dict[str, Value], float]:

@@ -25,6 +25,7 @@ from runbook.logs.signatures.signature import (
     PrefixForm,
     Signature,
     Signatures,
+    Words,
 )
 from runbook.logs.tracebacks import PhaseRule
 from runbook.model.diagnosis import Detail, Kinds
@@ -42,7 +43,7 @@ class SignatureEntry(Document):
     """PyTorch versions that print it ("2.1", "2.4-2.13"), where the wording tells."""
     literal: str | tuple[str, ...] = ()
     """Text that is in every such line; of several, one. At least six characters, four for progress. None stands in an
-    entry with `of`."""
+    entry with `of`, nor in one that reports `last_word`: it is held against the last lines of a log alone."""
     pattern: str
     means: str
     weak: bool = False
@@ -140,6 +141,8 @@ class SignatureDocument(Document):
     """What a program says near a failure that it handled; of one document."""
     who: tuple[str, ...] = ()
     """Expressions of the words in front of a message that say who says it: rank, local_rank, node, pid."""
+    behind: tuple[str, ...] = ()
+    """Expressions of the words of a message itself, or behind it, that say who says it."""
     figures: tuple[str, ...] = ()
     """Expressions that give an amount of memory its role by the words around it, for what general signatures read."""
     framework: str = ""
@@ -185,6 +188,7 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
     frameworks: list[Framework] = []
     figures: list[FieldWords] = []
     who: list[FieldWords] = []
+    behind: list[FieldWords] = []
     forms: list[PrefixForm] = []
     went_on = ""
     problems: list[Problem] = []
@@ -203,11 +207,12 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
         try:
             figures += [FieldWords(*_compiled(one, document.parts)) for one in document.figures]
             who += [FieldWords(*_compiled(one, document.parts)) for one in document.who]
+            behind += [FieldWords(*_compiled(one, document.parts)) for one in document.behind]
             forms += [
                 PrefixForm(*_compiled(one.pattern, document.parts), one.opens, one.learned) for one in document.prefixes
             ]
         except ValueError as error:
-            problems.append(Problem(str(path), 0, "figures, who, prefixes", str(error)))
+            problems.append(Problem(str(path), 0, "figures, who, behind, prefixes", str(error)))
         for index, entry in enumerate(document.signatures):
             place = f"signatures.{index} ({entry.id})"
             if entry.id in seen:
@@ -232,13 +237,13 @@ def read_signatures(folder: Path, kinds: Kinds) -> Signatures:
         problems.append(Problem(str(folder), 0, "", "no signature documents here", "check the folder's name"))
     if problems:
         raise DocumentsInvalid(problems)
-    return Signatures(loaded, phases, frameworks, kinds, (figures, who, went_on), forms)
+    return Signatures(loaded, phases, frameworks, kinds, Words(figures, who, behind, went_on), forms)
 
 
 def build(entry: SignatureEntry, document: SignatureDocument, kinds: Kinds) -> Signature:
     """An entry made ready. Raises ValueError in words for the author; the expression itself is checked by tests."""
     literals = (entry.literal,) if isinstance(entry.literal, str) else entry.literal
-    if not literals and not entry.of:
+    if not literals and not entry.of and Event.LAST_WORD not in entry.reports:
         raise ValueError("literal: text that is in every such line is missing")
     for literal in literals:
         shortest = 3 if document.general else 4 if entry.means == PROGRESS else 6

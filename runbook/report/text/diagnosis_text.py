@@ -97,6 +97,9 @@ def _first(story: LogStory, best: Hypothesis, suspected: Sequence[Finding]) -> s
         return _who(story.root_cause)
     if best.detail is Detail.FINISHED:
         return ""
+    ended = story.ended_first
+    if ended is not None and ended.rank is not None:
+        return f"{_who(ended)}: it {ended.excerpt}, and no line says why"
     if len({(one.rank, one.node) for one in suspected}) == 1 and suspected[0].rank is not None:
         node = f" on {suspected[0].node}" if suspected[0].node else ""
         return f"not certain; the first to look at is rank {suspected[0].rank}{node}"
