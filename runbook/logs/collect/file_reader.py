@@ -52,6 +52,8 @@ class FileReader:
         self._launcher = LauncherLines(self._state, self._recorder, self._steps)
         self._previous: Signature | None = None
         """What matched last: many lines of one kind often stand together, and a line belongs to one signature."""
+        self._pasted = False
+        """It holds a few lines alone."""
         self.read_to = 0
 
     def first(self, view: View) -> None:
@@ -64,6 +66,7 @@ class FileReader:
             self._state.named = replace(named, habits=habits)
             return
         lines = sampled_lines(view)
+        self._pasted = len(lines) <= _LAST_WORDS_LINES
         named = replace(named, habits=habits or learn_prefixes(lines, named.nodes, named.forms))
         if beginning:
             self._collection.habits[beginning] = named.habits
@@ -147,6 +150,8 @@ class FileReader:
         words = match.text("detail")
         end = here.text.find(words) if words else (match.start or literal_at(match, here.text)) + len(": ")
         before = here.text[: max(end, 0)][:_NAMES_WITHIN]
+        if not self._pasted and not match.signature.general and here.text[:1].isdecimal():
+            before = f" {before}"  # a number alone may count the lines
         signatures = self._collection.signatures
         said = (
             signatures.speaker(before) or signatures.speaker_within(here.text[max(end, 0):][:_NAMES_BEHIND])
@@ -198,6 +203,7 @@ class FileReader:
     def _last_words(self, view: View, stop: int) -> None:
         """The last error that a program reports among its last lines, where no signature knows the line."""
         signatures = self._collection.signatures
+        stop += view.buffer[stop - 1:stop] != b"\n"  # the last line may lack its end
         for start, end in islice(view.before(stop, _LAST_WORDS_BYTES), _LAST_WORDS_LINES):
             raw = bytes(view.buffer[start:end])
             here = parse_line(decode(raw), self._state.named)
