@@ -77,6 +77,39 @@ def test_nothing_waits_for_the_hour_and_nothing_is_submitted_twice(tmp_path: Pat
     assert len([comment for comment in place.comments() if comment]) == 1
 
 
+@pytest.mark.parametrize("shift", ["-3600", "+3600"])
+@pytest.mark.timeout(300)
+def test_a_question_neither_lapses_nor_misses_its_answer(tmp_path: Path, shift: str) -> None:
+    clock, spool = tmp_path / "clock", tmp_path / "spool"
+    place = Place(tmp_path)
+    spool.mkdir()
+    text = INVENTORY.replace("mode: apply", "mode: approve").format(state=place.state)
+    place.inventory.write_text(text.replace("paths: {", f"paths: {{spool: {spool}, "), encoding="utf-8")
+    clock.write_text("+0\n")
+
+    def asks(box: str) -> None:
+        until(lambda: place.incident()["awaiting"] != "" and place.incident()["box"] == box, f"{box}: a question")
+
+    try:
+        with _daemon(place, clock):
+            (spool / "crash-1-0.event").write_text("format=1\njob_id=1\nrestart_count=0\ncluster=crash\n")
+            until(lambda: any(place.state.rglob("incident.json")), "the incident is there")
+            until(lambda: place.incident()["awaiting"] != "", "the first question")
+            first = str(place.incident()["box"])
+            clock.write_text(f"{shift}\n")
+        with _daemon(place, clock):
+            asks(first)
+            assert place.run("approve", "oom-crash-1").returncode in (0, 4)
+            until(lambda: place.incident()["box"] != first and place.incident()["awaiting"] != "", "the next question")
+            clock.write_text("+0\n")
+            assert place.run("approve", "oom-crash-1").returncode in (0, 4)
+            until(lambda: place.incident()["closed_s"] is not None, "it comes to its end")
+    finally:
+        place.end()
+    assert place.incident()["state"] == "recovered"
+    assert len([comment for comment in place.comments() if comment]) == 1
+
+
 def _looks(place: Place) -> int:
     """How often the relaunched job was looked at."""
     with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(
