@@ -25,8 +25,8 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "Begin": ("install", "first-hour", "sandbox"),
     "Concepts": ("flow", "trust", "incident", "report-site"),
     "How to": (
-        "diagnose", "predict", "snapshots", "node-check", "probe", "templates", "checkpoints", "watch", "history",
-        "notifications", "traces", "site", "webhook", "mcp", "two-daemons", "keep",
+        "diagnose", "predict", "snapshots", "node-check", "probe", "templates", "checkpoints", "submitting", "watch",
+        "history", "notifications", "traces", "site", "webhook", "mcp", "two-daemons", "keep",
     ),
     "Reference": (
         "commands", "exit-codes", "inventory", "metrics", "alerts", "lever-list", "signature-list", "xids",

@@ -133,6 +133,12 @@ class JobRecord:
         """Slurm's word for why it waits, without the nodes that may follow it."""
         return self.reason.split(",")[0]
 
+    @property
+    def array_task(self) -> str:
+        """The index of the one task of an array that the job is, or ""."""
+        task = self.id.partition("_")[2]
+        return task if task.isascii() and task.isdecimal() else ""
+
     def indices_on(self, node: NodeName) -> tuple[int, ...] | None:
         """The scheduler's indices of the job's GPUs on a node; None where it did not say."""
         return next((one.indices for one in self.gpu_indices if one.node == node), None)

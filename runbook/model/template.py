@@ -171,6 +171,8 @@ class Companion:
     """By what: "train.sbatch:22"."""
     program: bool = False
     """The training program itself, which is looked at and never changed."""
+    contained: str = ""
+    """By what it is read inside a container, in which a copy of it elsewhere is not seen; "" where it is in none."""
 
 
 @dataclass(frozen=True, slots=True)

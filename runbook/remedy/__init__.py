@@ -39,6 +39,7 @@ from runbook.remedy.resume import (
     resume_edits,
     resume_findings,
     resume_proof,
+    submitted_by_another,
 )
 from runbook.remedy.roles import OwnProgram, in_place_of, is_recognised
 from runbook.remedy.template_settings import (
@@ -118,6 +119,7 @@ __all__ = [
     "resume_findings",
     "resume_proof",
     "similar_incidents",
+    "submitted_by_another",
     "template_settings",
     "told_variables",
     "unresolved_argument",

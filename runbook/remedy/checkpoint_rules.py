@@ -176,6 +176,9 @@ class Restarter(Document):
     """What a person should look at before the relaunch."""
     set: str | None = None
     """The value that the relaunch gives the condition's parameter: `0` for a number of retries."""
+    relaunched: bool = True
+    """False: the job is another program's to submit, so it is neither cancelled nor submitted again; `to_do` says what
+    a person does."""
     source: str
 
     @model_validator(mode="after")
@@ -184,6 +187,8 @@ class Restarter(Document):
             raise ValueError("give either `condition` or `pattern`")
         if self.set is not None and self.condition is None:
             raise ValueError("`set` needs a `condition`, whose parameter it sets")
+        if not self.relaunched and not (self.pattern and self.to_do):
+            raise ValueError("`relaunched: false` needs a `pattern` and what is `to_do`")
         return self
 
 

@@ -14,9 +14,10 @@ from runbook.model.checkpoint import Checkpoint
 from runbook.model.log import Progress
 from runbook.model.sentences import NOTHING, Sentence, as_written
 from runbook.model.sentences.of_levers import Say
-from runbook.model.template import Edit, Setting
+from runbook.model.template import Edit, Setting, TemplateFile
 from runbook.remedy.checkpoint_rules import FolderRule, MovingName, Obstacle, Restarter, ResumeRule
 from runbook.remedy.lever_document import LeverDocument
+from runbook.remedy.recognition import first_uncommented_match
 from runbook.remedy.template_settings import Refusal, TemplateSettings, UncommentedLine
 
 # What makes a template go on from a checkpoint.
@@ -315,6 +316,15 @@ def find_restarters(template: TemplateSettings, common: Sequence[Restarter] = ()
         if restarter.set is not None and restarter.condition is not None:
             edits.append(template.edit(restarter.condition.parameter, restarter.set))
     return RestarterFindings(tuple(dict.fromkeys(notes)), tuple(edits), tuple(dict.fromkeys(to_do)))
+
+
+def submitted_by_another(script: TemplateFile, common: Sequence[Restarter]) -> tuple[Restarter, str] | None:
+    """The program whose job this is to submit, and where the script says so; None: it is its owner's."""
+    for restarter in common:
+        found = None if restarter.relaunched else first_uncommented_match(restarter.pattern, (script,))
+        if found is not None:
+            return restarter, f"{script.path}:{found[2]}"
+    return None
 
 
 def _place(template: TemplateSettings, restarter: Restarter) -> str | Sentence | None:

@@ -137,9 +137,10 @@ def choose_record(records: Sequence[JobRecord], job: JobId) -> JobRecord | None:
     """The record that was asked for; None when there is none. Of several with its number the first, and none of another
     owner than the first of all: what follows may be its owner's writing (`fields.rows`).
 
-    Raises `BadInput` where the number stands for several array tasks or components."""
+    The number of a heterogeneous job stands for its first component, in which its script runs. Raises `BadInput` where
+    the number stands for several array tasks."""
     own = [record for record in records if (record.uid, record.owner) == (records[0].uid, records[0].owner)]
-    exact = [record for record in own if record.id == job]
+    exact = [record for record in own if record.id in (job, f"{job}+0")]
     candidates = exact[:1] or own
     if len(candidates) > 1:
         shown = ", ".join(record.id for record in candidates[:8]) + (", …" if len(candidates) > 8 else "")

@@ -83,7 +83,7 @@ def sbatch_command(
     check_relaunchable(original, wrapped)
     notes: list[str] = []
     line = _original_line(original, wrapped, notes)
-    task = _task(original)
+    task = original.array_task
     if task:
         notes.append(
             f"submitted as an array of its own with the one index {task}: SLURM_ARRAY_JOB_ID is another, and "
@@ -134,7 +134,7 @@ def check_relaunchable(original: JobRecord, script: str) -> None:
     """Raises `NotAllowed` for a component of a heterogeneous job, for several tasks of an array at once, and for a task
     whose script asks how many tasks there are. To be asked before anything is done to the job."""
     if original.array_job_id or "_" in original.id:
-        if not _task(original):
+        if not original.array_task:
             raise _array(original, "several tasks of a job array are not relaunched at once")
         counted = next((name for name in _OF_ALL_TASKS if name in script), None)
         if counted is not None:
@@ -186,12 +186,6 @@ def read_submitted(text: str) -> str | None:
         if number.isascii() and number.isdecimal():
             return number
     return None
-
-
-def _task(original: JobRecord) -> str:
-    """The index of the one task of an array that the job is, or ""."""
-    task = original.id.partition("_")[2]
-    return task if task.isascii() and task.isdecimal() else ""
 
 
 def _array(original: JobRecord, why: str) -> NotAllowed:

@@ -9,6 +9,7 @@ from runbook.errors import NotAllowed, NotFound
 from runbook.model.incident import Act, Incident
 from runbook.model.job import JobClass, JobRecord
 from runbook.model.units import sentence
+from runbook.remedy import submitted_by_another
 from runbook.slurm.ownership import check_ours, check_same_run
 from runbook.slurm.submit import check_relaunchable
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, with_act, with_notes
@@ -84,7 +85,16 @@ def not_relaunchable(context: StepContext) -> NotAllowed | None:
         check_relaunchable(original.job, script.text if script else "")
     except NotAllowed as refusal:
         return refusal
-    return None
+    return of_another(context)
+
+
+def of_another(context: StepContext) -> NotAllowed | None:
+    """Why the job is another program's to submit; None: it is its owner's."""
+    found = [submitted_by_another(script, context.playbook.restarters) for script in context.incident.templates[:1]]
+    if found == [] or found[0] is None:
+        return None
+    program, place = found[0]
+    return NotAllowed(f"it is {program.title} ({place}). {program.what_happens}", next_step=program.to_do)
 
 
 def _record(context: StepContext, job: JobRecord) -> JobRecord | None:

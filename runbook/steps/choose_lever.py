@@ -11,6 +11,7 @@ from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
 from runbook.model.remedy import NoPlan, Plan
+from runbook.model.sentences import as_written
 from runbook.model.sentences.of_levers import Say
 from runbook.model.units import Bytes, sentence
 from runbook.remedy import (
@@ -25,6 +26,7 @@ from runbook.remedy import (
 from runbook.report.narrative import newest_forecast
 from runbook.report.past_incidents import remember
 from runbook.report.vocabulary.sentences import in_words
+from runbook.steps.cancel_job import of_another
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.foresight import prospect_of
@@ -44,6 +46,9 @@ def run(context: StepContext) -> StepResult:
         return _without(
             incident, NoPlan(Say.SCRIPT_NOT_KNOWN(notes=_notes(incident)), exhausted=False)
         )
+    theirs = of_another(context)
+    if theirs is not None:
+        return _without(incident, NoPlan(as_written(theirs.what), exhausted=False, question=as_written(theirs.next_step)))
     reading = context.template
     template = reading.told
     if template is None:

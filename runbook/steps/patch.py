@@ -48,7 +48,8 @@ def run(context: StepContext) -> StepResult:
         keys = tuple(use.key for use in incident.plan.uses) if incident.plan else ()
         incident = with_notes(
             replace(incident, not_written={**incident.not_written, **dict.fromkeys(keys, error.what)}),
-            f"the template could not be changed for {', '.join(keys)}: {error.what} ({error.where})",
+            f"the template could not be changed for {', '.join(keys)}: {error.what} ({error.where})"
+            + (f"; {error.next_step}" if error.next_step else ""),
         )
         return StepResult(Outcome.CANNOT_EDIT, incident, error.what)
     _write(context, patch, submitted)

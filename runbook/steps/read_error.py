@@ -43,6 +43,13 @@ class Outcome(StrEnum):
     UNREADABLE = auto()
 
 
+_ON_A_NODE_ALONE = (
+    "Look where the log lies: a node's own folder, such as its /tmp, is seen by that node alone, and Slurm may empty "
+    "it with the job. If it is still there, `runbook diagnose FILE` reads a copy; let --output name a folder that every "
+    "machine sees."
+)
+
+
 def run(context: StepContext) -> StepResult:
     """Copy the logs into the incident's folder, read them, and fill `incident.failure.story`."""
     job = context.failure.job
@@ -51,7 +58,8 @@ def run(context: StepContext) -> StepResult:
     story = read_story(context, _as_evidence(job))
     if not kept and not story.sources:
         conclusion = f"None of the logs of job {job.id} could be read: {'; '.join(problems)}."
-        return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=conclusion), conclusion)
+        to_do = tuple(dict.fromkeys((*incident.to_do, _ON_A_NODE_ALONE)))
+        return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=conclusion, to_do=to_do), conclusion)
     if job.state.job_class is JobClass.SUCCEEDED and story.root_cause is not None:
         problems.append(
             f"Slurm calls job {job.id} {job.state.name}: that is how the last command of its script ended, and a pipe "

@@ -140,7 +140,8 @@ def _dependents_told(context: StepContext, incident: Incident, new: JobId) -> In
 
 def _refused(incident: Incident, error: NotAllowed) -> StepResult:
     conclusion = f"The scheduler refused the relaunch: {error.what}"
-    return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion), conclusion)
+    to_do = tuple(dict.fromkeys((*incident.to_do, *filter(None, (sentence(error.next_step),)))))
+    return StepResult(Outcome.REFUSED, replace(incident, conclusion=conclusion, to_do=to_do), conclusion)
 
 
 def _claim(context: StepContext, number: int, original: JobRecord) -> Claim:

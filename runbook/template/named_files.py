@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from runbook.model.template import ParameterNames, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.arguments import Occurrence, options_given
+from runbook.template.bash.containers import Container, container_of
 from runbook.template.bash.launchers import (
     LAUNCHERS,
     basename,
@@ -87,6 +88,8 @@ class NamedFile:
         """The path by which it is known among the files that were read."""
         return self.path if self.path is not None or not self.likely else posixpath.normpath(self.likely)
 
+    container: Container | None = None
+    """In which the path is meant."""
     hydra: bool = False
     """Named by `--config-name`: the path is joined from it and `--config-path`; without that it is under the program's
     own folder, which is not known."""
@@ -114,11 +117,13 @@ def _named_by_script(script: Script) -> tuple[NamedFile, ...]:
         script.budget.spend(len(script.commands) // 8)
         if not only_prepares(command):
             folder = _working_folder(script, command)
-            found += [
+            here = [
                 replace(item.file, folder=folder, likely=likely_path(script, item)) for item in naming_words(command)
                 if not any(same_file(item.occurrence.value, file.file.path) for file in script.written)
             ]
-            found += program_named(script, command, folder)
+            here += program_named(script, command, folder)
+            container = container_of(command, script.header)
+            found += [replace(item, container=container) for item in here]
     return tuple(dict.fromkeys(found))
 
 
@@ -306,14 +311,15 @@ def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> 
             continue
         folder = _working_folder(script, command)
         token = command.argv[at]
+        here = program_named(script, command, folder)
         if (command.argv[at - 1].text if at else "") == "-m" and re.fullmatch(r"\w+(?:\.\w+)*", token.text or ""):
             module = (token.text or "").replace(".", "/")
-            found += [
+            here = [
                 NamedFile("-m", path, token.line, program=True, folder=folder)
                 for path in (f"{module}.py", f"{module}/__main__.py", f"src/{module}.py", f"src/{module}/__main__.py")
             ]
-        else:
-            found += program_named(script, command, folder)
+        container = container_of(command, script.header)
+        found += [replace(item, container=container) for item in here]
     return tuple(dict.fromkeys(found))
 
 

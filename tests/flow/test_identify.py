@@ -8,9 +8,10 @@ import pytest
 
 from runbook.model.incident import IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
-from runbook.model.units import JobId
+from runbook.model.units import JobId, NodeName
 from runbook.slurm.states import job_state
-from runbook.steps import cancel_job, identify, read_error, relaunch
+from runbook.steps import cancel_job, choose_lever, classify, identify, read_error, relaunch
+from runbook.steps.cancel_job import of_another
 from tests.contract.fakes import ends
 from tests.flow.test_resuming import Scene
 
@@ -108,8 +109,17 @@ def test_a_running_job_of_which_srun_saw_a_task_end_is_not_healthy() -> None:
     assert _read(Scene("true"), b"step 10\n") == ["identified", "healthy"]
 
 
+SUBMITIT = "#!/bin/bash\n#SBATCH --job-name=x\nsrun --output /runs/%j_%t.out python -u -m submitit.core._submit /runs"
+SNAKEMAKE = "#!/bin/sh\ncd /w && python -m snakemake --snakefile S --target-jobs 'train:' --cores all --mode 'remote'"
+NEXTFLOW = "#!/bin/bash\nset -e\nnxf_launch() {\n    /bin/bash -ue /w/.command.sh\n}\n$NXF_ENTRY"
+
+
 @pytest.mark.parametrize(
-    ("job", "script"), [("7+1", "true"), ("7_[3-5]", "true"), ("7_3", "shards=$SLURM_ARRAY_TASK_COUNT")]
+    ("job", "script"),
+    [
+        ("7+1", "true"), ("7_[3-5]", "true"), ("7_3", "shards=$SLURM_ARRAY_TASK_COUNT"), ("7", SUBMITIT),
+        ("7", SNAKEMAKE), ("7", NEXTFLOW),
+    ],
 )
 def test_a_job_that_could_not_be_submitted_again_is_not_cancelled(job: str, script: str) -> None:
     scene = Scene("true")
@@ -119,9 +129,38 @@ def test_a_job_that_could_not_be_submitted_again_is_not_cancelled(job: str, scri
     record: JobRecord = scene.scheduler.job(running)
     assert scene.incident.failure is not None
     failure = replace(scene.incident.failure, job=record)
-    scene.incident = replace(scene.incident, root_job=running, failure=failure, original=failure)
+    scene.incident = replace(scene.incident, root_job=running, failure=failure, original=failure, templates=())
     scene.incident = identify.run(scene.context()).incident
     assert cancel_job.propose(scene.context()) is None
     assert cancel_job.run(scene.context()).outcome == "left_running"
     assert relaunch.propose(scene.context()) is None
     assert scene.scheduler.job(running).state.job_class is JobClass.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("script", "what", "to_do"),
+    [
+        (SUBMITIT, "a job of submitit", "executor.submit"),
+        (SNAKEMAKE, "a Snakemake workflow", "run the workflow again"),
+        (NEXTFLOW, "a Nextflow pipeline", "-resume"),
+    ],
+)
+def test_what_another_program_submits_is_handed_back_without_a_question_that_nobody_can_answer(
+    script: str, what: str, to_do: str
+) -> None:
+    scene = Scene(script)
+    scene.incident = classify.run(scene.context()).incident
+    chosen = choose_lever.run(scene.context())
+    scene.incident = chosen.incident
+    assert chosen.outcome == "needs_person" and what in scene.incident.conclusion
+    assert to_do in scene.incident.to_do[0] and "Write it into the template" not in str(scene.incident.to_do)
+    # Away from a node that is broken, too: nothing of the job is this tool's to submit.
+    scene.incident = replace(scene.incident, excluded_nodes=(NodeName("gpu-9"),), to_do=())
+    refused = relaunch.run(scene.context())
+    assert refused.outcome == "refused" and to_do in str(refused.incident.to_do)
+
+
+def test_a_workflow_that_is_a_job_itself_is_its_owners() -> None:
+    mentioned = "# python -m submitit.core._submit x"
+    for script in ("snakemake --cores 8 --retries 2", "nextflow run main.nf -resume", mentioned):
+        assert of_another(Scene(f"#!/bin/bash\n{script}\n").context()) is None

@@ -318,6 +318,14 @@ def test_an_end_of_a_job_with_good_codes_opens_an_incident_only_where_it_did_not
         opener(record("RUNNING", JobClass.ACTIVE)).decide(end)
 
 
+def test_the_components_of_a_heterogeneous_job_are_one_failure() -> None:
+    """Slurm's epilog runs for each of them, and the script in the first."""
+    first, second = (replace(record("FAILED", JobClass.FAILED), id=JobId(f"4711+{number}")) for number in (0, 1))
+    assert opener(first).decide(event(first.id)).incident.root_job == "4711+0"
+    with pytest.raises(Declined, match="component of the heterogeneous job 4711"):
+        opener(second).decide(event(second.id))
+
+
 def test_an_epilogs_event_about_another_users_job_opens_nothing() -> None:
     failed = replace(record("FAILED", JobClass.FAILED, end_s=999_000.0), uid=1003)
     told = SpoolEvent("alpha-4711-0.event", "alpha", JobId("4711"), "4711", 0, 1_000_000.0, uid=1001)

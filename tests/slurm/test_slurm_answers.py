@@ -127,6 +127,14 @@ def test_array_tasks() -> None:
     assert sorted(task.id for task in from_sacct("sacct_array.txt")) == ["117_3", "117_4"]
 
 
+def test_the_number_of_a_heterogeneous_job_stands_for_its_first_component() -> None:
+    (task, *_) = from_squeue("squeue_array.txt")
+    components = [replace(task, id=JobId(f"117+{number}"), array_job_id=None) for number in (0, 1)]
+    for asked, found in (("117", "117+0"), ("117+1", "117+1")):
+        record = choose_record(components, JobId(asked))
+        assert record is not None and record.id == found
+
+
 def test_a_task_without_an_output_option_as_22_05_tells_it() -> None:
     text = recorded("squeue_array.txt")
     columns = text.split(SEPARATOR)

@@ -122,6 +122,9 @@ class Opener:
         record = self.scheduler.job(event.job or self._job_of(event))
         if event.uid is not None and record.uid is not None and event.uid != record.uid:
             raise BadInput(f"Slurm's epilog told of a job of user {event.uid}, and the job is of {record.uid}")
+        leader, _, component = record.id.partition("+")
+        if component not in ("", "0"):
+            raise Declined(f"it is a component of the heterogeneous job {leader}, whose first one's end is told too")
         if event.is_suspicion:
             _check_time(record, event)
         if event.trigger == "alert":

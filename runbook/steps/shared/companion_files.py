@@ -13,7 +13,7 @@ from runbook.model.job import JobRecord
 from runbook.model.program import ProgramOption
 from runbook.model.template import Companion, SubmitContext, TemplateFile
 from runbook.ports import Files
-from runbook.template import NamedFile, all_settings, named_files
+from runbook.template import Container, NamedFile, all_settings, named_files
 
 _MOST_FILES = 30
 _MOST_ASKED = 100
@@ -36,10 +36,14 @@ def read_companions(
     unread: list[str] = []
     queue = [script]
     seen = {script.path}
+    inside: dict[str, Container | None] = {}
     while queue:
         parent = queue.pop(0)
         known = replace(known, sourced={item.file.path: item.file.text for item in found})
         for written in named_files(parent, known):
+            if written.container is None:
+                # What runs in a container names what is in there.
+                written = replace(written, container=inside.get(parent.path))
             named = reader.as_meant(written)
             if named.path is not None and named.path in seen:
                 continue
@@ -57,6 +61,9 @@ def read_companions(
                     # The script's own word is what a copy takes the place of.
                     companion = replace(companion, file=TemplateFile(written.path, companion.file.text))
                     seen.add(written.path)
+                if written.container is not None:
+                    companion = replace(companion, contained=written.container.said)
+                    inside[companion.file.path] = written.container
                 found.append(companion)
                 if not companion.program:
                     queue.append(companion.file)
@@ -150,8 +157,13 @@ class _Reader:
     """Where no scheduler says it: the only folder from which another file of the job was found."""
 
     def as_meant(self, named: NamedFile) -> NamedFile:
-        """Of files alone: one whose path is not known, as the one that lies where such a path mostly leads; an absolute
-        path that is not on this machine as the one that lies below the script's folder."""
+        """One inside a container as the node's own. Of files alone: one whose path is not known, as the one that lies
+        where such a path mostly leads; an absolute path that is not on this machine as the one that lies below the
+        script's folder."""
+        if named.container is not None and named.path is not None:
+            there = named.container.on_node(named.path)
+            why = f"{named.path} lies in a container ({named.container.said}), and no mount tells which file that is"
+            named = replace(named, path=there, unresolved=named.unresolved if there is not None else why, likely="")
         if not self._only_files:
             return named
         if named.path is None and named.likely:

@@ -116,7 +116,9 @@ class TemplateReading:
             environment.setdefault("SLURM_SUBMIT_DIR", job.work_dir)
             environment.setdefault("SLURM_JOB_NAME", job.name)
         sourced = {file.path: file.text for file in self.files[1:]}
-        return SubmitContext(environment, _arguments(job), sourced, told_variables(self.answers))
+        # A task of an array is submitted again with its index.
+        index = {"SLURM_ARRAY_TASK_ID": job.array_task} if job.array_task else {}
+        return SubmitContext(environment, _arguments(job), sourced, {**told_variables(self.answers), **index})
 
     @cached_property
     def system(self) -> LeverDocument | None:
@@ -419,7 +421,7 @@ def copies_of(companions: Sequence[Companion], patch: Patch, folder: str, *, bes
     `beside`: the person who submits the script puts them into their places, so that one which finds others from its own
     folder may lie in that. Raises `CannotEdit` where a program would have to change: its text is not a launch
     template."""
-    changed = _files_to_copy(companions, patch)
+    changed = _files_to_copy(companions, patch, beside=beside)
     tied = {file.path for file in patch.files if beside and file.path in changed and tied_by(file)[0]}
     if tied:  # Hydra has a search path
         tied -= {item.path for file in patch.files for item in named_files(file) if item.hydra and item.path}
@@ -429,7 +431,7 @@ def copies_of(companions: Sequence[Companion], patch: Patch, folder: str, *, bes
     }
 
 
-def _files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, ...]:
+def _files_to_copy(companions: Sequence[Companion], patch: Patch, *, beside: bool) -> tuple[str, ...]:
     """The files of a patch beside the script that need a copy, by the path under which they are named: see
     `copies_of`, and for the error too."""
     original = {item.file.path: item for item in companions}
@@ -439,6 +441,12 @@ def _files_to_copy(companions: Sequence[Companion], patch: Patch) -> tuple[str, 
             raise CannotEdit(
                 f"the value stands in the program {posixpath.basename(path)} itself", where=original[path].named,
                 next_step="let the program take it from its command line or a configuration file",
+            )
+        if original[path].contained and not beside:
+            raise CannotEdit(
+                f"the value stands in {path}, which is read inside a container ({original[path].contained}): a changed "
+                "copy of it elsewhere is not seen in there", where=original[path].named,
+                next_step="set it on the command line of the job's script, or change the file and submit the job anew",
             )
     grown = True
     while grown:

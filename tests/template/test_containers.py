@@ -1,0 +1,48 @@
+"""A path inside a container is another file of the node: by the mounts that the launch command names."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.model.template import TemplateFile
+from runbook.template import named_files, programs_started
+
+
+def on_node(text: str) -> list[str | None]:
+    """Where the files lie that a script names, each in its container."""
+    files = named_files(TemplateFile("job.sh", f"#!/bin/bash\n{text}\n"))
+    return [file.path if file.container is None else file.container.on_node(file.path or "") for file in files]
+
+
+PYXIS = "srun --container-image=nvcr.io/x:1 --container-mounts="
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (f"{PYXIS}/home/a/code:/w python /w/run.py --config /w/c.yaml", ["/home/a/code/c.yaml", "/home/a/code/run.py"]),
+        (f"{PYXIS}/home/a/code:/w:ro,/data:/data python /w/run.py --config /data/c.yaml",
+         ["/data/c.yaml", "/home/a/code/run.py"]),
+        (f"{PYXIS}/home/a:/w,/scratch/b:/w/b python /w/b/run.py", ["/scratch/b/run.py"]),
+        (f"{PYXIS}/home/a:/w python /opt/run.py --config /w/../etc/c.yaml", [None, None]),
+        (f"{PYXIS}$WHERE:/w python /w/run.py", [None]),
+        (f"{PYXIS}/home/a:/w --container-workdir=/w python run.py", ["/home/a/run.py"]),
+        (f"{PYXIS}/home/a:/w python run.py", ["run.py"]),
+        (f"{PYXIS}/home/a bash -c 'python /home/a/run.py --x 1'", ["/home/a/run.py"]),
+        ("srun --container-mounts /home/a:/w --container-image x bash /w/run.sh", ["/home/a/run.sh"]),
+        ("srun apptainer exec --nv --bind /home/a:/w,/x x.sif python /w/run.py", ["/home/a/run.py"]),
+        ("srun singularity exec -B /home/a:/w x.sif python /home/a/run.py", ["/home/a/run.py"]),
+        ("docker run -v /home/a:/w image python /w/run.py --config /c.yaml", [None, "/home/a/run.py"]),
+        ("enroot start --mount /home/a:/w image python /w/run.py", ["/home/a/run.py"]),
+        ("srun python /w/run.py", ["/w/run.py"]),
+    ],
+)  # fmt: skip
+def test_where_it_lies_on_the_node(command: str, found: list[str | None]) -> None:
+    assert on_node(command) == found
+
+
+def test_a_directive_puts_every_command_into_the_container() -> None:
+    header = "#SBATCH --container-image=x\n#SBATCH --container-mounts=/home/a:/w\n"
+    assert on_node(f"{header}srun python /w/run.py") == ["/home/a/run.py"]
+    (program,) = programs_started(TemplateFile("job.sh", f"#!/bin/bash\n{header}srun python /w/run.py\n"))
+    assert program.container is not None and program.container.on_node("/w/run.py") == "/home/a/run.py"
