@@ -48,7 +48,8 @@ def run(context: StepContext) -> StepResult:
         )
     theirs = of_another(context)
     if theirs is not None:
-        return _without(incident, NoPlan(as_written(theirs.what), exhausted=False, question=as_written(theirs.next_step)))
+        why, question = as_written(theirs.what), as_written(theirs.next_step)
+        return _without(incident, NoPlan(why, exhausted=False, question=question))
     reading = context.template
     template = reading.told
     if template is None:

@@ -45,8 +45,8 @@ class Outcome(StrEnum):
 
 _ON_A_NODE_ALONE = (
     "Look where the log lies: a node's own folder, such as its /tmp, is seen by that node alone, and Slurm may empty "
-    "it with the job. If it is still there, `runbook diagnose FILE` reads a copy; let --output name a folder that every "
-    "machine sees."
+    "it with the job. If it is still there, `runbook diagnose FILE` reads a copy; let --output name a folder that "
+    "every machine sees."
 )
 
 
