@@ -58,7 +58,7 @@ class Container:
         if not covering:
             return inside if self.open else None
         longest = max(len(place.rstrip("/")) for _, place in covering)
-        source, place = [item for item in covering if len(item[1].rstrip("/")) == longest][-1]
+        source, _ = [item for item in covering if len(item[1].rstrip("/")) == longest][-1]
         return posixpath.normpath(posixpath.join(source, inside[longest:].lstrip("/")))
 
 
