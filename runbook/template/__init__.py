@@ -15,7 +15,7 @@ Python module) are `config/`. docs/templates.md has an example of each function.
 - `CannotEdit`: the refusal, with what, where and what to do next.
 """
 
-from runbook.template.bash.containers import Container
+from runbook.template.containers import Container
 from runbook.template.copies import point_to_copies, tied_by, wire_copies
 from runbook.template.editing import apply, find_settings, invert
 from runbook.template.named_files import NamedFile, named_files, programs_started, words_of_files

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from runbook.model.template import ParameterNames, SettingKind, SubmitContext, TemplateFile
 from runbook.template.bash.arguments import Occurrence, options_given
-from runbook.template.bash.containers import Container, container_of
 from runbook.template.bash.launchers import (
     LAUNCHERS,
     basename,
@@ -24,6 +23,7 @@ from runbook.template.bash.written_files import same_file
 from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config
+from runbook.template.containers import Container, container_of
 from runbook.template.text_files import CannotEdit, Language, language_of
 
 # A step reads what is named here, edits copies of it (`apply` takes the script and these files together), and has the
