@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help compiled setup demo test test-slurm check lock packages docs reference frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down clean
+.PHONY: help compiled setup demo test test-slurm check lock packages docs reference frozen frozen-renew bench fuzz accuracy foresight cluster cluster-down soak clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ fuzz: $(STAMP) ## A million hostile lines, others each time: no crash, bounded m
 
 cluster: $(STAMP) ## Start the sandbox Slurm cluster (Debian, root)
 	@deploy/sandbox/sandbox up
+
+soak: compiled ## Many jobs on the sandbox, of which some fail in each way: each has one incident, no healthy one is touched; MINUTES=10 JOBS=40
+	@$(BIN)/python -m tests.cluster.soak $(or $(MINUTES),10) $(or $(JOBS),40)
 
 cluster-down: ## Stop it, without residue
 	@deploy/sandbox/sandbox down

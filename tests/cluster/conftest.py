@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -108,9 +108,9 @@ class Cluster:
     def argv(self, *arguments: str) -> tuple[str, ...]:
         return (sys.executable, "-m", "runbook", arguments[0], "--inventory", str(self.inventory), *arguments[1:])
 
-    def start_runbook(self, *arguments: str) -> subprocess.Popen[str]:
+    def start_runbook(self, *arguments: str, stderr: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.argv(*arguments), cwd=self.state, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self.argv(*arguments), cwd=self.state, stdout=subprocess.PIPE, stderr=stderr, text=True
         )
 
     def incident(self, job: str) -> dict[str, Any]:
