@@ -39,6 +39,7 @@ from runbook.service.app import LOOPBACK_HOSTS, People, Shown, create_app
 from runbook.service.auth import Signer, SignIn, session_key
 from runbook.service.daemon import LATE_S, Daemon, Opener, ServiceStatus
 from runbook.service.decisions import answer_here
+from runbook.service.job_watch import memory_pattern
 from runbook.service.serve import Turn, Watch
 from runbook.service.serve import serve as run_until_stopped
 from runbook.service.spool import SharedSpool, SpoolEvent, SpoolReader
@@ -473,5 +474,6 @@ def _opener_of(app: Application) -> Opener:
     return Opener(
         app.scheduler, app.store, app.clock, app.flow.id, app.inventory.cluster, app.settings.policy.mode,
         jobs_on_node=on_node,
-        files=app.files, quiet_s=app.inventory.webhook.quiet_s, begun=begun, places=_MOST_BEGUN,
+        files=app.files, quiet_s=app.inventory.webhook.quiet_s,
+        words=memory_pattern(app.playbook.signatures), begun=begun, places=_MOST_BEGUN,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
@@ -58,6 +59,11 @@ def memory_words(signatures: Signatures) -> frozenset[str]:
         if each.means not in NO_KINDS and each.means.entry.died.of_memory and not each.weak
         for word in each.literals if len(word) >= _SHORTEST_WORD
     )
+
+
+def memory_pattern(signatures: Signatures) -> re.Pattern[bytes]:
+    """Any of `memory_words`."""
+    return re.compile(b"|".join(re.escape(word.encode()) for word in sorted(memory_words(signatures))))
 
 
 def is_watched(job: JobRecord, rule: WatchDocument) -> bool:

@@ -78,6 +78,12 @@ def run(context: StepContext) -> StepResult:
         )
         if undecided is not None:
             return undecided
+    if failed and _may_have_completed(job, story, incident):
+        outcome, summary = Outcome.HEALTHY, (
+            f"job {job.id} completed, and its log shows {summary}; but it came to its last step, or no line tells that "
+            f"a process ended with an error. If it failed: `runbook oom --job {job.id}`"
+        )
+        failed = False
     if outcome is Outcome.UNREADABLE:
         conclusion = summary[:1].upper() + summary[1:] + "."
         return StepResult(outcome, replace(incident, conclusion=conclusion), summary)
@@ -213,16 +219,26 @@ def _steps(story: LogStory) -> tuple[object, ...]:
 def _has_done_its_steps(job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
     """Close where all of the job's steps are behind it: its ranks end one after the other then, and the last may be
     at work on a model for long."""
-    progress = story.progress
-    total = progress.total_steps
-    if total is None or progress.last_step is None or progress.last_step < total - 1 + progress.numbered_from:
+    if not _at_its_last_step(story):
         return None
     summary = (
-        f"job {job.id} is {job.state.name} and has completed all of its {total} steps: that ranks of it end, is what "
-        "is to be expected"
+        f"job {job.id} is {job.state.name} and has completed all of its {story.progress.total_steps} steps: that ranks "
+        "of it end, is what is to be expected"
     )
     closed = replace(incident, state=IncidentState.CLOSED, conclusion=sentence(summary))
     return StepResult(Outcome.HEALTHY, closed, summary)
+
+
+def _at_its_last_step(story: LogStory) -> bool:
+    progress, total = story.progress, story.progress.total_steps
+    last = progress.last_step
+    return total is not None and last is not None and last >= total - 1 + progress.numbered_from
+
+
+def _may_have_completed(job: JobRecord, story: LogStory, incident: Incident) -> bool:
+    """Of a job that Slurm calls COMPLETED, which nobody but its log says to have failed."""
+    told = job.state.job_class is JobClass.SUCCEEDED and incident.trigger == "epilog" and not job.derived_exit_code
+    return told and (_at_its_last_step(story) or not story.process_ended)
 
 
 def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:

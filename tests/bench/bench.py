@@ -2,7 +2,8 @@
 failures at once, and on the sandbox from a failed job to its relaunch.
 
     make bench
-    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, nodes, service, fleet, watch, loop
+    RUNBOOK_BENCH_ONLY=logs make bench      one of start, epilog, templates, logs, nodes, service, fleet, ends, watch,
+    loop
     make bench BEFORE=<commit>              another commit beside this one (`compare.py`)
 
 Every figure is the median of several runs with the smallest and largest beside it; a bare interpreter is timed in the
@@ -21,6 +22,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
+from tests.bench.bench_ends import ends  # noqa: E402
 from tests.bench.bench_fleet import fleet  # noqa: E402 (found through the line above)
 from tests.bench.bench_logs import logs  # noqa: E402
 from tests.bench.bench_nodes import nodes  # noqa: E402
@@ -110,7 +112,7 @@ def main() -> None:
     parts = {
         "start": start_up, "epilog": epilog, "templates": lambda: templates(row), "logs": logs,
         "nodes": lambda: nodes(row), "service": lambda: service(row), "fleet": lambda: fleet(row),
-        "watch": lambda: watch(row), "loop": loop,
+        "ends": lambda: ends(row), "watch": lambda: watch(row), "loop": loop,
     }
     only = os.environ.get("RUNBOOK_BENCH_ONLY")
     if only is not None and only not in parts:

@@ -26,13 +26,16 @@ def write_commands(folder: Path, nodes: int) -> None:
     asked.chmod(0o666)
 
 
-def write_failed_job(folder: Path, number: int, owner: pwd.struct_passwd, log: Path, script: str) -> None:
-    """What accounting tells of a job of that owner's that failed a moment ago."""
+def write_failed_job(
+    folder: Path, number: int, owner: pwd.struct_passwd, log: Path, script: str, state: str = "FAILED",
+    code: str = "1:0",
+) -> None:
+    """What accounting tells of a job of that owner's that ended a moment ago."""
     (folder / "jobs" / f"{number}.sh").write_text(script)
     now_s = int(time.time())
     told = {
         "JobID": number, "JobIDRaw": number, "JobName": "train", "User": owner.pw_name, "UID": owner.pw_uid,
-        "GID": owner.pw_gid, "State": "FAILED", "ExitCode": "1:0", "DerivedExitCode": "1:0", "Reason": "None",
+        "GID": owner.pw_gid, "State": state, "ExitCode": code, "DerivedExitCode": code, "Reason": "None",
         "NodeList": f"gpu-{number % _nodes(folder) + 1}", "NNodes": 1, "AllocTRES": "gres/gpu=8,node=1",
         "ReqTRES": "gres/gpu=8,node=1", "Submit": now_s - 9000, "Start": now_s - 9000, "End": now_s - 5,
         "TimelimitRaw": 600, "WorkDir": log.parent,
@@ -49,8 +52,9 @@ def _nodes(folder: Path) -> int:
     return len((folder / "nodes").read_text().splitlines())
 
 
-def write_event(folder: Path, number: int, uid: int) -> None:
+def write_event(folder: Path, number: int, uid: int, code: str = "") -> None:
     """What the cluster's epilog says of it, in a spool: whole from its first moment on."""
     made = folder.parent / f"alpha-{number}-0.event"
-    made.write_text(f"format=1\njob_id={number}\nuid={uid}\nrestart_count=0\ncluster=alpha\n")
+    codes = f"exit_code={code}\nderived_exit_code={code}\n" if code else ""
+    made.write_text(f"format=1\njob_id={number}\nuid={uid}\n{codes}restart_count=0\ncluster=alpha\n")
     made.rename(folder / made.name)

@@ -39,6 +39,7 @@ def test_else_a_job_without_a_log_goes_to_a_person(trigger: str, submit_line: st
     assert _identified(trigger, submit_line)[0] == "no_logs"
 
 
+EXITED = b"srun: error: gpu-21: task 3: Exited with exit code 1\n"
 OOM = b"""step 10 loss 1.0
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "train.py", line 7, in <module>
@@ -68,10 +69,15 @@ def _read(scene: Scene, log: bytes, **changes: object) -> list[str]:
         ("person", OOM, ["identified", "memory_error"]),
         ("person", b"step 10 loss 1.0\nTraining done\n", ["identified", "no_error_found"]),
         ("person", b"step 10\nthe docs say torch.OutOfMemoryError: CUDA out of memory.\n", ["identified", "healthy"]),
-        ("epilog", OOM, ["succeeded"]),
+        ("epilog", OOM, ["identified", "healthy"]),
+        ("epilog", OOM + EXITED, ["identified", "memory_error"]),
+        ("epilog", OOM.replace(b"step 10", b"step 10/10") + EXITED, ["identified", "healthy"]),
+        ("alert", OOM, ["succeeded"]),
     ],
 )
-def test_a_job_whose_pipe_ended_well_is_read_when_a_person_asks(trigger: str, log: bytes, outcomes: list[str]) -> None:
+def test_a_job_whose_pipe_ended_well_is_read_when_a_person_asks_or_a_line_tells_of_its_end(
+    trigger: str, log: bytes, outcomes: list[str]
+) -> None:
     """`srun … | tee log` without pipefail: COMPLETED 0:0, whatever the ranks died of."""
     assert _read(Scene("true", trigger=trigger), log, life=ends("COMPLETED")) == outcomes
 

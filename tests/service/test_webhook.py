@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +29,7 @@ from runbook.service.daemon import Daemon, Declined, NotYet, Opener, ServiceStat
 from runbook.service.spool import SpoolEvent, SpoolReader, alert_file, alert_text, parse_event
 from runbook.service.tokens import Role
 from runbook.service.webhook import MOST_BYTES, Webhook
-from tests.contract.fakes import FakeClock
+from tests.contract.fakes import FakeClock, FakeFiles
 from tests.report.sample_incidents import awaiting, recovered
 from tests.service.signed_in import FORM, Place
 
@@ -282,7 +283,7 @@ def opener(*jobs: JobRecord, had: tuple[str, ...] | None = None) -> Opener:
 
     return Opener(
         cast(Scheduler, Jobs(*jobs)), Stored(), FakeClock(1_000_000.0), "oom", "alpha", Policy.APPROVE,
-        on_node if had is not None else None, OwnerFiles(), 120.0,
+        on_node if had is not None else None, OwnerFiles(), re.compile(b"CUDA out of memory"), 120.0,
     )
 
 
@@ -310,6 +311,12 @@ def test_an_end_of_a_job_with_good_codes_opens_an_incident_only_where_it_did_not
     timeout = record("TIMEOUT", JobClass.STOPPED, end_s=999_999.0)
     assert opener(timeout).decide(end).incident.root_job == "4711"
     completed = record("COMPLETED", JobClass.SUCCEEDED, end_s=999_999.0)
+    lately = FakeFiles({"/a/out": b"step 1\n" * 9999 + b"CUDA out of memory\n"})
+    piped = replace(opener(replace(completed, stdout_path="/a/out")), files=lately)
+    assert piped.decide(end).incident.root_job == "4711", "behind `| tee` the script's end is tee's"
+    long_ago = FakeFiles({"/a/out": b"CUDA out of memory\n" + b"step 1\n" * 9999})
+    with pytest.raises(Declined, match="completed"):
+        replace(piped, files=long_ago).decide(end)
     for job, why in ((completed, "completed"), (replace(timeout, restarts=1), "started again")):
         with pytest.raises(Declined, match=why):
             opener(job).decide(end)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 from runbook import __version__
 from runbook.errors import BadInput, RunbookError, Unavailable
@@ -45,25 +47,37 @@ _LOOK_S = 1.0
 _MOST_LOOKS = 8
 _MOST_KEPT = 256
 """Answers that nobody came back for."""
+_TAIL_BYTES = 64 << 10
+_MOST_TAILS = 64
+
+Answer = TypeVar("Answer")
 
 
 @dataclass
 class _Look:
     owner: UserName
     ended: threading.Event = field(default_factory=threading.Event)
-    told: float | None = None
+    told: object = None
     problem: Exception | None = None
+
+    def run(self, ask: Callable[[], object]) -> None:
+        try:
+            self.told = ask()
+        except Exception as error:
+            self.problem = error
+        finally:
+            self.ended.set()
 
 
 class _Looks:
-    """Asks aside when a job last wrote: a look at its logs has its owner's rights, so his processes can hold it up for
-    as long as they like, folder by folder. Nobody waits for one more than a second; an owner has one at a time."""
+    """Looks at jobs' logs aside: a look has its owner's rights, so his processes can hold it up for as long as they
+    like, folder by folder. Nobody waits for one more than a second; an owner has one at a time."""
 
     def __init__(self) -> None:
         self._of: dict[JobId, _Look] = {}
 
-    def silent_s(self, files: Files, record: JobRecord, now_s: float) -> float | None:
-        """As `job_logs.silent_s`, which it raises for, at the moment when it was asked first. Raises `NotYet` while
+    def told(self, record: JobRecord, ask: Callable[[], Answer]) -> Answer:
+        """What was answered when this was asked first of a job, which is raised for as that was. Raises `NotYet` while
         there is no answer."""
         look = self._of.get(record.id)
         if look is None:
@@ -71,24 +85,31 @@ class _Looks:
             if len(self._of) > _MOST_KEPT:
                 self._of = dict(running)
             if len(running) >= _MOST_LOOKS or any(one.owner == record.owner for one in running.values()):
-                raise NotYet(f"other logs are looked at before those of job {record.id}, which runs")
+                raise NotYet(f"other logs are looked at before those of job {record.id}")
             look = self._of[record.id] = _Look(record.owner)
-            threading.Thread(target=_look, args=(look, files, record, now_s), daemon=True).start()
+            threading.Thread(target=look.run, args=(ask,), daemon=True).start()
         if not look.ended.wait(_LOOK_S):
-            raise NotYet(f"the logs of job {record.id}, which runs, did not answer yet")
+            raise NotYet(f"the logs of job {record.id} did not answer yet")
         self._of.pop(record.id, None)
         if look.problem is not None:
             raise look.problem
-        return look.told
+        return cast(Answer, look.told)
 
 
-def _look(look: _Look, files: Files, record: JobRecord, now_s: float) -> None:
-    try:
-        look.told = silent_s(files, record, now_s)
-    except Exception as error:
-        look.problem = error
-    finally:
-        look.ended.set()
+def tells_of_memory(files: Files, record: JobRecord, words: re.Pattern[bytes]) -> bool:
+    """Whether the end of any of a job's logs holds a word of a memory failure: the last 64 KiB of 64 of them at most. A
+    log that cannot be read tells nothing."""
+    for path in record.log_paths[:_MOST_TAILS]:
+        try:
+            with files.open(path, record.owner) as stream:
+                stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
+                if words.search(stream.read(_TAIL_BYTES)):
+                    return True
+        except Unavailable:
+            raise
+        except (RunbookError, OSError):
+            continue
+    return False
 
 
 @dataclass(frozen=True)
@@ -105,6 +126,8 @@ class Opener:
     jobs_on_node: JobsOnNode | None = None
     """None: this scheduler is not asked which job had a node."""
     files: Files | None = None
+    words: re.Pattern[bytes] | None = None
+    """What a line of a memory failure holds; None: the logs of jobs that completed are not looked at."""
     quiet_s: float = 120.0
     """A running job is looked at on an alert's word once none of its logs was written to for so long."""
     begun: Callable[[], Mapping[UserName, int]] = dict
@@ -133,6 +156,7 @@ class Opener:
             raise Declined(f"job {record.id} is {record.state.name} by now: its end is the epilog's to tell")
         if event.trigger == "epilog" and event.ended_well:
             _check_end(record, event)
+            self._check_completed(record)
         terms = Terms(self.playbook, self.cluster, self.policy, event.trigger, __version__)
         opened = open_for(record, self.known, terms, self.clock.now())
         if opened.opening is Opening.NEW:
@@ -157,12 +181,22 @@ class Opener:
         it caught. Logs that cannot be looked at are left to the flow, which says so to a person."""
         if record.state.job_class is not JobClass.ACTIVE or self.files is None:
             return
-        quiet_s = self.looks.silent_s(self.files, record, self.clock.now())
+        files, now_s = self.files, self.clock.now()
+        quiet_s = self.looks.told(record, lambda: silent_s(files, record, now_s))
         if quiet_s is not None and quiet_s < self.quiet_s:
             raise NotYet(
                 f"job {record.id} runs and wrote to its log {quiet_s:.0f} s ago; it is looked at when that is "
                 f"{self.quiet_s:.0f} s"
             )
+
+    def _check_completed(self, record: JobRecord) -> None:
+        """Raises `Declined` for a job that completed and whose logs do not end with a word of a memory failure. Slurm
+        says COMPLETED of a script whose last command ended well, and behind `srun … | tee` that is tee."""
+        if record.state.job_class is not JobClass.SUCCEEDED or record.derived_exit_code:
+            return
+        files, words = self.files, self.words
+        if files is None or words is None or not self.looks.told(record, lambda: tells_of_memory(files, record, words)):
+            raise Declined(f"job {record.id} completed")
 
     def _job_of(self, event: SpoolEvent) -> JobId:
         """The one job that had the event's node at its time."""
@@ -182,12 +216,10 @@ class Opener:
 
 
 def _check_end(record: JobRecord, event: SpoolEvent) -> None:
-    """Of an end whose codes are 0:0, which a site may ask to be told of. Raises `Declined` for a job that completed or
-    runs anew, and `NotYet` while Slurm does not say how it ended."""
+    """Of an end whose codes are 0:0, which a site may ask to be told of. Raises `Declined` for a job that runs anew,
+    and `NotYet` while Slurm does not say how it ended."""
     if record.restarts > event.restart_count:
         raise Declined(f"job {record.id} was started again since")
-    if record.state.job_class is JobClass.SUCCEEDED and not record.derived_exit_code:
-        raise Declined(f"job {record.id} completed")
     if not record.state.job_class.ended:
         raise NotYet(f"Slurm does not say yet how job {record.id} ended: it is {record.state.name}")
 
