@@ -19,6 +19,8 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
     LEFT_RUNNING = "left_running"
     ALREADY_GONE = "already_gone"
+    COMPLETED = "completed"
+    """It ran when its logs were read, and has completed since."""
     PLANNED = "planned"
     DECLINED = "declined"
     STILL_THERE = "still_there"
@@ -40,6 +42,8 @@ def run(context: StepContext) -> StepResult:
     """Cancel, then wait until the scheduler says that the job has ended. Safe to repeat."""
     job = context.failure.job
     now = _record(context, job)
+    if now is not None and now.state.job_class is JobClass.SUCCEEDED and not job.state.job_class.ended:
+        return StepResult(Outcome.COMPLETED, context.incident, f"job {job.id} ran, and has completed meanwhile")
     if now is None or now.state.job_class.ended:
         return StepResult(
             Outcome.ALREADY_GONE, _with_record(context, now), f"job {job.id} had ended: {(now or job).state.name}"

@@ -38,6 +38,8 @@ class Outcome(StrEnum):
     OTHER_ERROR = auto()
     HEALTHY = auto()
     WAITING = auto()
+    ENDED = auto()
+    """It ran when it was looked at first and has ended since: how, the next look at its record says."""
     NO_ERROR_FOUND = auto()
     RELAUNCH_FAILED_OTHERWISE = auto()
     UNREADABLE = auto()
@@ -72,6 +74,8 @@ def run(context: StepContext) -> StepResult:
     outcome, summary = _judge(story, job)
     failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
     if failed and _is_a_guess(job, incident):
+        if _has_ended(context, job):
+            return StepResult(Outcome.ENDED, incident, f"job {job.id} ran, and has ended meanwhile")
         undecided = (
             _has_done_its_steps(job, story, incident) or _may_be_at_a_step(context, job, story, incident)
             or _all_ranks_may_live(context, job, incident) or _may_have_ended_well(context, job, story, incident)
@@ -249,7 +253,7 @@ def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, inc
         return None
     stood_s = _stood_s(context, job, incident)
     wanted_s = context.settings.watch.unknown_step_s if step_s is None else _STEPS_WAITED * step_s
-    if stood_s is None or stood_s >= wanted_s or _has_ended(context, job):
+    if stood_s is None or stood_s >= wanted_s:
         return None
     pace = "how long a step takes is not known" if step_s is None else f"a step takes {step_s:.0f} s"
     shows = f"job {job.id} is {job.state.name}; its log shows an error, but {pace} and "
@@ -275,14 +279,14 @@ def _all_ranks_may_live(context: StepContext, job: JobRecord, incident: Incident
     silence behind them stand in healthy ones. On the watch's word, where it cannot be known, a person decides."""
     seen = see_ranks(context.ports.nodes, job)
     if isinstance(seen, Unknown):
-        if incident.trigger == "alert" or _has_ended(context, job):
+        if incident.trigger == "alert":
             return None
         summary = (
             f"job {job.id} is {job.state.name} and its log shows a memory failure, but whether a rank of it is gone is "
             f"not known ({seen.unknown}): it is not cancelled on the log's word"
         )
         return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=sentence(summary)), summary)
-    if seen.missing or _has_ended(context, job):
+    if seen.missing:
         return None
     shows = f"job {job.id} is {job.state.name}; its log shows an error, but all of its {seen.world} ranks are there"
     if _watched_s(context, incident) > _LONGEST_WAIT_S:
@@ -300,7 +304,7 @@ def _may_have_ended_well(
     person decides after a while."""
     patience_s = context.settings.watch.unknown_step_s
     stood_s = _stood_s(context, job, incident)
-    if stood_s is None or _has_ended(context, job):
+    if stood_s is None:
         return None
     told = story.process_ended or any(step.state.job_class is JobClass.FAILED for step in job.steps)
     quiet_s = silent_s(context.ports.files, job, context.ports.clock.now())

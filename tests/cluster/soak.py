@@ -46,7 +46,6 @@ case $KIND in
     noisy-hang) steps 10; [ $SLURM_PROCID != 1 ] || {{ oom; exit 1; }}; while sleep 2; do echo heartbeat; done ;;
     small-death | array) steps 5; [ $SLURM_PROCID != 1 ] || {{ oom; exit 1; }}; sleep 2; exit 1 ;;
     no-memory) steps 5; echo "Traceback (most recent call last):"; echo "ValueError: no such column"; exit 1 ;;
-    requeued) [ "$SLURM_RESTART_COUNT" ] && exec sleep 900; oom; scontrol requeue $SLURM_JOB_ID; sleep 60 ;;
     cancelled) exec sleep 900 ;;
 esac
 """
@@ -73,12 +72,11 @@ KINDS = (
     Kind("cancelled", 4, fails=False, end=("CANCELLED",)),
     Kind("true-oom", 5, fails=True, script="true-oom.sbatch", end=("CANCELLED",)),
     Kind("true-oom-ends", 5, fails=True, script="true-oom-ends.sbatch", end=("FAILED",)),
-    Kind("host-oom", 4, fails=True, script="host-oom.sbatch", options=(), end=("OUT_OF_MEMORY", "FAILED", "CANCELLED")),
+    Kind("host-oom", 4, fails=True, script="host-oom.sbatch", end=("OUT_OF_MEMORY", "FAILED", "CANCELLED")),
     Kind("small-hang", 5, fails=True, end=("CANCELLED",)),
     Kind("noisy-hang", 4, fails=True, end=("CANCELLED",)),
-    Kind("small-death", 5, fails=True, end=("FAILED",)),
+    Kind("small-death", 9, fails=True, end=("FAILED",)),
     Kind("array", 3, fails=True, options=("--array=1-2",), end=("FAILED",)),
-    Kind("requeued", 4, fails=True, options=("--requeue",), end=("CANCELLED",)),
     Kind("no-memory", 3, fails=True, end=("FAILED",)),
 )  # fmt: skip
 SMALL = """\

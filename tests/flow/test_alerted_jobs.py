@@ -12,9 +12,9 @@ from runbook.model.incident import Failure
 from runbook.model.job import JobClass
 from runbook.model.node import ProcessView
 from runbook.model.units import IncidentId, NodeName, Unknown
-from runbook.steps import read_error
+from runbook.steps import cancel_job, identify, read_error
 from runbook.steps.shared.base import StepResult
-from tests.contract.fakes import FakeFiles
+from tests.contract.fakes import FakeFiles, ends
 from tests.flow.test_resuming import OnePlace, Scene
 
 STEP_S = 300
@@ -148,7 +148,21 @@ def test_a_job_that_goes_on_writing_is_left_alone_and_one_that_ends_meanwhile_is
     assert read_error.run(scene.context()).outcome == "healthy"
     ended = scene_of("alert", 150)
     ended.scheduler.cancel(ended.scheduler.job(ended.incident.root_job))
-    assert read_error.run(ended.context()).outcome == "memory_error"
+    assert read_error.run(ended.context()).outcome == "ended"
+
+
+def test_one_that_completes_while_it_is_looked_at_is_not_brought_back() -> None:
+    """A shard that was done, or the last rank's upload: what was taken for a hang was an end."""
+    scene = scene_of("watch", 0.0, end=CAUGHT)
+    assert look(scene, "still here\n").outcome == "waiting"
+    scene.scheduler.jobs[scene.incident.root_job].life = ends("COMPLETED", after_s=7205)
+    assert look(scene, "done\n", 60).outcome == "ended"
+    closed = identify.run(scene.context())
+    assert (closed.outcome, closed.incident.state) == ("succeeded", "closed")
+    hung = scene_of("watch", 4 * STEP_S)
+    assert look(hung).outcome == "waiting" and look(hung, "", 4 * STEP_S).outcome == "memory_error"
+    hung.scheduler.jobs[hung.incident.root_job].life = ends("COMPLETED", after_s=7201)
+    assert cancel_job.run(hung.context()).outcome == "completed"
 
 
 def test_a_job_whose_steps_nobody_can_count_has_to_be_silent_for_long_on_the_watchs_word() -> None:
