@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +134,24 @@ def test_a_controller_that_stays_away_is_told_with_its_words(desk: Desk) -> None
         desk.slurm.nodes()
     assert "Unable to contact slurm controller" in away.value.what
     assert away.value.where.startswith("sinfo") and "slurmctld" in away.value.next_step
+
+
+@pytest.mark.parametrize("hangs", ["squeue", "sacct"])
+def test_a_command_that_hangs_is_ended_in_time_and_asked_again_once_slurm_is_well(desk: Desk, hangs: str) -> None:
+    """A controller under a flood of requests, a slurmdbd whose database is locked: for twenty minutes, as seen."""
+    desk.print_recorded("squeue", "squeue_failed.txt")
+    desk.answer("sacct", NO_ACCOUNTING)
+    well = (desk.bin / hangs).read_text()
+    desk.answer(hangs, "echo $$ >$0.pid; exec sleep 1200")
+    desk.slurm._commands.timeout_s = 1.0
+    began_s = time.monotonic()
+    with pytest.raises(Unavailable, match="did not answer"):
+        desk.slurm.job(JobId("4"))
+    assert time.monotonic() - began_s < 30
+    assert not Path(f"/proc/{(desk.bin / f'{hangs}.pid').read_text().strip()}").exists()
+    (desk.bin / hangs).write_text(well)
+    desk.slurm._commands.timeout_s = 30.0
+    assert desk.slurm.job(JobId("4")).state.name == "FAILED"
 
 
 DETAIL = "     Nodes=gpu-[21-22] CPU_IDs=0 Mem=64 GRES=gpu:2(IDX:0,3)"
