@@ -18,7 +18,7 @@ from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogStory, Phase, Progress
 from runbook.model.remedy import Plan
 from runbook.model.template import TemplateFile
-from runbook.model.units import IncidentId, Unknown
+from runbook.model.units import IncidentId, JobId, Unknown
 from runbook.node.catalogues import load_node_documents
 from runbook.remedy import load_levers, load_restarters
 from runbook.steps import cancel_job, find_checkpoint, patch, verify
@@ -114,6 +114,18 @@ def test_the_checkpoint_is_found_and_the_template_goes_on_from_it() -> None:
     assert changed.outcome == "patched"
     text = scene.place.written["attempts/1/job.sh"].decode()
     assert "--load /ckpt/a" in text and "--exit-on-missing-checkpoint" in text
+
+
+def test_a_task_of_an_array_goes_on_from_the_folder_of_its_index() -> None:
+    """It is submitted again with the same index, so that the folder is not another one in each submission."""
+    scene = Scene(MEGATRON.replace("/a", "/run-$SLURM_ARRAY_TASK_ID"), megatron_checkpoint("/ckpt/run-3", 40))
+    assert scene.incident.failure is not None
+    task = replace(scene.incident.failure.job, id=JobId("7_3"), array_job_id=JobId("7"))
+    failure = replace(scene.incident.failure, job=task)
+    scene.incident = replace(scene.incident, failure=failure, original=failure)
+    found = find_checkpoint.run(scene.context())
+    assert found.outcome == "found" and found.incident.checkpoint is not None
+    assert found.incident.checkpoint.path.startswith("/ckpt/run-3")
 
 
 @pytest.mark.parametrize(
