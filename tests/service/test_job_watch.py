@@ -736,8 +736,11 @@ def test_ranks_are_those_of_the_workers_and_not_of_their_launchers() -> None:
     seen = ranks_among(_views(agent, *workers))
     assert isinstance(seen, RanksSeen)
     assert (seen.world, seen.missing, len(seen.living)) == (4, (2,), 3)
-    tasks = ranks_among(_views(*({"SLURM_PROCID": str(rank), "SLURM_NTASKS": "3"} for rank in (0, 2))))
-    assert isinstance(tasks, RanksSeen) and tasks.missing == (1,)
+    tasks = [{"SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0"} for rank in (0, 1, 2)]
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
+    for gone in (0, 1):
+        seen = ranks_among(_views(batch, *(one for at, one in enumerate(tasks) if at != gone)))
+        assert isinstance(seen, RanksSeen) and seen.missing == (gone,)
 
 
 @pytest.mark.parametrize(("rank", "world"), [

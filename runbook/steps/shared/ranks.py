@@ -21,7 +21,9 @@ _FAMILIES = (
 )
 """Rank and number of ranks, as torchrun, Open MPI, MPICH and srun give them. The first that a process has counts: under
 srun a process of torchrun's has both, and srun's are those of the launchers."""
-_NAMES = tuple(name for family in _FAMILIES for name in family)
+_STEP = "SLURM_STEP_ID"
+"""What a task of a step has. The batch script's own shell shows SLURM_PROCID=0 without being a rank."""
+_NAMES = (*(name for family in _FAMILIES for name in family), _STEP)
 _MOST_NODES = 64
 _MOST_RANKS = 1 << 16
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -60,7 +62,8 @@ def ranks_among(views: list[ProcessView]) -> RanksSeen | Unknown:
     for rank, size in _FAMILIES:
         shown = [
             (view, int(view.environment[rank]), int(view.environment[size])) for view in views
-            if _NUMBER.fullmatch(view.environment.get(rank, "")) and _NUMBER.fullmatch(view.environment.get(size, ""))
+            if (rank != _FAMILIES[-1][0] or _STEP in view.environment)
+            and _NUMBER.fullmatch(view.environment.get(rank, "")) and _NUMBER.fullmatch(view.environment.get(size, ""))
         ]
         if not shown:
             continue
