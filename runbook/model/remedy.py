@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count, takewhile
 
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
@@ -56,7 +57,7 @@ class Answers:
     """What a person has said of a job beyond its files."""
 
     values: dict[str, str] = field(default_factory=dict)
-    """By parameter (id or spelling), or by the name of a variable of the script."""
+    """By parameter (id or spelling), by the name of a variable of the script, or by the number of its argument: "1"."""
     versions: dict[str, str] = field(default_factory=dict)
     """By package."""
     options: tuple[str, ...] = ()
@@ -66,6 +67,17 @@ class Answers:
 
     def __bool__(self) -> bool:
         return bool(self.values or self.versions or self.options or self.agreed)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those that can be variables of a shell."""
+        return {name: value for name, value in self.values.items() if name.isidentifier() and name.isascii()}
+
+    @property
+    def arguments(self) -> tuple[str, ...] | None:
+        """The script's own arguments, `$1` and on; None where nothing was said of them."""
+        told = takewhile(self.values.__contains__, map(str, count(1)))
+        return tuple(self.values[name] for name in told) or None
 
     def joined(self, later: Answers) -> Answers:
         """Both; the later one counts where they differ."""

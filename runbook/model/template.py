@@ -107,6 +107,8 @@ class Setting:
     """A person has said the value: the template alone does not tell it."""
     aside: bool = False
     """Of a program that prepares, tries or serves, while another one of the script may train."""
+    perhaps_in: str = ""
+    """A word of the command, not known, that may set it: nothing else does."""
 
     @property
     def only_possible(self) -> bool:
@@ -147,6 +149,8 @@ class Edit:
     taken_as: TakenAs = TakenAs.NOT_KNOWN
     variable: str = ""
     """The script's variable that is changed, also where it serves something else: what follows from it is to follow."""
+    by_hand: str = ""
+    """Where the value stands in a program's own text, "train.py:45", which only a person changes."""
 
 
 @dataclass(frozen=True, slots=True)

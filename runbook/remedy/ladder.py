@@ -113,7 +113,7 @@ def _down_the_ladder(
             waits = rule.may_wait or rule.effect is Effect.TRAINING
             if asked is None and why.unknown and why.ask is not None and not waits:
                 asked = _asked(rule, why)
-            if another is None and rule.effect is Effect.TRAINING and _stands(context, why):
+            if another is None and rule.effect is Effect.TRAINING and why.unknown and why.ask is not None:
                 another = _another_experiment(rule, why)
         else:
             if asked is not None:
@@ -255,6 +255,8 @@ def use_lever(
     after = context.with_changes({edit.parameter: edit.new for edit in edits})
     for need in rule.holds:
         require(after, need)
+    if any(edit.by_hand for edit in edits):
+        raise _by_a_person(edits, remarks)
     values = ",".join(f"{edit.parameter}={edit.new}" for edit in edits)
     key = f"{rule.id}:{values}"
     shown = "; ".join(f"{condition_of(edit.spellings[0])[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
@@ -287,6 +289,24 @@ def use_lever(
         expectation=joined((as_written(rule.expectation), *remarks)),
         needs_reshard=any(CONSTRAINTS[need.constraint] is checkpoint_reshardable for need in rule.needs),
     )
+
+
+def _by_a_person(edits: Sequence[Edit], remarks: Sequence[Sentence]) -> Refused:
+    """For values that stand in the program's own text, with all that has to be changed together."""
+    values = [
+        Say.STANDS_AT(spelling=edit.spellings[0], value=edit.old, where=edit.by_hand)
+        for edit in edits if edit.by_hand and edit.old
+    ]
+    changes = []
+    for edit in edits:
+        wording = Say.CHANGE_OF_OPTION
+        if edit.by_hand:
+            wording = Say.CHANGE_IN_PROGRAM if edit.old else Say.CHANGE_IN_PROGRAM_BESIDE
+        spelling = condition_of(edit.spellings[0])[0]
+        changes.append(wording(spelling=spelling, new=edit.new, where=edit.by_hand))
+    asked = Say.MAY_PERSON_MAKE_CHANGES(changes=tuple(changes))
+    why = Say.STAND_IN_PROGRAM(values=tuple(values)) if values else Say.PROGRAM_ITSELF_NOT_EDITED()
+    return Refused(why, Plain.SENTENCES(parts=(asked, *remarks[-1:])))
 
 
 def _first_unknown(context: LeverContext, rule: LeverRule) -> tuple[Refused | None, Refused | None]:
@@ -338,11 +358,6 @@ def _matters(rule: LeverRule, why: Refusal) -> bool:
     missing = why.reason in (RefusalReason.NOT_MET, RefusalReason.UNKNOWN)
     version = why.ask is not None and why.ask.kind is AnswerKind.VERSION
     return rule.effect is not Effect.TRAINING or not missing or version
-
-
-def _stands(context: LeverContext, why: Refusal) -> bool:
-    """Whether what is not known is the value of something that the job was told."""
-    return why.ask is not None and context.template.setting(why.ask.name) is not None
 
 
 def _asked(rule: LeverRule, why: Refusal) -> NoPlan:

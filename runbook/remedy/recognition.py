@@ -34,13 +34,23 @@ def first_uncommented_match(pattern: str, templates: Sequence[TemplateFile]) -> 
 def code_alone(file: TemplateFile) -> TemplateFile:
     """A Python file with blanks for its comments and for texts that are statements of their own: docstrings. As it is
     where it is no Python that can be read."""
-    if "#" not in file.text and '"""' not in file.text and "'''" not in file.text:
+    return _without_texts(file, every=False)
+
+
+@lru_cache(maxsize=64)
+def names_alone(file: TemplateFile) -> TemplateFile:
+    """The same with blanks for all texts."""
+    return _without_texts(file, every=True)
+
+
+def _without_texts(file: TemplateFile, *, every: bool) -> TemplateFile:
+    if not every and "#" not in file.text and '"""' not in file.text and "'''" not in file.text:
         return file
     lines = io.StringIO(file.text).readlines()
     alone = True
     try:
         for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
-            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and alone):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and (alone or every)):
                 _blank(lines, token.start, token.end)
             elif token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
                 alone = True

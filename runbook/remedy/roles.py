@@ -15,7 +15,7 @@ from runbook.model.program import ProgramOption, ProgramOptions
 from runbook.model.remedy import Answers
 from runbook.model.template import Setting, SettingKind, TakenAs, TemplateFile
 from runbook.remedy.lever_document import LeverDocument, LeverRule, Parameter, Role, Spelling
-from runbook.remedy.recognition import first_uncommented_match
+from runbook.remedy.recognition import code_alone, first_uncommented_match
 
 _FROM_A_PERSON, _FROM_THE_COMMAND, _FROM_A_FILE, _FROM_THE_PROGRAM, _FROM_ITS_CODE = range(5)
 _FILES = (".yaml", ".yml", ".json", ".toml")
@@ -224,7 +224,10 @@ def in_place_of(
     the launcher was known and the program names what is changed in another way, where names are all that was recognised
     and the program's parser has them from elsewhere, and where nothing was recognised."""
     own = next((item for item in documents if item.roles), None)
-    if own is None or (chosen is not None and chosen is not own and not _by_names_alone(chosen, job)):
+    if own is None:
+        return chosen
+    hands_on = chosen is not None and chosen is not own and _hands_its_options_on(chosen, job)
+    if chosen is not None and chosen is not own and not hands_on and not _by_names_alone(chosen, job):
         return chosen
     aside = {item.parameter for item in own.roles if item.aside}
     found = {
@@ -279,6 +282,25 @@ def _unread(own: LeverDocument, job: OwnProgram) -> tuple[str, ...]:
     )
 
 
+def _hands_its_options_on(chosen: LeverDocument, job: OwnProgram) -> bool:
+    """Whether the system's micro-batch does not stand in what was read, or in the program's text alone, which fills it
+    in from elsewhere (`TrainingArguments(per_device_train_batch_size=args.batch_size)`): what is given to the program
+    has other names, if any. Not so of a program that uses the system's parser, nor where the script has a mark of its
+    own."""
+    if chosen.batch is None or not chosen.parser:
+        return False
+    spellings = chosen.parameter(chosen.batch.micro).spellings
+    found = [
+        item for item in job.listed if not {item.parameter.rpartition(".")[2], item.spelling}.isdisjoint(spellings)
+    ]
+    if found:
+        return all(item.file.endswith(".py") and item.value is None for item in found)
+    scripts = [item for item in job.files if not item.path.endswith(".py")]
+    program = job.read()
+    inherited = program.inherits if program is not None else ()
+    return not own_mark(chosen, scripts) and not any(re.search(chosen.parser, item) for item in inherited)
+
+
 def _by_names_alone(chosen: LeverDocument, job: OwnProgram) -> bool:
     """Whether nothing but the launcher, or names that programs of others have too, makes the job one of this system."""
     if chosen.fallback:
@@ -294,11 +316,19 @@ def _by_names_alone(chosen: LeverDocument, job: OwnProgram) -> bool:
 
 def is_recognised(document: LeverDocument, job: OwnProgram, framework: str) -> bool:
     """Whether the system is known by more than names that programs of others have too, so that its programs take what
-    its document says. `framework`: what the log names."""
-    if own_mark(document, job.files) or any(mark.framework and mark.framework == framework for mark in document.marks):
+    its document says. `framework`: what the log names.
+
+    A system that has a parser for programs to use (Hugging Face's arguments) is also used by programs without one:
+    where a program's source was read, that tells, and neither a name in its text nor one in its log does."""
+    if not document.parser:
+        named = any(mark.framework and mark.framework == framework for mark in document.marks)
+        return named or own_mark(document, job.files)
+    program = job.read()
+    if program is not None and any(re.search(document.parser, item) for item in program.inherits):
         return True
-    program = job.read() if document.parser else None
-    return program is not None and any(re.search(document.parser, item) for item in program.inherits)
+    if program is None and own_mark(document, [code_alone(item) for item in job.code()]):
+        return False  # it fills in the arguments itself, and reads no command line
+    return own_mark(document, [item for item in job.files if not item.path.endswith(".py")])
 
 
 def own_mark(document: LeverDocument, files: Sequence[TemplateFile]) -> bool:

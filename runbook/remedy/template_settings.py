@@ -125,6 +125,8 @@ class TemplateSettings:
     """The whole numbers that this text gives names, the program's own file first."""
     started: tuple[str, ...] = ()
     """The programs that the scripts start, as they are written."""
+    unread: Refusal | None = None
+    """The question for the configuration of the training that could not be read: what is not seen may stand there."""
     recognised: bool = True
     """Whether the system is known by an entry point or a mark of its own, and so what its programs take."""
 
@@ -143,7 +145,12 @@ class TemplateSettings:
         if setting is None:
             return self.default(parameter)
         if setting.value is None:
-            raise not_known(setting)
+            default = self.default(parameter) if setting.perhaps_in else None
+            if setting.only_possible and self.unread is not None:
+                why = Say.NOT_KNOWN_BECAUSE(spelling=condition_of(setting.spelling)[0], why=self.unread.why)
+                raise Refused(why, self.unread.question, self.unread.reason, self.unread.ask)
+            asked = Say.IS_IT_GIVEN_IN_WORD(spelling=setting.spelling, word=setting.perhaps_in, default=default)
+            raise not_known(setting, asked if default is not None else NOTHING)
         return setting.value
 
     def default(self, parameter: str) -> str | None:
@@ -430,14 +437,13 @@ def with_unresolved_batch(
     if not words:
         return tuple(settings)
     seen = {item.parameter for item in settings}
-    word = words[0].unresolved
-    why = Unresolved(f"it may stand in {words[0].spelling}: {word}", word.code if word else "")
+    first, text, word = words[0], words[0].spelling, words[0].unresolved
+    why = Unresolved(f"it may stand in {text}: {word}", word.code if word else "")
     return (*settings, *(
-        Setting(entry.id, entry.kind, entry.spellings[0], None, words[0].file, words[0].line, unresolved=why)
+        Setting(entry.id, entry.kind, entry.spellings[0], None, first.file, first.line, unresolved=why, perhaps_in=text)
         for parameter in dict.fromkeys((batch.accumulation, batch.total, *batch.model_parallel))
         if parameter and parameter not in seen
-        for entry in [system.parameter(parameter)]
-        if any(item.startswith("-") for item in entry.spellings)
+        for entry in [system.parameter(parameter)] if any(item.startswith("-") for item in entry.spellings)
     ))
 
 
@@ -457,11 +463,6 @@ def with_answers(settings: Sequence[Setting], answers: Answers, system: LeverDoc
         Setting(entry.id, entry.kind, entry.spellings[0], told[entry.id], told=True)
         for entry in system.parameters if entry.id in told and entry.id not in seen
     ))
-
-
-def told_variables(answers: Answers) -> dict[str, str]:
-    """Those of the answers that can be variables of a shell."""
-    return {name: value for name, value in answers.values.items() if name.isidentifier() and name.isascii()}
 
 
 def _without_shortened(
@@ -493,8 +494,7 @@ def unresolved_argument(listed: Sequence[Setting]) -> str:
 
 def _is_unresolved(item: Setting) -> bool:
     """Whether it is a word of the training program that is not known, or a script of which none are."""
-    if not item.parameter and item.kind is SettingKind.ARGUMENT:
-        return item.unresolved is not None
-    if item.kind is not SettingKind.ARGUMENT or item.value is not None or item.launcher:
+    if item.aside or item.kind is not SettingKind.ARGUMENT or item.value is not None:
         return False
-    return item.spelling.lstrip('"').startswith("$")
+    word = not item.launcher and item.spelling.lstrip('"').startswith("$")
+    return word if item.parameter else item.unresolved is not None

@@ -18,7 +18,7 @@ from runbook.template.bash.launchers import (
     training_among,
 )
 from runbook.template.bash.script import Script, likely_text, read_script
-from runbook.template.bash.state import Atom, Command, Token, text_of, why_unknown
+from runbook.template.bash.state import Atom, Command, Token, text_of, unknown_of, why_unknown
 from runbook.template.bash.written_files import same_file
 from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
@@ -83,6 +83,9 @@ class NamedFile:
     """Read as the script's own lines: what it sets may say which further files are named."""
     likely: str = ""
     """Where one whose path is not known lies by the usual forms (`$(pwd)/a.yaml`), below the script's folder."""
+    decided_by: str = ""
+    """What of the script decides a path that is not known, as it is written there: "$1"."""
+
     @property
     def meant(self) -> str | None:
         """The path by which it is known among the files that were read."""
@@ -217,7 +220,9 @@ def naming_words(command: Command) -> list[NamingWord]:
                 continue  # the bare flag
             reason = item.condition and f"it is given only {item.condition}"
             reason = reason or _why(item)
-            found.append(NamingWord(NamedFile(option, None if reason else text, item.line, reason), item))
+            by = item.unresolved or unknown_of(item.value)
+            file = NamedFile(option, None if reason else text, item.line, reason, decided_by=by.code if by else "")
+            found.append(NamingWord(file, item))
     found += _hydra_places(given)
     found += _without_option(command, found)
     found += _scripts_run(command)
@@ -276,7 +281,7 @@ def program_named(script: Script, command: Command, folder: WorkingFolder | None
         return []
     token: Token = command.argv[at]
     written = "".join(atom.char for atom in token.atoms)
-    if not written.endswith(".py"):
+    if not written.endswith(".py") or (token.text is not None and re.search(r"\s", token.text)):
         return []
     likely = likely_text(script, token.atoms) if token.text is None else ""
     return [NamedFile("", token.text, token.line, why_unknown(token.atoms), True, folder, likely=likely)]

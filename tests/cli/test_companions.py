@@ -48,10 +48,10 @@ def job(shell: Shell) -> Path:
     return folder
 
 
-def planned(shell: Shell, folder: Path) -> dict[str, object]:
+def planned(shell: Shell, folder: Path, *said: str) -> dict[str, object]:
     done = shell(
         "oom", "--log", str(folder / "log.out"), "--template", str(folder / "job.sbatch"), "--output",
-        str(folder / "out"), "--set", "ranks=8", "--json",
+        str(folder / "out"), "--set", "ranks=8", *said, "--json",
         HOME=str(shell.folder), XDG_STATE_HOME=str(shell.folder / "xdg"),
     )
     assert done.stdout, done.stderr
@@ -84,7 +84,7 @@ def test_a_configuration_that_cannot_be_read_leaves_its_values_unknown(shell: Sh
     incident = planned(shell, job)
     assert "train.toml is not there" in str(incident["unread"])
     assert incident["patch"] is None
-    assert "could not be read" in json.dumps(incident["no_plan"])
+    assert "conf/train.toml, which --job.config_file" in json.dumps(incident["no_plan"])
     assert not (job / "out" / "job.runbook.sbatch").exists()
 
 
@@ -97,3 +97,15 @@ def test_a_copy_that_names_its_base_lies_beside_the_original(shell: Shell, job: 
     assert copy["extends"] == "base.toml" and copy["training"]["local_batch_size"] == 4
     assert "--job.config_file conf/train.runbook.toml" in (job / "out" / "job.runbook.sbatch").read_text()
     assert not (job / "out" / "train.runbook.toml").exists()
+
+
+def test_a_configuration_that_the_scripts_argument_names_is_asked_for_and_changed(shell: Shell, job: Path) -> None:
+    """The question is for what the script was given, and its answer leads to the copy that the new script names."""
+    (job / "job.sbatch").write_text(SCRIPT.format(config='"$1"'))
+    incident = planned(shell, job)
+    assert incident["patch"] is None
+    assert "What was the script given as $1?" in json.dumps(incident["no_plan"])
+    planned(shell, job, "--set", "1=conf/train.toml")
+    copy = job / "out" / "train.runbook.toml"
+    assert tomllib.loads(copy.read_text())["training"]["local_batch_size"] == 4
+    assert f'--job.config_file "{copy}"' in (job / "out" / "job.runbook.sbatch").read_text()

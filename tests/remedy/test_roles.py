@@ -804,3 +804,81 @@ def test_variables_that_a_named_file_of_python_sets_are_changed_on_the_command_l
     _, plan, changed = _proposed(tmp_path, f"python train.py config/small.py{more}", files)
     assert isinstance(plan, Plan), plan
     assert "--batch_size=8" in changed[1] and "--gradient_accumulation_steps=2" in changed[1]
+
+
+FILLS_IN = """
+from transformers import Trainer, TrainingArguments
+args = TrainingArguments(
+    output_dir="out", per_device_train_batch_size={batch},
+    gradient_accumulation_steps=2,
+)
+Trainer(model=model, args=args).train()
+"""
+
+
+def test_no_option_is_written_into_a_program_that_fills_in_its_arguments_itself(tmp_path: Path) -> None:
+    """The place and the arithmetic of what a person may set there are asked; the command stays as it is."""
+    _, plan, changed = _proposed(tmp_path, "srun python train.py", {"train.py": FILLS_IN.format(batch=1)})
+    assert isinstance(plan, NoPlan) and changed == []
+    assert "gradient_checkpointing to true (not set, beside train.py:4)" in in_words(plan.question)
+    _, plan, _ = _proposed(tmp_path, "srun python train.py", {"train.py": FILLS_IN.format(batch=8)})
+    assert isinstance(plan, NoPlan)
+    assert "per_device_train_batch_size to 4 (train.py:4)" in in_words(plan.question)
+    assert "gradient_accumulation_steps to 4 (train.py:5)" in in_words(plan.question)
+
+
+def test_a_program_that_hands_options_of_its_own_on_to_a_library_is_changed_by_its_own(tmp_path: Path) -> None:
+    parser = (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\n"
+        "p.add_argument('--grad-accum', type=int, default=4)\nargs = p.parse_args()\n"
+    )
+    library = FILLS_IN.format(batch="args.batch_size").replace("steps=2", "steps=args.grad_accum")
+    system, _, changed = _proposed(tmp_path, "accelerate launch train.py --lr 1", {"train.py": parser + library})
+    assert system == "own_program"
+    assert changed[1] == "+accelerate launch train.py --batch-size 4 --grad-accum 8 --lr 1"
+
+
+def test_a_word_of_another_program_says_nothing_of_the_training(tmp_path: Path) -> None:
+    command = "for seed in 1 2; do\n  python train.py --batch_size 8 --accum 2\n  python test.py $seed\ndone"
+    _, _, changed = _proposed(tmp_path, command)
+    assert changed[1] == "+  python train.py --batch_size 4 --accum 4"
+
+
+def test_what_the_scripts_arguments_may_say_is_asked_with_what_holds_without_them(tmp_path: Path) -> None:
+    parser = OPEN_CLIP.replace("--accum-freq", "--accum-steps")
+    _, plan, _ = _proposed(tmp_path, 'python train.py --batch-size 8 "$@"', {"train.py": parser})
+    assert isinstance(plan, NoPlan) and plan.ask is not None
+    assert in_words(plan.question) == 'Was --accum-steps given in "$@"? Where it was not, it is 1.'
+    _, _, changed = _proposed(
+        tmp_path, 'python train.py --batch-size 8 "$@"', {"train.py": parser},
+        answers=Answers(values={"--accum-steps": "1"}),
+    )
+    assert any("--accum-steps 2" in line for line in changed)
+
+
+def test_a_tool_that_is_started_as_a_module_is_no_training(tmp_path: Path) -> None:
+    command = (
+        "python -m pip install -q x\npkill -f train.py\n"
+        "srun python \"$HOME/project/train.py\" --batch_size 8 --accum 1"
+    )
+    _, _, changed = _proposed(tmp_path, command, {"train.py": "x = 1\n"})
+    assert changed[-1].endswith("--batch_size 4 --accum 2")
+
+
+def test_a_word_of_comparing_in_a_text_of_the_program_is_no_loss(tmp_path: Path) -> None:
+    """Submissions to a shared task are primary or contrastive, whatever their loss is."""
+    system = OPEN_CLIP.replace("--accum-freq", "--accum-steps") + "KIND = 'contrastive'\n"
+    system += "print(args.batch_size, args.accum_steps)\n"
+    _, plan, _ = _proposed(tmp_path, "python train.py --batch-size 8", {"train.py": system})
+    assert isinstance(plan, Plan) and plan.uses[0].lever == "smaller_micro_batch"
+    loss = system + "loss = contrastive_part(args)\n"
+    _, plan, _ = _proposed(tmp_path, "python train.py --batch-size 8", {"train.py": loss})
+    assert any("compares samples" in in_words(item.why) for item in plan.refused)
+
+
+def test_another_experiment_whose_value_is_not_known_is_asked_with_what_was_found(tmp_path: Path) -> None:
+    parser = "\n".join(line for line in OPEN_CLIP.splitlines() if "--accum" not in line and "--grad" not in line)
+    parser = parser.replace(", default=64", "") + "\n"
+    _, plan, _ = _proposed(tmp_path, "python train.py", {"train.py": parser + "batch_size = 4\nprint(batch_size)\n"})
+    assert isinstance(plan, NoPlan)
+    assert "What is --batch-size (train.py:6 sets batch_size 4)?" in in_words(plan.question)

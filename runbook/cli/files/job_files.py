@@ -153,8 +153,11 @@ def _near_files(path: Path) -> str:
     return str(path.with_name(near[0])) if near else ""
 
 
-def write_copies(patch: Patch, template: Path, output: Path, companions: Sequence[Companion]) -> list[Path]:
-    """The changed template, and copies of the files beside it that change, to which it is pointed.
+def write_copies(
+    patch: Patch, template: Path, output: Path, companions: Sequence[Companion], known: SubmitContext | None = None
+) -> list[Path]:
+    """The changed template, and copies of the files beside it that change, to which it is pointed. `known` as the patch
+    was made.
 
     `patch.copies` says which files beside it need a copy, and which of these have to lie beside what they are copies
     of: under the folder by which that is named; the others go to `output`. Raises `CannotEdit` before anything is
@@ -171,7 +174,7 @@ def write_copies(patch: Patch, template: Path, output: Path, companions: Sequenc
                 for folder in (output, *(path.parent for path in tied.values()))
             }
             folders = {path: (settled[original.parent], original.parent) for path, original in tied.items()}
-            written = _written(patch, template, (settled[output], output.absolute()), folders, source)
+            written = _written(patch, template, (settled[output], output.absolute()), folders, source, known)
             return [folders.get(file, ("", output.absolute()))[1] / path.name for file, path in written.items()]
 
     return within(PATIENCE_S, str(output), write)
@@ -182,7 +185,8 @@ _Folder = tuple[Path, Path]
 
 
 def _written(
-    patch: Patch, template: Path, output: _Folder, tied: Mapping[str, _Folder], source: Mapping[str, Path]
+    patch: Patch, template: Path, output: _Folder, tied: Mapping[str, _Folder], source: Mapping[str, Path],
+    known: SubmitContext | None,
 ) -> dict[str, Path]:
     """By the file's name in the patch: where its copy lies in the settled folder. `source`: where each was read."""
     copies: dict[str, str] = {}
@@ -197,7 +201,7 @@ def _written(
             texts[file.path] = _free(settled, f"{name.stem}.runbook", name.suffix, text, set(texts.values()))
             beside = posixpath.dirname(file.path) if file.path in tied else str(called)
             copies[file.path] = posixpath.join(beside, texts[file.path].name)
-    files = wire_copies(patch.files, copies).files if copies else patch.files
+    files = wire_copies(patch.files, copies, known).files if copies else patch.files
     taken = set(texts.values())
     texts[files[0].path] = _free(output[0], f"{template.stem}.runbook", template.suffix, files[0].text, taken)
     for file in files:

@@ -20,7 +20,7 @@ from runbook.errors import BadInput, NotAllowed, Unavailable
 from runbook.locations import without_a_home
 from runbook.model.incident import Incident, Policy
 from runbook.model.remedy import Answers
-from runbook.model.template import TemplateFile
+from runbook.model.template import SubmitContext, TemplateFile
 from runbook.model.units import JobId, UserName
 from runbook.template.text_files import language
 from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
@@ -189,7 +189,8 @@ def _write(folder: Path, incident: Incident, template: Path | None, output: Path
     written: list[Path] = []
     try:
         if template is not None and incident.patch is not None and incident.patch.diff:
-            written += write_copies(incident.patch, template, output, incident.companions)
+            said = SubmitContext(arguments=incident.answers.arguments, variables=incident.answers.variables)
+            written += write_copies(incident.patch, template, output, incident.companions, said)
         if (folder / "report.html").exists():
             content = (folder / "report.html").read_bytes()
             written.append(put_beside(output, f"{incident.id}", ".html", content))

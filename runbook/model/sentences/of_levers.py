@@ -43,6 +43,9 @@ class Say(Wording):
     CAN_IT_BE_RESHARDED = "Can the checkpoint be loaded at another sharding degree?"
     CAN_PROGRAM_TAKE_IT_OUTSIDE = "Can the program take {spelling} from its command line or a configuration file?"
     CHANGES_EXPERIMENT = "it changes the experiment ({shown})"
+    CHANGE_IN_PROGRAM = "{spelling} to {new} ({where})"
+    CHANGE_IN_PROGRAM_BESIDE = "{spelling} to {new} (not set, beside {where})"
+    CHANGE_OF_OPTION = "{spelling} to {new}"
     CHECKPOINT_CAN_BE_DELETED_LATER = (
         "{named}{value}: {why} Once the relaunched job saves, {path} can be deleted; copy it where it is to be kept."
     )
@@ -51,6 +54,8 @@ class Say(Wording):
     CHOICE_MAKES_SOMETHING_ELSE = "{shown} is chosen, which makes {spelling} something else than {wanted}"
     CHOICE_NOT_KNOWN = "what {shown} makes of {spelling} is not known"
     COMES_FIRST_AND = "{title} comes first, and {why}"
+    CONFIGURATION_NOT_HERE = "{path}, which {place} names, is not here"
+    CONFIGURATION_NOT_READ = "the configuration that {place} names was not read: {why}"
     COPY_THE_ONLY_CHECKPOINT = "Before the relaunch, copy {path}: it is the only checkpoint, and is written over."
     COUNTS_PASSES_NOT_UPDATES = (
         "{name} at {file}:{line} counts passes, not updates, and the training ends by it ({limit}): with more "
@@ -145,6 +150,7 @@ class Say(Wording):
     IS_IT_A_MULTIPLE_OF_GPUS = "Is {named} = {whole} a multiple of the GPUs?"
     IS_IT_A_MULTIPLE_OF_GROUP = "Is {size} × the ranks a multiple of {spelling} {group}?"
     IS_IT_A_MULTIPLE_OF_MICRO_BATCHES = "Is {spelling} {total} a multiple of {micro} × the ranks?"
+    IS_IT_GIVEN_IN_WORD = "Was {spelling} given in {word}? Where it was not, it is {default}."
     IS_IT_ON = "Is {spelling} on?"
     IS_IT_ONE_OF = "Is {spelling} {values: or }?"
     IS_LEFT_OUT = "{item} is left out"
@@ -197,6 +203,7 @@ class Say(Wording):
         "{why} May the job start again with {named} as it is? If not, change it in the template and submit the job "
         "anew."
     )
+    MAY_PERSON_MAKE_CHANGES = "May a person set {changes: and }?"
     MAY_PERSON_SET_ALONE = "{asked} a person set {name} to {half}{where}? {alone}"
     MAY_PERSON_SET_BOTH = (
         "{asked} a person set {name} to {half}{where} and {other} to {twice} ({place})? {before} × {steps} = {half} × "
@@ -247,6 +254,7 @@ class Say(Wording):
     NOT_LIST_OF_NUMBERS = "{spelling} is {text!r}, not a list of numbers"
     NOT_NUMBER = "{spelling} is {text!r}, not a number"
     NOT_SET = "{shown} is not set"
+    NOT_TAKEN_READS_NO_COMMAND_LINE = "the program does not take {spelling}: it reads no command line"
     NOT_WHOLE_NUMBER_ABOVE_ZERO = "{spelling} is {text!r}, not a whole number above zero"
     NO_CHECKPOINT_KNOWN_TO_RESHARD = (
         "no complete checkpoint is known to load at another sharding (the newest is {path})"
@@ -319,6 +327,7 @@ class Say(Wording):
     PRODUCT_NOT_WHOLE = "{spelling} {present} × {before} / {new} is no whole number"
     PROGRAM_CODE_DOES_NOT_SHOW = "the program's code does not show {means}"
     PROGRAM_DOES_IT_BY_ITSELF = "the program does it by itself ({where}): {why}"
+    PROGRAM_ITSELF_NOT_EDITED = "the program itself sets its arguments, and is not edited"
     PROGRAM_MAKES_PASSES = "the program itself makes {passes} of the same global batch of {total}"
     PROGRAM_MAKES_STEPS = "the program itself makes {steps} accumulation steps of the global batch of {total}"
     PROGRAM_MAKES_STEPS_OF_SAME_BATCH = "the program itself makes {steps} accumulation steps of the same global batch"
@@ -367,8 +376,10 @@ class Say(Wording):
     SPELLING_DEPENDS_ON_VERSION = "how {id} is spelt depends on the version of {title} ({shown:, })"
     SPELT_IN = "{spelt} in {item}"
     STANDS_AND_SO = "{shown}{value}: {why}"
+    STANDS_AT = "{spelling} {value} stands at {where}"
     STANDS_IN_PROGRAM = "{spelling} {value} stands in the program itself ({where}), which is not edited"
     STANDS_THERE_NOT_KNOWN = "{shown} stands there, and its value is not known{why}"
+    STAND_IN_PROGRAM = "{values:, } in the program itself, which is not edited"
     STARTS_AGAIN = "{title} ({place}): {what_happens}"
     STARTS_FROM_SCRATCH = "its log says that it starts from scratch"
     STARTS_FROM_SCRATCH_NOT_FROM = "its log says that it starts from scratch, not from step {wanted}"
@@ -394,12 +405,17 @@ class Say(Wording):
     VERSION_OF_JOB_NOT_KNOWN = "{why}; which version this job has is not known"
     WHAT_FILE_SETS_NOT_KNOWN = "what {spelling} {path} sets is not known"
     WHAT_IS = "What is {spelling}?"
+    WHAT_IS_AND_IS_SET = "What is {spelling} ({place} sets {name} {value})?"
     WHAT_IS_IT_HAS_TO_AGREE = "What is {spelling}? It has to agree."
+    WHAT_IS_IT_NAMES_CONFIGURATION = "What is {name}? It names the program's configuration ({place})."
     WHAT_IS_WORD_AND_WHICH_OPTION = "What is {word} of the training command, and which option there sets {what}?"
     WHAT_IS_WRITE_IT = "What is {spelling}? Write it into the template."
     WHAT_IS_WRITE_PRESENT_VALUE = "What is {spelling}? Write it into the template with its present value."
     WHAT_MAY_BE_CHANGED = "What may be changed for this kind of failure?"
+    WHAT_SETS_IT_NOT_KNOWN = "what sets {what} is not known, and {why}"
+    WHAT_WAS_ARGUMENT = "What was the script given as ${number}? It names the program's configuration ({place})."
     WHAT_WOULD_SETTLE_IT = "What would settle it: {missing:; }."
+    WHERE_DOES_CONFIGURATION_LIE = "Where does {path} lie ({place})?"
     WHERE_DOES_PROGRAM_LIE = "Where does {absent} lie, and which of its options or files sets {what}?"
     WHETHER_IT_SAVES_NOT_KNOWN = "what {named} is, is not known, and so neither whether the job saves: {why}"
     WHETHER_ON_BY_DEFAULT_NOT_KNOWN = "whether {spelling} is on where nothing is set is not known"
@@ -409,6 +425,7 @@ class Say(Wording):
     WHETHER_PYTORCH_READS_NOT_KNOWN = (
         "whether this PyTorch reads {new_name} is not known ({said}), so both names get the same value"
     )
+    WHICH_FILE_IS_NAMED = "Which file does {place} name?"
     WHICH_FILE_SETS_IT = "Which file of the program sets {what}, and may a person change it there?"
     WHICH_FOLDER_HAS_CHECKPOINTS = (
         "Which folder did the job write its checkpoints to{number}? Write it into {place} as plain text, an absolute "

@@ -14,7 +14,7 @@ from runbook.model.sentences.of_levers import Say
 from runbook.model.template import TemplateFile
 from runbook.model.units import GIB
 from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
-from runbook.remedy.recognition import code_alone, first_uncommented_match
+from runbook.remedy.recognition import code_alone, first_uncommented_match, names_alone
 from runbook.remedy.template_settings import RefusalReason, Refused
 
 
@@ -159,9 +159,10 @@ def on_one_node(context: LeverContext, arguments: Arguments) -> None:
 
 
 def no_word_of(context: LeverContext, arguments: Arguments) -> None:
-    """No live line of the job's files matches `pattern`: the program is of a kind for which the lever is another thing.
-    `why` says what; a person may say otherwise, with `experiment` knowing that it is another one then."""
-    running = {posixpath.basename(file.path): code_alone(file) for file in context.template.code()}
+    """No live line of the job's files matches `pattern`, in a program none of its names: it is of a kind for which
+    the lever is another thing. `why` says what; a person may say otherwise, with `experiment` knowing that it is
+    another one then."""
+    running = {posixpath.basename(file.path): names_alone(file) for file in context.template.code()}
     files = [running.get(posixpath.basename(file.path), file) for file in context.template.templates]
     found = first_uncommented_match(str(arguments["pattern"]), files)
     if found is None:

@@ -10,6 +10,7 @@ from runbook.model.remedy import RANKS, AnswerKind, Ask
 from runbook.model.sentences import Sentence
 from runbook.model.sentences.of_levers import Say
 from runbook.remedy.edits.parameter_edit import Edits, edit_of
+from runbook.remedy.edits.values import numbers_of, place_of
 from runbook.remedy.lever_context import Arguments, LeverContext, largest_divisor, product_of, texts_of
 from runbook.remedy.lever_document import Parameter
 from runbook.remedy.template_settings import RefusalReason, Refused, unknown
@@ -21,9 +22,11 @@ def halve(context: LeverContext, parameter: Parameter, arguments: Arguments) -> 
     present = context.template.number(parameter.id)
     spelling = parameter.spellings[0]
     if present is None:
+        seen = numbers_of(context, parameter.id)[:1]
         raise unknown(
-            Say.NOT_IN_TEMPLATE_NOT_KNOWN(spelling=spelling), Say.WHAT_IS(spelling=spelling), AnswerKind.VALUE,
-            parameter.id
+            Say.NOT_IN_TEMPLATE_NOT_KNOWN(spelling=spelling),
+            Say.WHAT_IS_AND_IS_SET(spelling=spelling, place=place_of(seen[0]), name=seen[0].name, value=seen[0].value)
+            if seen else Say.WHAT_IS(spelling=spelling), AnswerKind.VALUE, parameter.id,
         )
     floor = parameter.floor or 1
     if present <= floor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from runbook.model.remedy import AnswerKind
 from runbook.model.sentences import Sentence
 from runbook.model.sentences.of_levers import Say
-from runbook.model.template import Edit, SettingKind, condition_of
+from runbook.model.template import Edit, Setting, SettingKind, condition_of
 from runbook.remedy.lever_context import Arguments, LeverContext
 from runbook.remedy.lever_document import Parameter
 from runbook.remedy.template_settings import Refused, TemplateSettings, unknown, version_asked, with_prefix
@@ -28,6 +29,11 @@ Function = Callable[[LeverContext, Parameter, Arguments], Edits]
 def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edits:
     """Set a parameter, in the spelling that the template has; refused where it may not be added."""
     setting = context.template.setting(parameter.id)
+    place = _in_the_program(context, parameter, setting)
+    if place:
+        old = setting.value if setting is not None else None
+        key = next((item for item in parameter.spellings if item[:1] not in "-+"), parameter.spellings[0])
+        return Edits((Edit(parameter.id, parameter.kind, (condition_of(key)[0],), new, old, by_hand=place),))
     if parameter.also and not _is_taken(context, parameter):
         shown = " or ".join((parameter.spellings[0], *parameter.also))
         raise unknown(
@@ -43,12 +49,6 @@ def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edi
         if parameter.kind is not SettingKind.ARGUMENT:
             raise Refused(why, question)
         raise unknown(why, question, AnswerKind.OPTION, parameter.spellings[0], ("yes", "no"))
-    if setting is not None and setting.file.endswith(".py"):
-        where = f"{setting.file}:{setting.line}" if setting.line else setting.file
-        raise Refused(
-            Say.STANDS_IN_PROGRAM(spelling=condition_of(setting.spelling)[0], value=setting.value, where=where),
-            Say.CAN_PROGRAM_TAKE_IT_OUTSIDE(spelling=parameter.spellings[0])
-        )
     if setting is not None:
         spellings = parameter.spellings_after(setting.spelling)
     else:
@@ -60,6 +60,17 @@ def edit_of(context: LeverContext, parameter: Parameter, new: str | None) -> Edi
     told = setting is not None and setting.told
     flag, taken_as = parameter.type == "flag", parameter.taken_as
     return Edits((Edit(parameter.id, parameter.kind, spellings, new, old, flag, told, taken_as),))
+
+
+def _in_the_program(context: LeverContext, parameter: Parameter, setting: Setting | None) -> str:
+    """Where the program's own text sets the parameter, "train.py:45"; where that sets the micro-batch and the program
+    reads no command line, a key that it leaves out belongs beside. "" where the template sets it, or can."""
+    batch = context.template.system.batch
+    if setting is None and batch is not None and parameter.kind is SettingKind.KEY and not parameter.launcher:
+        setting = context.template.setting(batch.micro) if context.template.program() is None else None
+    if setting is None or not setting.file.endswith(".py"):
+        return ""
+    return f"{posixpath.basename(setting.file)}:{setting.line}" if setting.line else posixpath.basename(setting.file)
 
 
 def _is_taken(context: LeverContext, parameter: Parameter) -> bool:
@@ -86,6 +97,8 @@ def _as_the_program_takes_it(
             raise Refused(Say.PARSER_HAS_NO_SUCH_OPTION(spelling=spellings[0]))
     if context.template.recognised:
         return spellings
+    if program is None and context.template.code():
+        raise Refused(Say.NOT_TAKEN_READS_NO_COMMAND_LINE(spelling=spellings[0]))
     raise unknown(
         Say.WHETHER_PROGRAM_TAKES_IT_NOT_KNOWN(spelling=spellings[0]), Say.DOES_PROGRAM_TAKE(spelling=spellings[0]),
         AnswerKind.OPTION, spellings[0], ("yes", "no")

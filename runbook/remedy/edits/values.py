@@ -300,12 +300,15 @@ def ask_for_its_name(context: LeverContext, parameter: Parameter, arguments: Arg
     """Refused with the question how the program calls the parameter; the argument `what` says what it is. Where a
     number has such a name in a configuration file of the program, in its own text or in what it printed, that is asked
     of, with one of the role `beside` that keeps the product. With `only_named`, nothing is asked where none has."""
-    what = str(arguments["what"])
-    template, word = context.template, context.template.unresolved_argument
+    what, template, word = str(arguments["what"]), context.template, context.template.unresolved_argument
     program, read = template.program(), {posixpath.basename(file.path) for file in template.code()}
     training = [item for item in template.started if "train" in item] or template.started
     absent = next((item for item in training if posixpath.basename(item) not in read), "")
     complete = training and not absent and (program is None or program.complete)
+    if (unread := template.unread) is not None and ConstantPlace.CONFIGURATION not in {
+        item.place for item in template.constants()
+    }:
+        raise Refused(Say.WHAT_SETS_IT_NOT_KNOWN(what=what, why=unread.why), unread.question, unread.reason, unread.ask)
     _ask_for_a_number(context, parameter, arguments, "" if complete else word)
     if arguments.get("only_named"):
         raise Refused(Say.NOTHING_READ_HAS_THE_NAME(what=what))
@@ -331,13 +334,13 @@ _MOST_PLACES = 3
 def _ask_for_a_number(context: LeverContext, parameter: Parameter, arguments: Arguments, word: str) -> None:
     """Refused with the places that give the parameter's role a number above its floor, and what a person may set there.
     `word`: one of the command that is not known and may say otherwise."""
-    found = _numbers_of(context, parameter.id, str(arguments.get("or", "")))
+    found = numbers_of(context, parameter.id, str(arguments.get("or", "")))
     if not found:
         return
     what, first = str(arguments["what"]), found[0]
     printed = first.place is ConstantPlace.LOG
     says = "prints" if printed else "sets"
-    places = ", ".join(f"{_place(item)} {says} {item.name} {item.value}" for item in found[:_MOST_PLACES])
+    places = ", ".join(f"{place_of(item)} {says} {item.name} {item.value}" for item in found[:_MOST_PLACES])
     unless = Say.UNLESS_WORD_SAYS_OTHERWISE(word=word) if word and not printed else ""
     if first.value <= (parameter.floor or 1):
         if printed:
@@ -345,24 +348,24 @@ def _ask_for_a_number(context: LeverContext, parameter: Parameter, arguments: Ar
         raise Refused(Say.PLACES_SMALL_AS_IT_GETS(places=places, unless=unless))
     half = first.value // 2
     asked = Say.WHICH_SETS_AND_MAY(name=first.name) if printed else "May"
-    where = (Say.PLACE_SHOWS if printed else Say.IN_PLACE)(place=_place(first), value=first.value, unless=unless)
+    where = (Say.PLACE_SHOWS if printed else Say.IN_PLACE)(place=place_of(first), value=first.value, unless=unless)
     why = Say.NO_KNOWN_OPTION_SETS_IT(what=what, places=places, unless=unless)
     if arguments.get("alone"):
         alone = arguments["alone"]
         raise Refused(
             why, Say.MAY_PERSON_SET_ALONE(asked=asked, name=first.name, half=half, where=where, alone=alone)
         )
-    doubled = _numbers_of(context, str(arguments.get("beside", "")))
+    doubled = numbers_of(context, str(arguments.get("beside", "")))
     if doubled and first.value % 2 == 0:
         other = doubled[0]
         raise Refused(why, Say.MAY_PERSON_SET_BOTH(
             asked=asked, name=first.name, before=first.value, half=half, where=where, other=other.name,
-            steps=other.value, twice=other.value * 2, place=_place(other),
+            steps=other.value, twice=other.value * 2, place=place_of(other),
         ))
     raise Refused(why, Say.MAY_PERSON_SET_SMALLER_BATCH(asked=asked, name=first.name, half=half, where=where))
 
 
-def _numbers_of(context: LeverContext, *roles: str) -> list[ProgramConstant]:
+def numbers_of(context: LeverContext, *roles: str) -> list[ProgramConstant]:
     """The numbers whose name fits the first of the roles best that any has, of the nearest place: a configuration
     before the program's own text, and that before what was printed."""
     known, spelt = context.template.constants(), context.template.system.roles
@@ -379,7 +382,7 @@ def _numbers_of(context: LeverContext, *roles: str) -> list[ProgramConstant]:
     return []
 
 
-def _place(item: ProgramConstant) -> str:
+def place_of(item: ProgramConstant) -> str:
     return f"{posixpath.basename(item.file)}:{item.line}"
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.errors import NotAllowed, NotFound, RunbookError
 from runbook.model.checkpoint import DirectoryEntry
 from runbook.model.job import JobRecord
 from runbook.model.program import ProgramOption
+from runbook.model.remedy import AnswerKind, Ask
+from runbook.model.sentences.of_levers import Say
 from runbook.model.template import Companion, SubmitContext, TemplateFile
 from runbook.ports import Files
+from runbook.remedy import Refusal, RefusalReason
 from runbook.template import Container, NamedFile, all_settings, named_files
 
 _MOST_FILES = 30
@@ -75,6 +78,44 @@ def read_companions(
     if len(unread) > _MOST_SENTENCES:
         unread[_MOST_SENTENCES:] = [f"{len(unread) - _MOST_SENTENCES} further files that are named"]
     return tuple(found), tuple(unread)
+
+
+_OF_LAUNCHERS = (
+    "--config_file", "--config-file", "--deepspeed", "--deepspeed_config", "--deepspeed-config", "--ds_config",
+    "--ds-config", "--fsdp_config", "--accelerate_config", "--runtime-env",
+)
+"""Options of launchers and engines: their files hold little of what a training program is told."""
+_ARGUMENT = re.compile(r"\$\{?([0-9]{1,2})\b")
+_VARIABLE = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
+
+
+def _where_it_lies(named: NamedFile, script: str) -> Refusal:
+    place = f"{named.option} at {script}:{named.line}"
+    argument, variable = _ARGUMENT.match(named.decided_by), _VARIABLE.fullmatch(named.decided_by)
+    reason, which = RefusalReason.UNKNOWN, Ask(AnswerKind.OPTION, "NAME")
+    if named.path is not None:
+        asked = Say.WHERE_DOES_CONFIGURATION_LIE(path=named.path, place=place)
+        return Refusal(Say.CONFIGURATION_NOT_HERE(path=named.path, place=place), asked, reason, which)
+    why = Say.CONFIGURATION_NOT_READ(place=place, why=named.unresolved)
+    if argument is not None:
+        asked = Say.WHAT_WAS_ARGUMENT(number=argument[1], place=place)
+        return Refusal(why, asked, reason, Ask(AnswerKind.VALUE, argument[1]))
+    if variable is not None:
+        asked = Say.WHAT_IS_IT_NAMES_CONFIGURATION(name=variable[1], place=place)
+        return Refusal(why, asked, reason, Ask(AnswerKind.VALUE, variable[1]))
+    return Refusal(why, Say.WHICH_FILE_IS_NAMED(place=place), reason, which)
+
+
+def asked_of_unread(files: Sequence[TemplateFile], known: SubmitContext) -> Refusal | None:
+    """The question for a configuration of a training command that was not read, where one names any: which file it is,
+    or where it lies. `files`: what was read, the script first."""
+    read = {file.path for file in files}
+    for file in files:
+        for named in named_files(file, known):
+            aside = named.program or named.script or not named.option or named.option in _OF_LAUNCHERS
+            if not aside and not {named.path, posixpath.normpath(named.likely)} & read:
+                return _where_it_lies(named, posixpath.basename(file.path))
+    return None
 
 
 _MOST_SOURCES = 200
@@ -167,8 +208,14 @@ class _Reader:
         if not self._only_files:
             return named
         if named.path is None and named.likely:
-            likely = replace(named, path=posixpath.normpath(named.likely), unresolved="", folder=None, hydra=False)
-            return likely if isinstance(self.read(likely, ""), Companion) else named
+            parts = posixpath.normpath(named.likely).split("/")
+            for at in range(len(parts) if named.program and parts[0] != ".." else 1):
+                # A folder of another machine, `$HOME/project/train.py`, is mostly the one in which all of this lies.
+                path = "/".join(parts[at:])
+                likely = replace(named, path=path, likely=path, unresolved="", folder=None, hydra=False)
+                if isinstance(self.read(likely, ""), Companion):
+                    return likely
+            return named
         if named.path is None or not posixpath.isabs(named.path) or isinstance(self.read(named, ""), Companion):
             return named
         parts = named.path.strip("/").split("/")

@@ -50,13 +50,12 @@ from runbook.remedy import (
     is_recognised,
     recognise,
     template_settings,
-    told_variables,
     unresolved_argument,
     with_answers,
     with_unresolved_batch,
 )
 from runbook.slurm.sbatch_options import parse_submit_line
-from runbook.steps.shared.companion_files import ProgramSources, composed_options
+from runbook.steps.shared.companion_files import ProgramSources, asked_of_unread, composed_options
 from runbook.template import (
     CannotEdit,
     NamedFile,
@@ -117,8 +116,8 @@ class TemplateReading:
             environment.setdefault("SLURM_JOB_NAME", job.name)
         sourced = {file.path: file.text for file in self.files[1:]}
         # A task of an array is submitted again with its index.
-        index = {"SLURM_ARRAY_TASK_ID": job.array_task} if job.array_task else {}
-        return SubmitContext(environment, _arguments(job), sourced, {**told_variables(self.answers), **index})
+        variables = self.answers.variables | ({"SLURM_ARRAY_TASK_ID": job.array_task} if job.array_task else {})
+        return SubmitContext(environment, _arguments(job) or self.answers.arguments, sourced, variables)
 
     @cached_property
     def system(self) -> LeverDocument | None:
@@ -370,7 +369,8 @@ class TemplateReading:
         )
         return replace(
             told, program=lambda: self.program, code=lambda: self._running_files, constants=lambda: self._constants,
-            started=tuple(started_files), recognised=self.system is self.named or self._is_recognised,
+            started=tuple(started_files), unread=asked_of_unread(self.files, self.submit_context),
+            recognised=self.system is self.named or self._is_recognised,
         )
 
 

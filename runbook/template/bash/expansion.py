@@ -378,7 +378,8 @@ def _argument(number: int, use: Use, state: State, written: str) -> Sequence[Ato
         return [atom.through(use) for atom in state.positional[number - 1].atoms]
     if state.positional is not None and number:
         return ()
-    return [Atom("", unknown=Unresolved(f"the script's own argument ${number} decides (line {use.line})", written))]
+    code = written or f"${number}"
+    return [Atom("", unknown=Unresolved(f"the script's own argument ${number} decides (line {use.line})", code))]
 
 
 _IN_FRONT = re.compile(rb"(?:\s|\\\r?\n)*")
