@@ -11,7 +11,6 @@ from runbook.model.template import Edit, Patch, SettingKind, SubmitContext, Temp
 from runbook.template.bash.arguments import needs_no_quotes, options_given
 from runbook.template.bash.edit import change_value, check_result
 from runbook.template.bash.insert import insert
-from runbook.template.bash.launchers import only_prepares
 from runbook.template.bash.script import UNGIVEN, Script, read_script
 from runbook.template.bash.state import Command
 from runbook.template.editing import apply
@@ -23,6 +22,7 @@ from runbook.template.named_files import (
     naming_commands,
     naming_options,
     naming_words,
+    only_prepares,
     program_named,
     scripts_named,
 )

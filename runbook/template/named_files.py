@@ -13,7 +13,6 @@ from runbook.template.bash.launchers import (
     LAUNCHERS,
     basename,
     command_chain,
-    only_prepares,
     program_position,
     training_among,
 )
@@ -96,6 +95,18 @@ class NamedFile:
     hydra: bool = False
     """Named by `--config-name`: the path is joined from it and `--config-path`; without that it is under the program's
     own folder, which is not known."""
+
+
+def only_prepares(command: Command) -> bool:
+    """`cp`, `cat` and the like name files too, without running anything."""
+    first = (command.argv[0].text or "").rsplit("/", 1)[-1]
+    return first in _PREPARING
+
+
+_PREPARING = frozenset({
+    "cp", "mv", "cat", "rm", "sed", "mkdir", "ln", "ls", "test", "[", "cd", "jq", "yq", "grep", "tee", "rsync", "scp",
+    "tar", "chmod", "touch", "wc", "head", "tail", "diff", "pkill", "pgrep", "killall",
+})
 
 
 def named_files(file: TemplateFile, known: SubmitContext | None = None) -> tuple[NamedFile, ...]:

@@ -233,25 +233,20 @@ _BESIDE = re.compile(
 _TRAINS = re.compile(r"(?:^|[/._-])(?:pre)?train(?:er|ing)?(?:[._-]|$)|finetun|fine_tun|sft")
 
 
-_TOOLS = frozenset({
-    "compileall", "conda", "ensurepip", "http", "ipykernel", "json", "nltk", "pip", "pytest", "spacy", "tensorboard",
-    "venv", "wandb", "zipfile",
-})
+_TOOLS = re.compile(r"(?:conda|ensurepip|http|ipykernel|json|nltk|pip|pytest|venv|wandb)(?:\..*)?|torch\.utils\..*")
 
 
 def _is_tool(module: str) -> bool:
     """A module that installs, looks or serves: `pip`, `venv`, `torch.utils.collect_env`."""
-    return module.partition(".")[0] in _TOOLS or module.startswith("torch.utils.")
+    return _TOOLS.fullmatch(module) is not None
 
 
 def trains(command: Command) -> bool:
     """Whether the command's program may be the one that trains, by its name: `convert.py`, `eval.py` and the like work
     before or behind it."""
     at = program_position(command.argv)
-    if at is None:
-        return True
-    if at and command.argv[at - 1].text == "-m" and _is_tool(command.argv[at].text or ""):
-        return False
+    if at is None or (at and command.argv[at - 1].text == "-m" and _is_tool(command.argv[at].text or "")):
+        return at is None
     name = "/".join("".join(atom.char for atom in command.argv[at].atoms).split("/")[-2:])
     return not _BESIDE.search(name.rsplit("/", 1)[-1]) or bool(_TRAINS.search(name.rsplit("/", 1)[-1]))
 
@@ -259,18 +254,6 @@ def trains(command: Command) -> bool:
 def training_among(commands: Sequence[Command]) -> list[Command]:
     """Those of the commands that may train; all, where none of them looks like it."""
     return [command for command in commands if trains(command)] or list(commands)
-
-
-def only_prepares(command: Command) -> bool:
-    """`cp`, `cat` and the like name files too, without running anything."""
-    first = (command.argv[0].text or "").rsplit("/", 1)[-1]
-    return first in _PREPARING
-
-
-_PREPARING = frozenset({
-    "cp", "mv", "cat", "rm", "sed", "mkdir", "ln", "ls", "test", "[", "cd", "jq", "yq", "grep", "tee", "rsync", "scp",
-    "tar", "chmod", "touch", "wc", "head", "tail", "diff", "pkill", "pgrep", "killall",
-})
 
 
 def launcher_words(command: Command) -> tuple[Token, ...]:
