@@ -134,7 +134,7 @@ class FileReader:
                     found = other.match(here.text)
                     if found is not None:
                         self._launcher.note(view, found, here, start, stop)
-            said = [one for one in candidates if one.means != FRAMING and one.lines == 1 and not one.general]
+            said = [one for one in candidates if one.means != FRAMING and one.lines == 1]
             failed = collection.signatures.first_match(here.text, said) if match.signature.lines == 1 else None
             if failed is not None and failed.signature.means not in (CONSEQUENCE, HARMLESS):
                 # who speaks may stand in front of the failure itself

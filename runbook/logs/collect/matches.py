@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from runbook.logs.lines import LogLine
-from runbook.logs.signatures import Match
-from runbook.model.diagnosis import Kind, LogReading
+from runbook.logs.signatures import MEMORY_FIELDS, Match
+from runbook.model.diagnosis import Died, Kind, LogReading
 from runbook.model.log import Event, Phase, ProcessUse
 from runbook.model.units import Bytes, NodeName
 
@@ -218,6 +218,10 @@ def by_rank(members: Iterable[NcclProcess]) -> Mapping[int, NcclProcess]:
     return {one.rank: one for one in members}
 
 
+_ROOMS = {
+    Event.SHM_ROOM: Died.SHARED_MEMORY, Event.GROUP_ROOM: Died.MAIN_MEMORY, Event.CARD_ROOM: Died.GPU_MEMORY,
+}
+_ROOMS_KEPT = 4
 FIRST_KEPT = 3
 LAST_KEPT = 3
 SPEAKERS_KEPT = 20_000
@@ -351,6 +355,8 @@ class Tables:
     engines: set[str] = field(default_factory=set)
     settings: dict[str, str] = field(default_factory=dict)
 
+    rooms: dict[tuple[Died, str], set[int]] = field(default_factory=dict)
+    """What tables of the log say of the memory at hand: of which, in which field."""
     listed: dict[int, GpuRow] = field(default_factory=dict)
     """Processes that the driver's list in the log names, by pid."""
     devices: Devices = field(default_factory=Devices)
@@ -389,6 +395,13 @@ class Tables:
         pid, held = match.integer("pid"), match.integer("process_bytes")
         if pid is not None and held is not None and len(self.listed) < NODES_KEPT:
             self.listed[pid] = GpuRow(ProcessUse(pid, Bytes(held)), match.integer("device"), file, offset)
+
+    def note_room(self, match: Match) -> None:
+        of = next((died for event, died in _ROOMS.items() if event in match.signature.reports), None)
+        for name in MEMORY_FIELDS & match.values.keys():
+            room, value = self.rooms.setdefault((of or Died.UNKNOWN, name), set()), match.integer(name)
+            if value is not None and len(room) < _ROOMS_KEPT:
+                room.add(value)
 
     def settle(self) -> None:
         """Take over, when all is read, what NCCL says of the whole job's ranks."""

@@ -342,6 +342,8 @@ class LauncherLines:
                 tables.devices.of_ranks[speaker] = match.integer("device") or 0
         elif Event.COMMUNICATOR in reports:
             self._communicator(match, here)
+        elif reports & {Event.SHM_ROOM, Event.GROUP_ROOM, Event.CARD_ROOM}:
+            tables.note_room(match)
         elif Event.GPU_PROCESS in reports:
             tables.note_gpu_process(match, self._index, view.base + start)
         elif Event.FAILURE_ROW in reports:

@@ -22,8 +22,18 @@ from runbook.logs.root_cause.suspects import Suspect, victim
 from runbook.logs.signatures import CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Kind
 from runbook.model.job import JobRecord
-from runbook.model.log import Collateral, Event, Finding, LogNote, LogSource, LogStory, Phase, ProcessUse
-from runbook.model.units import NodeName
+from runbook.model.log import (
+    Collateral,
+    Event,
+    Finding,
+    LogNote,
+    LogSource,
+    LogStory,
+    MemoryFields,
+    Phase,
+    ProcessUse,
+)
+from runbook.model.units import Bytes, NodeName
 
 _ENDS = frozenset({
     Event.PROCESS_EXIT, Event.TASK_END, Event.OWN_TASK, Event.OWN_END, Event.FAILURE_ROW, Event.SIGKILL, Event.CLOSING,
@@ -135,6 +145,8 @@ def story_of(collection: Collection, sources: Sequence[LogSource], job: JobRecor
     if root is not None and choice.root is not None and not root.fields.other_processes:
         listed = _listed(choice.root, root, evidence)
         root = replace(root, fields=replace(root.fields, other_processes=listed)) if listed else root
+    if root is not None:
+        root = replace(root, fields=_with_rooms(root, collection))
     notes += _notes(collection, root, where)
     notes += [choice.root.log_line.doubt] if choice.root is not None and choice.root.log_line.doubt else []
     if root is not None and root.phase is Phase.UNKNOWN:
@@ -282,6 +294,15 @@ def _listed(failed: LogMatch, root: Finding, evidence: LogEvidence) -> tuple[Pro
         and tells(row)
     ]
     return (rows[0].process,) if len(rows) == 1 else ()
+
+
+def _with_rooms(root: Finding, collection: Collection) -> MemoryFields:
+    """The message's figures, with those that it leaves out and a table of the log tells without a doubt."""
+    told = {
+        name: Bytes(next(iter(room))) for (died, name), room in collection.tables.rooms.items()
+        if died is root.means.entry.died and len(room) == 1 and getattr(root.fields, name) is None
+    }
+    return replace(root.fields, **told) if told else root.fields  # type: ignore[arg-type]
 
 
 def _name_rank(

@@ -1,0 +1,99 @@
+"""Who failed first, composed: each way of naming a process with each failure that it may stand at; a launcher's word
+where no line says why; the last error of a program; figures that a table of the log tells."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from runbook.diagnosis import diagnose
+from runbook.diagnosis.contract import to_contract
+from runbook.locations import data_folder
+from runbook.logs.reader import LogReader
+from runbook.logs.signatures import load_signatures
+from runbook.model.diagnosis import Hypothesis
+from runbook.model.log import LogStory
+
+SIGNATURES = load_signatures(data_folder("playbooks") / "oom" / "signatures")
+READER = LogReader(SIGNATURES)
+
+FAILURES = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "RuntimeError: HIP out of memory. Tried to allocate 2.00 GiB",
+    "ValueError: Expected more than 1 value per channel when training",
+)
+NAMES = (
+    "[rank12]: {}", "[rank: 12] {}", "[RANK 12] {}", "[rank=12] {}", "RANK[12] {}", "rank 12: {}", "<rank 12> {}",
+    "[R12] {}", "12: {}", "[12]:{}", "[1,12]<stderr>:{}", "[1,mpirank:12,algo-2]<stderr>:{}",
+    "rank_12.log: {}", "logs/rank12.err:211:{}", "[HCTR][03:17:52.860][ERROR][RK12][main]: {}",
+    "[2026-01-11 10:00:11,001][trainer][ERROR][rank12] - {}", "fa88a9df || [rank=12] {}",
+    "2026-01-11 10:00:11 | ERROR | rank=12 | {}", "Process 12 failed: {}", "OOM on rank 12: {}",
+    "host gpu-a1 rank 12 local_rank 4 pid 3312: {}",
+)
+ENDS = {
+    "mpirun noticed that process rank 7 with PID 0 on node n14 exited on signal 9 (Killed).": 7,
+    "x1921c4s2b0n0: rank 17 died from signal 9\nx1921c4s1b0n0: rank 3 died from signal 15": 17,
+    "ERROR:composer.cli.launcher:Rank 3 crashed with exit code -7.\nGlobal rank 0 (PID 4471) exited with code -15": 3,
+    "=   RANK 11 PID 40211 RUNNING AT cn0123\n=   KILLED BY SIGNAL: 9 (Killed)": 11,
+    "Exception: process 5 terminated with exit code 17": 5,
+    "Abort(1) on node 7 (rank 7 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 7": 7,
+}
+
+
+def told(text: str) -> tuple[LogStory, Hypothesis, dict[str, object]]:
+    content = f"{text}\n".encode()
+    story = READER.read([("train.out", io.BytesIO(content), len(content))])
+    diagnosis = diagnose(story, job=None, meanings=SIGNATURES.meanings)
+    return story, diagnosis.best, to_contract(story, diagnosis)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_process_is_named_by_what_stands_at_its_failure(name: str) -> None:
+    ranks = {line: story.root_cause.rank if (story := told(name.format(line))[0]).root_cause else None
+             for line in FAILURES}
+    assert set(ranks.values()) == {12}, ranks
+
+
+@pytest.mark.parametrize("text", ENDS)
+def test_a_launcher_says_who_ended_first_and_not_why(text: str) -> None:
+    story, best, contract = told(text)
+    first = contract["first_failed"]
+    assert story.root_cause is None and best.kind == "undetermined"
+    assert isinstance(first, dict) and (first["rank"], first["told_by"]) == (ENDS[text], "launcher")
+
+
+@pytest.mark.parametrize("words", [
+    "Sending process 97 closing signal SIGTERM", "Killed process 97 (python)",
+    "Caught ValueError in DataLoader worker 3",
+    "seg3d-worker-2 is not running", "Process 97 has 1.00 GiB memory in use",
+])
+def test_a_number_of_another_kind_is_no_rank(words: str) -> None:
+    root = told(f"{words}\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB")[0].root_cause
+    assert root is not None and root.rank is None
+
+
+def test_processes_that_are_counted_from_one_have_the_rank_before() -> None:
+    frames = "".join(f"[{number}/8] step 3 loss 2.0\n" for number in (1, 8, 3, 6, 2, 7, 5, 4) * 2)
+    trace = '[6/8] Traceback (most recent call last):\n[6/8]   File "/a.py", line 2, in step\n[6/8]     go()\n'
+    root = told(f"{frames}{trace}[6/8] RuntimeError: CUDA error: unknown error")[0].root_cause
+    assert root is not None and root.rank == 5
+
+
+@pytest.mark.parametrize("line", [
+    "2026-01-11 10:00:11 ERROR trainer: dataset hash mismatch, refusing to resume",
+    "ptxas fatal   : Unresolved extern function", "Error: config key 'model.hidden' not found",
+])
+def test_the_last_error_of_a_program_counts_where_nothing_else_tells(line: str) -> None:
+    assert told(f"starting\n{line}")[1].kind == "not_oom"
+    assert told(f"{line}\nsrun: error: n3: task 3: Killed")[1].kind == "undetermined"
+    assert told(f"{line}\n[rank3]: torch.OutOfMemoryError: CUDA out of memory.")[1].kind == "true_oom"
+
+
+def test_a_table_tells_the_room_that_a_message_leaves_out() -> None:
+    bus = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
+    root = told(f"{bus}\n$ df -h /dev/shm\nshm              64M   61M  3.5M  95% /dev/shm")[0].root_cause
+    assert root is not None and (root.fields.limit_bytes, root.fields.free_bytes) == (64 << 20, 3670016)
+    card = "|   46811MiB /  49140MiB |     98%      Default |"
+    root = told(f"| 47%   71C    P2            262W /  300W {card}\nCUDA error: out of memory")[0].root_cause
+    assert root is not None and root.fields.capacity_bytes == 49140 << 20
