@@ -6,12 +6,15 @@ Kept evidence is never served, and what is served is masked: pages and documents
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import anyio
+from anyio.to_thread import run_sync
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -83,6 +86,10 @@ class People:
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_MOST_DRAWN = 3
+"""Pages and documents that are made at a time: each may take seconds and a hundred megabytes."""
+_MOST_WAITING = 24
+_AGAIN_S = 5
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _NO_FRAME = "; frame-ancestors 'none'"
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -133,6 +140,28 @@ def create_app(
 
     def account_of(request: Request) -> Markup:
         return people.account(request) if people else Markup("")
+
+    places = anyio.CapacityLimiter(_MOST_DRAWN)
+    asked_for = 0
+
+    def drawn(draw: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Whoever waits for a place holds no thread, so that health and metrics answer meanwhile."""
+
+        @functools.wraps(draw)
+        async def endpoint(request: Request) -> Response:
+            nonlocal asked_for
+            if asked_for >= _MOST_DRAWN + _MOST_WAITING:
+                raise HTTPException(
+                    503, "too many pages are asked for at once: try again in some seconds",
+                    headers={"Retry-After": str(_AGAIN_S)},
+                )
+            asked_for += 1
+            try:
+                return await run_sync(draw, request, limiter=places)
+            finally:
+                asked_for -= 1
+
+        return endpoint
 
     def index(request: Request) -> Response:
         query = IndexQuery.read(request.query_params, load_kinds())
@@ -194,10 +223,10 @@ def create_app(
 
     return Starlette(
         routes=[
-            Route("/", index),
-            Route("/incidents/{incident}", incident_page),
-            Route("/incidents/{incident}/incident.json", incident_document),
-            Route("/history", history),
+            Route("/", drawn(index)),
+            Route("/incidents/{incident}", drawn(incident_page)),
+            Route("/incidents/{incident}/incident.json", drawn(incident_document)),
+            Route("/history", drawn(history)),
             *reference_routes(),
             Route("/assets/{name}", script),
             Route("/healthz", healthz),

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
+from runbook.adapters.store import IncidentStore
+from runbook.model.incident import Incident
+from runbook.model.units import IncidentId
+from runbook.service.app import create_app
+from tests.report.sample_incidents import recovered
+from tests.service.shown import shown
 from tests.service.test_serve import PROGRAM, _start
 
 
@@ -119,3 +129,56 @@ def status_of(address: str) -> int:
         return error.code
     except OSError:
         return 0
+
+
+class _Slow:
+    """A store whose documents take until they are let go."""
+
+    def __init__(self, store: IncidentStore) -> None:
+        self._store = store
+        self.let_go = threading.Event()
+        self.at_work = self.most_at_work = 0
+        self._lock = threading.Lock()
+
+    def read_file(self, incident: IncidentId, relative: str) -> bytes:
+        with self._lock:
+            self.at_work += 1
+            self.most_at_work = max(self.most_at_work, self.at_work)
+        try:
+            assert self.let_go.wait(60)
+            return self._store.read_file(incident, relative)
+        finally:
+            with self._lock:
+                self.at_work -= 1
+
+    def evidence_gone(self, incident: IncidentId) -> bool:
+        return self._store.evidence_gone(incident)
+
+    def as_kept(self, incident: Incident) -> Incident:
+        return self._store.as_kept(incident)
+
+
+def test_who_asks_for_many_pages_at_once_is_sent_away_and_health_answers(tmp_path: Path) -> None:
+    store = IncidentStore(tmp_path / "state")
+    store.save(recovered())
+    slow = _Slow(store)
+    app = create_app(replace(shown(store), folders=slow))
+    page = f"/incidents/{recovered().id}"
+
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+            asked = [asyncio.create_task(client.get(page if at % 2 else f"{page}/incident.json")) for at in range(90)]
+            while sum(one.done() for one in asked) < 60:
+                await asyncio.sleep(0.01)
+            for name in ("/healthz", "/metrics"):
+                assert (await client.get(name)).status_code == 200
+            slow.let_go.set()
+            return list(await asyncio.gather(*asked))
+
+    answers = asyncio.run(ask())
+    sent_away = [one for one in answers if one.status_code == 503]
+    assert slow.most_at_work == 3
+    assert {one.status_code for one in answers} == {200, 503}
+    assert len(sent_away) == 63
+    assert all(int(one.headers["Retry-After"]) > 0 for one in sent_away)

@@ -127,3 +127,12 @@ def test_a_script_that_is_past_a_budget_leaves_every_key_open() -> None:
     script = next(template_files.cut_scripts())
     found, unread = read_companions(CountedFiles(), JOB, script, SubmitContext())
     assert not found and "a value grows past" in unread[0]
+
+
+def test_what_a_script_names_is_kept_up_to_a_bound() -> None:
+    """An incident is written again at each box, with the texts of all files that its script names."""
+    large = {f"/data/{name}.yaml": f"size: {name}\n".encode() + b"# filled\n" * 100_000 for name in "abcd"}
+    script = TemplateFile("job.sh", "#!/bin/bash\n" + "".join(f"python train.py --config {path}\n" for path in large))
+    found, unread = read_companions(CountedFiles(large), JOB, script, SubmitContext())
+    assert [item.file.path[-6:] for item in found] == ["a.yaml", "b.yaml"]
+    assert len(unread) == 2 and all("more than 2 MiB together" in sentence for sentence in unread)

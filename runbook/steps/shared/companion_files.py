@@ -25,6 +25,8 @@ _MOST_SENTENCES = 20
 _MOST_ABOVE = 5
 """How far above a script the folder may lie in which it was started."""
 LARGEST_BYTES = 1 << 20
+_MOST_BYTES = 2 << 20
+"""Of all files that are kept with an incident together: it is written again at each box, and so are they."""
 
 
 def read_companions(
@@ -40,6 +42,7 @@ def read_companions(
     queue = [script]
     seen = {script.path}
     inside: dict[str, Container | None] = {}
+    kept_bytes = 0
     while queue:
         parent = queue.pop(0)
         known = replace(known, sourced={item.file.path: item.file.text for item in found})
@@ -59,6 +62,15 @@ def read_companions(
                 continue
             seen.add(named.path)
             companion = reader.read(named, where)
+            if isinstance(companion, Companion):
+                size_bytes = len(companion.file.text.encode("utf-8", "surrogateescape"))
+                if kept_bytes + size_bytes > _MOST_BYTES:
+                    companion = (
+                        f"{named.path} (named at {where}): the files that the script names have more than "
+                        f"{_MOST_BYTES >> 20} MiB together"
+                    )
+                else:
+                    kept_bytes += size_bytes
             if isinstance(companion, Companion):
                 if written.path is not None and written.path != named.path:
                     # The script's own word is what a copy takes the place of.
