@@ -26,7 +26,8 @@ FAILURES = (
 NAMES = (
     "[rank12]: {}", "[rank: 12] {}", "[RANK 12] {}", "[rank=12] {}", "RANK[12] {}", "rank 12: {}", "<rank 12> {}",
     "[R12] {}", "12: {}", "[12]:{}", "[1,12]<stderr>:{}", "[1,mpirank:12,algo-2]<stderr>:{}",
-    "rank_12.log: {}", "logs/rank12.err:211:{}", "[HCTR][03:17:52.860][ERROR][RK12][main]: {}",
+    "rank_12.log: {}", "logs/rank12.err:211:{}", "stderr-12.txt:{}", "<12>{}", "12/16: {}",
+    "[HCTR][03:17:52.860][ERROR][RK12][main]: {}",
     "[2026-01-11 10:00:11,001][trainer][ERROR][rank12] - {}", "fa88a9df || [rank=12] {}",
     "2026-01-11 10:00:11 | ERROR | rank=12 | {}", "Process 12 failed: {}", "OOM on rank 12: {}",
     "host gpu-a1 rank 12 local_rank 4 pid 3312: {}",
@@ -37,6 +38,7 @@ ENDS = {
     "ERROR:composer.cli.launcher:Rank 3 crashed with exit code -7.\nGlobal rank 0 (PID 4471) exited with code -15": 3,
     "=   RANK 11 PID 40211 RUNNING AT cn0123\n=   KILLED BY SIGNAL: 9 (Killed)": 11,
     "Exception: process 5 terminated with exit code 17": 5,
+    "srun: error: n1: task 3: Bus error (core dumped)": 3,
     "Abort(1) on node 7 (rank 7 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 7": 7,
 }
 

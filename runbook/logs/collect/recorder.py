@@ -22,7 +22,7 @@ from runbook.logs.collect.matches import (
     traceback_before,
 )
 from runbook.logs.collect.matching import Matcher, is_quoted
-from runbook.logs.lines import LogLine, file_profile, parse_line, read_time
+from runbook.logs.lines import LogLine, named_file, parse_line, read_time
 from runbook.logs.search import FEW, FREELY, View, decode, excerpt, positions_of_lines
 from runbook.logs.signatures import CONSEQUENCE, FRAMING, HARMLESS, Match
 from runbook.logs.tracebacks import functions_of, opens_timer, phase_of, speaker_of
@@ -318,7 +318,7 @@ class LauncherLines:
                 return  # a log that only quotes such a line
             self._steps.before(view, start)  # those in front are the other file's
             named = self._state.named
-            own = file_profile(match.text("where") or "", tuple(map(NodeName, named.nodes)))
+            own = named_file(match.text("where") or "", tuple(map(NodeName, named.nodes)))
             self._state.named = replace(own, habits=named.habits, forms=named.forms, prefixes=named.prefixes)
         elif Event.RESTART in reports:
             self._state.restart(view.base + start)

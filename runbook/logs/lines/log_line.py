@@ -190,6 +190,7 @@ _ROLE = re.compile(
 )
 """AReaL's schedulers write one log a role: "actor.log", "llm_server.log" (areal/infra/scheduler/slurm.py)."""
 _NUMBER = re.compile(r"(\d+)")
+_LAST_NUMBER = re.compile(r"(?<!slurm-)(?:(?<=[A-Za-z])|(?<=[._-])(?<!slurm-))(\d{1,3})\.(?:log|out|err|txt)$")
 
 
 def file_profile(path: str, nodes: Sequence[NodeName]) -> FileProfile:
@@ -214,6 +215,15 @@ def file_profile(path: str, nodes: Sequence[NodeName]) -> FileProfile:
         place=place, stream=_stream(path), nodes=frozenset(short_name(name) for name in nodes),
         role=found[1] if (found := _ROLE.search(path)) else "",
     )
+
+
+def named_file(path: str, nodes: Sequence[NodeName] = ()) -> FileProfile:
+    """The same of a file that a line names beside others (tail, grep): a number at the end of its name tells it from
+    them, too."""
+    named = file_profile(path, nodes)
+    told = (named.rank, named.local_rank, named.task, named.pid) != (None,) * 4
+    last = _LAST_NUMBER.search(path) if not told else None
+    return replace(named, task=int(last[1])) if last is not None else named
 
 
 def _node(path: str, nodes: Sequence[NodeName]) -> NodeName | None:

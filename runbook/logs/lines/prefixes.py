@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
-from runbook.logs.lines.log_line import FileProfile, PrefixFacts, file_profile, short_name
+from runbook.logs.lines.log_line import FileProfile, PrefixFacts, file_profile, named_file, short_name
 from runbook.model.units import NodeName
 
 _DAY_S = 86_400
@@ -310,7 +310,7 @@ def _named(text: str, position: int, file: FileProfile, said: PrefixFacts) -> in
         said.node = NodeName(short_name(found[1]))
         return found.end()
     if found := _FILE.match(text, position):  # what grep and tail put in front of a line of several files
-        own = file_profile(found[1], ())
+        own = named_file(found[1])
         if (own.rank, own.local_rank, own.task) != (None,) * 3:
             said.rank, said.local_rank, said.voice = own.rank, own.local_rank, said.voice or found[1]
             said.task = own.task if said.task is None else said.task

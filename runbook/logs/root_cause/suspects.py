@@ -17,6 +17,7 @@ from runbook.model.log import DerivedSignature, Event
 from runbook.model.units import NodeName
 
 _KILLED = (-9, 137)
+_OF_AN_END = frozenset({Event.OWN_END, Event.PROCESS_EXIT, Event.TASK_END})
 _OF_A_TEARDOWN = frozenset({"SIGTERM", "SIGKILL", "SIGABRT", "SIGHUP", "SIGINT", "Killed", "Terminated", "Aborted"})
 
 
@@ -213,7 +214,7 @@ def _reported(evidence: LogEvidence, hurt: Set[int | None]) -> tuple[list[Suspec
         if one.attempt != evidence.last_attempt or evidence.steps_behind(one):
             continue
         rank, code, signal = where.rank(one), one.match.integer("exit_code"), one.match.text("signal")
-        reported = one.means == CONSEQUENCE and one.reports & {Event.OWN_END, Event.PROCESS_EXIT} and not one.quoted
+        reported = one.means == CONSEQUENCE and one.reports & _OF_AN_END and not one.quoted
         if not reported or rank is None or rank in hurt or not (one.reports & {Event.OWN_END} or code or signal):
             continue
         if (code is not None and (not code or code in TEARDOWN_CODES)) or signal in _OF_A_TEARDOWN:
