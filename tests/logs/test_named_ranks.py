@@ -65,6 +65,17 @@ def test_a_launcher_says_who_ended_first_and_not_why(text: str) -> None:
     assert isinstance(first, dict) and (first["rank"], first["told_by"]) == (ENDS[text], "launcher")
 
 
+def test_of_several_reported_ends_none_is_called_the_first() -> None:
+    """A rank that lost another one may leave, and be reported, before it."""
+    text = "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 2: Aborted (core dumped)"
+    assert told(text)[2]["first_failed"] is None
+
+
+def test_a_quoted_error_at_the_end_is_no_last_word() -> None:
+    sample = '[response] The text "CUDA error: uncorrectable ECC error encountered" means that the card is to go.'
+    assert told(f"step 7\n{sample}")[0].root_cause is None
+
+
 @pytest.mark.parametrize("words", [
     "Sending process 97 closing signal SIGTERM", "Killed process 97 (python)",
     "Caught ValueError in DataLoader worker 3",

@@ -9,7 +9,7 @@ from itertools import islice
 
 from runbook.logs.collect.collection import PASTED_BYTES, Collection, End, FileState, rank_of
 from runbook.logs.collect.matches import SPEAKERS_KEPT, LogMatch, MatchGroup
-from runbook.logs.collect.matching import Matcher, literal_at, unless_mixed
+from runbook.logs.collect.matching import Matcher, is_quoted, literal_at, unless_mixed
 from runbook.logs.collect.recorder import LINES_FOR_TIME, TAIL_BYTES, LauncherLines, MatchRecorder, StepSampler
 from runbook.logs.lines import IS_BAR, FileProfile, LogLine, learn_prefixes, parse_line, parse_lines, read_time
 from runbook.logs.search import FEW, FREELY, RepeatedTail, View, decode, excerpt
@@ -208,7 +208,9 @@ class FileReader:
             raw = bytes(view.buffer[start:end])
             here = parse_line(decode(raw), self._state.named)
             match = signatures.first_match(here.text, signatures.last_words)
-            if match is not None and signatures.first_match(here.text, self._collection.candidates(raw)) is None:
+            if match is None or is_quoted(match, here.text, False):
+                continue
+            if signatures.first_match(here.text, self._collection.candidates(raw)) is None:
                 self._recorder.keep(view, match, self._named_by_words(view, here, match, start), start, end)
                 return
 

@@ -18,7 +18,7 @@ from runbook.model.units import NodeName
 
 _KILLED = (-9, 137)
 _OF_AN_END = frozenset({Event.OWN_END, Event.PROCESS_EXIT, Event.TASK_END})
-_OF_A_TEARDOWN = frozenset({"SIGTERM", "SIGKILL", "SIGABRT", "SIGHUP", "SIGINT", "Killed", "Terminated", "Aborted"})
+_OF_A_TEARDOWN = frozenset({"SIGTERM", "SIGKILL", "SIGHUP", "SIGINT", "Killed", "Terminated"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,25 +207,29 @@ def _ended(evidence: LogEvidence) -> tuple[list[Suspect], str]:
 
 
 def _reported(evidence: LogEvidence, hurt: Set[int | None]) -> tuple[list[Suspect], str] | None:
-    """The rank whose end a launcher's own line reports first, where no signal of a teardown explains it and no step
-    stands behind it."""
+    """The one rank whose end launchers' own lines report, where no signal of a teardown explains it and no step stands
+    behind it. Of several the order of the reports does not tell the first: who lost it may be reported before it."""
     where = evidence.where
+    ended: dict[int, Suspect | None] = {}
     for one in evidence.matches:
-        if one.attempt != evidence.last_attempt or evidence.steps_behind(one):
-            continue
-        rank, code, signal = where.rank(one), one.match.integer("exit_code"), one.match.text("signal")
         reported = one.means == CONSEQUENCE and one.reports & _OF_AN_END and not one.quoted
-        if not reported or rank is None or rank in hurt or not (one.reports & {Event.OWN_END} or code or signal):
+        if not reported or one.attempt != evidence.last_attempt or evidence.steps_behind(one):
             continue
-        if (code is not None and (not code or code in TEARDOWN_CODES)) or signal in _OF_A_TEARDOWN:
+        code, signal = one.match.integer("exit_code"), one.match.text("signal")
+        if code in (0, -15, 143) or signal in _OF_A_TEARDOWN or not (one.reports & {Event.OWN_END} or code or signal):
             continue
+        tasks = one.match.numbers("tasks") if where.tasks_are_ranks else ()
+        named = tasks or [rank for rank in (where.rank(one),) if rank is not None]
         end = f"with exit code {code}" if code is not None else f"by {signal}" if signal else "with an error"
-        node = place(one) or where.nodes.get(rank)
-        return [Suspect(
-            DerivedSignature.RANK_ENDED, rank, node, f"ended by itself {end}", one.file, one.offset, one.line,
-            one.match.integer("pid"), one.time_s,
-        )], f"Rank {rank}{_on(node)} ended by itself {end} by its launcher's word, and no line says why."
-    return None
+        for rank in named[:_NAMED]:
+            ended.setdefault(rank, None if code in TEARDOWN_CODES else Suspect(
+                DerivedSignature.RANK_ENDED, rank, place(one) or where.nodes.get(rank), f"ended by itself {end}",
+                one.file, one.offset, one.line, one.match.integer("pid"), one.time_s,
+            ))
+    first = next(iter(ended.values())) if len(ended) == 1 else None
+    if first is None or first.rank in hurt:
+        return None
+    return [first], f"Rank {first.rank}{_on(first.node)} {first.why} by its launcher's word, and no line says why."
 
 
 def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | None]) -> tuple[list[Suspect], str]:
