@@ -856,6 +856,14 @@ def test_what_the_scripts_arguments_may_say_is_asked_with_what_holds_without_the
     assert any("--accum-steps 2" in line for line in changed)
 
 
+def test_a_configuration_that_is_not_here_is_asked_for(tmp_path: Path) -> None:
+    _, plan, _ = _proposed(tmp_path, "srun tuner train recipe.yaml\npython plot.py")
+    assert isinstance(plan, NoPlan) and in_words(plan.question) == "Where does recipe.yaml lie (job.sh:2)?"
+    files = {"recipe.yaml": "micro_batch_size: 4\ngradient_accumulation_steps: 2\n"}
+    _, _, changed = _proposed(tmp_path, "srun tuner train recipe.yaml\npython plot.py", files)
+    assert changed[2:] == ["+micro_batch_size: 2", "+gradient_accumulation_steps: 4"]
+
+
 def test_a_tool_that_is_started_as_a_module_is_no_training(tmp_path: Path) -> None:
     command = (
         "python -m pip install -q x\npkill -f train.py\n"

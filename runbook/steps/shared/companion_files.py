@@ -99,10 +99,11 @@ _OF_LAUNCHERS = (
 """Options of launchers and engines: their files hold little of what a training program is told."""
 _ARGUMENT = re.compile(r"\$\{?([0-9]{1,2})\b")
 _VARIABLE = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
+_GIVEN_BY_THE_MACHINE = re.compile(r"SLURM_|(?:HOME|PWD|USER|TMPDIR|SCRATCH|WORK)$")
 
 
 def _where_it_lies(named: NamedFile, script: str) -> Refusal:
-    place = f"{named.option} at {script}:{named.line}"
+    place = f"{named.option} at {script}:{named.line}".removeprefix(" at ")
     argument, variable = _ARGUMENT.match(named.decided_by), _VARIABLE.fullmatch(named.decided_by)
     reason, which = RefusalReason.UNKNOWN, Ask(AnswerKind.OPTION, "NAME")
     if named.path is not None:
@@ -112,7 +113,7 @@ def _where_it_lies(named: NamedFile, script: str) -> Refusal:
     if argument is not None:
         asked = Say.WHAT_WAS_ARGUMENT(number=argument[1], place=place)
         return Refusal(why, asked, reason, Ask(AnswerKind.VALUE, argument[1]))
-    if variable is not None:
+    if variable is not None and not _GIVEN_BY_THE_MACHINE.match(variable[1]):
         asked = Say.WHAT_IS_IT_NAMES_CONFIGURATION(name=variable[1], place=place)
         return Refusal(why, asked, reason, Ask(AnswerKind.VALUE, variable[1]))
     return Refusal(why, Say.WHICH_FILE_IS_NAMED(place=place), reason, which)
@@ -124,7 +125,8 @@ def asked_of_unread(files: Sequence[TemplateFile], known: SubmitContext) -> Refu
     read = {file.path for file in files}
     for file in files:
         for named in named_files(file, known):
-            aside = named.program or named.script or not named.option or named.option in _OF_LAUNCHERS
+            alone = not named.option and named.path is None
+            aside = named.program or named.script or alone or named.option in _OF_LAUNCHERS
             if not aside and not {named.path, posixpath.normpath(named.likely)} & read:
                 return _where_it_lies(named, posixpath.basename(file.path))
     return None
