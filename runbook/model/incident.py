@@ -171,6 +171,8 @@ class Failure:
     What the check found before stays in `nodes` and `judgements`."""
     no_step_since_s: float | None = None
     """Of a job that runs: since when its logs were seen to count no further step, whatever else it writes."""
+    whole_ranks: int | None = None
+    """Of a job that runs: of how many ranks every one was seen alive; None: never."""
 
 
 GUESSES = frozenset({"alert", "watch"})

@@ -47,6 +47,8 @@ class StepRecord:
     signal: int | None = None
     max_rss_bytes: Bytes | None = None
     nodes: tuple[NodeName, ...] = ()
+    tasks: int | None = None
+    """How many tasks Slurm started in it; None: not told, or the batch script, which is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -46,6 +46,10 @@ _LONGEST_PAUSE_S = 300.0
 _LOOKS_AT_A_TIME = 8
 _LOOKS_OF_ONE = _LOOKS_AT_A_TIME // 2
 """At jobs of one owner."""
+_FIRST_LOOKS = _LOOKS_AT_A_TIME // 2
+_FIRST_LOOKS_OF_ONE = _FIRST_LOOKS // 2
+"""At a job before its log tells of anything: most places are for those of which it does."""
+_LONGEST_FIRST_PAUSE_S = 3600.0
 _LOOKS_AFTER = 4
 """At a job that went on writing: its ranks may wait and print all the same, and a process may take its time to end."""
 _STEPS_BEGUN_S = 60.0
@@ -117,6 +121,15 @@ class _Suspect:
 
 
 @dataclass
+class _FirstLook:
+    """At a job of which not every rank was seen alive yet: what was never there is not gone later."""
+
+    due_s: float
+    pause_s: float = _FIRST_PAUSE_S
+    look: Future[RanksSeen | Unknown] | None = None
+
+
+@dataclass
 class JobWatch:
     """Runs in a thread of its own until `stop`. It never raises, and its problems stand in `problem`."""
 
@@ -140,6 +153,9 @@ class JobWatch:
     """When each may be asked about again."""
     """Whose logs cannot be followed: said once."""
     _suspects: dict[JobId, _Suspect] = field(default_factory=dict, init=False)
+    _first: dict[JobId, _FirstLook] = field(default_factory=dict, init=False)
+    _whole: dict[JobId, int] = field(default_factory=dict, init=False)
+    """Jobs of which every rank was seen alive, and how many ranks that were."""
     _looks: ThreadPoolExecutor = field(init=False, repr=False)
     _listed_s: float | None = field(default=None, init=False)
     _listing: str = field(default="", init=False)
@@ -194,6 +210,8 @@ class JobWatch:
                     LOG.exception("the watch over job %s", job)
                     suspect.unknown = "a fault of this program; its log has it"
                     suspect.before, suspect.due_s = None, now_s + _LONGEST_PAUSE_S
+            for job, first in list(self._first.items()):
+                self._look_first(job, first, now_s)
             unknown = [f"job {job}: {one.unknown}" for job, one in self._suspects.items() if one.unknown]
             self._trouble(problem or (f"which ranks live is not known: {unknown[0]}" if unknown else ""))
         except RunbookError as error:
@@ -223,7 +241,8 @@ class JobWatch:
         for gone in [job for job, asked in self._followed.items() if job not in kept
                      and (job not in chosen or chosen[job].submit_time_s != asked.submitted_s)]:
             self.followers.forget(gone)
-            self._suspects.pop(gone, None)
+            for of_job in (self._suspects, self._first, self._whole):
+                of_job.pop(gone, None)
             del self._followed[gone]
         self._told_s = {job: told_s for job, told_s in self._told_s.items() if job in running or job in kept}
         new = [job for job in chosen.values() if job.id not in self._followed]
@@ -263,6 +282,8 @@ class JobWatch:
             whole = self.scheduler.job(job.id)
             if whole.log_paths and (before is None or before.paths != whole.log_paths):
                 self.followers.follow(job.id, whole.owner, whole.log_paths)
+            if before is None:
+                self._first[job.id] = _FirstLook(now_s)
             again_s = now_s + _STEPS_BEGUN_S if before is None else None
             self._followed[job.id] = _Asked(whole.owner, job.submit_time_s, whole.log_paths, again_s)
         except RunbookError as error:
@@ -278,7 +299,7 @@ class JobWatch:
         told_s = self._told_s.get(job)
         if suspect.look is None:
             due = now_s >= suspect.due_s and (told_s is None or now_s - told_s > _TELL_AGAIN_S)
-            if due and self._looks_of(job) < _LOOKS_OF_ONE:
+            if due and self._looks_of(job, self._suspects) < _LOOKS_OF_ONE:
                 suspect.look, suspect.looked_s = self._looks.submit(self._ranks_of, job), now_s
                 suspect.look.add_done_callback(lambda _look: self.followers.woken.set())
             return
@@ -287,11 +308,16 @@ class JobWatch:
         look, suspect.look = suspect.look, None
         seen = look.result()
         suspect.unknown = seen.unknown if isinstance(seen, Unknown) else ""
-        if isinstance(seen, RanksSeen) and seen.missing:
+        if isinstance(seen, RanksSeen) and seen.gone_of(self._whole.get(job)):
             if suspect.before is not None and seen.goes_on_missing(suspect.before):
                 self._tell(job, suspect, seen, now_s)
             suspect.before, suspect.due_s = seen, max(now_s, suspect.looked_s + CONFIRMED_S)
             return
+        if isinstance(seen, RanksSeen) and seen.missing:
+            suspect.unknown = (
+                f"{len(seen.missing)} of its {seen.world} ranks show no process, and were not seen alive before"
+            )
+        self._remember(job, seen)
         if suspect.looks_left is not None:
             suspect.looks_left -= 1
             if suspect.looks_left <= 0:
@@ -300,12 +326,33 @@ class JobWatch:
         suspect.before, suspect.due_s = None, now_s + suspect.pause_s
         suspect.pause_s = min(2 * suspect.pause_s, _LONGEST_PAUSE_S)
 
-    def _looks_of(self, job: JobId) -> int:
-        """How many looks at jobs of the same owner are at work or wait."""
+    def _look_first(self, job: JobId, first: _FirstLook, now_s: float) -> None:
+        """At a job of which nothing is told yet, until all of its ranks were seen alive."""
+        if first.look is None:
+            at_work = sum(one.look is not None for one in self._first.values())
+            free = at_work < _FIRST_LOOKS and self._looks_of(job, self._first) < _FIRST_LOOKS_OF_ONE
+            if now_s >= first.due_s and free and job not in self._suspects:
+                first.look = self._looks.submit(self._ranks_of, job)
+            return
+        if first.look.done():
+            look, first.look, first.due_s = first.look, None, now_s + first.pause_s
+            first.pause_s = min(2 * first.pause_s, _LONGEST_FIRST_PAUSE_S)
+            if error := look.exception():
+                LOG.error("the first look at job %s", job, exc_info=error)
+                return
+            self._remember(job, look.result())
+
+    def _remember(self, job: JobId, seen: RanksSeen | Unknown) -> None:
+        if isinstance(seen, RanksSeen) and not seen.missing:
+            self._whole[job] = seen.world
+            self._first.pop(job, None)
+
+    def _looks_of(self, job: JobId, looks: Mapping[JobId, _Suspect | _FirstLook]) -> int:
+        """How many of these looks, at jobs of the same owner, are at work or wait."""
         asked = self._followed.get(job)
         return 0 if asked is None else sum(
             one.look is not None and self._followed[other].owner == asked.owner
-            for other, one in self._suspects.items() if other in self._followed
+            for other, one in looks.items() if other in self._followed
         )
 
     def _ranks_of(self, job: JobId) -> RanksSeen | Unknown:

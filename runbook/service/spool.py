@@ -367,16 +367,21 @@ class SpoolReader:
         finally:
             os.close(descriptor)
         event = parse_event(name, data, status.st_mtime)
+        if isinstance(event, SpoolEvent) and event.trigger == WATCH and status.st_uid not in self._trusted():
+            return BadEvent(name, "it says that it is the watch's, and somebody else wrote it")
         if isinstance(event, SpoolEvent):
             self._waiting[name] = _Waiting(status.st_mtime, self._sharer(event, status.st_uid))
         return event
 
-    def _sharer(self, event: SpoolEvent, writer: int) -> str:
+    def _trusted(self) -> frozenset[int]:
+        """Whose files are Slurm's word or the service's."""
         try:
-            slurm = {0, os.geteuid(), self._folder.stat().st_uid}
+            return frozenset((0, os.geteuid(), self._folder.stat().st_uid))
         except OSError:
-            slurm = set()
-        return f"{writer}:{event.uid}" if writer in slurm else str(writer)
+            return frozenset()
+
+    def _sharer(self, event: SpoolEvent, writer: int) -> str:
+        return f"{writer}:{event.uid}" if writer in self._trusted() else str(writer)
 
 
 _DRIVER = ".driver"

@@ -130,7 +130,7 @@ def _record(row: dict[str, str], steps: list[dict[str, str]]) -> JobRecord:
     output, error = (fields.text_or_empty(row.get(column)) for column in ("StdOut", "StdErr"))
     stdout, stderr = expanded_paths(output, error, row.get("WorkDir", ""), values)
     allocated = row.get("AllocTRES", "") or row.get("ReqTRES", "")
-    launched = [step for step in steps if not step["JobID"].strip().endswith((".batch", ".extern"))]
+    launched = [step for step in steps if _is_launched(step)]
     tasks = max((fields.number(step.get("NTasks")) or 0 for step in launched), default=0)
     return JobRecord(
         id=JobId(job),
@@ -213,7 +213,12 @@ def _step(row: dict[str, str]) -> StepRecord:
         signal=signal,
         max_rss_bytes=fields.resident_bytes(row.get("MaxRSS")),
         nodes=expand_hosts(row.get("NodeList", "")),
+        tasks=fields.number(row.get("NTasks")) if _is_launched(row) else None,
     )
+
+
+def _is_launched(step: dict[str, str]) -> bool:
+    return not step["JobID"].strip().endswith((".batch", ".extern"))
 
 
 ON_NODE_COLUMNS = ("JobID", "Start", "End", "NodeList")

@@ -203,14 +203,15 @@ def _accountings(job: Answer) -> JobRecord:
 
 def _step(step: Answer, job: str) -> StepRecord:
     exit_code, signal = _exit(step.get("exit_code"))
-    named = _part(step, "nodes").get("list")
+    named, name = _part(step, "nodes").get("list"), _text(_part(step, "step"), "id").rpartition(".")[2]
     return StepRecord(
         # It is told by the number that an array's task has, too.
-        id=f"{job}.{_text(_part(step, 'step'), 'id').rpartition('.')[2]}",
+        id=f"{job}.{name}",
         state=job_state(str(word) for word in _plain_list(step, "state")),
         exit_code=exit_code,
         signal=signal,
         nodes=tuple(NodeName(str(node)) for node in named) if isinstance(named, list) else (),
+        tasks=figure(_part(step, "tasks").get("count")) if name not in ("batch", "extern") else None,
     )
 
 

@@ -17,7 +17,7 @@ from runbook.model.log import Collateral, Finding, LogStory
 from runbook.model.units import Unknown, UserName, name_within, sentence
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
-from runbook.steps.shared.ranks import see_ranks
+from runbook.steps.shared.ranks import RanksSeen, see_ranks
 
 KEPT_LOG_BYTES = 64 << 20
 KEPT_IN_ALL_BYTES = 256 << 20
@@ -67,18 +67,22 @@ def run(context: StepContext) -> StepResult:
             f"Slurm calls job {job.id} {job.state.name}: that is how the last command of its script ended, and a pipe "
             "without `set -o pipefail` ends as its last part does"
         )
-    failure = replace(context.failure, story=story, no_step_since_s=_no_step_since_s(context, story))
+    outcome, summary = _judge(story, job)
+    failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
+    ranks = see_ranks(context.ports.nodes, job) if failed and _is_a_guess(job, incident) else None
+    failure = replace(
+        context.failure, story=story, no_step_since_s=_no_step_since_s(context, story),
+        whole_ranks=_whole_ranks(context.failure.whole_ranks, ranks),
+    )
     incident = with_notes(replace(incident, failure=failure), *problems)
     if incident.original is not None and incident.original.job.id == job.id:
         incident = replace(incident, original=incident.failure)
-    outcome, summary = _judge(story, job)
-    failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
-    if failed and _is_a_guess(job, incident):
+    if ranks is not None:
         if _has_ended(context, job):
             return StepResult(Outcome.ENDED, incident, f"job {job.id} ran, and has ended meanwhile")
         undecided = (
             _has_done_its_steps(job, story, incident) or _may_be_at_a_step(context, job, story, incident)
-            or _all_ranks_may_live(context, job, incident) or _may_have_ended_well(context, job, story, incident)
+            or _all_ranks_may_live(context, job, incident, ranks) or _may_have_ended_well(context, job, story, incident)
         )
         if undecided is not None:
             return undecided
@@ -274,20 +278,32 @@ def _stood_s(context: StepContext, job: JobRecord, incident: Incident) -> float 
     return None if quiet_s is None else max(quiet_s, 0.0 if since_s is None else now_s - since_s)
 
 
-def _all_ranks_may_live(context: StepContext, job: JobRecord, incident: Incident) -> StepResult | None:
+def _whole_ranks(before: int | None, seen: RanksSeen | Unknown | None) -> int | None:
+    return seen.world if isinstance(seen, RanksSeen) and not seen.missing else before
+
+
+def _all_ranks_may_live(
+    context: StepContext, job: JobRecord, incident: Incident, seen: RanksSeen | Unknown
+) -> StepResult | None:
     """Wait while each of the job's ranks has a process: a log is its owner's text, and the words of a failure with a
-    silence behind them stand in healthy ones. On the watch's word, where it cannot be known, a person decides."""
-    seen = see_ranks(context.ports.nodes, job)
-    if isinstance(seen, Unknown):
-        if incident.trigger == "alert":
-            return None
+    silence behind them stand in healthy ones. Where it cannot be known whether one that lived is gone, a person
+    decides. The watch tells only of jobs of which it knows that all ranks were alive."""
+    failure = incident.failure
+    missing = isinstance(seen, RanksSeen) and bool(seen.missing)
+    lived = incident.trigger == "watch" or (
+        isinstance(seen, RanksSeen) and failure is not None and seen.gone_of(failure.whole_ranks)
+    )
+    if missing and lived:
+        return None
+    if isinstance(seen, Unknown) or missing:
+        why = seen.unknown if isinstance(seen, Unknown) else (
+            f"{len(seen.missing)} of {seen.world} show no process, and were not seen alive before"
+        )
         summary = (
             f"job {job.id} is {job.state.name} and its log shows a memory failure, but whether a rank of it is gone is "
-            f"not known ({seen.unknown}): it is not cancelled on the log's word"
+            f"not known ({why}): it is not cancelled on the log's word"
         )
         return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=sentence(summary)), summary)
-    if seen.missing:
-        return None
     shows = f"job {job.id} is {job.state.name}; its log shows an error, but all of its {seen.world} ranks are there"
     if _watched_s(context, incident) > _LONGEST_WAIT_S:
         summary = f"{shows}: it was caught, or they are at work on something else"

@@ -55,7 +55,8 @@ ALL = (0, 1, 2, 3)
 
 
 def scene_of(
-    trigger: str, silent_s: float, steps: str = STEPS, ranks: tuple[int, ...] | None = ONE_GONE, end: str = DIED
+    trigger: str, silent_s: float, steps: str = STEPS, ranks: tuple[int, ...] | None = ONE_GONE, end: str = DIED,
+    seen_alive: int | None = 4,
 ) -> Scene:
     scene = Scene("true", trigger=trigger)
     place = Place()
@@ -68,7 +69,8 @@ def scene_of(
     scene.files.files |= FakeFiles({record.stdout_path: (steps + end).encode()}).files
     scene.files.files[record.stdout_path].modified_s = scene.clock.now() - silent_s
     scene.incident = replace(
-        scene.incident, root_job=job, failure=Failure(record), original=None, opened_s=scene.clock.now()
+        scene.incident, root_job=job, failure=Failure(record, whole_ranks=seen_alive), original=None,
+        opened_s=scene.clock.now(),
     )
     return scene
 
@@ -183,10 +185,25 @@ def test_a_silent_job_whose_ranks_are_all_there_is_not_cancelled_on_its_logs_wor
     assert read_error.run(scene_of("person", 4 * STEP_S, ranks=ALL).context()).outcome == "memory_error"
 
 
-def test_where_no_node_tells_a_person_decides_what_the_watch_saw() -> None:
-    found = read_error.run(scene_of("watch", 4 * STEP_S, ranks=None).context())
+@pytest.mark.parametrize("trigger", ["alert", "watch"])
+def test_where_no_node_tells_a_person_decides(trigger: str) -> None:
+    found = read_error.run(scene_of(trigger, 4 * STEP_S, ranks=None).context())
     assert found.outcome == "unreadable"
     assert "whether a rank of it is gone is not known" in found.incident.conclusion
+
+
+def test_an_alert_on_a_job_whose_ranks_were_never_seen_alive_goes_to_a_person() -> None:
+    """Who may write into a job's log has an alert name it, and its ranks' number is one process's word."""
+    found = read_error.run(scene_of("alert", 4 * STEP_S, ranks=(0,), seen_alive=None).context())
+    assert found.outcome == "unreadable"
+    assert "3 of 4 show no process, and were not seen alive before" in found.incident.conclusion
+    scene = scene_of("alert", 4 * STEP_S, ranks=ALL, seen_alive=None)
+    found = read_error.run(scene.context())
+    assert found.outcome == "waiting"
+    scene.incident = found.incident
+    assert isinstance(scene.place, Place)
+    scene.place.ranks = ONE_GONE
+    assert read_error.run(scene.context()).outcome == "memory_error", "its first look saw all of them"
 
 
 def test_an_incident_keeps_so_much_of_a_jobs_logs_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

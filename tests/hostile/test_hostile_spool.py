@@ -47,6 +47,19 @@ def write(spool: Path, job: int, owner: int, age_s: float, *, writer: int | None
         os.chown(path, writer, -1)
 
 
+@pytest.mark.parametrize(("writer", "believed"), [(None, True), (MALLORY, False)])
+def test_the_watchs_word_is_believed_of_the_service_alone(spool: Path, writer: int | None, believed: bool) -> None:
+    """It says that ranks of a job were seen alive, on which a job is cancelled."""
+    path = spool / f"alpha-{'0' * 16}-2000000.alert"
+    path.write_text(
+        "format=1\ncluster=alpha\njob_id=7\nalert=memory-failure-and-a-rank-gone\ntime=2000000\nby=watch\n"
+    )
+    if writer is not None:
+        os.chown(path, writer, -1)
+    assert [event.trigger for event in SpoolReader(spool).scan()] == (["watch"] if believed else [])
+    assert (spool / "bad" / path.name).exists() is not believed
+
+
 def daemon_of(spool: Path, controller: Controller, clock: FakeClock) -> Daemon:
     return Daemon(SpoolReader(spool), controller, clock, ServiceStatus(clock.now()))
 

@@ -154,6 +154,7 @@ class Replay:
     def _round(self) -> None:
         self._watch.round()
         looks = [one.look for one in self._watch._suspects.values() if one.look is not None]
+        looks += [one.look for one in self._watch._first.values() if one.look is not None]
         for look in looks:
             look.result()
         if looks:

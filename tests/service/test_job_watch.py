@@ -383,7 +383,7 @@ class Processes:
         self.asked += 1
         if self.ranks is None:
             return Unknown("gpu-1 was not reached")
-        shown = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}  # the launcher's own
+        shown = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1"}  # the launcher's own
         views = [ProcessView(node, 1, ("torchrun",), shown)]
         for rank, pid in self.ranks.items():
             own = {**shown, "RANK": str(rank), "WORLD_SIZE": str(self.world)}
@@ -406,21 +406,32 @@ class Scene:
 
     late: JobRecord
 
-    def __init__(self, folder: Path, followers: LogFollowers, spool: SpoolReader, ranks: dict[int, int] | None) -> None:
+    def __init__(
+        self, folder: Path, followers: LogFollowers, spool: SpoolReader, ranks: dict[int, int] | None, *,
+        seen_alive: bool = True,
+    ) -> None:
         self.log = folder / "out.log"
-        self.log.write_text("step 1\n" + OOM)
+        self.log.write_text("step 1\n")
         node = (NodeName("gpu-1"),)
         self.jobs = OneJob(
             _job(7, partition="gpu", stdout_path=str(self.log), nodes=node),
             _job(8, partition="cpu", stdout_path=str(self.log), nodes=node),
         )
-        self.nodes = Processes(ranks)
+        self.nodes = Processes(ALIVE if seen_alive else ranks)
         self.spool = spool
         self.clock = FakeClock(2000.0)
         self.watch = JobWatch(
             WatchDocument(partitions=("gpu",), list_s=1), self.jobs.running, cast(Scheduler, self.jobs),
             cast(Nodes, self.nodes), followers, spool.write, "alpha", "oom", self.clock,
         )
+        if seen_alive:
+            self.looks(1)
+        self.nodes.ranks = ranks
+        self.fail()
+
+    def fail(self) -> None:
+        with self.log.open("a") as stream:
+            stream.write(OOM)
 
     def looks(self, number: int) -> None:
         """Rounds until the nodes were asked so often, and what they answered was heard."""
@@ -429,6 +440,7 @@ class Scene:
         def ready() -> bool:
             self.watch.round()
             at_work = any(one.look is not None for one in self.watch._suspects.values())
+            at_work = at_work or any(one.look is not None for one in self.watch._first.values())
             if not at_work:
                 self.clock.sleep(1)
             return self.nodes.asked >= wanted and not at_work
@@ -454,6 +466,24 @@ def test_a_job_of_which_a_rank_is_gone_while_others_wait_is_told_of_once(
     scene.clock.sleep(2)
     scene.watch.round()
     assert scene.watch.figures.jobs == 0
+
+
+@pytest.mark.parametrize("ranks", [{0: 100}, ONE_GONE])
+def test_a_rank_that_was_never_seen_alive_is_not_gone(
+    tmp_path: Path, followers: LogFollowers, spool: SpoolReader, ranks: dict[int, int]
+) -> None:
+    """What a process says of its rank may have come to it from elsewhere: a script that exports it, a job that was
+    submitted from within another's rank."""
+    scene = Scene(tmp_path, followers, spool, ranks, seen_alive=False)
+    scene.looks(4)
+    assert spool.scan() == ()
+    said = f"job 7: {4 - len(ranks)} of its 4 ranks show no process, and were not seen alive before"
+    assert scene.watch.problem == f"which ranks live is not known: {said}"
+    scene.nodes.ranks = ALIVE
+    scene.looks(1)
+    scene.nodes.ranks = ranks
+    scene.looks(2)
+    assert len(spool.scan()) == 1, "since they were seen, they are"
 
 
 def test_a_job_whose_ranks_all_live_is_left_alone_and_asked_ever_more_seldom(
@@ -543,11 +573,14 @@ def test_survivors_that_go_on_printing_do_not_hide_the_rank_that_is_gone(
 def test_what_is_told_is_looked_at_without_waiting_for_the_next_round(
     tmp_path: Path, followers: LogFollowers, spool: SpoolReader
 ) -> None:
-    scene = Scene(tmp_path, followers, spool, ONE_GONE)
+    scene = Scene(tmp_path, followers, spool, ALIVE, seen_alive=False)
     watch = replace(scene.watch, round_s=30.0, clock=SystemClock())
     began_s = time.monotonic()
     thread = threading.Thread(target=watch.run)
     thread.start()
+    _until(lambda: scene.nodes.asked == 1)
+    scene.nodes.ranks = ONE_GONE
+    scene.fail()
     _until(lambda: len(spool.scan()) == 1)
     watch.stop()
     thread.join(10)
@@ -573,7 +606,7 @@ def test_a_scheduler_that_does_not_answer_is_a_problem_and_passes(
 def test_a_job_is_watched_on_though_slurm_did_not_answer_for_it_once(
     tmp_path: Path, followers: LogFollowers, spool: SpoolReader
 ) -> None:
-    scene = Scene(tmp_path, followers, spool, ALIVE)
+    scene = Scene(tmp_path, followers, spool, ALIVE, seen_alive=False)
     scene.jobs.silent = True
     scene.watch.round()
     assert scene.watch.figures.jobs == 0
@@ -646,7 +679,7 @@ class Told:
 @pytest.fixture
 def crowd(tmp_path: Path, followers: LogFollowers, spool: SpoolReader) -> Scene:
     """Eighty running jobs of one owner, before anybody else's."""
-    scene = Scene(tmp_path, followers, spool, ALIVE)
+    scene = Scene(tmp_path, followers, spool, ALIVE, seen_alive=False)
     scene.watch.followers = cast(LogFollowers, Told())
     where: dict[str, object] = {"partition": "gpu", "stdout_path": "/dev/null", "nodes": (NodeName("gpu-1"),)}
     scene.jobs.jobs = [_job(number, owner=UserName("eve"), **where) for number in range(100, 180)]
@@ -731,16 +764,27 @@ def _views(*shown: dict[str, str]) -> list[ProcessView]:
 
 
 def test_ranks_are_those_of_the_workers_and_not_of_their_launchers() -> None:
-    agent = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
+    agent = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
     workers = [{**agent, "RANK": str(rank), "WORLD_SIZE": "4"} for rank in (0, 1, 3)]
     seen = ranks_among(_views(agent, *workers))
     assert isinstance(seen, RanksSeen)
     assert (seen.world, seen.missing, len(seen.living)) == (4, (2,), 3)
-    tasks = [{"SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0"} for rank in (0, 1, 2)]
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}
+    tasks = [{**batch, "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "3"} for rank in (0, 1, 2)]
     for gone in (0, 1):
         seen = ranks_among(_views(batch, *(one for at, one in enumerate(tasks) if at != gone)))
         assert isinstance(seen, RanksSeen) and seen.missing == (gone,)
+    assert isinstance(ranks_among(_views(batch)), Unknown), "the batch script is no rank"
+
+
+def test_a_step_that_slurm_started_has_had_all_of_its_tasks() -> None:
+    step = [{"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "3"} for rank in (0, 2)]
+    by_hand = [{"RANK": str(rank), "WORLD_SIZE": "3"} for rank in (0, 2)]
+    for shown, started, gone in ((step, {3}, True), (step, {8}, False), (step, (), False), (by_hand, {3}, False)):
+        seen = ranks_among(_views(*shown), started)
+        assert isinstance(seen, RanksSeen)
+        assert seen.gone_of(None) is gone
+        assert (seen.gone_of(3) and not seen.gone_of(8)) or gone
 
 
 @pytest.mark.parametrize(("rank", "world"), [
