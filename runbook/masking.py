@@ -27,7 +27,7 @@ _HINTS = (
     "mysql", "mariadb", "redis-cli", "valkey-cli", "openssl", "curl", "ldap", "mongo", "sqlcmd", "7z", "zip", "lftp",
     "smbclient", "configure", "alias", "consul", "nomad", "doctl", "twine", "http", "mc", "useradd", "hvs.", "r8_",
     "sk_live_", "gsk_", "dckr_pat_", "_pw", "-pw", "-stdin", "<<<", "wandb=", "swanlab=", "clearml-init",
-    "pw=", "tok=", "_tok", "pat=", "_api",
+    "pw", "tok=", "_tok", "pat=", "_api", "_pat", "auth", "unseal",
 )
 """Without one of these, in capitals or not, there is nothing to mask: most lines are done here. Plain words, as an
 expression that disregards capitals takes twenty times as long."""
@@ -64,6 +64,24 @@ _NAMED = re.compile(
     (?P<value>(?(quote)[^"'\\\n]{1,4000}|[^\s"'\\,;&)}\]>]{1,4000}))""",
     re.VERBOSE,
 )
+_WORD = re.compile(
+    r"""(?P<name>
+        (?:(?<![A-Za-z0-9])|(?<=[a-z0-9])(?=[A-Z]))
+        (?i:(?P<secret>pass|passcode|pw|unseal)|(?P<auth>auth)|(?P<key>key|pat|tok)))
+    (?P<between>(?:\\?["'])?\]?[ \t]{0,3}(?:=>|[:=])[ \t]{0,3}(?P<quote>[bfru]?\\?["'])?)
+    (?P<value>(?(quote)[^"'\\\n]{1,4000}|[^\s"'\\,;&)}\]>]{1,4000}))""",
+    re.VERBOSE,
+)
+"""The last word of a name, in any case: db_pass, tracker-auth, mailPw, vault_unseal. What is asked of the value is less
+where the word means nothing else."""
+_BELOW = re.compile(
+    r"(?P<name>(?i:password|passwd|passphrase|secret|(?:api|access|private|auth)[_-]?key"
+    r"|(?<![a-z0-9])(?:pass|passcode|pw|pwd|unseal|token))"
+    r"[\"']?[ \t]{0,3}[:=][ \t]{0,3}(?:[|>][+-]?[ \t]{0,3}|\\[ \t]{0,3})?\n[+ -]?[ \t]{1,40}[\"']?)"
+    r"(?P<value>[^\s\"':#-][^\s\"'\n:]{2,400})(?=[\"']?[ \t]{0,9}(?:\n|$))"
+)
+"""A value that begins on the line below its name, as YAML has it, in a diff, too."""
+_CODE = re.compile(r"(?:\b(?:if|elif|while|for|def|with|not|in|and|or|as|class)[ \t(][^\n]{0,200}|[(\[{][^\n]{0,200})$")
 _OPTION = re.compile(
     r"(?<![\w-])--(?P<name>[A-Za-z][\w-]{0,60})(?P<between>(?:[ \t]{1,3}|[\"'],[ \t]{0,3})[\"']?)"
     r"(?P<value>[^\s\"'-][^\s\"']{0,4000})"
@@ -172,6 +190,8 @@ _NO_SECRET = re.compile(
 _NUMBER = re.compile(r"[-+]?[\d.,_]{1,40}(?:[eE][-+]?\d{1,4})?[A-Za-z/%]{0,6}$")
 _MIXED = re.compile(r"(?=[^0-9]{0,400}[0-9])(?=[^A-Za-z]{0,400}[A-Za-z])[\w+/=.-]{1,4000}$")
 """A key as it is made: letters and digits in one word."""
+_SOLID = re.compile(r"(?=[^0-9]{0,400}[0-9])(?=[^A-Za-z]{0,400}[A-Za-z])[A-Za-z0-9+/=]{1,4000}$")
+"""And without what joins the words of a name."""
 _SHORTEST_KEY = 6
 _SHORTEST_TOKEN = 16
 _SHORTEST_VARIABLE = 8
@@ -204,7 +224,8 @@ def _masked(text: str) -> str:
     text = _SHAPES.sub(lambda found: (found["kept"] or found["jwt"]) + MASK, text)
     text = _commands(text)
     text = _OPTION.sub(_option, text)
-    text = _NAMED.sub(_named, text)
+    text = _by_name(text)
+    text = _BELOW.sub(_below, text)
     text = _SETENV.sub(_option, text)
     text = _USER.sub(_keep_name, text)
     text = _SPOKEN.sub(_keep_name, text)
@@ -297,8 +318,42 @@ def _url(found: re.Match[str]) -> str:
 def _option(found: re.Match[str]) -> str:
     """"--hf-token VALUE", "setenv HF_TOKEN VALUE": as if "HF_TOKEN=VALUE" stood there, by the name's last word."""
     name, value = found["name"].replace("-", "_").upper(), found["value"]
-    shown = _NAMED.sub(_named, f"{name}={value}")
+    shown = _by_name(f"{name}={value}")
     return found[0] if shown == f"{name}={value}" else found[0][: found.end("between") - found.start()] + MASK
+
+
+def _by_name(text: str) -> str:
+    return _WORD.sub(_word, _NAMED.sub(_named, text))
+
+
+def _word(found: re.Match[str]) -> str:
+    value, start = found["value"], found.start()
+    if (
+        MASK in value or _NO_SECRET.match(value) or (not found["quote"] and ("(" in value or "[" in value))
+        or _NUMBER.match(value) or value.startswith(("/", "~", "."))
+    ):
+        return found[0]
+    before = found.string[max(start - 9, 0):start]
+    alone = not re.search(r"[A-Za-z0-9][_.-]?$", before)
+    if found["secret"]:
+        is_one = "=" in found["between"] if alone else not before.casefold().endswith(("forward_", "backward_"))
+    elif found["auth"]:
+        is_one = len(value) >= _SHORTEST_VARIABLE and bool(_MIXED.match(value))
+    elif alone:
+        quoted = found["quote"] and "=" in found["between"] and len(value) >= _SHORTEST_KEY
+        is_one = bool(quoted and _SOLID.match(value))
+    else:
+        is_one = len(value) >= _SHORTEST_TOKEN and bool(_SOLID.match(value))
+    return found["name"] + found["between"] + MASK if is_one else found[0]
+
+
+def _below(found: re.Match[str]) -> str:
+    value, line = found["value"], found.string[max(found.start() - 200, 0): found.start()].rpartition("\n")[2]
+    if MASK in value or _NO_SECRET.match(value) or _NUMBER.match(value) or "(" in value or _CODE.search(line):
+        return found[0]
+    if "token" in found["name"].casefold() and not (len(value) >= _SHORTEST_VARIABLE and _MIXED.match(value)):
+        return found[0]
+    return found["name"] + MASK
 
 
 def _named(found: re.Match[str]) -> str:

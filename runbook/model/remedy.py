@@ -253,6 +253,8 @@ class Remembered:
     """Digest of owner and path of the script, "" where the path is not known."""
     series: str = ""
     """Digest of owner and name of the job."""
+    owner: str = ""
+    """Digest of the owner."""
     circumstances: Circumstances = Circumstances()
     framework_version: str = ""
     """PyTorch, as the log tells it: "2.6.0" or a range."""

@@ -63,6 +63,7 @@ def remember(incident: Incident) -> Remembered | None:
         phase=finding.phase if finding else Phase.UNKNOWN,
         script=_digest(job.owner, job.command) if job.owner and job.command else "",
         series=_digest(job.owner, job.name) if job.owner and job.name else "",
+        owner=_digest(job.owner) if job.owner else "",
         circumstances=_circumstances(incident),
         framework_version=_short(version or "", 40),
         gpu=_short(gpu, 60),

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import anyio
@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runbook.kinds import load_kinds
 from runbook.model.incident import Incident
 from runbook.model.remedy import Remembered
+from runbook.model.template import Patch
 from runbook.model.units import IncidentId
 from runbook.report.charts.flow_chart import FlowPicture
 from runbook.report.html import (
@@ -43,7 +44,7 @@ from runbook.report.html.list_pages import render_history, render_index
 from runbook.report.incident_search import HistoryQuery, IndexQuery
 from runbook.report.json_documents import load_contract, load_incident
 from runbook.report.summary import IncidentSummary
-from runbook.report.vocabulary.clean import masked_document
+from runbook.report.vocabulary.clean import NOT_SHOWN, masked_document
 from runbook.service.actions import Actions
 from runbook.service.auth import Gate, SignIn, visitor_of
 from runbook.service.plain_pages import problem_handlers, reference_routes
@@ -182,6 +183,8 @@ def create_app(
             return _unchanged(tag)
         where = f"incidents/{name}/incident.json"
         incident = load_incident(document, where)
+        if people is None:
+            incident = _without_files(incident)
         page = render_html(
             shown.folders.as_kept(incident),
             shown.flow_picture(incident),
@@ -241,6 +244,17 @@ def create_app(
         ],
         exception_handlers=problem_handlers(),
     )
+
+
+def _without_files(incident: Incident) -> Incident:
+    """Without the lines of scripts and configurations that stand in a diff: no masking knows every secret of those.
+    Which option is changed from what to what is told beside it."""
+
+    def hidden(patch: Patch | None) -> Patch | None:
+        return replace(patch, diff=NOT_SHOWN) if patch is not None and patch.diff else patch
+
+    attempts = tuple(replace(attempt, patch=hidden(attempt.patch)) for attempt in incident.attempts)
+    return replace(incident, patch=hidden(incident.patch), attempts=attempts)
 
 
 def _tag(*parts: str | bytes) -> str:

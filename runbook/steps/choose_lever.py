@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 
@@ -10,7 +12,7 @@ from runbook.errors import RunbookError
 from runbook.model.diagnosis import Died
 from runbook.model.incident import Incident
 from runbook.model.log import LogStory
-from runbook.model.remedy import NoPlan, Plan
+from runbook.model.remedy import NoPlan, Plan, Remembered
 from runbook.model.sentences import as_written
 from runbook.model.sentences.of_levers import Say
 from runbook.model.units import Bytes, sentence
@@ -30,6 +32,8 @@ from runbook.steps.cancel_job import of_another
 from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.foresight import prospect_of
+
+_OTHERS_BELIEVED = 2
 
 
 class Outcome(StrEnum):
@@ -89,8 +93,8 @@ def run(context: StepContext) -> StepResult:
 
 
 def _trusted(context: StepContext, incident: Incident) -> bool:
-    """Whether "fits" is believed: not where the newest word on this framework and model that can be judged was
-    wrong."""
+    """Whether "fits" is believed: not where the newest word on this framework and model that can be judged was wrong.
+    What became of a relaunch is its owner's word: each owner has one, and another's counts as two owners say it."""
     held = newest_forecast(incident)
     now = remember(incident)
     if held is not None or now is None or context.ports.history is None:
@@ -106,7 +110,21 @@ def _trusted(context: StepContext, incident: Incident) -> bool:
         and past.circumstances.system == told.system
         and (past.circumstances.model == told.model if told.model else past.script == now.script)
     ]
-    return not judged or max(judged, key=lambda past: past.opened_s).forecast_held is True
+    return _newest_word(judged, now.owner)
+
+
+def _newest_word(judged: Iterable[Remembered], owner: str) -> bool:
+    heard: set[str] = set()
+    saying: Counter[bool] = Counter()
+    for past in sorted(judged, key=lambda past: past.opened_s, reverse=True):
+        held = past.forecast_held is True
+        if not past.owner or past.owner in heard:
+            continue
+        heard.add(past.owner)
+        saying[held] += 1
+        if past.owner == owner or saying[held] == _OTHERS_BELIEVED:
+            return held
+    return True
 
 
 def _memory_to_have(context: StepContext) -> Bytes | None:

@@ -20,7 +20,7 @@ from runbook.model.diagnosis import Diagnosis, Hypothesis
 from runbook.model.incident import Attempt, Incident, IncidentState, Verdict
 from runbook.model.log import LogStory, MemoryFields, Phase, Progress
 from runbook.model.remedy import Basis, Fit, Foreseen, LeverUse, MemoryFigure, Plan
-from runbook.model.units import GIB, Bytes, IncidentId, JobId
+from runbook.model.units import GIB, Bytes, IncidentId, JobId, UserName
 from runbook.remedy import LeverContext, propose
 from runbook.report.narrative import newest_forecast
 from runbook.report.summary import summarize
@@ -50,7 +50,8 @@ def job(
 
 def planned(
     template: str, *, foresight: Foresight = Foresight.CHOOSE, allocated: float = 75.1, tried: float = 1.8,
-    phase: Phase = Phase.FORWARD, store: IncidentStore | None = None, number: int = 1, **fields: Any,
+    phase: Phase = Phase.FORWARD, store: IncidentStore | None = None, number: int = 1, owner: str = "alice",
+    **fields: Any,
 ) -> Incident:
     """What is planned for a job that ran out on a card of 79.1 GiB."""
     scene = Scene(template)
@@ -62,7 +63,8 @@ def planned(
     )
     cause = replace(failure.story.root_cause, fields=replace(figures, **fields), phase=phase)
     failure = replace(
-        failure, job=replace(failure.job, gpus_per_node=8, num_nodes=2, command="/home/alice/train.sh"),
+        failure, job=replace(failure.job, gpus_per_node=8, num_nodes=2, command=f"/home/{owner}/train.sh",
+                                   owner=UserName(owner)),
         story=LogStory(cause, framework_version="2.6.0", progress=Progress(last_step=60)),
         diagnosis=Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.95)),
     )
@@ -232,6 +234,31 @@ def test_a_wrong_word_costs_trust_until_a_measured_peak_agrees(tmp_path: Path) -
     assert values(planned(job(32), store=store, number=4)) == {"micro_batch_size": "8"}, "70 GiB lie below the bounds"
     store.save(ended(replace(second, id=IncidentId("oom-fake-5"), opened_s=5.0), past(77.0)))
     assert values(planned(job(32), store=store, number=6)) == {"micro_batch_size": "1"}
+
+
+@pytest.mark.parametrize(("wrong", "right", "trusted"), [
+    (("mallory",), (), True),
+    (("mallory", "mallory", "mallory"), (), True),
+    (("mallory", "bob"), (), False),
+    (("alice",), ("mallory", "mallory"), False),
+    (("alice",), ("mallory", "bob"), True),
+    (("alice",), ("alice",), True),
+])
+def test_what_another_owners_relaunches_became_counts_as_two_owners_say_it(
+    tmp_path: Path, wrong: tuple[str, ...], right: tuple[str, ...], trusted: bool
+) -> None:
+    """Case: one user's relaunch, whose own program printed the failure again, changed what other users' jobs got; and
+    one that held would have undone what their own had shown. A user's program prints what he likes."""
+    store, number = IncidentStore(tmp_path), 0
+    template = job(32, more="--recompute-granularity selective --pretrained-checkpoint /models/Meta-Llama-3-8B")
+    for owner, verdict in (
+        *((owner, Verdict(False, "job 99 failed again")) for owner in wrong), *((owner, past(50.3)) for owner in right),
+    ):
+        number += 1
+        one = planned(template, number=number, owner=owner)
+        store.save(ended(one, verdict))
+    found = planned(template, store=store, number=number + 1)
+    assert values(found) == {"micro_batch_size": "1" if trusted else "8"}
 
 
 def test_within_an_incident_a_wrong_word_counts_at_once() -> None:

@@ -105,10 +105,28 @@ SECRETS = {
     "a name in TOK": (f"export HUB_TOK='{LETTERS}'", LETTERS),
     "a name in API": ("COMET_API=a1B2c3D4e5F6g7H8i9J0k1L2m", "a1B2c3D4e5F6g7H8i9J0k1L2m"),
     "a name in API, quoted": ('{"COMET_API": "a1B2c3D4e5F6g7H8i9J0k1L2m"}', "a1B2c3D4e5F6g7H8i9J0k1L2m"),
+    "a lower-case name in pass": ("db_pass: hunter2pass9", "hunter2pass9"),
+    "letters alone": ("smtp-pass = hunter", "hunter"),
+    "quoted, with a blank": ("smtp_pass: 'mailPw 55'", "mailPw 55"),
+    "a lower-case name in auth": ("tracker_auth: Zx9-alices-own-71", "Zx9-alices-own-71"),
+    "a lower-case name in pw": ("mlflow_pw: s3cretPw77", "s3cretPw77"),
+    "a name of two words in one": ("dbPass: 'hunter'", "hunter"),
+    "PASS alone": ("PASS=hunter python train.py", "hunter"),
+    "what unseals": ("vault_unseal: 8f3kd-99s-xx1", "8f3kd-99s-xx1"),
+    "a short key": ('connect(key="s3cr3t")', "s3cr3t"),
+    "a name in key": (f"site_key: {HEX40[:20]}", HEX40[:20]),
+    "on the next line": ("db:\n  password:\n    hunter\n  port: 5432", "hunter"),
+    "on the next line, folded": ("api_key: >-\n  Zk3local91x\nlr: 1", "Zk3local91x"),
+    "on the next line of a diff": (" db_pass:\n-  hunter\n+  hunter\n lr: 1", "-  hunter"),
+    "an option in pass": ("serve --db-pass hunter --port 1", "hunter"),
     "coloured": (f"\x1b[31mHF_\x1b[0mTOKEN=hf_\x1b[1m{LETTERS}\x1b[0m", LETTERS),
 }
 
 NO_SECRETS = (
+    "forward_pass: ok backward_pass=done first_pass: 3", "compass: north bypass=all", "pass: the second",
+    "    if password:\n        login\n", "secret:\n  secretName: x", "    if not token:\n        raise\n",
+    "cache_key: layers.0.attention.key12 sort_key=length-of-sample-1", "key='loss' key=\"name\"",
+    "auth: basic auth=kerberos",
     "max_tokens=4096 num_tokens: 128 tokens/s: 1532.7 token: 4096",
     "loss per token: 1.2345678901234567e-05",
     "eos_token_id=2 pad_token='<|endoftext|>' bos_token: <s> unk_token=[UNK]",
@@ -171,7 +189,7 @@ def test_the_rest_of_the_line_stays() -> None:
 
 
 PIECES = ("token", "=", ":", " ", "'", "password", "a1b2c3d4e5f6g7h8", "://", "@", "\n", "sk-", "***", "--", ",", "/",
-          "echo ", "|", "pass=", "kinit<<<", "-stdin", "A_KEY ", "KEY=$(")
+          "echo ", "|", "pass=", "_pass", "_auth", "a_key", "\n  ", "kinit<<<", "-stdin", "A_KEY ", "KEY=$(")
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=24).map("".join))
@@ -185,6 +203,7 @@ def test_masking_twice_is_masking_once(text: str) -> None:
     "authorization: ", "gh", "AKIA0", "A_KEY=a1", "-u a:", "setenv a ", "'--a', ",
     "echo ", "echo a|", "echo a |a ", "kinit ", "kinit<<< ", "A_A_", "KEY=$(", "KEY=$(echo ",
     "://a:/", "://a:a/", "pass=",
+    "a_pass", "pass:\n ", "pass: >-\n", "auth='", "_pw=a1 ", "if pass:\n a ",
     "sshpass ", "sshpass -p a ", "mysql -", "curl -u '", "run('sshpass', ",
 ])
 def test_a_hostile_line_costs_linear_time(seed: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.read_model import ReadModel
 from runbook.model.incident import IncidentState
-from runbook.model.template import TemplateFile
+from runbook.model.template import Patch, Splice, TemplateFile
 from runbook.model.units import IncidentId
 from runbook.report.html import live_script_address
 from runbook.service.app import create_app
@@ -134,6 +135,25 @@ def test_texts_of_scripts_are_shown_to_nobody_where_anybody_may_look(store: Inci
         {"path": "train.sh", "text": "(not shown to those who are not signed in)"}
     ]
     assert "hunter2" not in text
+
+
+def test_lines_beside_a_change_are_shown_to_nobody_where_anybody_may_look(store: IncidentStore) -> None:
+    """Case: a private configuration's lines beside the lever came to whoever reached the address, in the diff."""
+    first = store.load(IncidentId("oom-alpha-0"))
+    beside = "secret_dataset: /private/merger-with-acme"
+    patch = Patch(
+        (TemplateFile("cfg.yaml", f"{beside}\nmicro_batch_size: 8\n"),),
+        (Splice("cfg.yaml", 42, f"{beside}\n8", "4"),),
+        f"--- a/cfg.yaml\n+++ b/cfg.yaml\n@@ -1,2 +1,2 @@\n {beside}\n-micro_batch_size: 8\n+micro_batch_size: 4\n",
+    )
+    attempts = tuple(replace(attempt, patch=patch) for attempt in first.attempts)
+    assert attempts
+    store.save(replace(first, patch=patch, attempts=attempts))
+    client = _client(store)
+    for path in ("/incidents/oom-alpha-0", "/incidents/oom-alpha-0/incident.json"):
+        text = html.unescape(client.get(path).text)
+        assert "merger-with-acme" not in text
+        assert "(not shown to those who are not signed in)" in text
 
 
 def test_an_empty_list_says_how_incidents_come(tmp_path: Path) -> None:

@@ -115,17 +115,20 @@ def masked_document(data: bytes, where: str = "incident.json", *, files: bool = 
     return _SURROGATE.sub("\ufffd", text).encode() + b"\n"
 
 
-_NOT_SHOWN = "(not shown to those who are not signed in)"
+NOT_SHOWN = "(not shown to those who are not signed in)"
 
 
 def _leave_out_files(document: Any) -> None:
-    """Every text of a template's file, which stands beside the file's path and nothing else."""
+    """Every text of a template's file, which stands beside the file's path and nothing else, and what of it stands in a
+    patch: lines of the diff, and bytes that were replaced. What was changed is told by the plan's edits."""
     values = [document]
     while values:
         value = values.pop()
         if isinstance(value, dict):
             if value.keys() == {"path", "text"}:
-                value["text"] = _NOT_SHOWN
+                value["text"] = NOT_SHOWN
+            if isinstance(value.get("diff"), str) and value["diff"] and "splices" in value:
+                value["diff"], value["splices"] = NOT_SHOWN, []
             values += value.values()
         elif isinstance(value, list):
             values += value
