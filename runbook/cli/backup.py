@@ -11,8 +11,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
 from runbook import __version__
 from runbook.adapters.driver import DriverLock
 from runbook.adapters.driver.lease import DriverLease
@@ -21,6 +19,7 @@ from runbook.adapters.store.workflow_database import dbos_config
 from runbook.adapters.store.workflow_rows import dump_rows, holds_workflows, load_rows, make_tables
 from runbook.adapters.whole_file import private_file, private_folder, process_lock, sync_folder, whole_file
 from runbook.cli.prune import check_owner
+from runbook.cli.say import echo
 from runbook.cli.wiring import UNFINISHED_RESTORE, Application, application
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import RESTORED
@@ -46,12 +45,12 @@ def backup(file: Path, inventory: str | None) -> int:
         # What decides whether an act is repeated is in PostgreSQL; the file beside it is a copy that may be missing.
         kept = app.lease.kept_of(_prefix(app)) if app.inventory.database else {}
         left = write_archive(file, app.store, scratch / ROWS, manifest, kept)
-    click.echo(
+    echo(
         f"{file}: {counted(len(manifest.incidents), 'incident')}, {counted(count, 'row')} of the engine's, "
         f"{size(file.stat().st_size)}"
     )
     for path in left:
-        click.echo(f"left out: no plain file, or larger than a patched copy can be: {clean_line(path)}", err=True)
+        echo(f"left out: no plain file, or larger than a patched copy can be: {clean_line(path)}", err=True)
     return 0
 
 
@@ -85,11 +84,11 @@ def restore(file: Path, into: Path | None, inventory: str | None) -> int:
                     where=str(file), next_step="name the inventory of its cluster with --inventory",
                 )
             rows = _put_in_place(app, target, url, scratch, manifest)
-    click.echo(
+    echo(
         f"{target}: {counted(len(manifest.incidents), 'incident')}, {counted(rows, 'row')} of the engine's, as of "
         f"{moment(manifest.made_s)}"
     )
-    click.echo("next: `runbook serve` takes up what is open, or `runbook resume INCIDENT`", err=True)
+    echo("next: `runbook serve` takes up what is open, or `runbook resume INCIDENT`", err=True)
     return 0
 
 

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import click
-
 from runbook.cli import checks, slurm_checks
 from runbook.cli.checks import Found, Mark
+from runbook.cli.say import echo
 from runbook.cli.wiring import Application, application
 from runbook.config import find_inventory
 from runbook.errors import RunbookError
@@ -28,7 +27,7 @@ _NODE_S = 5.0
 def doctor(node: str | None, mending: bool, sending: bool, inventory: str | None) -> int:
     """`runbook doctor`."""
     began_s = time.monotonic()
-    click.echo(f"inventory: {find_inventory(inventory)}")
+    echo(f"inventory: {find_inventory(inventory)}")
     app = hurried(application(inventory))
     asked = [
         Asked("state folder", checks.state_folder),
@@ -50,9 +49,9 @@ def doctor(node: str | None, mending: bool, sending: bool, inventory: str | None
     worst = Mark.GOOD
     for one in asked:
         for found in one.answer(app, began_s + WAIT_S):
-            click.echo(f"{found.mark.value:>8}  {one.title}: {clean(found.what)}")
+            echo(f"{found.mark.value:>8}  {one.title}: {clean(found.what)}")
             if found.next_step:
-                click.echo(f"{'':>8}  → {clean(found.next_step)}")
+                echo(f"{'':>8}  → {clean(found.next_step)}")
             if found.mark is Mark.BAD or (found.mark is Mark.WARNING and worst is Mark.GOOD):
                 worst = found.mark
     return 0 if worst is not Mark.BAD else 6

@@ -41,7 +41,7 @@ def guarded(command: Callable[[], int]) -> int:
         return error.exit_code
     except (Interrupted, KeyboardInterrupt) as error:
         text = str(error) or "interrupted; nothing is lost, `runbook incidents` shows what can be resumed"
-        print(f"\nrunbook: {text}", file=sys.stderr)  # noqa: T201
+        _say(f"\nrunbook: {text}")
         return INTERRUPTED
     except BrokenPipeError:
         # `runbook … | head`: the reader has seen enough.
@@ -51,10 +51,9 @@ def guarded(command: Callable[[], int]) -> int:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _say_unwritten(error)
         place = _keep_trace(traceback.format_exc())
-        print(  # noqa: T201
+        _say(
             f"runbook: a fault of this tool, not of your job. Nothing was left half done: every act is recorded.\n"
-            f"  where: {place}\n  next: `runbook incidents` shows what can be resumed; please report the file",
-            file=sys.stderr,
+            f"  where: {place}\n  next: `runbook incidents` shows what can be resumed; please report the file"
         )
         return BUG
 
@@ -80,16 +79,21 @@ def _unwritable() -> OSError | None:
 
 def _say_unwritten(error: OSError) -> int:
     what = f"{error.filename}" if error.filename else "the answer"
-    print(f"runbook: {what} could not be written: {(error.strerror or str(error)).lower()}", file=sys.stderr)  # noqa: T201
+    _say(f"runbook: {what} could not be written: {(error.strerror or str(error)).lower()}")
     return UNAVAILABLE
 
 
 def say_error(error: RunbookError) -> None:
-    """What, where, what next, without control characters from outside."""
-    from runbook.report.vocabulary.clean import clean
+    """What, where, what next."""
+    from runbook.masking import masked
 
-    text = clean(str(error))
-    print(f"runbook: {text}", file=sys.stderr)  # noqa: T201
+    _say(f"runbook: {masked(str(error))}")
+
+
+def _say(text: str) -> None:
+    from runbook.cli.say import echo
+
+    echo(text, err=True)
 
 
 def _keep_trace(trace: str) -> str:

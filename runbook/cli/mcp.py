@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -21,6 +20,7 @@ from runbook.adapters.process import OUTPUT_LIMIT_BYTES, Command, run
 from runbook.assistant import Answer, Outside, Place, Told, fenced
 from runbook.assistant.questions import QUESTIONS, Question
 from runbook.assistant.shaping import NOT_ANSWERED
+from runbook.cli.say import echo
 from runbook.config import Inventory, load_inventory
 from runbook.errors import BadInput, RunbookError, Unavailable
 from runbook.locations import data_folder
@@ -89,7 +89,7 @@ def mcp(inventory: str | None) -> int:
     place = Place(load_inventory(inventory).state_folder, data_folder("playbooks"), data_folder("docs"))
     server = _server(OwnCommands(inventory, place), place, _AS_ROOT if os.geteuid() == 0 else "", alone=True)
     if sys.stdin.isatty():
-        click.echo("runbook mcp is started by an assistant's program and speaks to it here; Ctrl-C ends it", err=True)
+        echo("runbook mcp is started by an assistant's program and speaks to it here; Ctrl-C ends it", err=True)
 
     async def serve() -> None:
         async with stdio_server() as (asked, answered):

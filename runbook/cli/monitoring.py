@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import click
-
 from runbook import __version__
 from runbook.adapters.log_watch import LogFollowers
 from runbook.adapters.metrics import BoxFigures, IncidentMetrics, Labels, ServiceFigures, StoreFigures
@@ -19,6 +17,7 @@ from runbook.adapters.slurm.commands import SlurmRunning
 from runbook.adapters.store.keep import load_pruned
 from runbook.adapters.whole_file import private_folder, whole_file
 from runbook.cli.daemon_seen import at_work_elsewhere, daemon_drives
+from runbook.cli.say import echo, hand_on
 from runbook.cli.wiring import Application, application, targets_of
 from runbook.config import Inventory, find_inventory, load_inventory
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
@@ -44,7 +43,7 @@ def metrics(textfile: Path | None, inventory: str | None) -> int:
         app.read_model, labels_of(app, report_address(app.inventory)), lambda: _figures(app), now=app.clock.now
     ).text()
     if textfile is None:
-        click.echo(text.decode("utf-8"), nl=False)
+        hand_on(text.decode("utf-8"))
     else:
         write_readable(textfile, text)
     return 0
@@ -129,10 +128,10 @@ def deploy_prometheus(output: Path | None, force: bool, inventory: str | None) -
     files = prometheus_files(load_inventory(inventory))
     if output is None:
         for name, text in files.items():
-            click.echo(f"# ---- {name}\n{text}")
+            echo(f"# ---- {name}\n{text}")
         return 0
     for path in write_files(output, files, force=force):
-        click.echo(str(path))
+        echo(str(path))
     return 0
 
 
@@ -249,15 +248,15 @@ def notify_test(severity: str, target: str | None, owner: str, inventory: str | 
         if target not in (None, name):
             continue
         if urgency not in one.severities:
-            click.echo(f"{name}: hears no {severity}; sent all the same")
+            echo(f"{name}: hears no {severity}; sent all the same")
         sent = app.notify.test(message, name)
         if not sent:
-            click.echo(f"{name}: no address" + ("" if owner else "; `--owner USER` where an address holds {owner}"))
+            echo(f"{name}: no address" + ("" if owner else "; `--owner USER` where an address holds {owner}"))
         for number, result in enumerate(sent, start=1):
             delivery = result.delivery
             service = f" ({delivery.service})" if delivery.service else ""
             ended = "delivered" if delivery.delivered else f"not delivered: {clean_line(delivery.reason)}"
-            click.echo(f"{name}: address {number}{service}: {ended}")
+            echo(f"{name}: address {number}{service}: {ended}")
             failed += not delivery.delivered
     if failed:
         raise Unavailable(

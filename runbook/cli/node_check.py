@@ -10,12 +10,11 @@ import time
 from dataclasses import replace
 from datetime import datetime
 
-import click
-from rich.console import Console
 from rich.text import Text
 
 from runbook.cli.main import DONE, INTERRUPTED, NEEDS_PERSON, UNAVAILABLE
 from runbook.cli.node_gather import Gathering
+from runbook.cli.say import clean_console, echo, say_json
 from runbook.cli.wiring import Application, application
 from runbook.errors import BadInput, NotFound
 from runbook.host_lists import expand_hosts
@@ -50,7 +49,7 @@ def node(nodes: tuple[str, ...], job: str | None, since: str | None, as_json: bo
     check, interrupted = _check(app, names, record, since_s)
     _show(check, as_json)
     if interrupted:
-        click.echo("interrupted; what is not known yet is said above", err=True)
+        echo("interrupted; what is not known yet is said above", err=True)
         return INTERRUPTED
     return code_of(check)
 
@@ -141,12 +140,12 @@ def _check(
 
 def _show(check: NodeCheck, as_json: bool) -> None:
     if as_json:
-        click.echo(dump_node_check(check).decode("utf-8"), nl=False)
+        say_json(dump_node_check(check).decode("utf-8"), nl=False)
         return
 
     styles = {"title": "bold", "good": "green", "bad": "bold red", "warn": "yellow", "dim": "dim"}
     width = max(40, shutil.get_terminal_size((100, 24)).columns) if sys.stdout.isatty() else 100
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
+    console = clean_console(sys.stdout, soft_wrap=True, width=width)
     for line in render(check, min(width, 160)):
         console.print(Text(line.text, style=styles.get(line.style, "")))
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
+from runbook.cli.say import clean_console, echo
 from runbook.diagnosis.nodes import SchedulerView, judge_node, judge_node_alone
 from runbook.errors import NotFound, RunbookError
 from runbook.fan_out import check_many
@@ -204,10 +204,10 @@ class _Progress:
         if not sys.stderr.isatty():
             if now_s - self._told_s >= _QUIET_S:
                 self._told_s = now_s
-                print(f"runbook: {text}", file=sys.stderr, flush=True)  # noqa: T201
+                echo(f"runbook: {text}", err=True)
             return
         if self._status is None:
-            self._status = Console(stderr=True, highlight=False).status(Text(text), spinner="dots")
+            self._status = clean_console(sys.stderr).status(Text(text), spinner="dots")
             self._status.start()
         else:
             self._status.update(text)

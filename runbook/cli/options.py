@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from runbook import __version__
+from runbook.cli.say import echo
 from runbook.locations import without_a_home
 
 
@@ -83,7 +84,7 @@ def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> No
     if not wanted or ctx.resilient_parsing:
         return
     python = ".".join(map(str, sys.version_info[:3]))
-    click.echo(f"runbook, version {__version__}\ninstalled {_way_of_installation()}; Python {python}")
+    echo(f"runbook, version {__version__}\ninstalled {_way_of_installation()}; Python {python}")
     ctx.exit()
 
 

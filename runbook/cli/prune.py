@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import click
 from dbos import DBOSClient
 
 from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.adapters.store.keep import SETTLED_S, Going, Held, Remover, measure, plan
 from runbook.adapters.store.totals import Key, figures_of
 from runbook.adapters.whole_file import process_lock
+from runbook.cli.say import echo
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident
@@ -69,14 +69,14 @@ def prune(dry_run: bool, as_json: bool, inventory: str | None) -> int:
     look = look_at(app)
     if not as_json:
         for line in _lines(app, look):
-            click.echo(line)
+            echo(line)
     gone = Gone((), 0, False)
     if not dry_run:
         gone = remove(app, look)
     if as_json:
-        click.echo(json.dumps(_document(app, look, gone, dry_run=dry_run), indent=1))
+        echo(json.dumps(_document(app, look, gone, dry_run=dry_run), indent=1))
     elif not dry_run:
-        click.echo(f"removed: {in_words(gone.going)}; {counted(gone.workflows, 'ended workflow')}")
+        echo(f"removed: {in_words(gone.going)}; {counted(gone.workflows, 'ended workflow')}")
     return 0
 
 

@@ -26,6 +26,7 @@ from runbook.adapters.store.workflow_database import DatabaseProbe
 from runbook.adapters.whole_file import private_folder, process_lock
 from runbook.cli.monitoring import box_figures, job_watch_of, labels_of, report_address, store_figures
 from runbook.cli.prune import keep_pruning
+from runbook.cli.say import CleanLines
 from runbook.cli.sign_in import shown_to_anybody, ways_in
 from runbook.cli.wiring import Application, application, flow_picture
 from runbook.engine import Engine
@@ -81,11 +82,9 @@ class LogWatcher:
 
 def serve(listen: str | None, port: int | None, verbose: bool, inventory: str | None) -> int:
     """`runbook serve`."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(CleanLines("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[lines], level=logging.DEBUG if verbose else logging.INFO)
     for name in ("paramiko", "fabric", "invoke", "asyncio", "mcp"):
         logging.getLogger(name).setLevel(logging.ERROR)
     app = application(inventory)

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from runbook.cli.say import echo
 from runbook.cli.wiring import Application
 from runbook.config import ProxyDocument, find_inventory, load_inventory
 from runbook.errors import BadInput
@@ -62,8 +61,8 @@ def token_new(name: str, role: str, days: int | None, inventory: str | None) -> 
     """`runbook token new`."""
     path = _file(inventory)
     made = add_token(path, name, Role(role), time.time() + days * 86_400 if days else None)
-    click.echo(f"the token of {name}, role {role}; it is shown this once, and only its hash is in {path}:", err=True)
-    click.echo(made)
+    echo(f"the token of {name}, role {role}; it is shown this once, and only its hash is in {path}:", err=True)
+    echo(made)
     return 0
 
 
@@ -75,7 +74,7 @@ def token_list(inventory: str | None) -> int:
         if known.until_s is not None:
             day = time.strftime("%Y-%m-%d", time.gmtime(known.until_s))
             until = f"void since {day}" if now_s >= known.until_s else f"until {day}"
-        click.echo(f"{known.name:<24} {known.role.value:<6} {until}".rstrip())
+        echo(f"{known.name:<24} {known.role.value:<6} {until}".rstrip())
     return 0
 
 
@@ -83,7 +82,7 @@ def token_remove(name: str, inventory: str | None) -> int:
     """`runbook token remove`."""
     path = _file(inventory)
     remove_token(path, name)
-    click.echo(f"{name} is gone from {path}")
+    echo(f"{name} is gone from {path}")
     return 0
 
 

@@ -7,9 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-import click
-
 from runbook.adapters.whole_file import whole_file
+from runbook.cli.say import clean_console, echo
 from runbook.errors import BadInput, NotAllowed
 from runbook.model.job import JobClass
 from runbook.report.vocabulary.clean import clean_line
@@ -25,18 +24,17 @@ def submit(script: Path, arguments: tuple[str, ...], wait: bool, inventory: str 
     if not script.is_file():
         raise BadInput(f"no job script {script}", next_step="check the path")
     job = app.local_scheduler.submit_script(str(script), arguments)
-    click.echo(job)
+    echo(job)
     if not wait:
         return 0
     while not (record := app.local_scheduler.job(job)).state.job_class.ended:
         time.sleep(0.2)
-    click.echo(f"{record.state.name} (log: {record.stdout_path})", err=True)
+    echo(f"{record.state.name} (log: {record.stdout_path})", err=True)
     return 0 if record.state.job_class is JobClass.SUCCEEDED else 1
 
 
 def jobs(inventory: str | None) -> int:
     """`runbook jobs`."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -51,7 +49,7 @@ def jobs(inventory: str | None) -> int:
     for record in app.local_scheduler.jobs():
         cells = (record.id, record.name, record.state.name, record.comment, record.stdout_path)
         table.add_row(*(Text(clean_line(cell)) for cell in cells))
-    Console(file=sys.stdout, highlight=False).print(table)
+    clean_console(sys.stdout).print(table)
     return 0
 
 
@@ -61,7 +59,7 @@ def probe(target: Path | None, deadline: float, since: float | None) -> int:
         return _build(target)
     from runbook.probe.main import probe as look
 
-    click.echo(json.dumps(look(deadline, since, "/", False), indent=2, sort_keys=True))
+    echo(json.dumps(look(deadline, since, "/", False), indent=2, sort_keys=True))
     return 0
 
 
@@ -79,5 +77,5 @@ def _build(target: Path) -> int:
         raise NotAllowed(
             f"the file cannot be written: {error.strerror}", where=str(target), next_step="name another file"
         ) from error
-    click.echo(f"{target}: {len(data)} bytes; try it: python3 {target}")
+    echo(f"{target}: {len(data)} bytes; try it: python3 {target}")
     return 0

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from runbook.adapters.log_files import THREADS, LogFile, find_logs, on_threads, open_logs, total_bytes
+from runbook.cli.say import clean_console, echo
 from runbook.diagnosis import diagnose as judge
 from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.errors import BadInput, Interrupted, Unavailable
@@ -97,18 +96,18 @@ def _print(story: LogStory, diagnosis: Diagnosis, signatures: Signatures, *, as_
     if as_json:
         told = {**to_contract(story, diagnosis), **story_to_contract(story)}
         told |= {"lines": list(_lines_read(story, signatures))} if why else {}
-        click.echo(json.dumps(told, indent=2, ensure_ascii=True))
+        echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
 
     width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
     text = render_diagnosis(story, diagnosis, signatures.meanings, width)
     head, _, rest = text.partition("\n")
-    click.echo(click.style(head, bold=True))
-    click.echo(rest, nl=False)
+    echo(head, bold=True)
+    echo(rest, nl=False)
     if why:
-        click.echo("\nLines that were read:")
+        echo("\nLines that were read:")
         for one in _lines_read(story, signatures):
-            click.echo("\n".join(_told_line(one, width)))
+            echo("\n".join(_told_line(one, width)))
 
 
 def _lines_read(story: LogStory, signatures: Signatures) -> Iterator[dict[str, object]]:
@@ -225,10 +224,9 @@ class _Bar:
             self._told_s = now
             rate = done / (now - self._started_s) / 1e9
             share = f" of {self._total / 1e9:.1f}" if self._total else ""
-            click.echo(f"{self._what}: {done / 1e9:.1f}{share} GB, {rate:.2f} GB/s", err=True)
+            echo(f"{self._what}: {done / 1e9:.1f}{share} GB, {rate:.2f} GB/s", err=True)
 
     def _start(self) -> None:
-        from rich.console import Console
         from rich.progress import (
             BarColumn,
             DownloadColumn,
@@ -240,7 +238,7 @@ class _Bar:
 
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-            TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+            TimeRemainingColumn(), console=clean_console(sys.stderr), transient=True,
         )
         task = bar.add_task(self._what, total=self._total or None)
         bar.start()

@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from runbook.cli.files.levers import terminal_width
+from runbook.cli.say import echo
 from runbook.errors import NotFound
 from runbook.explain import Row, Topic
 from runbook.explain.topics import near, topics_of
@@ -32,24 +31,24 @@ def explain(words: Sequence[str], as_json: bool, playbook: Path | None) -> int:
         )
     if as_json:
         told = [dict(topic.data) for topic in found]
-        click.echo(json.dumps(told[0] if len(told) == 1 else told, indent=2, ensure_ascii=False))
+        echo(json.dumps(told[0] if len(told) == 1 else told, indent=2, ensure_ascii=False))
         return 0
     width = min(120, terminal_width())
     systems = list(dict.fromkeys(topic.system or topic.name for topic in found))
     if len(found) == 1 or (len(systems) == 1 and len(found) <= _WHOLE_UP_TO):
         for at, topic in enumerate(found):
             if at:
-                click.echo()
+                echo()
             _in_full(topic, width)
         return 0
     of_systems = all(topic.system for topic in found)
     where = f", in {len(systems)} system{'s' if len(systems) > 1 else ''}: {', '.join(systems)}" if of_systems else ""
-    click.echo(f"{len(found)} entries have this name{where}.")
+    echo(f"{len(found)} entries have this name{where}.")
     for topic in found:
-        click.echo()
+        echo()
         _heading(topic)
         _tell(topic.short, width)
-    click.echo(f"\n`runbook explain {found[0].name}` tells all about one")
+    echo(f"\n`runbook explain {found[0].name}` tells all about one")
     return 0
 
 
@@ -57,18 +56,18 @@ def _in_full(topic: Topic, width: int) -> None:
     _heading(topic)
     _tell(topic.rows, width)
     for line in topic.lines:
-        click.echo(f"  {line}" if line else "")
+        echo(f"  {line}" if line else "")
     if topic.see:
         _tell((("see also", ", ".join(topic.see)),), width)
     if topic.hint:
-        click.echo(f"\n{topic.hint}")
+        echo(f"\n{topic.hint}")
 
 
 def _heading(topic: Topic) -> None:
-    click.echo(click.style("  ".join(dict.fromkeys((topic.name, topic.title))), bold=True))
+    echo("  ".join(dict.fromkeys((topic.name, topic.title))), bold=True)
 
 
 def _tell(told: Sequence[Row], width: int) -> None:
     for label, text in told:
         for line in labelled(label, " ".join(text.split()), width):
-            click.echo(line)
+            echo(line)

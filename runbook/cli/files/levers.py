@@ -10,8 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
+from runbook.cli.say import echo
 from runbook.errors import BadInput, NotFound
 from runbook.explain.changes import when
 from runbook.kinds import load_kinds
@@ -29,7 +28,7 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
     wanted = _wanted(kind, phase, playbook)
     if as_json:
         told = [_plain(document, wanted) for document in chosen]
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        echo(json.dumps(told, indent=2, ensure_ascii=False))
         return 0
     width = terminal_width()
     in_full = bool(systems or kind or phase)
@@ -39,11 +38,11 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
         if not ladders:
             continue
         if shown:
-            click.echo()
+            echo()
         shown += 1
         _heading(document)
         for line in _rungs(document, ladders, width) if in_full else _overview(ladders, width):
-            click.echo(line)
+            echo(line)
     if not shown:
         raise NotFound(
             "no ladder is for that", next_step="`runbook levers SYSTEM` shows all of one system; leave a filter out"
@@ -51,7 +50,7 @@ def levers(systems: tuple[str, ...], kind: str | None, phase: str | None, as_jso
 
     hint = "`runbook explain LEVER` tells all about one" if in_full else "`runbook levers SYSTEM` shows every rung"
     for line in ["", *paragraph(f"{hint}; `runbook patch` writes one into a copy of a launch script", width, "")]:
-        click.echo(line)
+        echo(line)
     return 0
 
 
@@ -107,8 +106,8 @@ def _heading(document: LeverDocument) -> None:
     reach = f", {len(document.out_of_reach)} out of a template's reach" if document.out_of_reach else ""
     counts = f"{len(document.parameters)} parameters, {len(document.levers)} levers{reach}"
     title = document.id if document.title.lower() == document.id else f"{document.id}  {document.title}"
-    click.echo(click.style(title, bold=True))
-    click.echo(f"  {counts}")
+    echo(title, bold=True)
+    echo(f"  {counts}")
 
 
 def _overview(ladders: Sequence[Ladder], width: int) -> list[str]:

@@ -7,10 +7,9 @@ from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 
-import click
-
 from runbook.adapters.silent import PATIENCE_S, within
 from runbook.adapters.whole_file import is_own_file, settled_folder, whole_file, write_new
+from runbook.cli.say import echo
 from runbook.errors import BadInput, NotAllowed, RunbookError, Unavailable
 
 _NAME = "sitecustomize.py"
@@ -31,10 +30,10 @@ def observe(into: str | None, folder: Path | None, entries: int) -> int:
     if ":" in path:
         raise BadInput(f"{path} holds a colon, which PYTHONPATH takes for an end", next_step="--write another folder")
     target = shlex.quote(into) if into else '"${SLURM_SUBMIT_DIR:-$PWD}/snapshots"'
-    click.echo("# In the launch script, before the command that starts the ranks (docs/snapshots.md):")
-    click.echo(f"export RUNBOOK_SNAPSHOTS={target}")
-    click.echo(f"export RUNBOOK_SNAPSHOT_ENTRIES={entries}")
-    click.echo(f"export PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}")
+    echo("# In the launch script, before the command that starts the ranks (docs/snapshots.md):")
+    echo(f"export RUNBOOK_SNAPSHOTS={target}")
+    echo(f"export RUNBOOK_SNAPSHOT_ENTRIES={entries}")
+    echo(f"export PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}")
     return 0
 
 

@@ -7,12 +7,11 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import click
-
 from runbook.cli.files.job_files import JobFiles, read_job_files, write_copies
 from runbook.cli.files.levers import lever_documents, named_system, terminal_width, titled
 from runbook.cli.files.patch_plan import Asked, Planned, context_of, evidence_of, plan
 from runbook.cli.main import NEEDS_PERSON
+from runbook.cli.say import echo, hand_on
 from runbook.errors import BadInput, NothingToDo, RunbookError, Unavailable
 from runbook.model.template import Patch
 from runbook.remedy import LeverDocument
@@ -40,7 +39,7 @@ def patch(
     documents = lever_documents(playbook)
     seen = evidence_of(logs, kind, template, nodes=nodes, gpus=gpus, playbook=playbook)
     if seen.refused:
-        click.echo(clean_line(seen.refused), err=True)
+        echo(clean_line(seen.refused), err=True)
     reading = job.reading(documents, seen.story, named_system(system, documents) if system is not None else None)
     context = context_of(reading, job, seen)
     document = context.template.system
@@ -69,7 +68,7 @@ def patch(
     _tell(document, job, planned, made)
     if written:
         for path in written:
-            click.echo(str(path))
+            echo(str(path))
         return 0
     _print_diff(made.diff)
     return 0
@@ -124,20 +123,20 @@ def _tell(document: LeverDocument, job: JobFiles, planned: Planned, made: Patch)
     for unread in job.unread:
         lines += labelled("not read", unread, width)
     for number, line in enumerate([*lines, ""]):
-        click.echo(click.style(line, bold=True) if number == 0 else line, err=True)
+        echo(line, err=True, bold=number == 0)
 
 
 def _print_diff(diff: str) -> None:
     """To a file or a pipe as it is, so that it can be applied; to a terminal without what would command it."""
     if not sys.stdout.isatty():
-        click.echo(diff, nl=False)
+        hand_on(diff)
         return
 
     for line in clean(diff).splitlines():
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
         head = line.startswith(("+++", "---"))
-        click.echo(click.style(line, fg=None if head else colour, bold=head))
+        echo(line, colour=None if head else colour, bold=head)
 
 
 def _print_json(told: dict[str, object]) -> None:
-    click.echo(json.dumps(told, indent=2, ensure_ascii=True))
+    echo(json.dumps(told, indent=2, ensure_ascii=True))

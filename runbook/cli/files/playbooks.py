@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import click
-
+from runbook.cli.say import echo
 from runbook.config import Inventory
 from runbook.diagnosis import unknown_names
 from runbook.documents import DocumentsInvalid, Problem, load_folder
@@ -25,7 +24,7 @@ def playbooks_check(folder: Path | None) -> int:
     """`runbook playbooks check`."""
     base = playbook_folder(folder)
     problems: list[Problem] = []
-    click.echo(f"playbook: {base}")
+    echo(f"playbook: {base}")
     readers: tuple[tuple[str, Callable[[], str]], ...] = (
         ("flow", lambda: f"{len(load_flow(base / 'flow.yaml').boxes)} boxes"),
         ("kinds", lambda: f"{len(_checked_kinds(folder))} kinds"),
@@ -40,10 +39,10 @@ def playbooks_check(folder: Path | None) -> int:
     )
     for what, read in readers:
         try:
-            click.echo(f"  {what:<12} {read()}")
+            echo(f"  {what:<12} {read()}")
         except DocumentsInvalid as error:
             problems.extend(error.problems)
-            click.echo(f"  {what:<12} {len(error.problems)} problems")
+            echo(f"  {what:<12} {len(error.problems)} problems")
     if problems:
         raise DocumentsInvalid(tuple(dict.fromkeys(problems)))
     return 0

@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runbook.cli.files.forecast_text import lines_of
 from runbook.cli.files.job_files import JobFiles, job_of, read_job_files, read_template
 from runbook.cli.files.levers import lever_documents, named_system, terminal_width
 from runbook.cli.files.patch_plan import Evidence, context_of, evidence_of
 from runbook.cli.main import NEEDS_PERSON
+from runbook.cli.say import echo
 from runbook.errors import BadInput, NothingToDo
 from runbook.foresight import (
     Forecast,
@@ -81,10 +80,10 @@ def predict(
     card_bytes = _card(card, playbook, memory) if card is not None else card_of_log(seen.story)
     told = _foreseen(read, _changes(assignments, modelled), (memory, card_bytes, seen), search)
     if as_json:
-        click.echo(json.dumps(_plain(told), indent=2, ensure_ascii=True))
+        echo(json.dumps(_plain(told), indent=2, ensure_ascii=True))
     else:
         for number, line in enumerate(lines_of(told.asked, told.before, terminal_width(), _words(told))):
-            click.echo(click.style(line, bold=True) if number == 0 else line)
+            echo(line, bold=number == 0)
     return _EXITS[told.asked.verdict]
 
 

@@ -6,8 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-import click
-
+from runbook.cli.say import echo
 from runbook.errors import NotFound
 from runbook.explain.lines import entries
 from runbook.logs.signatures.signature_document import SignatureEntry
@@ -20,7 +19,7 @@ def signatures(words: tuple[str, ...], means: str | None, as_json: bool, playboo
         known = ", ".join(sorted({entry.means for _, entry in entries(playbook)}))
         raise NotFound("no signature matches", next_step=f"meanings are: {known}")
     if as_json:
-        click.echo(json.dumps([
+        echo(json.dumps([
             {"id": entry.id, "document": document, "means": entry.means, "versions": entry.versions or None,
              "title": entry.title} for document, entry in found
         ], indent=2, ensure_ascii=False))
@@ -29,13 +28,11 @@ def signatures(words: tuple[str, ...], means: str | None, as_json: bool, playboo
     rows = [(entry.id, entry.means, entry.versions, entry.title) for _, entry in found]
     widths = [max(len(name), *(len(row[index]) for row in rows)) for index, name in enumerate(columns)]
     room = max(20, shutil.get_terminal_size((120, 24)).columns - sum(widths) - 2 * len(widths))
-    click.echo(click.style(
-        "  ".join(f"{name:<{width}}" for name, width in zip(columns, widths)) + "  title", bold=True
-    ))
+    echo("  ".join(f"{name:<{width}}" for name, width in zip(columns, widths)) + "  title", bold=True)
     for row in rows:
         title = row[3] if len(row[3]) <= room else row[3][: room - 1] + "…"
-        click.echo("  ".join(f"{value:<{width}}" for value, width in zip(row, widths)) + f"  {title}")
-    click.echo(f"{len(rows)} signature{'s' if len(rows) > 1 else ''}; runbook explain ID tells more about one")
+        echo("  ".join(f"{value:<{width}}" for value, width in zip(row, widths)) + f"  {title}")
+    echo(f"{len(rows)} signature{'s' if len(rows) > 1 else ''}; runbook explain ID tells more about one")
     return 0
 
 

@@ -8,11 +8,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import click
-
 from runbook.adapters.files.owner_side import open_regular
 from runbook.adapters.silent import PATIENCE_S, PatientFile, within
 from runbook.cli.files.levers import terminal_width
+from runbook.cli.say import echo, redraw
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.snapshots import SnapshotFindings
 from runbook.report.text.snapshot_text import document_of, render_snapshots
@@ -28,10 +27,10 @@ def snapshot(files: tuple[Path, ...], as_json: bool, verbose: bool, always_repla
     paths = _named(files)
     found = [_read(path, always_replay) for path in paths]
     if as_json:
-        click.echo(json.dumps(document_of(found), indent=2, ensure_ascii=True))
+        echo(json.dumps(document_of(found), indent=2, ensure_ascii=True))
         return 0
     for line in render_snapshots(found, min(120, terminal_width()), verbose=verbose):
-        click.echo(line)
+        echo(line)
     return 0
 
 
@@ -95,9 +94,9 @@ class _Progress:
 
     def __exit__(self, *_error: object) -> None:
         if self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            redraw("")
 
     def update(self, read: int) -> None:
         """Bytes."""
         if self._shown:
-            click.echo(f"\r{self._name}: {100 * read // self._size} %", nl=False, err=True)
+            redraw(f"{self._name}: {100 * read // self._size} %")

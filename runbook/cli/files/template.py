@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import click
-
 from runbook.cli.files.job_files import JobFiles, SeenMark, contenders, marks_of, read_job_files
 from runbook.cli.files.levers import lever_documents, named_system, terminal_width, titled
+from runbook.cli.say import echo
 from runbook.locations import playbook_folder
 from runbook.model.log import LogStory
 from runbook.model.template import Setting, condition_of
@@ -39,11 +38,11 @@ def template_show(file: Path, show_all: bool, system: str | None, as_json: bool,
     language_of(job.script)
     view = view_of(job, job.reading(documents, LogStory(root_cause=None), chosen), playbook, with_rest=show_all)
     if as_json:
-        click.echo(json.dumps(view.plain(), indent=2, ensure_ascii=True))
+        echo(json.dumps(view.plain(), indent=2, ensure_ascii=True))
         return 0
     for number, line in enumerate(view.lines(terminal_width())):
         bold = number == 0 or (line.endswith(":") and not line.startswith(" "))
-        click.echo(click.style(line, bold=True) if bold else line)
+        echo(line, bold=bold)
     return 0
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-import click
-
+from runbook.cli.say import echo
 from runbook.report.vocabulary.clean import clean_line
 
 WIDTH = 100
@@ -19,9 +18,10 @@ def say(text: str, indent: str = "", *, first: str | None = None) -> None:
         clean_line(text), WIDTH, initial_indent=first, subsequent_indent=indent or " " * len(first),
         break_long_words=False, break_on_hyphens=False,
     )
-    click.echo("\n".join(lines))
+    echo("\n".join(lines))
 
 
 def heading(text: str) -> None:
     """A part's title."""
-    click.echo(f"\n{click.style(text, bold=True)}")
+    echo()
+    echo(text, bold=True)

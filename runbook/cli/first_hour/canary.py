@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
-
 from runbook import __version__
 from runbook.adapters.identity import Identity, current_identity, identity_of
 from runbook.adapters.process import Command
@@ -31,6 +29,7 @@ from runbook.cli.first_hour.canary_chain import Link, Seen, Works
 from runbook.cli.first_hour.canary_jobs import PREFIX, TRIALS, Place, Trial, make_place
 from runbook.cli.incident.drive import answer_elsewhere, bring_back
 from runbook.cli.incident.terminal import View
+from runbook.cli.say import echo
 from runbook.cli.slurm_checks import slurm_config
 from runbook.cli.wiring import Application, application
 from runbook.config import Inventory, NotifyDocument
@@ -83,13 +82,13 @@ def canary(
         seen = run.all(chosen, place, lambda text: None if as_json else say(text, first="  "))
     except BaseException:
         for problem in run.clean(place):
-            click.echo(f"left behind: {problem}", err=True)
+            echo(f"left behind: {problem}", err=True)
         raise
     problems = run.clean(place)
     chain = canary_chain.links(seen, run.surroundings())
     document = _document(run, seen, chain, problems)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        echo(json.dumps(document, indent=2))
     else:
         _tell(run, seen, chain, problems)
     return 0 if all(one.works is not Works.NO for one in chain) else 6
@@ -416,4 +415,4 @@ def _tell(run: _Run, seen: list[Seen], chain: list[Link], problems: list[str]) -
     if not problems:
         say("jobs, their folder and their events are gone again", first="  ")
     for path in reports:
-        click.echo(f"  {Path(path)}")
+        echo(f"  {Path(path)}")

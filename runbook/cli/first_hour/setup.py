@@ -30,6 +30,7 @@ from runbook.cli.doctor import WAIT_S, Asked, hurried
 from runbook.cli.first_hour import heading, say, site_texts
 from runbook.cli.first_hour.site_texts import Choices
 from runbook.cli.monitoring import prometheus_files
+from runbook.cli.say import echo
 from runbook.cli.wiring import Application
 from runbook.config import SITE_INVENTORY, Inventory, load_inventory
 from runbook.documents import parse_document
@@ -94,7 +95,7 @@ def setup(
         site, choices, str(target), written, text, marks, commands, lines, site_texts.sudoers_text(choices),
         prometheus_files(used)["runbook-scrape.yml"], _not_yet(marks, site, lines),
     )
-    click.echo(json.dumps(told.document(), indent=2)) if as_json else _tell(told)
+    echo(json.dumps(told.document(), indent=2)) if as_json else _tell(told)
     return 0
 
 
@@ -401,7 +402,7 @@ def _tell_inventory(told: Told) -> None:
         return
     say(f"{told.target} is there and left as it is. Setup would have written:", first="  ")
     for line in changes:
-        click.echo(f"    {_shown(line)}")
+        echo(f"    {_shown(line)}")
 
 
 def _shown(text: str) -> str:
@@ -415,7 +416,7 @@ def _copied(title: str, lines: list[str], otherwise: str = "") -> None:
         return
     heading(title)
     for line in lines:
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     if not lines:
         say(otherwise, first="  ")
 

@@ -6,11 +6,10 @@ import getpass
 import sys
 from dataclasses import replace
 
-import click
-
 from runbook.adapters.store import check_incident_id
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
+from runbook.cli.say import echo
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NothingToDo
 from runbook.locations import without_a_home
@@ -33,7 +32,7 @@ def approve(incident: str, decline: bool, inventory: str | None) -> int:
         from runbook.cli.incident.drive import answer_elsewhere
 
     answer_elsewhere(app, stored, not decline)
-    click.echo(f"{'no' if decline else 'yes'} to: {stored.awaiting}")
+    echo(f"{'no' if decline else 'yes'} to: {stored.awaiting}")
     lock = app.driver("command")
     if not lock.take():
         return 0
@@ -53,7 +52,7 @@ def resume(incident: str, plan: bool, yes: bool, inventory: str | None) -> int:
             else "name the inventory of its cluster with --inventory",
         )
     if stored.finished and stored.state is IncidentState.RECOVERED:
-        click.echo(f"{stored.id} is recovered already: {stored.conclusion}", err=True)
+        echo(f"{stored.id} is recovered already: {stored.conclusion}", err=True)
         return 0
     if stored.finished:
         policy = policy_for(app.inventory.policy.mode, plan=plan, yes=yes, interactive=is_interactive())
@@ -97,11 +96,11 @@ def promote(incident: str, yes: bool, inventory: str | None) -> int:
     target = stored.original.job.command if stored.original else ""
     if not yes:
         if stored.patch is not None:
-            click.echo(stored.patch.diff)
+            echo(stored.patch.diff)
         _confirm(f"write this into {target}?")
     changed = write_back(app.context(stored))
     _save(app, changed)
-    click.echo(f"{target} changed; the old file is {changed.promoted}")
+    echo(f"{target} changed; the old file is {changed.promoted}")
     return 0
 
 
@@ -114,11 +113,11 @@ def rollback(incident: str, undrain: bool, yes: bool, inventory: str | None) -> 
     check_undoable(stored, undrain=undrain)
     if undrain and stored.drained_nodes:
         for line in evidence(stored, app.context):
-            click.echo(line)
+            echo(line)
     if not yes:
         _confirm(" and ".join(what_is_undone(stored, undrain=undrain)) + "?")
     for done in undo(stored, app.context, lambda changed: _save(app, changed), undrain=undrain, by=getpass.getuser()):
-        click.echo(done)
+        echo(done)
     return 0
 
 
@@ -147,6 +146,6 @@ def _save(app: Application, incident: Incident) -> None:
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise NotAllowed("nobody can be asked here", next_step="add --yes")
-    click.echo(f"{question} yes or no: ", nl=False)
+    echo(f"{question} yes or no: ", nl=False)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise NothingToDo("left as it is")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -28,6 +27,7 @@ from runbook.cli.incident.terminal import (
     interruptible,
     redraws,
 )
+from runbook.cli.say import echo
 from runbook.cli.wiring import Application, application
 from runbook.errors import BadInput, Interrupted, NotFound, NothingToDo
 from runbook.model.incident import Incident, IncidentState
@@ -70,7 +70,7 @@ def follow(incident: str | None, job: str | None, as_json: bool, inventory: str 
         with interruptible():
             for current, document in versions(app.store, name):
                 if as_json:
-                    click.echo(json.dumps(json.loads(document)))
+                    echo(json.dumps(json.loads(document)))
                 elif drawn is None:
                     view.heading(f"{current.id} · policy {current.policy.value} · {what_happened(current)}")
                 for event in news(drawn, current, titles_of(app.flow)):
@@ -256,10 +256,10 @@ def _tell_changes(app: Application, chosen: Callable[[IncidentSummary], bool], a
                 fresh.append(row)
         for row in sorted(fresh, key=lambda row: row.updated_s):
             if as_json:
-                click.echo(json.dumps(summaries_adapter().dump_python([row], mode="json")[0]))
+                echo(json.dumps(summaries_adapter().dump_python([row], mode="json")[0]))
             else:
                 changed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.updated_s))
-                click.echo(f"{changed}  {told[row.id][1]}")
+                echo(f"{changed}  {told[row.id][1]}")
         first, last = False, every
 
 

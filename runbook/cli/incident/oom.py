@@ -6,14 +6,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
-
 from runbook import __version__
 from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.offline import FilesScheduler, NoNodes
 from runbook.adapters.process import Command, run
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import View, is_interactive, policy_for
+from runbook.cli.say import echo, say_json
 from runbook.cli.wiring import Application, answering, application
 from runbook.config import load_inventory
 from runbook.errors import BadInput, NotAllowed, Unavailable
@@ -117,7 +116,7 @@ def _job(job: JobId, said: Said, *, plan: bool, yes: bool, inventory: str | None
     incident = bring_back(app, opened, view, interactive=interactive)
     view.conclude(incident, str(app.store.folder(incident.id) / "report.html"), why=said.why)
     if said.as_json:
-        click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
+        say_json(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
     return code_of(incident)
 
 
@@ -176,9 +175,9 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     report = next((path for path in written if path.suffix == ".html"), None)
     view.conclude(incident, str(report or app.store.folder(incident.id)), why=said.why)
     for path in (path for path in written if path is not report):
-        click.echo(f"patched template: {path}", err=True)
+        echo(f"patched template: {path}", err=True)
     if said.as_json:
-        click.echo(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
+        say_json(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
     return code_of(incident)
 
 

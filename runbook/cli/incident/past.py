@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from runbook.cli.say import clean_console, echo
 from runbook.cli.wiring import application
 from runbook.errors import BadInput
 from runbook.kinds import load_kinds
@@ -53,20 +53,20 @@ def history(
         all_rows = HistoryQuery(days=query.days).choose(app.read_model.rows(), remembered, app.clock.now())
         nodes = [item for item in node_histories(all_rows, remembered) if not node or item.node == node]
         if as_json:
-            click.echo(json.dumps([asdict(item) for item in nodes], indent=1))
+            echo(json.dumps([asdict(item) for item in nodes], indent=1))
         elif nodes:
             _print(_nodes_table(nodes))
-            click.echo(NODES_COMPARED)
+            echo(NODES_COMPARED)
         else:
-            click.echo("no memory failure is known to have been on a certain node", err=True)
+            echo("no memory failure is known to have been on a certain node", err=True)
         return 0
     found = groups(rows, remembered, query)
     if as_json:
-        click.echo(json.dumps(groups_document(found), indent=1))
+        echo(json.dumps(groups_document(found), indent=1))
     elif found:
         _print(_groups_table(found))
     else:
-        click.echo("no incident whose cause is known fits", err=True)
+        echo("no incident whose cause is known fits", err=True)
     return 0
 
 
@@ -128,4 +128,4 @@ def _row(table: Table, *cells: str) -> None:
 
 
 def _print(table: Table) -> None:
-    Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 180).print(table)
+    clean_console(sys.stdout, width=None if sys.stdout.isatty() else 180).print(table)

@@ -9,6 +9,7 @@ import click
 from runbook.adapters.store import check_incident_id
 from runbook.cli.daemon_seen import at_work_elsewhere
 from runbook.cli.incident import code_of
+from runbook.cli.say import clean_console, echo, say_json
 from runbook.cli.wiring import application
 from runbook.errors import NotFound
 from runbook.model.incident import IncidentState
@@ -25,22 +26,21 @@ def incidents(state: str | None, watching: bool, as_json: bool, inventory: str |
     every, unreadable = app.read_model.overview()
     rows = [row for row in every if state is None or row.state == state]
     for name in unreadable:
-        click.echo(f"unreadable: {name} (its incident.json is damaged or missing)", err=True)
+        echo(f"unreadable: {name} (its incident.json is damaged or missing)", err=True)
     if as_json:
-        click.echo(summaries_adapter().dump_json(rows, indent=1).decode("utf-8"))
+        say_json(summaries_adapter().dump_json(rows, indent=1).decode("utf-8"))
         return 0
     for one in at_work_elsewhere(app):
         if one.late:
-            click.echo(f"at work for too long: {one}", err=True)
+            echo(f"at work for too long: {one}", err=True)
     if not rows:
-        click.echo("no incidents" + (f" in state {state}" if state else ""), err=True)
+        echo("no incidents" + (f" in state {state}" if state else ""), err=True)
         return 0
-    from rich.console import Console
     from rich.padding import Padding
 
     from runbook.cli.incident.live import lines_of, table_of
 
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = clean_console(sys.stdout, width=None if sys.stdout.isatty() else 160)
     table, headlines = table_of(rows, console, folded=True)
     if not headlines:
         console.print(table)
@@ -57,12 +57,12 @@ def show(incident: str, as_json: bool, inventory: str | None) -> int:
     app = application(inventory, looks=True)
     checked = check_incident_id(incident)
     if as_json:
-        click.echo(app.store.read_file(checked, "incident.json").decode("utf-8"), nl=False)
+        say_json(app.store.read_file(checked, "incident.json").decode("utf-8"), nl=False)
         return 0
     stored = app.store.load(checked)
     from runbook.report.text.incident_text import render_text
 
-    click.echo(render_text(app.store.as_kept(stored)))
+    echo(render_text(app.store.as_kept(stored)))
     return 0 if stored.state is not IncidentState.ESCALATED else code_of(stored)
 
 
@@ -76,7 +76,7 @@ def report(incident: str, open_it: bool, draw: bool, inventory: str | None) -> i
         app.draw(stored)
     if not path.exists():
         raise NotFound("the report could not be drawn", where=str(path), next_step="runbook show " + incident)
-    click.echo(str(path))
+    echo(str(path))
     if open_it:
         click.launch(str(path))
     return 0

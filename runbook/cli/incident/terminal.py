@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from runbook.cli.say import clean_console
 from runbook.errors import BadInput, Interrupted, NotAllowed
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId, rough_duration
@@ -107,7 +108,7 @@ def redraws(stream: TextIO) -> bool:
 
 def console_of(stream: TextIO) -> Console:
     """What draws there; where it cannot redraw, plain text without colours, whatever else the environment says."""
-    return Console(file=stream, highlight=False, soft_wrap=True, force_terminal=redraws(stream))
+    return clean_console(stream, soft_wrap=True, force=redraws(stream))
 
 
 class _Now:

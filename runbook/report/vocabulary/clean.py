@@ -32,18 +32,28 @@ _LONG_ESCAPE = 4096
 
 
 def clean(text: str) -> str:
-    """Text of several lines: newlines and tabs stay, everything else that is not seen goes, and secrets are masked.
+    """Text of several lines: as `harmless`, and secrets are masked."""
+    return masked(harmless(text))
+
+
+def harmless(text: str) -> str:
+    """Text of several lines: newlines and tabs stay, everything else that is not seen goes.
 
     Lone surrogates (bytes that were not UTF-8) become U+FFFD. Unicode TR 36 section 2.10 names the
     bidirectional and invisible characters that are misused to show one text and mean another.
     """
     if text.isascii() and text.isprintable():
-        return masked(text)
+        return text
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if "\x1b" in text or "\x9b" in text:
         text = _without_escapes(text)
     text = _INVISIBLE.sub("", text)
-    return masked(_SURROGATE.sub("\ufffd", text))
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def escaped(text: str) -> str:
+    """The text of a JSON document with what is not seen in it as JSON's escapes: the same document."""
+    return _INVISIBLE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _without_escapes(text: str) -> str:
@@ -112,7 +122,7 @@ def masked_document(data: bytes, where: str = "incident.json", *, files: bool = 
     if not files:
         _leave_out_files(document)
     text = json.dumps(_masked(document, {}), indent=1, ensure_ascii=False)
-    return _SURROGATE.sub("\ufffd", text).encode() + b"\n"
+    return escaped(_SURROGATE.sub("\ufffd", text)).encode() + b"\n"
 
 
 NOT_SHOWN = "(not shown to those who are not signed in)"
