@@ -50,7 +50,7 @@ def whole_file(
                 os.fchown(stream.fileno(), *owner)
             os.fchmod(stream.fileno(), mode)
             if reader is not None:
-                let_read(stream.fileno(), *reader)
+                let_read(stream.fileno(), reader[0])
             if durable:
                 os.fsync(stream.fileno())
         temporary.replace(path)
@@ -67,10 +67,10 @@ _OURS, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 _NOBODY = 0xFFFFFFFF
 
 
-def let_read(descriptor: int, uid: int, gid: int) -> None:
+def let_read(descriptor: int, uid: int) -> None:
     """Let one user read a file that stays ours, by an access list (acl(5); the kernel's form: a version, then tag,
-    permissions and number of each entry). On a file system without them the file becomes his, where root asks. Raises
-    `OSError`."""
+    permissions and number of each entry). Raises `OSError`, ENOTSUP on a file system without them: were the file his,
+    he could write it, too, and fill a disk that is not his to fill."""
     if uid == os.geteuid():
         return
     rights = ((_OURS, 6, _NOBODY), (_USER, 4, uid), (_GROUP, 0, _NOBODY), (_MASK, 4, _NOBODY), (_OTHERS, 0, _NOBODY))
@@ -79,8 +79,10 @@ def let_read(descriptor: int, uid: int, gid: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
             raise
-        if os.geteuid() == 0:
-            os.fchown(descriptor, uid, gid)
+        raise OSError(
+            errno.ENOTSUP, "its file system has no access lists (POSIX ACLs), by which the job's owner alone could "
+            "read it; `paths.state` has to lie on one that has, as ext4 and XFS"
+        ) from error
 
 
 def reader_of(path: Path) -> int | None:

@@ -38,6 +38,10 @@ _AS_ROOT = (
     "Not offered to root, who may read every file: whoever asks here would read what an owner keeps private. "
     "A person runs the command, or starts `runbook mcp` as a user without rights."
 )
+_AS_SERVICE = (
+    "Not offered to the service's own user, who may read what is nobody else's to read: its keys, and copies of every "
+    "user's logs. A person runs the command, or starts `runbook mcp` as themselves."
+)
 _OVER_HTTP = (
     "Not offered over the daemon, which would read the file as its own user: that one may read what whoever asks here "
     "may not. A person runs the command where the file is, or starts `runbook mcp` as themselves."
@@ -86,8 +90,9 @@ def mcp(inventory: str | None) -> int:
         from mcp.server.stdio import stdio_server
     except ImportError as error:
         raise _not_here(error) from error
-    place = Place(load_inventory(inventory).state_folder, data_folder("playbooks"), data_folder("docs"))
-    server = _server(OwnCommands(inventory, place), place, _AS_ROOT if os.geteuid() == 0 else "", alone=True)
+    document = load_inventory(inventory)
+    place = Place(document.state_folder, data_folder("playbooks"), data_folder("docs"))
+    server = _server(OwnCommands(inventory, place), place, _kept_back(document), alone=True)
     if sys.stdin.isatty():
         echo("runbook mcp is started by an assistant's program and speaks to it here; Ctrl-C ends it", err=True)
 
@@ -107,6 +112,20 @@ def mcp_routes(inventory: str | None, document: Inventory) -> Sequence[BaseRoute
     except ImportError as error:
         raise _not_here(error) from error
     return (Route("/mcp", OverHttp(server)),)
+
+
+def _kept_back(document: Inventory) -> str:
+    """Why nothing that reads a path is offered to whoever runs this. The service's user: the state folder is theirs,
+    and they may write into a spool that is not in it, into which the nodes' epilogs write."""
+    if os.geteuid() == 0:
+        return _AS_ROOT
+    state, spool = document.state_folder, document.spool_folder
+    try:
+        own = state.stat().st_uid == os.geteuid()
+    except OSError:
+        return ""
+    of_site = state not in spool.parents and spool.is_dir() and os.access(spool, os.W_OK)
+    return _AS_SERVICE if own and of_site else ""
 
 
 def _not_here(error: ImportError) -> BadInput:

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import Field
 
 from runbook.adapters.whole_file import whole_file
-from runbook.documents import Document, load_document
+from runbook.documents import Document, parse_document
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 
 LOG = logging.getLogger("runbook.service")
@@ -55,6 +55,9 @@ class TokenDocument(Document):
 class TokensDocument(Document):
     version: int = Field(ge=1, le=1)
     tokens: tuple[TokenDocument, ...] = ()
+
+
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +115,38 @@ class TokenFile:
         return self._tokens
 
     def _read(self) -> None:
-        check_private(self._path, "file of tokens", "runbook token new NAME --role act")
-        self._tokens = load_document(self._path, TokensDocument).tokens
+        self._tokens = _document(self._path, "runbook token new NAME --role act").tokens
 
 
-def check_private(path: Path, what: str, how: str) -> None:
-    """A file with secrets: a plain one, of this user or root, that nobody else can read or change but its group may
-    read. Raises `NotFound` (`how` makes it) and `NotAllowed`."""
+def _document(path: Path, how: str) -> TokensDocument:
+    text = read_private(path, "file of tokens", how).decode("utf-8", "replace")
+    return parse_document(text, TokensDocument, str(path))
+
+
+def read_private(path: Path, what: str, how: str) -> bytes:
+    """A small file with secrets: a plain one, of this user or root, that nobody else can read or change but its group
+    may read. It is opened once, and what is read is what was looked at, whatever its name leads to by then. Raises
+    `NotFound` (`how` makes it) and `NotAllowed`."""
     try:
-        status = path.stat()
+        # O_NONBLOCK: opening a named pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except FileNotFoundError as error:
         raise NotFound(f"there is no {what}", where=str(path), next_step=f"make it: {how}") from error
     except OSError as error:
-        raise Unavailable(f"the {what} cannot be read: {error.strerror}", where=str(path)) from error
+        raise NotAllowed(
+            f"the {what} cannot be read: {error.strerror}",
+            where=str(path),
+            next_step="give it to the user that the service runs as, or its group the right to read",
+        ) from error
+    with os.fdopen(descriptor, "rb") as stream:
+        _check_private(os.fstat(stream.fileno()), path, what)
+        try:
+            return stream.read(_MOST_BYTES)
+        except OSError as error:
+            raise Unavailable(f"the {what} cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _check_private(status: os.stat_result, path: Path, what: str) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise NotAllowed(f"the {what} is no plain file", where=str(path), next_step="name a file")
     if status.st_uid not in (0, os.geteuid()):
@@ -140,19 +162,6 @@ def check_private(path: Path, what: str, how: str) -> None:
             where=str(path),
             next_step=f"chmod 600 {path}",
         )
-
-
-def read_private(path: Path, what: str, how: str) -> bytes:
-    """A small file with a secret, as `check_private` wants it. Raises as that does."""
-    check_private(path, what, how)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise NotAllowed(
-            f"the {what} cannot be read: {error.strerror}",
-            where=str(path),
-            next_step="give it to the user that the service runs as, or its group the right to read",
-        ) from error
 
 
 def add_token(path: Path, name: str, role: Role, until_s: float | None = None) -> str:
@@ -190,8 +199,7 @@ def load_tokens(path: Path) -> TokensDocument:
     """The document, empty when there is no file yet."""
     if not path.exists():
         return TokensDocument(version=1)
-    check_private(path, "file of tokens", "")
-    return load_document(path, TokensDocument)
+    return _document(path, "")
 
 
 def _write(path: Path, tokens: tuple[TokenDocument, ...]) -> None:

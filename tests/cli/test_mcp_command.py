@@ -427,6 +427,22 @@ def test_root_reads_no_file_for_an_assistant(site: Site) -> None:
     assert refused.failed and "root" in refused.plain("not_seen") and not explained.failed
 
 
+@pytest.mark.parametrize("of_service", [True, False])
+def test_the_services_own_user_reads_no_file_for_an_assistant(site: Site, of_service: bool) -> None:
+    """It may read the service's keys and the copies of every user's logs. A person with a state folder of their own
+    has no spool into which epilogs write."""
+    site.state.mkdir(exist_ok=True)
+    if of_service:
+        (site.folder / "spool").mkdir()
+        inventory = site.folder / "here.yaml"
+        inventory.write_text(inventory.read_text().replace(f"{site.state}/spool", f"{site.folder}/spool"))
+
+    async def look(client: Client) -> set[str]:
+        return {tool.name for tool in (await client.list_tools()).tools}
+
+    assert site.within(look) == (TOOLS - READS_PATHS if of_service else TOOLS)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may keep a file from another user")
 def test_what_its_user_may_not_read_is_not_read(site: Site) -> None:
     private = site.folder / "private.out"

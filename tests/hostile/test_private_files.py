@@ -8,13 +8,17 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from runbook.adapters.whole_file import is_own_file, settled_folder, write_new
+from runbook.adapters.whole_file import is_own_file, settled_folder, whole_file, write_new
+from runbook.errors import NotAllowed
 from runbook.service.spool import SpoolReader
+from runbook.service.tokens import read_private
 from tests.cli.conftest import Shell
 from tests.cli.test_companions import LOG
 
@@ -53,6 +57,60 @@ def open_to_others(folder: Path, *, allowed: int = 0o711) -> list[str]:
         if not path.is_symlink() and mode & ~(allowed if path.is_dir() else 0o700):
             found.append(f"{path.relative_to(folder)} {mode:04o}")
     return found
+
+
+@needs_root
+def test_a_copy_is_not_its_readers_to_write_where_there_are_no_access_lists(tmp_path: Path) -> None:
+    """Case: the file became the user's own, on the service's disk (ramfs stands for NFS)."""
+    folder = tmp_path / "ramfs"
+    folder.mkdir()
+    mounted = subprocess.run(("mount", "-t", "ramfs", "-o", "mode=755", "x", str(folder)), check=False)
+    if mounted.returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        with pytest.raises(OSError, match="no access lists"), whole_file(folder / "a", reader=(NOBODY, NOBODY)) as file:
+            file.write(b"x")
+        assert list(folder.iterdir()) == []
+    finally:
+        subprocess.run(("umount", str(folder)), check=True)
+
+
+def test_the_probes_builder_writes_through_no_link(tmp_path: Path) -> None:
+    kept, target = tmp_path / "kept", tmp_path / "probe.pyz"
+    kept.write_text("kept")
+    target.symlink_to(kept)
+    subprocess.run((sys.executable, "-m", "runbook.probe.build", str(target)), check=True, capture_output=True)
+    assert kept.read_text() == "kept" and stat.S_IMODE(kept.stat().st_mode) != 0o755
+    assert not target.is_symlink() and target.stat().st_mode & 0o111
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "probe.pyz"]
+
+
+def test_a_secret_is_read_from_the_file_that_was_looked_at(tmp_path: Path) -> None:
+    """Its name is moved to and fro between a private file and one that everybody may write."""
+    name, stop = tmp_path / "key", threading.Event()
+    (tmp_path / "own").write_bytes(b"own")
+    (tmp_path / "own").chmod(0o600)
+    (tmp_path / "open").write_bytes(b"open")
+    (tmp_path / "open").chmod(0o666)
+    name.symlink_to("own")
+
+    def swap() -> None:
+        while not stop.is_set():
+            for target in ("open", "own"):
+                (tmp_path / "next").symlink_to(target)
+                (tmp_path / "next").replace(name)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    read, ends_s = [], time.monotonic() + 3
+    try:
+        while time.monotonic() < ends_s:
+            with contextlib.suppress(NotAllowed):
+                read.append(read_private(name, "key", "make it"))
+    finally:
+        stop.set()
+        thread.join()
+    assert set(read) == {b"own"}
 
 
 def test_whatever_the_umask_nobody_else_reads_what_is_kept(shell: Shell) -> None:

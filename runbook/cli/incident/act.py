@@ -14,6 +14,7 @@ from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NothingToDo
 from runbook.locations import without_a_home
 from runbook.model.incident import Incident, IncidentState, Policy
+from runbook.report.vocabulary.clean import clean_line
 from runbook.triggers import Opened, Opening, again
 
 _SETTLES_S = 30.0
@@ -32,7 +33,7 @@ def approve(incident: str, decline: bool, inventory: str | None) -> int:
         from runbook.cli.incident.drive import answer_elsewhere
 
     answer_elsewhere(app, stored, not decline)
-    echo(f"{'no' if decline else 'yes'} to: {stored.awaiting}")
+    echo(f"{'no' if decline else 'yes'} to: {clean_line(stored.awaiting)}")
     lock = app.driver("command")
     if not lock.take():
         return 0
@@ -97,10 +98,10 @@ def promote(incident: str, yes: bool, inventory: str | None) -> int:
     if not yes:
         if stored.patch is not None:
             echo(stored.patch.diff)
-        _confirm(f"write this into {target}?")
+        _confirm(f"write this into {clean_line(target)}?")
     changed = write_back(app.context(stored))
     _save(app, changed)
-    echo(f"{target} changed; the old file is {changed.promoted}")
+    echo(clean_line(f"{target} changed; the old file is {changed.promoted}"))
     return 0
 
 
