@@ -890,3 +890,19 @@ def test_another_experiment_whose_value_is_not_known_is_asked_with_what_was_foun
     _, plan, _ = _proposed(tmp_path, "python train.py", {"train.py": parser + "batch_size = 4\nprint(batch_size)\n"})
     assert isinstance(plan, NoPlan)
     assert "What is --batch-size (train.py:6 sets batch_size 4)?" in in_words(plan.question)
+
+
+@pytest.mark.parametrize("option", ["--use_checkpoint", "--with-cp"])
+def test_recomputed_blocks_are_switched_on_where_the_program_has_them(tmp_path: Path, option: str) -> None:
+    """Elsewhere such a name means a file to start from: without the code of it nothing is written."""
+    parser = (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\n"
+        f"p.add_argument('{option}', action='store_true')\nargs = p.parse_args()\n"
+    )
+    _, plan, _ = _proposed(tmp_path, "python train.py --batch-size 8", {"train.py": parser})
+    assert isinstance(plan, NoPlan)
+    blocks = "from torch.utils.checkpoint import checkpoint\nrun = checkpoint\n"
+    files = {"train.py": f"import blocks\n{parser}", "blocks.py": blocks}
+    _, plan, changed = _proposed(tmp_path, "python train.py --batch-size 8", files)
+    assert isinstance(plan, Plan) and plan.uses[0].lever == "block_checkpointing"
+    assert changed[1] == f"+python train.py --batch-size 8 {option}"
