@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import threading
@@ -403,6 +404,8 @@ def _problem(error: OSError, doing: str, path: Path) -> RunbookError:
             where=str(path),
             next_step="run as the user that the store belongs to, or name another with --state",
         )
+    if error.errno == errno.ENOTSUP:
+        return NotAllowed(f"{doing} failed: {reason}", where=str(path), next_step="move the state folder, then resume")
     return Unavailable(
         f"{doing} failed: {reason}; the version that was there before is untouched",
         where=str(path),
