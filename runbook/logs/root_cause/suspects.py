@@ -220,7 +220,7 @@ def _reported(evidence: LogEvidence, hurt: Set[int | None]) -> tuple[list[Suspec
             continue
         tasks = one.match.numbers("tasks") if where.tasks_are_ranks else ()
         named = tasks or [rank for rank in (where.rank(one),) if rank is not None]
-        end = f"with exit code {code}" if code is not None else f"by {signal}" if signal else "with an error"
+        end = f"with exit code {code}" if code is not None else f"by a signal ({signal})" if signal else "with an error"
         for rank in named[:_NAMED]:
             ended.setdefault(rank, None if code in TEARDOWN_CODES else Suspect(
                 DerivedSignature.RANK_ENDED, rank, place(one) or where.nodes.get(rank), f"ended by itself {end}",
